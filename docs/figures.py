@@ -18,7 +18,7 @@ import labelahead as la
 from labelahead.data import load
 from labelahead.simulation.comparison.plot_style import GRID, INK, PALETTE
 
-COLOURS = 256
+PNG_COLOURS = 256
 OUT = Path(__file__).parent / "figures"
 BLUE, ORANGE, GREEN, PINK = (pair[0] for pair in PALETTE[:4])
 STYLE = {
@@ -104,10 +104,10 @@ def kernel(ax: Axes, ax2: Axes) -> None:
 
 def trained_on(x: Tensor, y: Tensor, steps: int) -> nn.Module:
     """The small dense network of the catalogue."""
-    from labelahead.models import build
+    from labelahead.models import build_model
     from labelahead.models.training import Training, train
 
-    model = build("mlp", tuple(x.shape[1:]), 10, seed=0)
+    model = build_model("mlp", tuple(x.shape[1:]), 10, seed=0)
     if steps:
         train(model, x, y, 10, Training(steps=steps), seed=0)
     return model.eval()
@@ -236,7 +236,7 @@ def curves(ax: Axes, ax2: Axes) -> None:
 def small(path: Path) -> None:
     """The same with a palette: a third of its size, and to the eye the same."""
     with Image.open(path) as picture:
-        flat = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        flat = picture.convert("RGB").quantize(PNG_COLOURS, dither=Image.Dither.NONE)
     flat.save(path, optimize=True)
 
 

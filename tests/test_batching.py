@@ -9,7 +9,7 @@ import labelahead as la
 from labelahead.batching import Samples
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
-from labelahead.models.training.forward import forward, penultimate, predict
+from labelahead.models.training.forward import compute_penultimate_features, predict, run_forward
 from tests.support.campaigns import blobs
 
 QUICK = la.Training(steps=40)
@@ -101,7 +101,11 @@ def test_kernels_and_embeddings_are_those_of_one_tensor(form):
     assert torch.allclose(
         la.features(two, given, sketch=64), la.features(one, x.double(), sketch=64), atol=1e-12
     )
-    assert torch.allclose(penultimate(two, given), penultimate(one, x.double()), atol=1e-12)
+    assert torch.allclose(
+        compute_penultimate_features(two, given),
+        compute_penultimate_features(one, x.double()),
+        atol=1e-12,
+    )
     cotangents = torch.randn(20, 3, dtype=torch.float64)
     assert torch.allclose(
         la.squared_norms(two, given, cotangents),
@@ -251,6 +255,6 @@ def test_bad_inputs_say_what_is_wrong():
     with pytest.raises(
         InputError, match=r"failed on inputs of shape left \(20, 8, 4\) torch.float32"
     ):
-        forward(made(Halves), {"left": left})
+        run_forward(made(Halves), {"left": left})
     with pytest.raises(ModelError, match="returned dict"):
-        forward(lambda left, right: {"scores": left}, (left, right))
+        run_forward(lambda left, right: {"scores": left}, (left, right))

@@ -25,12 +25,12 @@ def test_a_file_in_place_of_a_folder_is_said_in_our_words(tmp_path: Path) -> Non
     with pytest.raises(
         StorageError, match=r"file.x cannot be written to \(Not a directory\); make it writable"
     ):
-        files.replace(tmp_path / "file" / "x", "text")
+        files.replace_file(tmp_path / "file" / "x", "text")
 
 
 def test_a_name_that_no_file_can_have_is_said_in_our_words(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot be written to \(File name too long\)"):
-        files.replace(tmp_path / ("x" * 300), "text")
+        files.replace_file(tmp_path / ("x" * 300), "text")
 
 
 def test_a_file_system_that_refuses_also_the_cleaning_up(
@@ -40,7 +40,7 @@ def test_a_file_system_that_refuses_also_the_cleaning_up(
     monkeypatch.setattr(Path, "open", refusing(errno.EROFS))
     monkeypatch.setattr(Path, "unlink", refusing(errno.EROFS))
     with pytest.raises(StorageError, match=r"x cannot be written to \(Read-only file system\)"):
-        files.replace(tmp_path / "x", "text")
+        files.replace_file(tmp_path / "x", "text")
 
 
 def test_torch_hides_a_full_disk_but_we_say_so(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_torch_hides_a_full_disk_but_we_say_so(tmp_path: Path) -> None:
         def flush(self) -> None: ...
 
     path = tmp_path / "weights.pt"
-    files.replace(path, "before")
+    files.replace_file(path, "before")
     with pytest.raises(StorageError, match="make room") as raised:
-        files.replace(path, lambda file: torch.save({"a": torch.zeros(9000)}, Full(file)))
+        files.replace_file(path, lambda file: torch.save({"a": torch.zeros(9000)}, Full(file)))
     assert raised.value.full
     assert [p.name for p in tmp_path.iterdir()] == ["weights.pt"]
     assert path.read_text() == "before"
@@ -73,7 +73,7 @@ def test_an_error_of_the_writer_stays_what_it_is(tmp_path: Path) -> None:
         raise RuntimeError("no such operator")
 
     with pytest.raises(RuntimeError, match="no such operator"):
-        files.replace(tmp_path / "x", write)
+        files.replace_file(tmp_path / "x", write)
     assert not list(tmp_path.iterdir())
 
 
@@ -84,7 +84,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as other:
         read = other.submit(pipe.read_text)
-        files.replace(pipe, "text")
+        files.replace_file(pipe, "text")
         assert read.result(5) == "text"
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
@@ -99,6 +99,6 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next_one(tmp_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (tmp_path / "a" / "film.partial").touch()  # somebody else's
-    with files.hold(tmp_path / "a"):
+    with files.lock_folder(tmp_path / "a"):
         assert not any(path.exists() for path in left)
         assert (tmp_path / "a" / "film.partial").exists()

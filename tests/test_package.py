@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labelahead
-from labelahead.cli.catalogue import FILE, KINDS, entries
+from labelahead.cli.catalogue import FILE, KINDS, build_entries
 
 
 def run(code):
@@ -44,7 +44,7 @@ print("torch" in sys.modules, "numpy" in sys.modules)
 
 def test_what_is_listed_is_what_there_is():
     written = json.loads(FILE.read_text(encoding="utf-8"))
-    assert written == entries(), "run: python -m labelahead.cli.catalogue"
+    assert written == build_entries(), "run: python -m labelahead.cli.catalogue"
     assert tuple(written) == KINDS
 
 
@@ -52,7 +52,7 @@ def test_every_name_is_there_and_said_once():
     for name in labelahead.__all__:
         assert getattr(labelahead, name) is not None
     assert set(labelahead._NAMES) | {"__version__"} == set(labelahead.__all__)
-    assert labelahead.models.build
+    assert labelahead.models.build_model
     assert set(labelahead.__all__) <= set(dir(labelahead))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         labelahead.nothing  # noqa: B018

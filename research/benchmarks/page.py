@@ -32,7 +32,7 @@ import numpy as np
 from contenders import HERE
 from labelahead.errors import LabelaheadError
 from labelahead.server.client import Client
-from labelahead.simulation.comparison.execution import this_machine as machine
+from labelahead.simulation.comparison.execution import describe_machine as machine
 
 RESULTS = HERE / "results" / "page.json"
 GOALS = {("mlp", 4000): 150.0, ("exact", 4000): 80.0, ("exact", 20000): 150.0}  # ms, p95

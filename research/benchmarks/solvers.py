@@ -26,7 +26,7 @@ from contenders import HERE
 from labelahead.gp.linalg import cholesky, solve_factored
 from labelahead.models import build_model
 from labelahead.ntk import kernel
-from labelahead.simulation.comparison.execution import this_machine
+from labelahead.simulation.comparison.execution import describe_machine
 from research.regression import regress
 from research.studies.regression.measure import DenseOperator
 from research.studies.study_data import items, one_hot, some
@@ -108,7 +108,7 @@ def main() -> None:
             )
             print(f"n {n:6} {name:16} {seconds:8.2f} s  residual {residual:.1e}", flush=True)
     about = {
-        "machine": this_machine(),
+        "machine": describe_machine(),
         "threads": 1,
         "rank": given.rank,
         "noise": given.noise,

@@ -26,7 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 if all went well."""
     given = _parser().parse_args(arguments)
-    return exit_code(lambda: {"page": _page, "forget": _remove_bar, "run": _run}[given.job](given))
+    return exit_code(lambda: {"page": _page, "forget": _forget, "run": _run}[given.job](given))
 
 
 def _page(given: argparse.Namespace) -> list[str]:
@@ -37,7 +37,7 @@ def _page(given: argparse.Namespace) -> list[str]:
     return []
 
 
-def _remove_bar(given: argparse.Namespace) -> list[str]:
+def _forget(given: argparse.Namespace) -> list[str]:
     tables = read_tables(given.tables, given.only)
     count = forget(tables, given.strategies, out=given.out, numbers=given.numbers)
     print(f"{count} campaigns of {given.strategies} forgotten")

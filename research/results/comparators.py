@@ -196,7 +196,7 @@ def accuracies(
     """
     step = plan.budget.retrain_every
     sizes = list(range(plan.budget.initial, COUNTS[-1] + 1, step)) if rival.margin else list(COUNTS)
-    test, closed, came = plan.test.numpy(), plan.closed.numpy(), {}
+    test, excluded, came = plan.test.numpy(), plan.excluded.numpy(), {}
     rng, at = np.random.default_rng(plan.seed), list(order[: sizes[0]])
     for size, following in zip(sizes, [*sizes[1:], 0], strict=True):
         view = in_span(rows, at)
@@ -204,7 +204,7 @@ def accuracies(
         if size in COUNTS:
             came[size] = float((model.predict(view[test]) == plan.test_labels.numpy()).mean())
         if rival.margin:
-            free = np.setdiff1d(np.arange(len(view)), [*at, *closed])
+            free = np.setdiff1d(np.arange(len(view)), [*at, *excluded])
             at += (
                 free[least_sure(model.predict_proba(view[free]), following - size, rng)].tolist()
                 if following
@@ -445,7 +445,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     def work() -> list[str]:
-        with lock_folder(given.out / "comparators"):  # two at a time would write over each other's lines
+        with lock_folder(
+            given.out / "comparators"
+        ):  # two at a time would write over each other's lines
             run_missing(
                 given.only, range(given.seeds), Source(given.data, given.out), given.numbers
             )

@@ -10,12 +10,12 @@ from labelahead.simulation.comparison.figures import critical_figure, mark_accur
 from labelahead.simulation.comparison.plot_style import (
     DASHES,
     DOTS,
+    FIGURE_WIDTH_INCHES,
     GRID,
     INK,
     MARKERS,
     PALETTE,
-    WIDE,
-    Picture,
+    RenderedFigure,
     figure_style,
     render_figure,
 )
@@ -26,7 +26,7 @@ COLOURED = 8  # lines that can be told apart; the others are grey
 PLAIN = (RANDOM, DEFAULT)
 
 
-def table_figure(name: str, variants: Mapping[str, Numbers]) -> Picture:
+def table_figure(name: str, variants: Mapping[str, Numbers]) -> RenderedFigure:
     """A panel for each variant: every strategy minus random, the best ones in colour."""
     from matplotlib.figure import Figure
 
@@ -34,7 +34,9 @@ def table_figure(name: str, variants: Mapping[str, Numbers]) -> Picture:
     with figure_style():
         columns = 1 if len(variants) == 1 else 2 if len(variants) in (2, 4) else 3
         lines = -(-len(variants) // columns)
-        size = (WIDE, 4.4) if columns == 1 else (WIDE, 0.8 + 2.7 * lines)
+        size = (
+            (FIGURE_WIDTH_INCHES, 4.4) if columns == 1 else (FIGURE_WIDTH_INCHES, 0.8 + 2.7 * lines)
+        )
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
         for axes, (variant, numbers) in zip(panels, variants.items(), strict=False):
@@ -58,13 +60,15 @@ def table_figure(name: str, variants: Mapping[str, Numbers]) -> Picture:
         return render_figure(name, figure)
 
 
-def critical(name: str, ranking: Ranking) -> Picture:
+def critical(name: str, ranking: Ranking) -> RenderedFigure:
     """Mean ranks over tables, as in a comparison's own report."""
     best = [n for n in ranking.names if n not in PLAIN][: COLOURED - 1]
     colours = _colours([*[n for n in ranking.names if n == DEFAULT], *best])
     every = {n: colours.get(n, INK if n == RANDOM else "#8b929c") for n in ranking.names}
     with figure_style():
-        return render_figure(name, critical_figure(every, ranking.mean, ranking.p, ranking.critical))
+        return render_figure(
+            name, critical_figure(every, ranking.mean, ranking.p, ranking.critical)
+        )
 
 
 def _coloured(numbers: Sequence[Numbers]) -> list[str]:

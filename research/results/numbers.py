@@ -15,13 +15,13 @@ from labelahead.simulation.comparison.statistics import (
     Pair,
     Saving,
     area_under_curve,
+    compare_pairs,
+    compute_saving,
     critical_difference,
     holm,
     mean_ranks,
     nemenyi,
     run_omnibus_test,
-    compare_pairs,
-    compute_saving,
     t_interval,
 )
 from research.results.lines import Line, read_csv
@@ -215,7 +215,7 @@ def against(
         one, two = names[pair.first], names[pair.second]
         if reference in (one, two):
             ahead = (one == reference) == turned
-            gap = pair.difference if ahead else pair.difference.turned()
+            gap = pair.difference if ahead else pair.difference.negate()
             gaps[two if one == reference else one] = gap, pair.p
     corrected = holm([p for _, p in gaps.values()])
     return {n: Versus(gap, p) for (n, (gap, _)), p in zip(gaps.items(), corrected, strict=True)}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.errors import InputError, import_extra
-from labelahead.simulation.comparison.plot_style import PALETTE, Picture
+from labelahead.simulation.comparison.plot_style import PALETTE, RenderedFigure
 from labelahead.simulation.comparison.report_page import template, write_all
 from research.results import comparators
 from research.results.checks import Evidence
@@ -110,7 +110,7 @@ def _clean(tables: Sequence[Table], measured: Mapping[str, ByVariant]) -> dict[s
     }
 
 
-def _figures(results: Results) -> Iterator[tuple[str, Callable[[], Picture]]]:
+def _figures(results: Results) -> Iterator[tuple[str, Callable[[], RenderedFigure]]]:
     for i, ranking in enumerate(results.ranked):
         name = overall_name(i)
         yield name, lambda n=name, r=ranking: critical(n, r)

@@ -11,7 +11,12 @@ from typing import Any
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.simulation.comparison.curves import read_curves
 from labelahead.simulation.comparison.execution import compare
-from labelahead.simulation.comparison.plan import FILE, Comparison, parse_contender, parse_contenders
+from labelahead.simulation.comparison.plan import (
+    COMPARISON_FILE,
+    Comparison,
+    parse_contender,
+    parse_contenders,
+)
 from labelahead.simulation.loop import Simulation, run_rounds
 from labelahead.simulation.store import Round
 from labelahead.strategies.base import QueryConfig
@@ -55,7 +60,10 @@ def run_table(
         for names, some in groups:
             say(f"{title}: {len(names)} strategies, seeds {some[0]} to {some[-1]}")
             outcome = compare(
-                Comparison(campaign, parse_contenders(names), some), folder, workers=workers, **watch
+                Comparison(campaign, parse_contenders(names), some),
+                folder,
+                workers=workers,
+                **watch,
             )
             for event in outcome.failed:
                 say(f"FAILED {event.job.name}: {event.detail}")
@@ -77,7 +85,7 @@ def collect(variant: str, folder: Path, path: Path, say: Callable[[str], None] =
         if not check.holds:
             raise InputError(f"{folder}: {check.text} Move it away and run the table again")
     lines = [
-        Line.of(variant, done.arm.name, done.seed, entry)
+        Line.of(variant, done.contender.name, done.seed, entry)
         for done in curves.done
         for entry in done.rounds
     ]
@@ -115,7 +123,7 @@ def forget(tables: Sequence[Table], strategies: str, *, out: Path, numbers: Path
             write_csv(path, Line, (line for line in lines if line.strategy not in names))
         for variant in table.variants:
             folder = place(table, variant, out)
-            if (folder / FILE).exists():
+            if (folder / COMPARISON_FILE).exists():
                 for one in gone:
                     shutil.rmtree(folder / one.folder, ignore_errors=True)
     return count

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelahead.errors import InputError, did_you_mean
-from labelahead.learner.config import Campaign, parse_dataclass, merge_tables, parse_campaign, read_toml
+from labelahead.learner.config import (
+    Campaign,
+    merge_tables,
+    parse_campaign,
+    parse_dataclass,
+    read_toml,
+)
 from labelahead.simulation.comparison.plan import parse_contenders
 
 TABLES = Path(__file__).parent / "tables"
@@ -19,7 +25,7 @@ PEERS = "peers"  # the group that peers.py runs, in an environment of its own
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """A table file as it is written. peers: what peers.py runs besides our own strategies.
 
     peers_learner: what learns from the labels that those choose, if not the campaign's own model.
@@ -114,7 +120,7 @@ def named(given: Sequence[str], known: Iterable[str], what: str) -> list[str]:
 def read_table(path: Path) -> Table:
     """One table file, checked but for its campaign, which `read_campaign` checks."""
     try:
-        w = parse_dataclass(Written, read_toml(path))
+        w = parse_dataclass(WrittenReport, read_toml(path))
         if w.seeds < 1:
             raise InputError(f"seeds is {w.seeds}; expected 1 or more")
         if not w.strategies.strip() or not w.campaign:

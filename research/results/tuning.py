@@ -22,18 +22,18 @@ from typing import NamedTuple
 import numpy as np
 from filelock import FileLock
 
+from labelahead.build_simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.simulation.comparison.statistics import (
-    SAME,
+    ROUNDING_TOLERANCE,
     Estimate,
     area_under_curve,
-    holm,
     compare_pairs,
+    holm,
     t_interval,
 )
 from labelahead.simulation.loop import Simulation
-from labelahead.build_simulation.run import prepare_campaign, build_simulation
 from research.results.lines import NUMBERS, TrialLine, read_csv, write_csv
 from research.results.numbers import Versus
 from research.results.pools import pool_file
@@ -125,7 +125,9 @@ def plan_of(name: str, seed: int, data: Path, out: Path) -> Simulation:
     if name in HELD_OUT:  # as the table on the page has it
         (held,) = read_tables(only=[name])
         campaign = held.read_campaign("", data, pool_file(held.source, data, out))
-        return build_simulation(prepare_campaign(replace(campaign, seed=seed, threads=campaign.threads or 1)))
+        return build_simulation(
+            prepare_campaign(replace(campaign, seed=seed, threads=campaign.threads or 1))
+        )
     beside = BESIDE.get(name)
     source, model = TABLES[name] if beside is None else (beside.source, "exact")
     settings = {
@@ -247,7 +249,10 @@ class Trial:
             return None
         tested = compare_pairs([dict(own), dict(plain)])
         return cls(
-            name, t_interval(gaps), tested[0].p if tested else None, int((gaps > SAME).sum())
+            name,
+            t_interval(gaps),
+            tested[0].p if tested else None,
+            int((gaps > ROUNDING_TOLERANCE).sum()),
         )
 
     @property

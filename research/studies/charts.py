@@ -5,7 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from labelahead.simulation.comparison.plot_style import DASHES, DOTS, INK, MARKERS, PALETTE, WIDE
+from labelahead.simulation.comparison.plot_style import (
+    DASHES,
+    DOTS,
+    FIGURE_WIDTH_INCHES,
+    INK,
+    MARKERS,
+    PALETTE,
+)
 from labelahead.simulation.comparison.statistics import Estimate, t_interval
 from research.studies.design import Row, values, where
 
@@ -84,7 +91,7 @@ def panels(
 
     across = min(count, columns)
     down = -(-count // across)
-    figure = Figure(figsize=(WIDE, height * down), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH_INCHES, height * down), layout="constrained")
     every = figure.subplots(down, across, squeeze=False, sharey=share_y).ravel().tolist()
     for axes in every[count:]:
         axes.set_visible(False)

@@ -24,9 +24,13 @@ import torch
 
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.files import JsonLinesFile, lock_folder, read_complete_lines, replace_file
-from labelahead.learner.config import Progress, parse_dataclass, merge_tables, read_toml, to_toml
+from labelahead.learner.config import Progress, merge_tables, parse_dataclass, read_toml, to_toml
 from labelahead.processes import ignore_sigint, run_in_worker
-from labelahead.simulation.comparison.execution import THREADS, count_cores, this_machine
+from labelahead.simulation.comparison.execution import (
+    THREAD_VARIABLES,
+    count_cores,
+    describe_machine,
+)
 from labelahead.simulation.comparison.plot_style import PALETTE, figure_style, render_figure
 from labelahead.simulation.comparison.report_page import template, write_all
 from research.studies.design import Cell, Experiment, Row, StudyFigure
@@ -117,7 +121,7 @@ def conduct(
             done[_key(cell)] = [dict(cell) | dict(r) for r in rows]
             tell(_named(cell), sum(_key(c) in done for c in cells), len(cells))
         every = [row for c in cells for row in done[_key(c)]]
-        exhibits, content = pages(Measured(experiment, settings, every, this_machine()))
+        exhibits, content = pages(Measured(experiment, settings, every, describe_machine()))
         write_all(folder, content, last=PAGE)
         return Shown(folder / PAGE, exhibits)
 
@@ -248,7 +252,7 @@ def _timed(experiment: Experiment, settings: Any, cell: Cell) -> tuple[Cell, Seq
 
 def use_one_thread() -> None:
     """Have this process compute on one core: several of them share the machine."""
-    for name in THREADS:
+    for name in THREAD_VARIABLES:
         os.environ[name] = "1"
     torch.set_num_threads(1)
 

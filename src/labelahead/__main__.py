@@ -1,11 +1,11 @@
 """`labelahead` and `python -m labelahead`: the command line."""
 
-from labelahead.processes import listen
+from labelahead.processes import exit_on_sigint
 
 
 def main() -> None:
     """The entry point."""
-    listen()  # before anything large is imported
+    exit_on_sigint()  # before anything large is imported
     from labelahead.cli import app
 
     app()

@@ -21,23 +21,23 @@ __all__ = [
     "Inputs",
     "Samples",
     "as_inputs",
-    "batch_of",
-    "described",
-    "invoked",
-    "length",
-    "mapped",
-    "take",
-    "tensors",
+    "call_model",
+    "count_samples",
+    "describe_batch",
+    "list_tensors",
+    "map_tensors",
+    "read_batch",
+    "take_samples",
 ]
 
 Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
 
-LABELS = (
+LABEL_KEYS = (
     "label",
     "labels",
 )  # what no strategy may see, and what makes a network of transformers return its loss
-PIECE = 256  # samples read at a time where all of them pass by
+DEFAULT_BATCH_ROWS = 256  # samples read at a time where all of them pass by
 
 
 class Samples:
@@ -63,7 +63,7 @@ class Samples:
         self._device: torch.device | str | None = None
         self._dtype: torch.dtype | None = None
         if collate is None and isinstance(source, Mapping | tuple):
-            self._batch = _checked(source, None)
+            self._batch = _check_batch(source, None)
             return
         if (
             isinstance(source, Tensor)
@@ -79,7 +79,7 @@ class Samples:
             raise InputError("the data set has no items; expected at least one")
         self._source, self._collate = source, collate or default_collate
         self._at = torch.arange(len(source))
-        first, again = (tensors(self[:1].read()) for _ in range(2))
+        first, again = (list_tensors(self[:1].read()) for _ in range(2))
         if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             raise InputError(
                 "item 0 differs when read twice: the data set or `collate` is random; expected "
@@ -88,19 +88,19 @@ class Samples:
             )
 
     def __len__(self) -> int:
-        return len(self._at) if self._batch is None else length(self._batch)
+        return len(self._at) if self._batch is None else count_samples(self._batch)
 
     def __getitem__(self, at: Tensor | slice) -> "Samples":
         """Those at positions (q,), a mask (n,) or a slice; of a data set nothing is read yet."""
         if self._batch is None:
             return self._like(_at=self._at[at.cpu() if isinstance(at, Tensor) else at])
-        return self._like(_batch=take(self._batch, at))
+        return self._like(_batch=take_samples(self._batch, at))
 
     def to(self, *, device: torch.device | str, dtype: torch.dtype) -> "Samples":
         """On that device; real numbers in that dtype, whole ones as they are."""
         if self._batch is None:
             return self._like(_device=device, _dtype=dtype)
-        return self._like(_batch=_moved(self._batch, device, dtype))
+        return self._like(_batch=_move_tensors(self._batch, device, dtype))
 
     @property
     def held(self) -> bool:
@@ -116,10 +116,10 @@ class Samples:
             self._source, "__getitems__", None
         )  # as torch's own loader has it: one call for many
         items = list(fetch(at)) if callable(fetch) else [self._source[i] for i in at]
-        batch = _checked(self._collate(items), len(at))
-        return batch if self._dtype is None else _moved(batch, self._device, self._dtype)
+        batch = _check_batch(self._collate(items), len(at))
+        return batch if self._dtype is None else _move_tensors(batch, self._device, self._dtype)
 
-    def batches(self, rows: int = PIECE) -> Iterator[Batch]:
+    def batches(self, rows: int = DEFAULT_BATCH_ROWS) -> Iterator[Batch]:
         """One after the other."""
         return (self[start : start + rows].read() for start in range(0, len(self), rows))
 
@@ -127,8 +127,8 @@ class Samples:
         """A hash of all that they hold."""
         digest = hashlib.sha256()
         for batch in self.batches():
-            digest.update(described(batch).encode())
-            for t in tensors(batch):
+            digest.update(describe_batch(batch).encode())
+            for t in list_tensors(batch):
                 digest.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
@@ -154,7 +154,7 @@ def as_inputs(x: Any) -> Tensor | Samples:
     )
 
 
-def tensors(x: Batch) -> list[Tensor]:
+def list_tensors(x: Batch) -> list[Tensor]:
     """The tensors of an input, in order."""
     if isinstance(x, Tensor):
         return [x]
@@ -168,12 +168,12 @@ def tensors(x: Batch) -> list[Tensor]:
     )
 
 
-def length(x: Inputs) -> int:
+def count_samples(x: Inputs) -> int:
     """How many samples there are."""
-    return len(x) if isinstance(x, Tensor | Samples) else len(tensors(x)[0])
+    return len(x) if isinstance(x, Tensor | Samples) else len(list_tensors(x)[0])
 
 
-def mapped(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+def map_tensors(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     """An input of the same form, each of its tensors changed."""
     if isinstance(x, Tensor):
         return change(x)
@@ -182,17 +182,17 @@ def mapped(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     return tuple(change(t) for t in x)
 
 
-def take(x: Inputs, index: Tensor | slice) -> Any:
+def take_samples(x: Inputs, index: Tensor | slice) -> Any:
     """The samples of `x` at `index`, in the form that it has."""
-    return x[index] if isinstance(x, Samples) else mapped(x, lambda t: t[index])
+    return x[index] if isinstance(x, Samples) else map_tensors(x, lambda t: t[index])
 
 
-def batch_of(x: Inputs) -> Batch:
+def read_batch(x: Inputs) -> Batch:
     """As the network takes it."""
     return x.read() if isinstance(x, Samples) else x
 
 
-def invoked(call: Callable[..., Any], x: Batch) -> Any:
+def call_model(call: Callable[..., Any], x: Batch) -> Any:
     """What the network returns.
 
     A tensor, the first of a tuple, or the `logits` of what has some.
@@ -204,31 +204,31 @@ def invoked(call: Callable[..., Any], x: Batch) -> Any:
     return out[0] if isinstance(out, tuple) and out else out
 
 
-def described(x: Batch) -> str:
+def describe_batch(x: Batch) -> str:
     """Shapes and dtypes, for messages."""
-    names = [f"{key} " for key in x] if isinstance(x, Mapping) else [""] * len(tensors(x))
+    names = [f"{key} " for key in x] if isinstance(x, Mapping) else [""] * len(list_tensors(x))
     return ", ".join(
-        f"{name}{tuple(t.shape)} {t.dtype}" for name, t in zip(names, tensors(x), strict=True)
+        f"{name}{tuple(t.shape)} {t.dtype}" for name, t in zip(names, list_tensors(x), strict=True)
     )
 
 
-def _moved(x: Batch, device: torch.device | str | None, dtype: torch.dtype) -> Batch:
-    return mapped(
+def _move_tensors(x: Batch, device: torch.device | str | None, dtype: torch.dtype) -> Batch:
+    return map_tensors(
         x, lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
     )
 
 
-def _checked(batch: Any, n: int | None) -> Batch:
+def _check_batch(batch: Any, n: int | None) -> Batch:
     """What holds n samples, finite and without labels; n: None: as many as its tensors have."""
     if isinstance(batch, list):
         batch = tuple(batch)
-    if isinstance(batch, Mapping) and any(key in LABELS for key in batch):
+    if isinstance(batch, Mapping) and any(key in LABEL_KEYS for key in batch):
         raise InputError(
             f"the inputs hold {', '.join(map(repr, batch))}; expected what the network may see, "
             "without labels: leave "
             "them out, and teach them"
         )
-    parts = tensors(batch) if isinstance(batch, Tensor | Mapping | tuple) else []
+    parts = list_tensors(batch) if isinstance(batch, Tensor | Mapping | tuple) else []
     if not parts or not all(isinstance(t, Tensor) for t in parts):
         inside = (
             {k: type(t).__name__ for k, t in batch.items()}
@@ -243,7 +243,7 @@ def _checked(batch: Any, n: int | None) -> Batch:
     if set(sizes) != {sizes[0] if n is None else n} or not sizes[0]:
         wanted = "the same number of samples" if n is None else f"{n} samples"
         raise InputError(
-            f"the inputs are {described(batch)}; expected {wanted}, at least one, first in every "
+            f"the inputs are {describe_batch(batch)}; expected {wanted}, at least one, first in every "
             "tensor"
         )
     for t in parts:
@@ -254,4 +254,4 @@ def _checked(batch: Any, n: int | None) -> Batch:
                 "numbers: repair or drop "
                 "them"
             )
-    return mapped(batch, Tensor.detach)
+    return map_tensors(batch, Tensor.detach)

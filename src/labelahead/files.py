@@ -24,18 +24,18 @@ except ImportError:  # Windows, where a file that is open cannot be removed
 
 __all__ = [
     "FolderLock",
-    "Lines",
+    "JsonLinesFile",
+    "as_storage_error",
     "file_identity",
-    "hold",
-    "in_one_step",
-    "make",
-    "read_lines",
-    "refused",
-    "replace",
+    "lock_folder",
+    "make_folder",
+    "read_complete_lines",
+    "replace_file",
+    "write_atomically",
 ]
 
 
-def replace(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+def replace_file(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
     """Write a file in one step: whatever happens, the old one is there whole or the new one is.
 
     content: bytes, text (UTF-8), or a function that writes to the open file.
@@ -55,27 +55,27 @@ def replace(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> 
                 return
             os.fsync(file.fileno())
         partial.replace(path)
-        sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        raise refused(path, error) from error
+        raise as_storage_error(path, error) from error
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):  # torch.save covers up what the disk said
-            raise refused(path, error.__context__) from error
+            raise as_storage_error(path, error.__context__) from error
         raise
     finally:
         with suppress(OSError):  # what refuses a new file may refuse this too
             partial.unlink()
 
 
-def make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """A folder, and all that it lies in, if there is none."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refused(folder, error) from error
+        raise as_storage_error(folder, error) from error
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make new names in a folder durable."""
     if os.name == "nt":  # folders cannot be opened there; the rename itself is journalled
         return
@@ -86,7 +86,7 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
-class Lines:
+class JsonLinesFile:
     """A file of JSON objects, one a line, that only grows.
 
     A line is on the disk when `append` returns.
@@ -99,9 +99,9 @@ class Lines:
             self._file = path.open(
                 "ab", buffering=0
             )  # unbuffered: what a full disk refuses must not turn up later
-            sync(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
-            raise refused(path, error) from error
+            raise as_storage_error(path, error) from error
 
     def append(self, row: Mapping[str, Any]) -> None:
         """One more line: whole, or not at all."""
@@ -113,7 +113,7 @@ class Lines:
             os.fsync(self._file.fileno())
         except OSError as error:
             os.ftruncate(self._file.fileno(), before)
-            raise refused(self.path, error) from error
+            raise as_storage_error(self.path, error) from error
 
     def close(self) -> None:
         """No more lines."""
@@ -131,7 +131,7 @@ class Lines:
                 os.fsync(file.fileno())
 
 
-def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+def read_complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     """Every finished line of such a file, and where it stands, for messages.
 
     Nothing if there is no file.
@@ -154,7 +154,7 @@ def read_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 @contextmanager
-def in_one_step(out: Path) -> Iterator[Path]:
+def write_atomically(out: Path) -> Iterator[Path]:
     """A name to write to, which becomes `out` when all is written; otherwise nothing is left."""
     if os.path.lexists(out):
         raise InputError(f"{out} is there already; choose another name, or move it away")
@@ -175,7 +175,7 @@ def in_one_step(out: Path) -> Iterator[Path]:
         except OSError:  # a file system without links
             partial.rename(out)
     except OSError as error:
-        raise refused(out, error) from error
+        raise as_storage_error(out, error) from error
     finally:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
@@ -212,14 +212,14 @@ class FolderLock:
 
 
 @contextmanager
-def hold(
+def lock_folder(
     folder: Path, name: str = "lock", *, by: str = "process", instead: str = ""
 ) -> Iterator[FolderLock]:
     """A folder, made if there is none, for this process alone.
 
     by: who else may hold it. instead: what to do then; default: wait.
     """
-    make(folder)
+    make_folder(folder)
     todo = instead or "wait for it or stop it first"
     in_use = StorageError(f"{folder} is in use by another {by}; {todo}")
     try:
@@ -229,11 +229,11 @@ def hold(
     except Timeout:
         raise in_use from None
     except OSError as error:
-        raise refused(folder, error) from error
+        raise as_storage_error(folder, error) from error
     handle: int | None = None
     try:
         try:
-            handle = _lock_folder(folder)
+            handle = _flock_folder(folder)
         except BlockingIOError:
             raise in_use from None
         # Half a file, which a process that was killed left behind: networks and kernels are large.
@@ -247,7 +247,7 @@ def hold(
         lock.release()
 
 
-def _lock_folder(folder: Path) -> int | None:
+def _flock_folder(folder: Path) -> int | None:
     """Lock the folder itself and return its handle, or None where the system cannot; closing it
     ends the lock.
 
@@ -271,7 +271,7 @@ def _lock_folder(folder: Path) -> int | None:
     return handle
 
 
-def refused(path: Path, error: OSError) -> StorageError:
+def as_storage_error(path: Path, error: OSError) -> StorageError:
     """What the system said of a file that could not be written, and what to do about it."""
     if isinstance(error, StorageError):
         return error

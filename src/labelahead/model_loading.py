@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 
 from labelahead.errors import InputError
-from labelahead.learner.export import ExportedModel, load_finished
+from labelahead.learner.export import ExportedModel, load_exported
 from labelahead.simulation.final_model import run_model
 
 __all__ = ["load_model"]
@@ -34,7 +34,7 @@ def load_model(
     """
     path = Path(folder)
     if (path / "model.json").exists():
-        return load_finished(path, network=network)
+        return load_exported(path, network=network)
     if (path / "labels.db").exists():
         from labelahead.server.session_model import session_model
 

@@ -1,7 +1,7 @@
 """Ctrl-C: one line and exit code 130 at any moment; and processes that leave it to whoever started
 them.
 
-It imports nothing large: `listen` is the first thing that the command line does.
+It imports nothing large: `exit_on_sigint` is the first thing that the command line does.
 """
 
 import os
@@ -14,19 +14,19 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "end_interrupted",
-    "follow_parent",
+    "exit_after_interrupt",
+    "exit_on_sigint",
+    "exit_with_parent",
     "ignore_sigint",
-    "interruptible",
-    "listen",
+    "raise_on_sigint",
     "run_in_worker",
 ]
 
-INTERRUPTED = 130
-POSIX = hasattr(signal, "pthread_sigmask")
+INTERRUPTED_EXIT_CODE = 130
+HAS_SIGNAL_MASKS = hasattr(signal, "pthread_sigmask")
 
 
-def listen() -> None:
+def exit_on_sigint() -> None:
     """From now on Ctrl-C ends this process at once, with one line.
 
     Python's own way, an exception, is no good while modules are imported: some catch all
@@ -34,48 +34,48 @@ def listen() -> None:
     shall (a shell's background job), it stays so.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit_on_signal)
 
 
 @contextmanager
-def interruptible(hint: Callable[[], str]) -> Iterator[None]:
+def raise_on_sigint(hint: Callable[[], str]) -> Iterator[None]:
     """Inside, Ctrl-C is a KeyboardInterrupt, so that what is under way can be put in order.
 
     Imports end at once also here: whatever is on the disk is whole after any death. hint: what else
     to say then.
     """
     if (
-        signal.getsignal(signal.SIGINT) is not _leave
-    ):  # nobody called `listen`: a library keeps its hands off
+        signal.getsignal(signal.SIGINT) is not _exit_on_signal
+    ):  # nobody called `exit_on_sigint`: a library keeps its hands off
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if _importing(frame):
-            _leave(number, frame, hint())
+        if _is_importing(frame):
+            _exit_on_signal(number, frame, hint())
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit_on_signal)
 
 
-def end_interrupted() -> None:
+def exit_after_interrupt() -> None:
     """After a Ctrl-C that was put in order.
 
     End, if this process is the command line's, without waiting for threads.
     """
-    if signal.getsignal(signal.SIGINT) is _leave:
+    if signal.getsignal(signal.SIGINT) is _exit_on_signal:
         pools = sys.modules.get("multiprocessing.util")
         if pools is not None:
             pools._run_finalizers(0)  # semaphores are given back; threads are not joined
-            _hush_tracker()
-        os._exit(INTERRUPTED)
+            _kill_resource_tracker()
+        os._exit(INTERRUPTED_EXIT_CODE)
 
 
-def _hush_tracker() -> None:
+def _kill_resource_tracker() -> None:
     """End the process that complains of semaphores which are not given back.
 
     A pool's thread may be in the midst of giving one back, with the name gone and the tracker not
@@ -84,18 +84,18 @@ def _hush_tracker() -> None:
     from multiprocessing import resource_tracker
 
     pid = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
-    if pid is not None and POSIX:
+    if pid is not None and HAS_SIGNAL_MASKS:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _leave(number: int, frame: FrameType | None, more: str = "") -> None:
+def _exit_on_signal(number: int, frame: FrameType | None, more: str = "") -> None:
     clean = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""  # a spinner's line, a cursor that it hid
     os.write(2, f"{clean}interrupted{more}\n".encode())
-    os._exit(INTERRUPTED)
+    os._exit(INTERRUPTED_EXIT_CODE)
 
 
-def _importing(frame: FrameType | None) -> bool:
+def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -111,7 +111,7 @@ def ignore_sigint() -> Iterator[None]:
     is inherited. What comes meanwhile is heard here afterwards: an exception in the midst of a
     pool's work leaves its locks locked.
     """
-    if not POSIX:
+    if not HAS_SIGNAL_MASKS:
         yield
         return
     import threading
@@ -136,7 +136,7 @@ def ignore_sigint() -> Iterator[None]:
                 signal.raise_signal(signal.SIGINT)
 
 
-def follow_parent() -> None:
+def exit_with_parent() -> None:
     """From now on this process ends when the one that started it does, killed or not, and at no
     Ctrl-C.
     """
@@ -161,5 +161,5 @@ def run_in_worker(module: str, function: str, *args: Any) -> Any:
     This is what a new process is started with: were it started with the function itself, finding
     that would import torch first, for seconds in which a process whose parent was killed lives on.
     """
-    follow_parent()
+    exit_with_parent()
     return getattr(import_module(module), function)(*args)

@@ -9,10 +9,10 @@ import torch
 
 from labelahead.errors import InputError
 
-__all__ = ["seeded", "stream", "training_seed"]
+__all__ = ["derive_training_seed", "make_generator", "temporary_seed"]
 
 
-def stream(seed: int, *names: int | str) -> torch.Generator:
+def make_generator(seed: int, *names: int | str) -> torch.Generator:
     """A generator of its own for each purpose, so that no draw depends on what ran before."""
     state = seed & 0xFFFFFFFFFFFFFFFF
     for name in names:
@@ -21,13 +21,13 @@ def stream(seed: int, *names: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(state & 0x7FFFFFFFFFFFFFFF)
 
 
-def training_seed(seed: int, number: int | str, purpose: str = "train") -> int:
+def derive_training_seed(seed: int, number: int | str, purpose: str = "train") -> int:
     """Of one training: a cold start begins from new weights each time."""
-    return int(torch.randint(2**31, (1,), generator=stream(seed, purpose, number)))
+    return int(torch.randint(2**31, (1,), generator=make_generator(seed, purpose, number)))
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def temporary_seed(seed: int) -> Iterator[None]:
     """Draw from `seed` inside; the global generators are as before afterwards."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise InputError(f"seed is {seed!r}; expected a whole number, 0 or more and below 2**63")

@@ -15,14 +15,14 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from labelahead.data import Answers, Data, from_arrays, from_dataset, load
-from labelahead.data.arrays import fit, spread
-from labelahead.data.classes import encode
-from labelahead.data.split import Options, choose
+from labelahead.data.arrays import compute_mean_std, crop_and_resize
+from labelahead.data.classes import encode_labels
+from labelahead.data.split import LoadOptions, split_items
 from labelahead.errors import InputError
 
 
-def options(tmp_path=None, **more) -> Options:
-    return Options(root=tmp_path, **more)
+def options(tmp_path=None, **more) -> LoadOptions:
+    return LoadOptions(root=tmp_path, **more)
 
 
 def numbers(n=12, d=3):
@@ -258,7 +258,7 @@ def test_other_number_types_become_float32():
     ],
 )
 def test_labels_of_many_forms(labels, codes, names):
-    found, classes, notes = encode(labels)
+    found, classes, notes = encode_labels(labels)
     assert (found.tolist(), classes) == (codes, names)
     assert found.dtype == torch.int64
     assert bool(notes) == (names in (("1", "3"),))  # renumbering is said
@@ -284,12 +284,12 @@ def test_labels_of_many_forms(labels, codes, names):
 )
 def test_labels_that_are_none(labels, classes, message):
     with pytest.raises(InputError, match=message):
-        encode(labels, classes)
+        encode_labels(labels, classes)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "7", "10", None]), min_size=1, max_size=30))
 def test_label_names_round_trip(labels):
-    codes, classes, _ = encode(labels)
+    codes, classes, _ = encode_labels(labels)
     assert [None if c < 0 else classes[c] for c in codes.tolist()] == labels
 
 
@@ -306,8 +306,8 @@ def test_label_names_round_trip(labels):
 def test_split_keeps_its_promises(labels, fraction, limit, seed):
     labels = torch.tensor(labels)
     wanted = options(test_fraction=fraction, limit=limit, seed=seed)
-    split = choose(labels, wanted)
-    again = choose(labels, wanted)
+    split = split_items(labels, wanted)
+    again = split_items(labels, wanted)
     assert torch.equal(split.keep, again.keep)
     assert torch.equal(split.test, again.test)
     assert torch.equal(split.keep, split.keep.unique())
@@ -334,23 +334,25 @@ def test_split_keeps_its_promises(labels, fraction, limit, seed):
 
 def test_split_follows_the_seed_and_is_nested_in_the_limit():
     labels = torch.arange(200) % 4
-    small, large = (choose(labels, options(limit=k)) for k in (20, 50))
+    small, large = (split_items(labels, options(limit=k)) for k in (20, 50))
     assert set(small.keep.tolist()) < set(large.keep.tolist())
     assert torch.equal(small.keep[small.test], large.keep[large.test])
-    assert not torch.equal(choose(labels, options(seed=1)).test, choose(labels, options()).test)
+    assert not torch.equal(
+        split_items(labels, options(seed=1)).test, split_items(labels, options()).test
+    )
     assert any("20 of 160" in note for note in small.notes)
     before = torch.get_rng_state()
-    choose(labels, options())
+    split_items(labels, options())
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_split_with_an_official_test_part():
     official = torch.arange(10) >= 8
-    split = choose(torch.zeros(10, dtype=torch.int64), options(limit=3), official)
+    split = split_items(torch.zeros(10, dtype=torch.int64), options(limit=3), official)
     assert split.keep[split.test].tolist() == [8, 9]
     assert len(split.keep) == 5
     with pytest.raises(InputError, match="no item is left"):
-        choose(torch.zeros(10, dtype=torch.int64), options(), official | True)
+        split_items(torch.zeros(10, dtype=torch.int64), options(), official | True)
 
 
 @pytest.mark.parametrize(
@@ -382,21 +384,21 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_spread_of_values_far_from_zero():
     values = torch.tensor([[1e6, 5.0], [1e6 + 1, 5.0], [1e6 + 2, 5.0], [0, 0]], dtype=torch.float64)
-    mean, std = spread(values, torch.arange(3))
+    mean, std = compute_mean_std(values, torch.arange(3))
     assert mean.tolist() == [1e6 + 1, 5]
     assert std[0].item() == pytest.approx((2 / 3) ** 0.5, rel=1e-6)
     assert std[1] == 1
     noise = torch.full((4, 1), 1000.0)  # the last digit of a constant is not blown up
     noise[0] = torch.nextafter(noise[0], noise[0] + 1)
-    assert spread(noise, torch.arange(4))[1] == 1
+    assert compute_mean_std(noise, torch.arange(4))[1] == 1
 
 
 def test_fit_takes_the_centre_square():
     wide = torch.zeros(1, 1, 4, 8)
     wide[..., 2:6] = 1
-    assert (fit(wide, 4) == 1).all()
-    assert (fit(wide, 2) == 1).all()
-    assert fit(wide.transpose(2, 3), 6).shape == (1, 1, 6, 6)
+    assert (crop_and_resize(wide, 4) == 1).all()
+    assert (crop_and_resize(wide, 2) == 1).all()
+    assert crop_and_resize(wide.transpose(2, 3), 6).shape == (1, 1, 6, 6)
 
 
 # --- torch data sets --------------------------------------------------------------------------
@@ -515,11 +517,11 @@ def test_importing_data_imports_no_extra():
 
 
 def test_a_configuration_asks_for_data():
-    from labelahead.data import load_from
+    from labelahead.data import load_source
     from labelahead.learner.config import Source
 
     source = Source(limit=30, size=6, test_fraction=0.1, download=False)
-    data, answers = load_from(source, 3)
+    data, answers = load_source(source, 3)
     same, _ = load("digits", limit=30, size=6, test_fraction=0.1, download=False, seed=3)
     assert torch.equal(data.inputs, same.inputs)
     assert (data.ids, data.notes) == (same.ids, same.notes)

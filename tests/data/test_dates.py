@@ -10,7 +10,7 @@ import torch
 
 import labelahead as la
 from labelahead.data import load
-from labelahead.data.dates import dates_of, seconds_of
+from labelahead.data.dates import parse_date_column, to_epoch_seconds
 from labelahead.errors import InputError
 
 DAY = 86400.0
@@ -44,7 +44,7 @@ def write_csv(path, dates, **columns):
     ],
 )
 def test_seconds_of_text(text, expected):
-    assert seconds_of(text) == expected
+    assert to_epoch_seconds(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,20 @@ def test_seconds_of_text(text, expected):
     ],
 )
 def test_what_is_no_date_or_could_be_two_has_no_seconds(text):
-    assert seconds_of(text) is None
+    assert to_epoch_seconds(text) is None
 
 
 def test_order_of_day_and_month_is_decided_by_the_column():
     for texts, day_first in ((["3/4/2024", "25/4/2024"], True), (["4/3/2024", "4/25/2024"], False)):
-        column = dates_of([*texts, None])
+        column = parse_date_column([*texts, None])
         assert column.day_first is day_first
-        assert column.seconds[:2].tolist() == [seconds_of("2024-04-03"), seconds_of("2024-04-25")]
+        assert column.seconds[:2].tolist() == [
+            to_epoch_seconds("2024-04-03"),
+            to_epoch_seconds("2024-04-25"),
+        ]
         assert np.isnan(column.seconds[2])
-    assert dates_of(["3/4/2024", "5/6/2024"]) is None  # either
-    assert dates_of(["25/4/2024", "4/25/2024"]) is None  # neither
+    assert parse_date_column(["3/4/2024", "5/6/2024"]) is None  # either
+    assert parse_date_column(["25/4/2024", "4/25/2024"]) is None  # neither
 
 
 def test_csv_dates_become_one_number_in_their_order(tmp_path):

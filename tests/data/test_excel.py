@@ -161,7 +161,7 @@ def test_page_shows_the_rows_of_a_sheet(tmp_path, monkeypatch):
         session,
     ):
         assert session.folder.name == "labels-book-data"
-        assert len(session.assignment.tally.labels) == 24
+        assert len(session.service.label_state.labels) == 24
         row = {cell["name"]: cell["value"] for cell in client.get("/api/items/1").json()["row"]}
     assert row["bought"] == "2024-01-04"
     assert row["count"] == 1

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from labelahead.data import load
-from labelahead.data.folder import sort_out
-from labelahead.data.loading import data_name
+from labelahead.data.folder import infer_folder_labels
+from labelahead.data.loading import get_data_name
 from labelahead.errors import InputError
 
 COLOUR = (200, 100, 50)
@@ -118,18 +118,18 @@ def test_train_and_test_folders(tmp_path):
 
 def test_layouts_by_name_alone():
     names = ["train/a/1.png", "val/a/2.png", "test/b/3.png"]
-    layout = sort_out(names)
+    layout = infer_folder_labels(names)
     assert layout.official.tolist() == [False, False, True]
     assert any("validation folder joins" in note for note in layout.notes)
-    assert sort_out(["train/a/1.png", "val/a/2.png"]).official.tolist() == [False, True]
-    assert sort_out(["models/training/1.png", "test/2.png"]).classes == (
+    assert infer_folder_labels(["train/a/1.png", "val/a/2.png"]).official.tolist() == [False, True]
+    assert infer_folder_labels(["models/training/1.png", "test/2.png"]).classes == (
         "test",
         "train",
     )  # words, not parts
-    wrapped = sort_out(["set/a/1.png", "set/b/2.png"])
+    wrapped = infer_folder_labels(["set/a/1.png", "set/b/2.png"])
     assert wrapped.classes == ("a", "b")
     assert any("only folder, set" in note for note in wrapped.notes)
-    assert sort_out(["9/a.png", "10/b.png"]).classes == ("9", "10")
+    assert infer_folder_labels(["9/a.png", "10/b.png"]).classes == ("9", "10")
 
 
 def test_limit_replaces_what_cannot_be_read(tmp_path):
@@ -459,15 +459,19 @@ def test_folders_that_are_none_of_the_classes_given_are_just_folders(tmp_path):
 
 
 def test_class_folders_that_differ_in_capital_letters_are_one_class(tmp_path):
-    layout = sort_out(["train/Cat/1.png", "train/dog/2.png", "test/cat/3.png", "test/dog/4.png"])
+    layout = infer_folder_labels(
+        ["train/Cat/1.png", "train/dog/2.png", "test/cat/3.png", "test/dog/4.png"]
+    )
     assert layout.classes == ("Cat", "dog")
     assert layout.labels.tolist() == [0, 1, 0, 1]
     assert any("'cat' as 'Cat'" in note for note in layout.notes)
 
 
 def test_only_folder_that_is_a_class_is_not_looked_inside(tmp_path):
-    assert sort_out(["cat/a/1.png", "cat/b/2.png"], classes=["cat", "dog"]).classes == ("cat",)
-    assert sort_out(["cat/a/1.png", "cat/b/2.png"]).classes == ("a", "b")
+    assert infer_folder_labels(["cat/a/1.png", "cat/b/2.png"], classes=["cat", "dog"]).classes == (
+        "cat",
+    )
+    assert infer_folder_labels(["cat/a/1.png", "cat/b/2.png"]).classes == ("a", "b")
 
 
 def test_data_name_is_the_name_that_load_gives(tmp_path):
@@ -476,5 +480,5 @@ def test_data_name_is_the_name_that_load_gives(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))
     shutil.make_archive(str(tmp_path / "zipped"), "zip", tmp_path / "photos.v2")
     for name in ("photos.v2", "t.v2.csv", "a.npz", "zipped.zip"):
-        assert data_name(str(tmp_path / name)) == load(tmp_path / name)[0].name
-    assert data_name("Digits") == load("digits")[0].name
+        assert get_data_name(str(tmp_path / name)) == load(tmp_path / name)[0].name
+    assert get_data_name("Digits") == load("digits")[0].name

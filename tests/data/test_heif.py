@@ -13,8 +13,8 @@ from PIL import Image
 import labelahead as la
 from labelahead.data import load
 from labelahead.errors import MissingExtra
-from labelahead.learner.config import parse
-from labelahead.learner.labelling_query import questions
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.labelling_query import query_items
 from tests.support.web_sessions import page
 
 LEVELS = {"dark": 40, "light": 210}
@@ -102,7 +102,7 @@ def test_heic_can_be_queried_and_predicted(tmp_path):
         "model": {"name": "exact"},
         "threads": 1,
     }
-    asked, _ = questions(parse(tables), 2)
+    asked, _ = query_items(parse_campaign(tables), 2)
     assert all(question.id.startswith("unlabelled/") for question in asked)
     budget = {"initial": 4, "labels": 6, "retrain_every": 2}
     la.run(tables | {"budget": budget}, out=tmp_path / "run", outlook=False)

@@ -13,11 +13,16 @@ import pytest
 import torch
 
 from labelahead.data import from_arrays, load, read_labels
-from labelahead.data.label_values import LabelNames, find_combined_labels, label_of, split_names
+from labelahead.data.label_values import (
+    LabelNormaliser,
+    find_combined_labels,
+    parse_label,
+    split_class_names,
+)
 from labelahead.data.labels import read_import
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.learner.labelling_query import questions
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.labelling_query import query_items
 from labelahead.simulation.run import run
 from tests.support.web_sessions import page
 
@@ -63,16 +68,16 @@ def said(data, text):
     ],
 )
 def test_label_of(value, expected):
-    assert label_of(value) == expected
+    assert parse_label(value) == expected
 
 
 def test_split_names_keeps_commas_within_quotes():
-    assert split_names('a, b ,"c, d",, e;f') == ["a", "b", "c, d", "e;f"]
-    assert split_names("") == []
+    assert split_class_names('a, b ,"c, d",, e;f') == ["a", "b", "c, d", "e;f"]
+    assert split_class_names("") == []
 
 
 def test_known_names_are_classes_whatever_they_look_like():
-    reader = LabelNames(["None", "US", "us"])
+    reader = LabelNormaliser(["None", "US", "us"])
     assert [reader.read(t) for t in ("none", "US", "us", "Us", "NA")] == [
         "None",
         "US",
@@ -80,7 +85,7 @@ def test_known_names_are_classes_whatever_they_look_like():
         "US",
         None,
     ]
-    assert LabelNames().read("None", literal=True) == "None"
+    assert LabelNormaliser().read("None", literal=True) == "None"
 
 
 # --- the same rule at every door --------------------------------------------------------------
@@ -122,7 +127,7 @@ def test_page_and_simulation_have_the_same_labels(tmp_path):
         assert len(tally.labels) == 15
     budget = {"initial": 2, "labels": 4, "retrain_every": 2}
     done = run(
-        parse(
+        parse_campaign(
             {
                 "data": {"name": str(path)},
                 "model": {"name": "exact"},
@@ -148,7 +153,7 @@ def test_genuine_class_with_the_name_of_a_missing_value(tmp_path):
         "model": {"name": "exact"},
         "threads": 1,
     }
-    asked, _ = questions(parse(tables), 9, labels=tmp_path / "labels.csv")
+    asked, _ = query_items(parse_campaign(tables), 9, labels=tmp_path / "labels.csv")
     assert sorted(int(question.id) for question in asked) == list(range(3, 12))
 
 
@@ -167,7 +172,7 @@ def test_label_outside_the_list_of_classes_is_refused_in_a_simulation(tmp_path):
     path = write_table(tmp_path / "t.csv", ["a", "b", "c"] * 10)
     with pytest.raises(InputError, match="a label is 'c', but --classes names a, b"):
         run(
-            parse(
+            parse_campaign(
                 {
                     "data": {"name": str(path), "classes": ["a", "b"]},
                     "model": {"name": "exact"},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labelahead.data.labels import read_import
-from labelahead.data.parquet import column_values, decoded_size, read_bounded
+from labelahead.data.parquet import column_to_python, estimate_decoded_size, read_bounded
 from labelahead.data.table import read_parquet
 from labelahead.errors import InputError
 
@@ -55,7 +55,7 @@ def test_values_are_those_of_arrow_and_the_bound_holds(tmp_path, how):
     path, table = tmp_path / "table.parquet", varied()
     parquet.write_table(table, path, **how)
     read = read_bounded(path, None, ALL)
-    assert {n: column_values(read.column(n)) for n in read.column_names} == table.to_pydict()
+    assert {n: column_to_python(read.column(n)) for n in read.column_names} == table.to_pydict()
     plain = parquet.read_table(path, columns=["number", "count", "flag", "vector"])
     with path.open("rb") as stream:
         opened = parquet.ParquetFile(stream)
@@ -64,7 +64,7 @@ def test_values_are_those_of_arrow_and_the_bound_holds(tmp_path, how):
             for i in range(len(opened.schema))
             if opened.schema.column(i).path.split(".")[0] in plain.schema.names
         ]
-        assert decoded_size(stream, opened.metadata, leaves) >= plain.nbytes
+        assert estimate_decoded_size(stream, opened.metadata, leaves) >= plain.nbytes
     some = read_bounded(path, ["word", "inner"], ALL)
     assert some.column_names == ["word", "inner"]
 
@@ -133,7 +133,7 @@ def test_a_small_file_of_large_pages_is_refused_before_it_is_read(tmp_path, monk
     with pytest.raises(InputError, match="expected at most 500,000"):
         read_import(path, ["a"], ["a"])
     monkeypatch.setattr(
-        "labelahead.data.table.free_memory", lambda: 2**28
+        "labelahead.data.table.get_free_memory", lambda: 2**28
     )  # what the system says of itself
     with pytest.raises(InputError, match="could take"):
         read_parquet(path)
@@ -148,13 +148,13 @@ def test_pages_that_the_footer_does_not_own_up_to_count(tmp_path):
     metadata = parquet.read_metadata(path)
     declared = sum(metadata.row_group(0).column(i).total_uncompressed_size for i in range(2))
     with path.open("rb") as stream:
-        assert decoded_size(stream, metadata, [0, 1]) >= 2 * 8 * 400_000
+        assert estimate_decoded_size(stream, metadata, [0, 1]) >= 2 * 8 * 400_000
     assert declared >= 2 * 8 * 400_000
     with (
         pytest.raises(InputError, match="no readable header"),
         (tmp_path / "short").open("w+b") as stream,
     ):
-        decoded_size(stream, metadata, [0])  # no page is where the footer says
+        estimate_decoded_size(stream, metadata, [0])  # no page is where the footer says
 
 
 def test_an_import_of_rows_within_the_limit_is_bounded_by_bytes(tmp_path):

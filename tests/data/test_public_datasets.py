@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.io import savemat
 
 from labelahead.data import DATASETS, load
-from labelahead.data.public_datasets import CIFAR10, CIFAR100, read_idx, unpickle
+from labelahead.data.public_datasets import CIFAR10_CLASSES, CIFAR100_CLASSES, read_idx, unpickle
 from labelahead.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -221,7 +221,7 @@ def write_cifar10(folder, protocol=2, n=20):
         (folder / name).write_bytes(pickle.dumps(content, protocol=protocol))
         x.append(rows)
         y += labels
-    meta = {b"label_names": [c.encode() for c in CIFAR10], b"num_vis": 3072}
+    meta = {b"label_names": [c.encode() for c in CIFAR10_CLASSES], b"num_vis": 3072}
     (folder / "batches.meta").write_bytes(pickle.dumps(meta, protocol=protocol))
     return np.concatenate(x).reshape(-1, 3, 32, 32), y
 
@@ -235,7 +235,7 @@ def write_cifar100(folder, n=200):
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
         x.append(rows)
         y += labels
-    names = {b"fine_label_names": [c.encode() for c in CIFAR100]}
+    names = {b"fine_label_names": [c.encode() for c in CIFAR100_CLASSES]}
     (folder / "meta").write_bytes(pickle.dumps(names, protocol=2))
     return np.concatenate(x).reshape(-1, 3, 32, 32), y
 
@@ -253,8 +253,8 @@ def check(found, x, y, train, classes):
 @pytest.mark.parametrize("protocol", range(6))
 def test_cifar10_python_folder_of_every_pickle_protocol(tmp_path, protocol):
     x, y = write_cifar10(tmp_path / "cifar-10-batches-py", protocol)
-    check(bring("cifar10", tmp_path), x, y, 100, CIFAR10)
-    check(bring("CIFAR-10", tmp_path / "cifar-10-batches-py"), x, y, 100, CIFAR10)
+    check(bring("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
+    check(bring("CIFAR-10", tmp_path / "cifar-10-batches-py"), x, y, 100, CIFAR10_CLASSES)
 
 
 def pack(folder, archive):
@@ -265,10 +265,10 @@ def pack(folder, archive):
 def test_cifar_archives(tmp_path):
     x, y = write_cifar10(tmp_path / "made" / "cifar-10-batches-py")
     pack(tmp_path / "made" / "cifar-10-batches-py", tmp_path / "cifar-10-python.tar.gz")
-    check(bring("cifar10", tmp_path), x, y, 100, CIFAR10)
+    check(bring("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
     x, y = write_cifar100(tmp_path / "made" / "cifar-100-python")
     pack(tmp_path / "made" / "cifar-100-python", tmp_path / "cifar-100-python.tar.gz")
-    check(bring("cifar100", tmp_path), x, y, 200, CIFAR100)
+    check(bring("cifar100", tmp_path), x, y, 200, CIFAR100_CLASSES)
     content = (tmp_path / "cifar-10-python.tar.gz").read_bytes()
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match=r"whole \.tar\.gz"):
@@ -280,7 +280,7 @@ def test_cifar_archives(tmp_path):
 
 def test_cifar100_python_folder(tmp_path):
     x, y = write_cifar100(tmp_path / "cifar100" / "cifar-100-python")
-    check(bring("cifar100", tmp_path), x, y, 200, CIFAR100)
+    check(bring("cifar100", tmp_path), x, y, 200, CIFAR100_CLASSES)
 
 
 @pytest.mark.parametrize("count", [10, 100])
@@ -299,7 +299,7 @@ def test_cifar_binary(tmp_path, count):
         x.append(rows)
         y += labels
     images = np.concatenate(x).reshape(-1, 3, 32, 32)
-    classes = CIFAR10 if count == 10 else CIFAR100
+    classes = CIFAR10_CLASSES if count == 10 else CIFAR100_CLASSES
     check(bring(f"cifar{count}", tmp_path), images, y, len(y) - count, classes)
     cut = folder / f"{names[0]}.bin"
     cut.write_bytes(cut.read_bytes()[:-1])
@@ -498,7 +498,7 @@ def test_a_failed_download_is_quick_and_leaves_nothing(tmp_path, monkeypatch):
     from labelahead.data import public_datasets as known
 
     source = known.DATASETS["svhn"].load
-    there = [known.Remote(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
+    there = [known.RemoteFile(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
     monkeypatch.setattr(source, "remote", there)
     monkeypatch.setattr(
         time, "sleep", lambda seconds: pytest.fail(f"it waited {seconds} s before another try")
@@ -540,13 +540,13 @@ def test_a_download_is_checked_and_used(tmp_path, monkeypatch, server):
     files = ["train_32x32.mat", "test_32x32.mat"]
     sums = [hashlib.md5((folder / f).read_bytes()).hexdigest() for f in files]
     source = known.DATASETS["svhn"].load
-    wrong = [known.Remote(files[0], url, sums[0]), known.Remote(files[1], url, "0" * 32)]
+    wrong = [known.RemoteFile(files[0], url, sums[0]), known.RemoteFile(files[1], url, "0" * 32)]
     monkeypatch.setattr(source, "remote", wrong)
     root = tmp_path / "root"
     with pytest.raises(InputError, match=r"test_32x32\.mat failed"):
         load("svhn", root=root)
     assert [p.name for p in root.rglob("*") if p.is_file()] == [files[0]]  # the good one stays
-    right = [known.Remote(f, url, s) for f, s in zip(files, sums, strict=True)]
+    right = [known.RemoteFile(f, url, s) for f, s in zip(files, sums, strict=True)]
     monkeypatch.setattr(source, "remote", right)
     _, answers = load("svhn", root=root)
     assert answers.take(torch.arange(20)).tolist() == (y % 10).tolist()
@@ -557,7 +557,7 @@ def test_a_root_that_cannot_be_written(tmp_path, monkeypatch):
     from labelahead.data import public_datasets as known
 
     source = known.DATASETS["svhn"].load
-    there = [known.Remote(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
+    there = [known.RemoteFile(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
     monkeypatch.setattr(source, "remote", there)
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(InputError, match="failed"):

@@ -6,12 +6,12 @@ import pytest
 from labelahead.data import from_arrays, load, read_labels
 from labelahead.data.records import (
     Records,
-    as_python,
     choose_id_column,
-    ids_from,
+    format_id,
     join_records,
-    text_of_id,
-    with_original_names,
+    read_ids,
+    rename_clashing_columns,
+    to_python_list,
 )
 from labelahead.errors import InputError
 
@@ -30,7 +30,7 @@ from labelahead.errors import InputError
     ],
 )
 def test_text_of_id_is_one_text_for_one_id(value, text):
-    assert text_of_id(value) == text
+    assert format_id(value) == text
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_ids_from_names_the_first_empty_and_repeated_ids():
     with pytest.raises(
         InputError, match=r"2 rows have no id in the column 'k' \(line 3, line 5\).*--id none"
     ):
-        ids_from("t.csv", "k", ["a", "", "b", None, "c", "d"], places)
+        read_ids("t.csv", "k", ["a", "", "b", None, "c", "d"], places)
     with pytest.raises(
         InputError,
         match=r"2 rows repeat an id.*'a' \(line 2 and line 4\), '1' \(line 5 and line 7\)",
     ):
-        ids_from("t.csv", "k", ["a", "b", "a", 1, "c", 1.0], places)
+        read_ids("t.csv", "k", ["a", "b", "a", 1, "c", 1.0], places)
 
 
 def test_load_refuses_duplicate_ids_and_takes_row_numbers_instead(tmp_path):
@@ -147,7 +147,7 @@ def test_label_files_go_by_the_id_column(tmp_path):
 
 def test_original_names_lose_nothing():
     names = ["label", "Label", "label_original", "x"]
-    new = with_original_names(names, ["id", "label"])
+    new = rename_clashing_columns(names, ["id", "label"])
     assert new == {
         "label": "label_original_2",
         "Label": "Label_original_3",
@@ -161,7 +161,7 @@ def test_join_records_fills_what_a_source_does_not_have():
     joined = join_records(
         [Records({"a": [1, 2]}), None, Records({"b": np.array([[1.0, 2.0]])})], [2, 1, 1]
     )
-    assert {name: as_python(column) for name, column in joined.columns.items()} == {
+    assert {name: to_python_list(column) for name, column in joined.columns.items()} == {
         "a": [1, 2, None, None],
         "b": [None, None, None, [1.0, 2.0]],
     }

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as arrow
 
 from labelahead.data.records import Records
-from labelahead.data.table_writer import arrow_table, json_rows, merge_columns, write_csv
-from labelahead.data.text import unguarded
+from labelahead.data.table_writer import build_arrow_table, iter_json_rows, merge_columns, write_csv
+from labelahead.data.text import unescape_formulas
 
 
 def test_merge_columns_keeps_the_type_of_the_users_id():
@@ -34,9 +34,9 @@ def test_csv_holds_every_kind_of_value():
     file = io.StringIO(newline="")
     write_csv(file, columns)
     header, *rows = csv.reader(io.StringIO(file.getvalue(), newline=""))
-    assert [unguarded(name) for name in header] == list(columns)
+    assert [unescape_formulas(name) for name in header] == list(columns)
     assert header[0] == "'=name"
-    assert [unguarded(row[0]) for row in rows] == ["=1+1", 'a,"b"\nc', ""]
+    assert [unescape_formulas(row[0]) for row in rows] == ["=1+1", 'a,"b"\nc', ""]
     assert [row[1] for row in rows] == ["1", "-2.5", "true"]
     assert [row[2] for row in rows] == ["2026-01-02T00:00:00+00:00", "2026-01-02", ""]
     assert [json.loads(row[3]) for row in rows] == columns["list"].tolist()
@@ -44,7 +44,7 @@ def test_csv_holds_every_kind_of_value():
 
 
 def test_json_rows_are_json():
-    (row,) = json_rows(
+    (row,) = iter_json_rows(
         {"a": [float("inf")], "b": [np.float32(0.5)], "c": [arrow.scalar(3).as_py()], "d": [(1, 2)]}
     )
     assert json.loads(json.dumps(row, allow_nan=False)) == {
@@ -57,15 +57,15 @@ def test_json_rows_are_json():
 
 def test_nanoseconds_are_written_as_text():
     column = arrow.chunked_array([arrow.array([1], arrow.timestamp("ns"))])
-    assert arrow_table({"at": column}).column("at").type == arrow.timestamp("ns")
+    assert build_arrow_table({"at": column}).column("at").type == arrow.timestamp("ns")
     file = io.StringIO(newline="")
     write_csv(file, {"at": column})
     assert file.getvalue().splitlines()[1].startswith("1970-01-01")
 
 
 def test_arrow_columns_of_mixed_types_become_text():
-    table = arrow_table({"a": [1, "x", None], "b": ["\ud800", "y", None]})
+    table = build_arrow_table({"a": [1, "x", None], "b": ["\ud800", "y", None]})
     assert table.column("a").to_pylist() == ["1", "x", None]
     assert table.column("b").to_pylist() == ["\\ud800", "y", None]
     words = arrow.chunked_array([arrow.array(["p", "q", "p"]).dictionary_encode()])
-    assert arrow_table({"a": words}).column("a").type == arrow.string()
+    assert build_arrow_table({"a": words}).column("a").type == arrow.string()

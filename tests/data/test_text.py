@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from labelahead.data import load
-from labelahead.data.folder import LONGEST_TEXT
+from labelahead.data.folder import MAX_TEXT_BYTES
 from labelahead.errors import InputError
 
 SAID = (
@@ -82,7 +82,7 @@ def test_odd_texts_are_kept_and_said(tmp_path):
     files = corpus() | {
         "sport/empty.txt": "",
         "sport/latin.txt": "caf\xe9 au lait, na\xefve".encode("latin-1"),
-        "sport/long.txt": "é" * LONGEST_TEXT,
+        "sport/long.txt": "é" * MAX_TEXT_BYTES,
         "sport/sixteen.txt": "Größe und Länge".encode("utf-16"),
         "sport/marked.txt": b"\xef\xbb\xbfmarked",
     }
@@ -90,7 +90,7 @@ def test_odd_texts_are_kept_and_said(tmp_path):
     text = dict(zip(data.ids, data.texts.columns["text"], strict=True))
     assert text["sport/empty.txt"] == ""
     assert text["sport/latin.txt"] == "café au lait, naïve"
-    assert text["sport/long.txt"] == "é" * (LONGEST_TEXT // 2)
+    assert text["sport/long.txt"] == "é" * (MAX_TEXT_BYTES // 2)
     assert text["sport/sixteen.txt"] == "Größe und Länge"
     assert text["sport/marked.txt"] == "marked"
     assert said(data, "1 texts are empty: sport/empty.txt")

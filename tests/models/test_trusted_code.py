@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import labelahead as la
 from labelahead.cli import app
 from labelahead.errors import InputError
-from labelahead.models.trusted_code import record_code, used_code_file
+from labelahead.models.trusted_code import get_used_code_file, record_code
 from tests.support.campaigns import data
 from tests.support.web_sessions import photos
 
@@ -221,12 +221,12 @@ def test_a_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, accounts
 
 
 def test_a_foreign_session_is_not_opened_for_its_model(tmp_path, accounts):
-    from labelahead.learner.config import parse
-    from labelahead.server.session import opened
+    from labelahead.learner.config import parse_campaign
+    from labelahead.server.session import open_session
 
     pictures, net = photos(tmp_path / "photos"), code(tmp_path / "project")
     tables = {"data": {"name": str(pictures)}, "model": {"name": f"{net}:make"}, "threads": 1}
-    with opened(parse(tables), tmp_path / "session", classes=["a", "b"]):
+    with open_session(parse_campaign(tables), tmp_path / "session", classes=["a", "b"]):
         pass
     accounts("stranger")
     for command in (
@@ -300,7 +300,7 @@ def test_a_saved_learner_runs_no_strategy_of_a_stranger(tmp_path, accounts):
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
 def test_the_list_of_used_code_counts_only_if_nobody_else_can_write_it(tmp_path, accounts):
     run, net, _ = own_run(tmp_path)
-    listed = used_code_file()
+    listed = get_used_code_file()
     assert listed is not None
     assert [json.loads(line)["name"] for line in listed.read_text().splitlines()] == [f"{net}:make"]
     assert listed.stat().st_mode & 0o777 == 0o600
@@ -311,7 +311,7 @@ def test_the_list_of_used_code_counts_only_if_nobody_else_can_write_it(tmp_path,
 
 def test_a_line_that_was_cut_short_hides_no_other(tmp_path, accounts):
     run, net, _ = own_run(tmp_path)
-    listed = used_code_file()
+    listed = get_used_code_file()
     listed.write_text('{"name": "half\n' + listed.read_text())
     assert la.load_model(run)
     record_code([f"{net}:make"])

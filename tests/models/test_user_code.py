@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from labelahead.errors import InputError, ModelError
-from labelahead.models import build
-from labelahead.models.training import recipe
+from labelahead.models import build_model
+from labelahead.models.training import get_default_training
 
 SOURCE = """
 import torch
@@ -80,7 +80,7 @@ def file(tmp_path):
 
 
 def make(file, factory, **options):
-    return build(f"{file}:{factory}", (4,), 3, **options)
+    return build_model(f"{file}:{factory}", (4,), 3, **options)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_an_edit_of_the_same_size_in_the_same_second_is_noticed(tmp_path, monkey
     for width in (5, 6):
         path.write_text(f"from torch import nn\ndef make():\n    return nn.Linear(4, {width})\n")
         os.utime(path, (1_000_000_000, 1_000_000_000))
-        assert build(f"{path}:make", (4,), width).out_features == width
+        assert build_model(f"{path}:make", (4,), width).out_features == width
     assert [p.name for p in tmp_path.iterdir()] == ["net.py"]  # nothing of ours is left beside it
 
 
 def test_modules_by_name_also_from_the_working_directory(file, monkeypatch):
-    assert build("torch.nn:Identity", (3,), 3)(torch.zeros(1, 3)).shape == (1, 3)
+    assert build_model("torch.nn:Identity", (3,), 3)(torch.zeros(1, 3)).shape == (1, 3)
     (file.parent / "my_networks.py").write_text(SOURCE)
     monkeypatch.chdir(file.parent)
-    assert isinstance(build("my_networks:plain", (4,), 3), nn.Module)
+    assert isinstance(build_model("my_networks:plain", (4,), 3), nn.Module)
     del sys.modules["my_networks"]
 
 
@@ -192,7 +192,7 @@ def test_refused_arguments(file):
 )
 def test_what_is_wrong_with_a_name(name, message):
     with pytest.raises(InputError, match=message):
-        build(name, (4,), 3)
+        build_model(name, (4,), 3)
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_import_errors_come_with_their_cause(tmp_path, source, message):
     path.write_text(source)
     for _ in range(2):  # a failed import is not remembered as a module
         with pytest.raises(InputError, match=message) as caught:
-            build(f"{path}:make", (4,), 3)
+            build_model(f"{path}:make", (4,), 3)
         assert "\n" not in str(caught.value)
 
 
 def test_own_networks_have_a_recipe():
-    assert recipe("some.module:factory").steps > 0
+    assert get_default_training("some.module:factory").steps > 0

@@ -15,7 +15,7 @@ from labelahead import InputError, infinite_kernel, kernel
 from labelahead.errors import NumericalError
 from labelahead.models.networks import convnet, fcn, mlp
 from labelahead.ntk.infinite import DUALS
-from labelahead.seeds import seeded
+from labelahead.seeds import temporary_seed
 
 REFERENCE = json.loads((Path(__file__).parent / "infinite_reference.json").read_text())
 TRIPLES = [(0.3, 0.8, 1.1), (-0.7, 1.3, 0.5), (0.0, 0.4, 2.0), (0.9, 1.0, 0.9), (1.2, 1.2, 1.2)]
@@ -229,7 +229,7 @@ def test_wide_residual_networks_come_to_the_limit():
     want = infinite_kernel(x, network="conv", depth=3, skips=(2,), weight_std=1.3, bias_std=None)
     found = []
     for seed in range(24):
-        with seeded(seed):
+        with temporary_seed(seed):
             found.append(kernel(Residual(1, 96).double().eval(), x))
     apart = torch.stack(found).mean(0) - want
     assert float(apart.norm() / want.norm()) < 0.06
@@ -322,7 +322,7 @@ def strays_of_scaled_networks(width, seeds):
     limit = infinite_kernel(x, depth=2, weight_std=1.3, bias_std=0.4)
     found = []
     for seed in range(seeds):
-        with seeded(seed):
+        with temporary_seed(seed):
             layers = [Scaled(10, width), nn.ReLU(), Scaled(width, width), nn.ReLU()]
             net = nn.Sequential(*layers, Scaled(width, 1)).eval()
         difference = kernel(net, x.float(), kind="single").double() - limit
@@ -375,7 +375,7 @@ def test_our_own_networks_come_to_it(name, kind):
         limit = infinite_kernel(x, network=network, **options)
         found = []
         for seed in range(8):
-            with seeded(seed):
+            with temporary_seed(seed):
                 net = make(width).eval()
             found.append(kernel(net, x.float(), kind=kind).double() / limit.norm())
         strays.append(np.mean([float((K - limit / limit.norm()).norm()) for K in found]))
@@ -390,7 +390,7 @@ def test_zero_patches_count_as_in_pytorch():
     # Zero biases: every unit is zero, and of all weights and biases only the last bias matters.
     found = infinite_kernel(x, network="conv", bias_std=0.0, width=64)
     assert float(found) == 1
-    with seeded(0):
+    with temporary_seed(0):
         net = convnet((1, 8, 8), 1, 64, depth=4).eval()
     assert float(kernel(net, x.float(), kind="single")) == 1
 

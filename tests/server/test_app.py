@@ -25,7 +25,7 @@ from labelahead.models import image_encoder as backbone
 from labelahead.models import sentence_encoder as sentences
 from labelahead.server.client import Client
 from labelahead.server.items import Items
-from labelahead.server.serve import listen
+from labelahead.server.serve import open_socket
 from tests.support.waiting import PATIENCE
 from tests.support.web_sessions import CHANGE, page, photo, photos, progress_once
 
@@ -112,14 +112,11 @@ def test_labels_come_back_the_next_day(tmp_path):
             pass
     with page(folder, tmp_path / "out") as (client, session):
         assert client.get("/api/history").json()[0]["label"] == 1
-        assert session.assignment.tally.classes == ("a", "b")
-    before = session.assignment.items.ids
+        assert session.service.label_state.classes == ("a", "b")
+    before = session.service.items.ids
     photo(folder / "a-new.png")
     with page(folder, tmp_path / "out") as (client, session):
-        assert session.assignment.items.ids == (
-            *before,
-            "a-new.png",
-        )  # positions stay what they were
+        assert session.service.items.ids == (*before, "a-new.png")  # positions stay what they were
         assert client.get("/api/history").json()[0]["item"] == before[2]
         assert any("1 new pictures" in note for note in session.notes)
     gone = folder / before[0]
@@ -154,7 +151,7 @@ def test_what_is_exported_can_be_imported(tmp_path, form):
         counts = client.post(url, content=content, headers=CHANGE).json()
         assert counts["labels"] == 2
         assert counts["new_classes"] == ["cat, tabby", "猫"]
-        assert dict(session.assignment.tally.labels) == {1: 0, 3: 1}
+        assert dict(session.service.label_state.labels) == {1: 0, 3: 1}
         broken = client.post(url, content=b"\x00\xff not this", headers=CHANGE)
         assert broken.status_code == 400
         assert str(tmp_path) not in broken.text
@@ -184,15 +181,15 @@ def test_class_folders_give_names_and_if_wanted_labels(tmp_path):
     for i, name in enumerate(("cat", "dog", "dog")):
         photo(tmp_path / "set" / name / f"{i}.png", (i * 80, 0, 0))
     with page(tmp_path / "set", tmp_path / "a") as (_, session):
-        assert session.assignment.tally.classes == ("cat", "dog")
-        assert not session.assignment.tally.labels
+        assert session.service.label_state.classes == ("cat", "dog")
+        assert not session.service.label_state.labels
     with page(tmp_path / "set", tmp_path / "b", classes=["x", "y"]) as (_, session):
-        assert session.assignment.tally.classes == ("x", "y")
+        assert session.service.label_state.classes == ("x", "y")
     for _ in range(2):  # a second time adds nothing
         with page(tmp_path / "set", tmp_path / "c", start_from_folders=True) as (_, session):
-            assert dict(session.assignment.tally.labels) == {0: 0, 1: 1, 2: 1}
-            assert {a[0].who for a in session.assignment.tally.answers.values()} == {"folders"}
-            assert len(session.assignment.journal.events()) == 5
+            assert dict(session.service.label_state.labels) == {0: 0, 1: 1, 2: 1}
+            assert {a[0].who for a in session.service.label_state.answers.values()} == {"folders"}
+            assert len(session.service.journal.read_events()) == 5
     with pytest.raises(InputError, match="no labels to start from"):
         page(photos(tmp_path / "p", 2), tmp_path / "d", start_from_folders=True).__enter__()
 
@@ -203,8 +200,8 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
     (tmp_path / "mine.csv").write_text("item,label\n01.png,light\n02.png,light\n")
     options = {"classes": ["light"], "test": tmp_path / "test.csv", "labels": tmp_path / "mine.csv"}
     with page(folder, tmp_path / "out", **options) as (client, session):
-        assert session.assignment.closed == {1, 4}
-        assert session.assignment.tally.classes == ("light", "dark")
+        assert session.service.held_out == {1, 4}
+        assert session.service.label_state.classes == ("light", "dark")
         assert any("1 labels, 1 of test items" in note for note in session.notes)
         asked = set()
         question = client.get("/api/question").json()
@@ -217,7 +214,7 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
     with page(folder, tmp_path / "out2", classes=["a"]) as (client, _):
         answer(client, 1, 0)
     with page(folder, tmp_path / "out2", test=tmp_path / "test.csv") as (_, session):
-        assert session.assignment.closed == {4}  # learnt from already
+        assert session.service.held_out == {4}  # learnt from already
     with pytest.raises(InputError, match="carry no labels"):
         page(folder, tmp_path / "out3", test=0.5).__enter__()
 
@@ -235,7 +232,7 @@ def test_small_pictures_are_enlarged_without_smoothing():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 256, (2, 6, 8, 3)).astype(np.uint8)
     items = Items(from_arrays(values)[0])
-    content, media = items.picture(1)
+    content, media = items.encode_picture(1)
     assert media == "image/png"
     shown = np.asarray(Image.open(io.BytesIO(content)))
     assert shown.shape == (6 * 32, 8 * 32, 3)
@@ -251,12 +248,12 @@ def test_photographs_keep_their_proportions_and_size(tmp_path):
     photo(tmp_path / "a.png", size=(3000, 1500))
     photo(tmp_path / "b.png", size=(500, 700))
     items = Items(load(tmp_path)[0])
-    content, media = items.picture(0)
+    content, media = items.encode_picture(0)
     assert media == "image/jpeg"
     assert Image.open(io.BytesIO(content)).size == (1024, 512)
-    assert Image.open(io.BytesIO(items.picture(1)[0])).size == (500, 700)
-    assert Image.open(io.BytesIO(items.picture(1, 256)[0])).size == (183, 256)
-    assert items.picture(0) is items.picture(0)
+    assert Image.open(io.BytesIO(items.encode_picture(1)[0])).size == (500, 700)
+    assert Image.open(io.BytesIO(items.encode_picture(1, 256)[0])).size == (183, 256)
+    assert items.encode_picture(0) is items.encode_picture(0)
 
 
 def test_tables_show_their_rows_and_never_the_target(tmp_path):
@@ -264,11 +261,11 @@ def test_tables_show_their_rows_and_never_the_target(tmp_path):
     data, _ = load(tmp_path / "t.csv", test_fraction=0)
     items = Items(data)
     assert items.kind == "row"
-    assert items.describe(0)["row"] == [
+    assert items.describe_item(0)["row"] == [
         {"name": "age", "value": "30"},
         {"name": "town", "value": "Bonn"},
     ]
-    assert "yes" not in json.dumps([items.describe(i) for i in range(3)])
+    assert "yes" not in json.dumps([items.describe_item(i) for i in range(3)])
     vectors = Items(from_arrays(np.arange(6.0).reshape(3, 2))[0])
     assert vectors.kind == "vector"
     assert vectors.describe(1)["row"][1] == {"name": "1", "value": 3.0}
@@ -297,7 +294,7 @@ def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
     data, answers = load(table, test_fraction=0)
     items = Items(data)
     assert items.kind == "text"
-    shown = items.describe(3)
+    shown = items.describe_item(3)
     assert shown["text"] == rows[3][0]
     assert shown["row"] == [{"name": "stars", "value": "3"}]
     assert any(note.startswith("review: text") for note in data.notes)
@@ -319,7 +316,7 @@ def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
 def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
     tmp_path, monkeypatch, kind, module, extra, model
 ):
-    if not (backbone.available() and sentences.sentences_available()):
+    if not (backbone.is_image_encoder_available() and sentences.is_sentence_encoder_available()):
         pytest.skip("needs the extras photos and texts")
     folder = tmp_path / "items"
     for i, (text, _) in enumerate(texts(8)):
@@ -341,7 +338,7 @@ def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
                 assert wanted in shown
                 assert wanted in told
             if kind == "texts":
-                assert session.assignment.items.describe(2)["text"] == texts(8)[2][0]
+                assert session.service.items.describe_item(2)["text"] == texts(8)[2][0]
 
 
 def test_the_page_asks_what_a_campaign_asks(tmp_path):
@@ -387,12 +384,12 @@ def wait(client):
 
 
 def test_a_busy_port_is_passed_over():
-    with listen("127.0.0.1", 0) as first:
+    with open_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with listen("127.0.0.1", port) as second:
+        with open_socket("127.0.0.1", port) as second:
             assert second.getsockname()[1] != port
     with pytest.raises(InputError, match="host is"):
-        listen("no.such.host.invalid", 0)
+        open_socket("no.such.host.invalid", 0)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -445,7 +442,7 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
     with pytest.raises(LabelaheadError, match="cannot be reached"):
         client.session()
     with page(tmp_path / "set", tmp_path / "labels-set") as (_, session):
-        assert sorted(session.assignment.tally.labels.values()) == [0, 0, 0, 0, 1, 1]
+        assert sorted(session.service.label_state.labels.values()) == [0, 0, 0, 0, 1, 1]
     text = (tmp_path / "labels.csv").read_text()
     assert (text.count("dog,robot"), text.count("cat,robot")) == (2, 4)
 

@@ -14,7 +14,7 @@ from labelahead.server.client import Client
 @pytest.fixture
 def server(monkeypatch):
     """Answers with these codes, one after the other, and remembers what it was sent."""
-    monkeypatch.setattr(client, "PAUSE", 0.01)
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     codes, bodies = [], []
 
     class Handler(BaseHTTPRequestHandler):

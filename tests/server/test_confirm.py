@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.server.fitting import page_model
+from labelahead.learner.config import parse_campaign
+from labelahead.server.fitting import build_exported_model
 from labelahead.server.journal import Journal
-from labelahead.server.session import opened
+from labelahead.server.session import open_session
 from tests.server.test_service import answer
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
@@ -73,9 +73,9 @@ def test_a_grid_is_confirmed_and_undone_as_one(tmp_path):
         assert post(client, "/api/confirmations", {**body, "positions": at[3:]}, status=400)[
             "error"
         ]
-        tally = session.assignment.tally
-        assert tally.confirmed == set(at[1:])
-        kinds = [e.kind for e in session.assignment.journal.events()]
+        label_state = session.service.label_state
+        assert label_state.confirmed == set(at[1:])
+        kinds = [e.kind for e in session.service.journal.read_events()]
         assert kinds.count("confirm") == 7
         rows = {row["position"]: row["kind"] for row in client.get("/api/history?n=100").json()}
         assert {rows[p] for p in at[1:]} == {"confirm"}
@@ -84,18 +84,18 @@ def test_a_grid_is_confirmed_and_undone_as_one(tmp_path):
         }
         taken = undo(client)
         assert (taken["undone"]["kind"], taken["undone"]["together"]) == ("confirm", 7)
-        assert session.assignment.tally.labels.keys() >= {at[0]}
-        assert not session.assignment.tally.labels.keys() & set(at[1:])
+        assert session.service.label_state.labels.keys() >= {at[0]}
+        assert not session.service.label_state.labels.keys() & set(at[1:])
         assert client.get("/api/progress").json()["labels"] == before + 1
         again = post(client, "/api/confirmations", {**body, "key": None})
         one = max(
             e.seq
-            for e in session.assignment.journal.events()
+            for e in session.service.journal.read_events()
             if e.kind == "confirm" and e.position == at[5]
         )
         assert undo(client, seq=one)["undone"]["together"] == 1  # one of them alone, by its number
         assert len(again["confirmed"]) == 7
-        assert session.assignment.tally.confirmed == set(at[1:]) - {at[5]}
+        assert session.service.label_state.confirmed == set(at[1:]) - {at[5]}
         assert post(client, "/api/confirmations", {"positions": [10**6], "label": 0}, status=400)[
             "error"
         ]
@@ -110,12 +110,12 @@ def test_a_killed_writer_leaves_whole_grids(tmp_path):
 
     def work():
         with Journal(tmp_path, items=items, fingerprint="f", classes=NAMES) as journal:
-            journal.tally  # noqa: B018 (reads the file)
+            journal.label_state  # noqa: B018 (reads the file)
             os.write(ready, b".")
             for turn in range(10**6):
                 first = 24 * (turn % 8)
-                journal.confirm("anna", range(first, first + 24), turn % 3)
-                journal.undo("anna")
+                journal.confirm_items("anna", range(first, first + 24), turn % 3)
+                journal.undo_answer("anna")
 
     for _ in range(12):
         begun, ready = os.pipe()
@@ -132,11 +132,11 @@ def test_a_killed_writer_leaves_whole_grids(tmp_path):
         os.close(begun)
         os.close(ready)
         with Journal(tmp_path, items=items, fingerprint="f", classes=NAMES) as journal:
-            events = journal.events()
+            events = journal.read_events()
             assert set(Counter(e.ref for e in events if e.kind == "confirm").values()) <= {24}
             assert sum(e.kind == "undo" for e in events) % 24 == 0
-            assert len(journal.tally.labels) in (0, 24)
-            journal.undo("anna")
+            assert len(journal.label_state.labels) in (0, 24)
+            journal.undo_answer("anna")
     assert len(events) > 48
 
 
@@ -145,16 +145,16 @@ def test_what_was_confirmed_is_no_random_sample(tmp_path):
         _,
         session,
     ):
-        page_ = session.assignment
+        page_ = session.service
         order = page_._random
         for p in order[:30]:
-            page_.journal.add("label", "me", p, p % 3)
-        assert page_.trusted(page_.tally) == tuple(order[:30])
-        page_.journal.undo("me", page_.tally.counts(order[25]).seq)
-        page_.journal.confirm("me", [order[25]], order[25] % 3)
-        assert page_.trusted(page_.tally) == tuple(order[:25])
-        page_.journal.confirm("me", order[30:60], 0)
-        assert page_.trusted(page_.tally) == tuple(order[:25])
+            page_.journal.add_event("label", "me", p, p % 3)
+        assert page_.trusted(page_.label_state) == tuple(order[:30])
+        page_.journal.undo_answer("me", page_.label_state.find_deciding_answer(order[25]).seq)
+        page_.journal.confirm_items("me", [order[25]], order[25] % 3)
+        assert page_.trusted(page_.label_state) == tuple(order[:25])
+        page_.journal.confirm_items("me", order[30:60], 0)
+        assert page_.trusted(page_.label_state) == tuple(order[:25])
 
 
 def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
@@ -164,16 +164,22 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         session,
     ):
         taught(client)
-        labels = dict(session.assignment.tally.labels)
+        labels = dict(session.service.label_state.labels)
 
         def change(number, kind, name=None, status=200):
             return post(
                 client, f"/api/classes/{number}", {"kind": kind, "name": name}, status=status
             )
 
-        def guesses():
-            belief = session.assignment.opinion.belief
-            return dict(zip(belief.points.tolist(), belief.guesses.tolist(), strict=True))
+        def predicted_classes():
+            pool_posterior = session.service.page_model.pool_posterior
+            return dict(
+                zip(
+                    pool_posterior.points.tolist(),
+                    pool_posterior.predicted_classes.tolist(),
+                    strict=True,
+                )
+            )
 
         before = guesses()
         assert [c["name"] for c in change(0, "rename", "LEFT hand")["classes"]] == [
@@ -184,7 +190,7 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         assert "already" in change(0, "rename", "Up", 400)["error"]
         for _ in range(2):  # sent twice, recorded once
             done = post(client, "/api/classes/2", {"kind": "rename", "name": "UP", "key": "k"})
-        assert done["event"]["seq"] == session.assignment.tally.seq
+        assert done["event"]["seq"] == session.service.label_state.seq
         for other in (
             {"kind": "remove", "key": "k"},
             {"kind": "rename", "name": "down", "key": "k"},
@@ -196,7 +202,7 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         merged = change(2, "merge", "right")
         assert [c["number"] for c in merged["classes"]] == [0, 1]
         assert merged["labels"] == len(labels)
-        assert session.assignment.tally.labels == {p: min(c, 1) for p, c in labels.items()}
+        assert session.service.label_state.labels == {p: min(c, 1) for p, c in labels.items()}
         now = guesses()
         assert sum(now[p] == min(p % 3, 1) for p in now) >= 0.95 * len(now)
         assert "is no more" in change(2, "rename", "again", 400)["error"]
@@ -213,17 +219,19 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
             "right",
         }
         progress_once(client, lambda p: p["training"]["idle"])
-        model = page_model(session.assignment, session.schedule)
+        model = build_exported_model(session.service, session.schedule)
         assert model.about["labels"].keys() == {"LEFT hand", "right"}
         assert undo(client)["undone"]["kind"] == "merge"
-        assert session.assignment.tally.labels == labels
+        assert session.service.label_state.labels == labels
         progress_once(client, lambda p: p["training"]["idle"])
         assert guesses() == before
         removed = change(2, "remove")
         gone = {p for p, c in labels.items() if c == 2}
         assert removed["labels"] == len(labels) - len(gone)
         assert 2 not in guesses().values()
-        assert not gone & session.assignment.tally.answered["me"]  # they are asked about again
+        assert (
+            not gone & session.service.label_state.answered_positions["me"]
+        )  # they are asked about again
         asked = {client.get("/api/question?fresh=1").json()["position"] for _ in range(3)}
         assert asked - labels.keys() or asked <= gone
         progress_once(client, lambda p: p["training"]["idle"])
@@ -238,12 +246,12 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
             "right",
         ]
         progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])
-        belief = session.assignment.opinion.belief
-        assert 2 not in belief.guesses.tolist()
+        pool_posterior = session.service.page_model.pool_posterior
+        assert 2 not in pool_posterior.predicted_classes.tolist()
         (tmp_path / "old.csv").write_text("item,label\n70,left\n")
         text = (tmp_path / "old.csv").read_bytes()
         client.post("/api/import?form=csv", content=text, headers=CHANGE)
-        assert session.assignment.tally.labels[70] == 0  # a name that the class had before
+        assert session.service.label_state.labels[70] == 0  # a name that the class had before
         assert [undo(client)["undone"]["kind"] for _ in range(2)] == ["remove", "rename"]
         assert [c["name"] for c in client.get("/api/session").json()["classes"]] == list(NAMES)
 
@@ -262,23 +270,25 @@ def test_a_network_trained_before_a_class_was_removed_never_guesses_it(tmp_path)
         for p in range(6):
             answer(client, p, p % 3)
         progress_once(client, lambda p: p["training"]["round"] == 1 and p["training"]["idle"])
-        opinion = session.assignment.opinion
-        assert opinion.snapshot.outputs[:, 2].max() > 0
+        page_model = session.service.page_model
+        assert page_model.snapshot.outputs[:, 2].max() > 0
         post(client, "/api/classes/2", {"kind": "remove"})
-        start = session.assignment.opinion.belief.start.mean
+        start = session.service.page_model.pool_posterior.start.mean
         assert float(start[:, 2].abs().max()) == 0
-        assert torch.allclose(start.sum(1), opinion.snapshot.outputs.sum(1).to(start))
-        assert float(session.assignment.opinion.belief.posterior.mean[:, 2].abs().max()) == 0
-        assert 2 not in session.assignment.opinion.belief.guesses.tolist()
+        assert torch.allclose(start.sum(1), page_model.snapshot.outputs.sum(1).to(start))
+        assert (
+            float(session.service.page_model.pool_posterior.posterior.mean[:, 2].abs().max()) == 0
+        )
+        assert 2 not in session.service.page_model.pool_posterior.predicted_classes.tolist()
 
 
 def test_a_class_is_named_once(tmp_path):
     for names in (["cat", "cat"], ["cat", "Cat"]):
-        asked = opened(_campaign(tmp_path), tmp_path / "out", classes=names)
+        asked = open_session(_campaign(tmp_path), tmp_path / "out", classes=names)
         with pytest.raises(InputError, match="expected every class once"), asked:
             pass
         assert not (tmp_path / "out").exists()  # said before anything is made
 
 
 def _campaign(folder):
-    return parse({"data": {"name": str(clouds(folder / "x.npz"))}})
+    return parse_campaign({"data": {"name": str(clouds(folder / "x.npz"))}})

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from labelahead.server.connections import ConnectionLimiter, Waiting, limited_protocol
-from labelahead.server.serve import MAX_ACCEPTED_AT_ONCE, listen
+from labelahead.server.serve import MAX_ACCEPTED_AT_ONCE, open_socket
 from tests.support.waiting import PATIENCE, until
 
 NEVER = 1e9  # seconds
@@ -112,7 +112,7 @@ async def answer(scope, receive, send):
 @contextlib.contextmanager
 def served(limiter):
     """The port of a server with this limiter, in a thread."""
-    listening = listen("127.0.0.1", 0)
+    listening = open_socket("127.0.0.1", 0)
     options = {
         "log_level": "critical",
         "lifespan": "off",

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labelahead.data import Data, read_labels
-from labelahead.data.text import as_file_name, guarded, unguarded
+from labelahead.data.text import as_file_name, escape_formulas, unescape_formulas
 from labelahead.errors import InputError, StorageError
-from labelahead.server.exchange import FORMS, export_labels, read_import
-from labelahead.server.exchange import export as export_items
+from labelahead.server.exchange import EXPORT_FORMATS, export_labels, read_import
+from labelahead.server.exchange import write_labels as export_items
 from labelahead.server.export_content import ExportItems, Predicted
 from labelahead.server.journal import Journal
-from labelahead.server.label_state import Event, fold
+from labelahead.server.label_state import Event, build_label_state
 from tests.support.web_sessions import CHANGE, page
 
 # every one of them would break some form, were it written as it is
@@ -69,20 +69,20 @@ ITEMS = (
 SUFFIX = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "label-studio": ".json"}
 
 
-def tally(answers, classes=CLASSES):
+def label_state(answers, classes=CLASSES):
     """Of answers (who, kind, position, label), in order."""
     events = [Event(i + 1, "t", "", "class", label=i, text=n) for i, n in enumerate(classes)]
     for who, kind, position, label in answers:
         at = f"2026-01-01T00:00:{len(events):02d}.000+00:00"
         events.append(Event(len(events) + 1, at, who, kind, position, label))
-    return fold(events)
+    return build_label_state(events)
 
 
 def some():
     """All classes and nearly all items; two persons on some, conflicts among them."""
     answers = [("anna", "label", i % (len(ITEMS) - 1), i) for i in range(len(CLASSES))]
     answers += [("=ben", "label", 0, 3), ("=ben", "label", 1, 0), ("cy", "skip", 1, None)]
-    return tally([*answers, ("cy", "unsure", 17, None), ("anna", "skip", 2, None)])
+    return label_state([*answers, ("cy", "unsure", 17, None), ("anna", "skip", 2, None)])
 
 
 def opener(position):
@@ -91,7 +91,7 @@ def opener(position):
     return BytesIO(f"content {position}".encode())
 
 
-def export(now, ids, guesses, form, out, *, opener=None):
+def write_labels(now, ids, guesses, form, out, *, opener=None):
     """Of items that have nothing but an id, and perhaps a file."""
     return export_items(
         now, ExportItems(ids, open_file=opener), form, out, predicted=Predicted(guesses or {})
@@ -99,12 +99,12 @@ def export(now, ids, guesses, form, out, *, opener=None):
 
 
 @pytest.mark.parametrize("rest", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 def test_what_is_exported_comes_back(tmp_path, form, rest):
     now = some()
     guesses = dict.fromkeys(range(len(ITEMS)), (1, 0.75)) if rest else None
     out = tmp_path / f"out{SUFFIX.get(form, '')}"
-    written = export(now, ITEMS, guesses, form, out, opener=opener)
+    written = write_labels(now, ITEMS, guesses, form, out, opener=opener)
     assert written == (len(ITEMS) if rest else len(now.labels))
     assert [p.name for p in tmp_path.iterdir()] == [out.name]  # nothing partial, nothing outside
     back = read_import(out, ITEMS, CLASSES)
@@ -146,16 +146,16 @@ def through(door, path, items, classes):
 
 
 @pytest.mark.parametrize("rest", [False, True])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 @pytest.mark.parametrize("door", ["import", "labels"])
 def test_both_doors_read_every_form_and_no_prediction(tmp_path, door, form, rest, caplog):
     answers = [("anna", "label", i, i) for i in range(len(ITEMS) - 4)]
-    now = tally(
+    now = label_state(
         [*answers, ("=ben", "label", 2, 2), ("cy", "skip", 1, None), ("cy", "unsure", 16, None)]
     )
     guesses = dict.fromkeys(range(len(ITEMS)), (1, 0.75)) if rest else None
     out = tmp_path / f"out{SUFFIX.get(form, '')}"
-    export(now, ITEMS, guesses, form, out, opener=opener)
+    write_labels(now, ITEMS, guesses, form, out, opener=opener)
     for classes in (
         (CLASSES, ()) if form != "folders" else (CLASSES,)
     ):  # long names there end in a hash
@@ -165,12 +165,12 @@ def test_both_doors_read_every_form_and_no_prediction(tmp_path, door, form, rest
         assert said == (door == "labels" and rest and form != "folders")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 def test_new_classes_come_in_by_their_own_names(tmp_path, form):
     classes = [c for c in CLASSES if "~" not in as_file_name(c)]
-    now = tally([("anna", "label", i % 17, i) for i in range(len(classes))], classes)
+    now = label_state([("anna", "label", i % 17, i) for i in range(len(classes))], classes)
     out = tmp_path / f"out{SUFFIX.get(form, '')}"
-    export(now, ITEMS, None, form, out, opener=opener)
+    write_labels(now, ITEMS, None, form, out, opener=opener)
     back = read_import(out, ITEMS, ())
     assert {p: name for p, name, _ in back.labels} == {p: classes[c] for p, c in now.labels.items()}
     assert set(back.new_classes) == {classes[c] for c in now.labels.values()}
@@ -180,16 +180,16 @@ def test_new_classes_come_in_by_their_own_names(tmp_path, form):
 def test_one_journal_to_another(tmp_path, form):
     with Journal(tmp_path / "a", items=ITEMS, fingerprint="f", classes=CLASSES) as journal:
         for who, position, label in (("anna", 0, 1), ("=ben", 0, 4), ("anna", 1, 2), ("cy", 8, 3)):
-            journal.add("label", who, position, label)
-        journal.add("label", "anna", 0, 5)  # now hers is the newest
-        before = journal.tally
+            journal.add_event("label", who, position, label)
+        journal.add_event("label", "anna", 0, 5)  # now hers is the newest
+        before = journal.label_state
     out = tmp_path / f"out{SUFFIX[form]}"
-    export(before, ITEMS, None, form, out)
+    write_labels(before, ITEMS, None, form, out)
     with Journal(tmp_path / "b", items=ITEMS, fingerprint="g", classes=CLASSES[:3]) as journal:
-        imported = read_import(out, ITEMS, journal.tally.classes)
+        imported = read_import(out, ITEMS, journal.label_state.classes)
         assert len(journal.add_labels(imported.labels)) == 4 + len(imported.new_classes)
         assert journal.add_labels(imported.labels) == []
-        after = journal.tally
+        after = journal.label_state
     for now, labels in ((before, before.labels), (after, after.labels)):
         assert {p: now.classes[c] for p, c in labels.items()} == {0: "@x", 1: "..", 8: "/etc"}
         assert [a.who for a in now.answers[0]] == ["=ben", "anna"]
@@ -198,20 +198,20 @@ def test_one_journal_to_another(tmp_path, form):
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 def test_nothing_is_overwritten_and_nothing_partial_left(tmp_path, form):
     out = tmp_path / "out"
     out.write_text("mine")
     with pytest.raises(InputError, match="there already"):
-        export(some(), ITEMS, None, form, out, opener=opener)
+        write_labels(some(), ITEMS, None, form, out, opener=opener)
     assert out.read_text() == "mine"
     with pytest.raises(InputError, match="no folder"):
-        export(some(), ITEMS, None, form, tmp_path / "none" / "out", opener=opener)
+        write_labels(some(), ITEMS, None, form, tmp_path / "none" / "out", opener=opener)
     assert os.listdir(tmp_path) == ["out"]
     out.unlink()
     (tmp_path / "away").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="there already"):
-        export(some(), ITEMS, None, form, tmp_path / "away", opener=opener)
+        write_labels(some(), ITEMS, None, form, tmp_path / "away", opener=opener)
     assert os.listdir(tmp_path) == ["away"]
 
 
@@ -222,7 +222,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path):
         return opener(position)
 
     with pytest.raises(StorageError, match="the disk is gone"):
-        export(some(), ITEMS, None, "folders", tmp_path / "out", opener=fails)
+        write_labels(some(), ITEMS, None, "folders", tmp_path / "out", opener=fails)
     assert os.listdir(tmp_path) == []
 
 
@@ -235,13 +235,13 @@ def test_a_file_system_that_refuses_also_the_cleaning_up(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(StorageError, match=r"out cannot be written to \(Read-only file system\)"):
-        export(some(), ITEMS, None, "csv", tmp_path / "out")
+        write_labels(some(), ITEMS, None, "csv", tmp_path / "out")
 
 
 def test_csv_is_what_a_spreadsheet_may_open(tmp_path):
     out = tmp_path / "out.csv"
     now = some()
-    export(now, ITEMS, {17: (4, 0.5)}, "csv", out)
+    write_labels(now, ITEMS, {17: (4, 0.5)}, "csv", out)
     with out.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
@@ -268,8 +268,8 @@ def test_csv_is_what_a_spreadsheet_may_open(tmp_path):
 @example("x;=1;'=1;''=1")
 @example('x;"=1\t -1\n@')
 def test_guarding_a_cell_can_be_taken_back(text):
-    cell = guarded(text)
-    assert unguarded(cell) == text
+    cell = escape_formulas(text)
+    assert unescape_formulas(cell) == text
     assert cell[:1] not in tuple("=+-@\t\r\n") or re.fullmatch(r"[+-]\d.*", cell, re.DOTALL)
 
 
@@ -283,7 +283,7 @@ def test_no_cell_holds_a_formula_where_semicolons_or_tabs_separate(text):
     A quote that does not begin a field means nothing to them.
     """
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(["a.jpg", guarded(text), "b"])
+    csv.writer(line, lineterminator="\n").writerow(["a.jpg", escape_formulas(text), "b"])
     for field in re.split("[;\t\r\n]", line.getvalue().partition(",")[2].rpartition(",")[0])[1:]:
         assert not re.match('[\\s"]*[=+@-]', field)
 
@@ -321,8 +321,8 @@ def test_folders_hold_copies_below_the_target_alone(tmp_path):
     (tmp_path / "deep").mkdir()
     out = tmp_path / "deep" / "out"
     for position, label in ((0, 0), (1, 1), (0, 2), (1, 3), (2, 0), (2, 3)):
-        now = tally([("anna", "label", position, label)], classes)
-        assert export(now, items, None, "folders", out, opener=opened) == 1
+        now = label_state([("anna", "label", position, label)], classes)
+        assert write_labels(now, items, None, "folders", out, opener=opened) == 1
         (copy,) = (p for p in out.rglob("*") if p.is_file())
         assert copy.read_bytes() == (source / items[position]).read_bytes()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["deep", "photos", "secret"]
@@ -334,11 +334,11 @@ def test_folders_hold_copies_below_the_target_alone(tmp_path):
         for path in sorted((tmp_path / "old").rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         (tmp_path / "old").rmdir()
-    now = tally([("anna", "label", 3, 0)], classes)
+    now = label_state([("anna", "label", 3, 0)], classes)
     with pytest.raises(StorageError, match="No such file"):
-        export(now, items, None, "folders", out, opener=opened)
+        write_labels(now, items, None, "folders", out, opener=opened)
     with pytest.raises(InputError, match="no files"):
-        export(now, items, None, "folders", out)
+        write_labels(now, items, None, "folders", out)
     assert os.listdir(tmp_path / "deep") == []
 
 
@@ -370,7 +370,7 @@ def test_hf_folder(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "out"
     now = some()
-    export(now, ITEMS, {17: (2, 0.25)}, "hf", out)
+    write_labels(now, ITEMS, {17: (2, 0.25)}, "hf", out)
     names = sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file())
     assert names == [
         "README.md",
@@ -395,13 +395,13 @@ def test_hf_folder(tmp_path):
     head = lines[1 : lines.index("---", 1)]
     assert "\n".join(head) == FRONT
     with pytest.raises(InputError, match="no class yet"):
-        export(tally([], ()), ITEMS, None, "hf", tmp_path / "none")
+        write_labels(label_state([], ()), ITEMS, None, "hf", tmp_path / "none")
 
 
 def test_label_studio_export_is_a_list_of_tasks(tmp_path):
     out = tmp_path / "out.json"
-    now = tally([("anna", "label", 0, 0), ("ben", "label", 0, 1), ("cy", "skip", 0, None)])
-    export(now, ITEMS, {1: (0, 0.5)}, "label-studio", out)
+    now = label_state([("anna", "label", 0, 0), ("ben", "label", 0, 1), ("cy", "skip", 0, None)])
+    write_labels(now, ITEMS, {1: (0, 0.5)}, "label-studio", out)
     first, second = json.loads(out.read_text(encoding="utf-8"))
     assert first["data"] == {"item_id": "cats/3.jpg"}
     assert [a["annotator"] for a in first["annotations"]] == ["anna", "ben"]
@@ -602,7 +602,7 @@ def test_parquet_of_others(tmp_path):
 
 def test_unknown_form(tmp_path):
     with pytest.raises(InputError, match="form is 'xml'"):
-        export(some(), ITEMS, None, "xml", tmp_path / "out")
+        write_labels(some(), ITEMS, None, "xml", tmp_path / "out")
     with pytest.raises(InputError, match="no folder"):
         read_import(tmp_path / "x.csv", ITEMS, (), form="hf")
 
@@ -620,8 +620,8 @@ def test_texts_are_sorted_into_folders_too(tmp_path):
         for position in (0, 2):
             body = {"position": position, "kind": "label", "label": position // 2}
             assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
-        ids = session.assignment.items.ids
-        assert export_labels(session.assignment, "folders", tmp_path / "sorted") == 2
+        ids = session.service.items.ids
+        assert export_labels(session.service, "folders", tmp_path / "sorted") == 2
     written = {
         str(p.relative_to(tmp_path / "sorted")): p.read_text(encoding="utf-8")
         for p in (tmp_path / "sorted").rglob("*.txt")

@@ -44,7 +44,7 @@ def test_the_rest_is_predicted_as_on_the_page(tmp_path):
         live = client.get("/api/export/csv?rest=1").text
         plain = client.get("/api/export/csv?rest=0").content
     with page(folder, out, **given) as (client, session):  # the page, opened again
-        session.schedule.remember()
+        session.schedule.restore()
         again = client.get("/api/export/csv?rest=1").content
         tasks = client.get("/api/export/label-studio?rest=1").content
 

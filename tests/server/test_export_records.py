@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 from labelahead.cli import app
 from labelahead.data import load
-from labelahead.data.text import unguarded
+from labelahead.data.text import unescape_formulas
 from labelahead.integrations.label_studio.interface import read_interface
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
 from labelahead.server.page_model import PageModel
-from labelahead.server.refresh import Order
-from labelahead.server.snapshot_builder import snapshot
+from labelahead.server.refresh import TrainingRequest
+from labelahead.server.snapshot_builder import build_snapshot
 from tests.support.web_sessions import CHANGE, page, photos
 
 CLASSES = ["gut", "schlecht"]
@@ -150,10 +150,14 @@ def labelled(source: Source, out: Path):
         "model": {"name": "exact"},
         "threads": 1,
     }
-    ready = prepare(parse({**tables, "data": {**tables["data"], "test_fraction": 0.0}}))
+    ready = prepare_campaign(
+        parse_campaign({**tables, "data": {**tables["data"], "test_fraction": 0.0}})
+    )
     with page(source.path, out, classes=CLASSES, tables=tables) as (client, session):
-        session.assignment.take(PageModel.of(snapshot(ready, Order(0, (), 2)), {}, 2))
-        ids = list(session.assignment.items.ids)
+        session.service.set_page_model(
+            PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 2)), {}, 2)
+        )
+        ids = list(session.service.items.ids)
         for position in LABELLED:
             body = {
                 "position": ids.index(source.ids[position]),
@@ -211,8 +215,10 @@ def test_every_export_returns_the_users_records(tmp_path, exported):
     ours = [*OURS, *(f"probability:{name}" for name in CLASSES)]
     order = ["id", *(name for name in source.columns if name != "id"), *ours]
 
-    read = csv.DictReader(io.StringIO(sent["csv"].text, newline=""))
-    rows = [{unguarded(k): unguarded(v) for k, v in row.items()} for row in read]
+    read_toml = csv.DictReader(io.StringIO(sent["csv"].text, newline=""))
+    rows = [
+        {unescape_formulas(k): unescape_formulas(v) for k, v in row.items()} for row in read_toml
+    ]
     assert list(rows[0]) == order
     check_ours(rows, source)
     for name, column in source.columns.items():
@@ -288,8 +294,8 @@ def test_every_export_is_read_back_as_labels(tmp_path, exported):
                 f"/api/import?form={form}", content=sent[form].content, headers=CHANGE
             ).json()
             assert (done["labels"], done["unknown"], done["unclear"]) == (len(LABELLED), 0, 0), form
-            ids = session.assignment.items.ids
-            labels = {ids[p]: CLASSES[c] for p, c in session.assignment.tally.labels.items()}
+            ids = session.service.items.ids
+            labels = {ids[p]: CLASSES[c] for p, c in session.service.label_state.labels.items()}
             assert labels == {source.ids[i]: CLASSES[i % 2] for i in LABELLED}, form
 
 
@@ -321,7 +327,8 @@ def test_query_and_label_take_labels_by_id(tmp_path):
     )
     with out.open(encoding="utf-8", newline="") as file:
         rows = [
-            {unguarded(k): unguarded(v) for k, v in row.items()} for row in csv.DictReader(file)
+            {unescape_formulas(k): unescape_formulas(v) for k, v in row.items()}
+            for row in csv.DictReader(file)
         ]
     assert {row["id"] for row in rows} == {source.ids[i] for i in range(len(LABELLED), COUNT)}
     for row in rows:
@@ -356,7 +363,7 @@ def test_old_exports_are_read_by_row_number(tmp_path):
     ):
         done = client.post("/api/import?form=csv", content=old.read_bytes(), headers=CHANGE).json()
         assert (done["labels"], done["unknown"]) == (1, 0)
-        assert session.assignment.tally.labels == {2: 0}
+        assert session.service.label_state.labels == {2: 0}
         task = [
             {
                 "data": {"item": "4"},
@@ -366,7 +373,7 @@ def test_old_exports_are_read_by_row_number(tmp_path):
         done = client.post(
             "/api/import?form=label-studio", content=json.dumps(task), headers=CHANGE
         ).json()
-        assert (done["labels"], session.assignment.tally.labels) == (1, {2: 0, 4: 0})
+        assert (done["labels"], session.service.label_state.labels) == (1, {2: 0, 4: 0})
 
 
 def test_a_session_by_row_numbers_opens_by_ids(tmp_path):
@@ -378,11 +385,11 @@ def test_a_session_by_row_numbers_opens_by_ids(tmp_path):
             client,
             session,
         ):
-            assert list(session.assignment.items.ids) == names
+            assert list(session.service.items.ids) == names
             if wanted == "none":
                 body = {"position": 3, "kind": "label", "label": 1}
                 assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
-            assert session.assignment.tally.labels == {3: 1}
+            assert session.service.label_state.labels == {3: 1}
 
 
 def test_predict_returns_the_records(tmp_path):

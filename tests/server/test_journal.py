@@ -14,8 +14,8 @@ from hypothesis.stateful import (
 )
 
 from labelahead.errors import InputError, StorageError
-from labelahead.server.journal import MIGRATIONS, Journal, connect
-from labelahead.server.label_state import Event, fold
+from labelahead.server.journal import MIGRATIONS, Journal, open_database
+from labelahead.server.label_state import Event, build_label_state
 
 ITEMS = ("a.jpg", "b/ü.jpg", "c\n'; DROP TABLE events;--.jpg", "<b>d</b>.jpg", "🦊.jpg")
 PEOPLE = ("anna", "ben", "O'Hara <i>")
@@ -33,7 +33,7 @@ class Plain:
         self.seq = len(classes)
         self.keys = {}
         self.held = {}  # person -> (position, until)
-        self.kept = {}  # position -> [its row of said, whether there was a conflict]
+        self.kept_labels = {}  # position -> [its row of said, whether there was a conflict]
         self.begun = list(classes)
         # rows of said: [person, None, kind, class, seq, still there, into which, name]
         self.changes = []
@@ -94,20 +94,20 @@ class Plain:
         self.seq += 1
         row = [who, position, "keep", label, self.seq, True]
         self.said.append(row)
-        self.kept[position] = [row, len(set(self.open(position))) > 1]
+        self.kept_labels[position] = [row, len(set(self.open(position))) > 1]
 
     def doubt(self, position):
-        if position in self.kept:
-            self.kept.pop(position)[0][5] = False
+        if position in self.kept_labels:
+            self.kept_labels.pop(position)[0][5] = False
 
     def look_at_kept(self):
-        for position, (row, before) in list(self.kept.items()):
+        for position, (row, before) in list(self.kept_labels.items()):
             labels = self.open(position)
             conflict = len(set(labels)) > 1
             if not row[5] or labels[-1:] != [self.as_now(row[3])] or (conflict and not before):
                 self.doubt(position)
             else:
-                self.kept[position][1] = conflict
+                self.kept_labels[position][1] = conflict
 
     def take_back(self, row):
         row[5] = False
@@ -152,19 +152,21 @@ class Plain:
         given = [label for kind, label, seq in later if label is not None and seq > since]
         return [row[3] for row in rulings[-1:]] + given
 
-    def check(self, tally):
-        assert list(tally.classes) == list(self.names().values())
-        assert list(tally.counts_as) == [self.as_now(c) for c in range(len(self.begun))]
-        assert tally.alive == tuple(self.there().values())
+    def check(self, label_state):
+        assert list(label_state.classes) == list(self.names().values())
+        assert list(label_state.class_mapping) == [self.as_now(c) for c in range(len(self.begun))]
+        assert label_state.active_classes == tuple(self.there().values())
         confirmed = set()
         labels, conflicts, skipped, unsure, compared, differ = {}, [], set(), set(), 0, 0
         for position in range(len(ITEMS)):
             now = self.now(position)
             order = sorted(now, key=lambda who: now[who][2])
-            got = [(a.who, a.kind, a.label, a.seq) for a in tally.answers.get(position, ())]
+            got = [(a.who, a.kind, a.label, a.seq) for a in label_state.answers.get(position, ())]
             assert got == [(who, *now[who]) for who in order]
             assert set(order) == {
-                who for who, answered in tally.answered.items() if position in answered
+                who
+                for who, answered in label_state.answered_positions.items()
+                if position in answered
             }
             given = [now[who][1] for who in order if now[who][1] is not None]
             rulings, open_now = self.rulings(position), self.open(position)
@@ -176,20 +178,20 @@ class Plain:
             differ += len(set(given)) > 1
             if len(set(open_now)) > 1:
                 conflicts.append(position)
-            if position in tally.settled:
-                assert tally.settled[position].seq == rulings[-1][4]
-            assert (position in tally.settled) == (bool(rulings) and len(open_now) == 1)
+            if position in label_state.settlements:
+                assert label_state.settlements[position].seq == rulings[-1][4]
+            assert (position in label_state.settlements) == (bool(rulings) and len(open_now) == 1)
             says = [now[who][0] for who in order if now[who][1] is not None]
-            if says and says[-1] == "confirm" and position not in tally.settled:
+            if says and says[-1] == "confirm" and position not in label_state.settlements:
                 confirmed.add(position)
-        assert tally.confirmed == confirmed
-        assert tally.labels == labels
-        assert tally.conflicts == tuple(conflicts)
-        assert (tally.skipped, tally.unsure) == (skipped, unsure)
-        assert tally.agreement == (compared, compared - differ)
-        kept = {p: (a.who, a.label, a.seq) for p, a in tally.kept.items()}
+        assert label_state.confirmed == confirmed
+        assert label_state.labels == labels
+        assert label_state.conflicts == tuple(conflicts)
+        assert (label_state.skipped, label_state.unsure) == (skipped, unsure)
+        assert label_state.agreement == (compared, compared - differ)
+        kept = {p: (a.who, a.label, a.seq) for p, a in label_state.kept_labels.items()}
         assert kept == {
-            p: (row[0], self.as_now(row[3]), row[4]) for p, (row, _) in self.kept.items()
+            p: (row[0], self.as_now(row[3]), row[4]) for p, (row, _) in self.kept_labels.items()
         }
 
 
@@ -223,9 +225,9 @@ class Machine(RuleBasedStateMachine):
         said = (who, position, label)
         if self.plain.keys.get(key, said) != said:
             with pytest.raises(InputError, match="came with another answer"):
-                self.journal.add("label", *said, key=f"k{key}")
+                self.journal.add_event("label", *said, key=f"k{key}")
             return
-        event = self.journal.add("label", *said, key=f"k{key}")
+        event = self.journal.add_event("label", *said, key=f"k{key}")
         if key not in self.plain.keys:
             self.plain.answer(who, position, "label", label)
             self.plain.keys[key] = said
@@ -234,7 +236,7 @@ class Machine(RuleBasedStateMachine):
     @rule(who=people, position=positions, label=st.integers(0, 9))
     def settle(self, who, position, label):
         label = self.some(label)
-        self.journal.add("settle", who, position, label)
+        self.journal.add_event("settle", who, position, label)
         self.plain.answer(who, position, "settle", label)
 
     @rule(who=people, position=positions, label=st.integers(0, 9), right=st.booleans())
@@ -242,25 +244,25 @@ class Machine(RuleBasedStateMachine):
         now = self.plain.open(position)
         label = now[-1] if right and now else self.some(label)
         if now[-1:] == [label]:
-            self.journal.add("keep", who, position, label)
+            self.journal.add_event("keep", who, position, label)
             self.plain.keep(who, position, label)
         else:
             with pytest.raises(InputError, match="is not labelled"):
-                self.journal.add("keep", who, position, label)
+                self.journal.add_event("keep", who, position, label)
 
     @rule(who=people, position=positions)
     def doubt(self, who, position):
-        if position in self.plain.kept:
-            self.journal.add("doubt", who, position)
+        if position in self.plain.kept_labels:
+            self.journal.add_event("doubt", who, position)
             self.plain.doubt(position)
             self.plain.seq += 1
         else:
             with pytest.raises(InputError, match="is not kept"):
-                self.journal.add("doubt", who, position)
+                self.journal.add_event("doubt", who, position)
 
     @rule(who=people, position=positions, kind=st.sampled_from(["skip", "unsure"]))
     def no_label(self, who, position, kind):
-        self.journal.add(kind, who, position)
+        self.journal.add_event(kind, who, position)
         self.plain.answer(who, position, kind, None)
 
     @rule(
@@ -270,7 +272,7 @@ class Machine(RuleBasedStateMachine):
     )
     def confirm(self, who, at, label):
         label = self.some(label)
-        events = self.journal.confirm(who, at, label)
+        events = self.journal.confirm_items(who, at, label)
         free = [p for p in at if not self.plain.open(p)]
         assert [(e.position, e.label, e.ref) for e in events] == [
             (p, label, events[0].seq) for p in free
@@ -311,11 +313,11 @@ class Machine(RuleBasedStateMachine):
     @rule(who=people)
     def undo(self, who):
         before = self.plain.seq
-        if self.plain.undo(who):
-            assert (self.journal.undo(who) is None) == (self.plain.seq == before)
+        if self.plain.undo_answer(who):
+            assert (self.journal.undo_answer(who) is None) == (self.plain.seq == before)
         else:
             with pytest.raises(InputError, match="rename that one first"):
-                self.journal.undo(who)
+                self.journal.undo_answer(who)
 
     @rule(who=people, which=st.integers(0, 30))
     def undo_one(self, who, which):
@@ -324,11 +326,11 @@ class Machine(RuleBasedStateMachine):
         row = self.plain.said[which % len(self.plain.said)]
         if row[0] != who:
             with pytest.raises(InputError, match="own"):
-                self.journal.undo(who, row[4])
+                self.journal.undo_answer(who, row[4])
         elif row[5] and row in self.plain.changes and not self.plain.undoing(row):
             with pytest.raises(InputError, match="rename that one first"):
-                self.journal.undo(who, row[4])
-        elif self.journal.undo(who, row[4]) is None:
+                self.journal.undo_answer(who, row[4])
+        elif self.journal.undo_answer(who, row[4]) is None:
             assert not row[5]
         else:
             assert row[5]
@@ -343,12 +345,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=people, position=positions, seconds=st.sampled_from([1.0, 5.0, 60.0]))
     def lease(self, who, position, seconds):
-        wanted = self.plain.lease(position, who, seconds, self.clock)
-        assert self.journal.lease(position, who, seconds, now=self.clock) == wanted
+        wanted = self.plain.lease_item(position, who, seconds, self.clock)
+        assert self.journal.lease_item(position, who, seconds, now=self.clock) == wanted
 
     @rule(who=people)
     def release(self, who):
-        self.journal.release(who)
+        self.journal.release_lease(who)
         self.plain.held.pop(who, None)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
@@ -375,12 +377,12 @@ class Machine(RuleBasedStateMachine):
     def equal(self):
         if not hasattr(self, "journal"):
             return
-        tally = self.journal.tally
-        self.plain.check(tally)
-        assert tally.seq == self.plain.seq
-        assert fold(self.journal.events()) == tally
+        label_state = self.journal.label_state
+        self.plain.check(label_state)
+        assert label_state.seq == self.plain.seq
+        assert build_label_state(self.journal.read_events()) == label_state
         wanted = {p: who for who, (p, until) in self.plain.held.items() if until > self.clock}
-        assert self.journal.leases(self.clock) == wanted
+        assert self.journal.list_leases(self.clock) == wanted
 
 
 def test_the_record_equals_plain_dicts(tmp_path):
@@ -402,16 +404,16 @@ def test_the_record_equals_plain_dicts(tmp_path):
 def test_names_that_hold_anything(tmp_path):
     names = ["a\nb", "'\"; --", "<script>", "👩‍🔬", "%s {x}", "x" * 200, "../..", "=1+1"]
     with journal(tmp_path, classes=names) as b:
-        assert b.tally.classes == tuple(names)
-        b.add("label", "O'Hara\n🦊", 2, 1)
+        assert b.label_state.classes == tuple(names)
+        b.add_event("label", "O'Hara\n🦊", 2, 1)
     with journal(tmp_path, classes=()) as b:
-        assert b.tally.classes == tuple(names)
-        assert b.tally.answers[2][0].who == "O'Hara\n🦊"
+        assert b.label_state.classes == tuple(names)
+        assert b.label_state.answers[2][0].who == "O'Hara\n🦊"
         for bad in ("", " \n", "x" * 201, "a\0b", "half \ud83d", None, 3):
             with pytest.raises(InputError):
                 b.add_class("anna", bad)
             with pytest.raises(InputError):
-                b.add("skip", bad, 0)
+                b.add_event("skip", bad, 0)
         # one character in two encodings is one class
         assert b.add_class("anna", "e\u0301") == b.add_class("anna", "É") == len(names)
     with pytest.raises(InputError, match="NUL"):
@@ -422,8 +424,8 @@ def test_classes_keep_their_numbers_and_new_ones_follow(tmp_path):
     with journal(tmp_path, classes=("cat", "dog")) as b:
         b.add_class("anna", "wolf")
     with journal(tmp_path, classes=("fox", "Dog", "cat")) as b:
-        assert b.tally.classes == ("cat", "dog", "wolf", "fox")
-        assert [e.who for e in b.events()] == ["", "", "anna", ""]
+        assert b.label_state.classes == ("cat", "dog", "wolf", "fox")
+        assert [e.who for e in b.read_events()] == ["", "", "anna", ""]
 
 
 @pytest.mark.parametrize(
@@ -445,29 +447,29 @@ def test_classes_keep_their_numbers_and_new_ones_follow(tmp_path):
 )
 def test_what_makes_no_event_is_refused_and_leaves_nothing(tmp_path, given, said):
     with journal(tmp_path) as b:
-        before = b.events(), b.tally
+        before = b.read_events(), b.label_state
         with pytest.raises(InputError, match=said):
-            b.add(given.pop("kind"), "anna", **given)
-        assert (b.events(), b.tally) == before
-        b.add("label", "anna", 0, 1)
+            b.add_event(given.pop("kind"), "anna", **given)
+        assert (b.read_events(), b.label_state) == before
+        b.add_event("label", "anna", 0, 1)
 
 
 def test_keys_are_recorded_once_also_after_reopening(tmp_path):
     with journal(tmp_path) as b:
-        first = b.add("label", "anna", 0, 1, key="k")
+        first = b.add_event("label", "anna", 0, 1, key="k")
         for other in (("label", "anna", 3, 1), ("label", "ben", 0, 1), ("label", "anna", 0, 0)):
             with pytest.raises(InputError, match="'k' came with another answer"):
-                b.add(*other, key="k")
-        back = b.undo("anna", key="u")
-        assert b.undo("anna", key="u") == back
+                b.add_event(*other, key="k")
+        back = b.undo_answer("anna", key="u")
+        assert b.undo_answer("anna", key="u") == back
         assert (back.ref, back.position, back.label) == (first.seq, 0, None)
     with journal(tmp_path) as b:
-        assert b.add("label", "anna", 0, 1, key="k") == first
-        assert b.undo("anna", key="u") == back
-        assert b.undo("anna") is None
-        assert len(b.events()) == 4
-        assert b.events(since=3) == [back]
-        assert b.event(3) == first
+        assert b.add_event("label", "anna", 0, 1, key="k") == first
+        assert b.undo_answer("anna", key="u") == back
+        assert b.undo_answer("anna") is None
+        assert len(b.read_events()) == 4
+        assert b.read_events(since=3) == [back]
+        assert b.read_event(3) == first
 
 
 def test_an_older_answer_counts_again_after_undo():
@@ -481,38 +483,38 @@ def test_an_older_answer_counts_again_after_undo():
         event(5, "ben", "label", 1),
         event(6, "anna", "label", 2),
     ]
-    assert fold(events).labels == {0: 2}
-    assert fold(events).conflicts == (0,)
+    assert build_label_state(events).labels == {0: 2}
+    assert build_label_state(events).conflicts == (0,)
     events.append(event(7, "anna", "undo", ref=6))
-    assert fold(events).labels == {0: 1}  # ben's is newer than anna's first
+    assert build_label_state(events).labels == {0: 1}  # ben's is newer than anna's first
     events.append(event(8, "ben", "unsure"))
-    assert fold(events).labels == {0: 0}  # ben withdrew his own only
-    assert fold(events).agreement == (0, 0)
+    assert build_label_state(events).labels == {0: 0}  # ben withdrew his own only
+    assert build_label_state(events).agreement == (0, 0)
     events.append(event(9, "anna", "undo", ref=5))  # not hers: no effect
     events.append(event(10, "anna", "undo", ref=4))
-    tally = fold(events)
-    assert (tally.labels, tally.unsure, tally.skipped) == ({}, {0}, set())
+    label_state = build_label_state(events)
+    assert (label_state.labels, label_state.unsure, label_state.skipped) == ({}, {0}, set())
 
 
 def test_taking_in_is_all_or_nothing(tmp_path):
     with journal(tmp_path) as b:
-        before = b.events(), b.tally
+        before = b.read_events(), b.label_state
         with pytest.raises(InputError, match="position is 99"):
             b.add_labels([(0, "cat", "anna"), (1, "wolf", "anna"), (99, "cat", "anna")])
-        assert (b.events(), b.tally) == before
+        assert (b.read_events(), b.label_state) == before
         added = b.add_labels([(0, "Cat", "anna"), (1, "wolf", "ben")])
         assert [e.kind for e in added] == ["label", "class", "label"]
         assert b.add_labels([(0, "cat", "anna"), (1, "wolf", "ben")]) == []
-        assert b.tally.labels == {0: 0, 1: 2}
-        assert fold(b.events()) == b.tally
+        assert b.label_state.labels == {0: 0, 1: 2}
+        assert build_label_state(b.read_events()) == b.label_state
 
 
 def test_a_snapshot_does_not_change(tmp_path):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
-        before = b.tally
-        assert b.tally is before
-        b.add("label", "anna", 0, 0)
+        b.add_event("label", "anna", 0, 1)
+        before = b.label_state
+        assert b.label_state is before
+        b.add_event("label", "anna", 0, 0)
         assert before.labels == {0: 1}
         with pytest.raises(TypeError):
             before.labels[0] = 5
@@ -520,7 +522,7 @@ def test_a_snapshot_does_not_change(tmp_path):
 
 def test_events_cannot_be_changed_or_removed(tmp_path):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
+        b.add_event("label", "anna", 0, 1)
     db = sqlite3.connect(tmp_path / "labels.db")
     for statement in ("UPDATE events SET label = 0", "DELETE FROM events"):
         with pytest.raises(sqlite3.IntegrityError, match="never"):
@@ -575,7 +577,7 @@ def test_damaged_foreign_and_newer_files_are_refused_and_left_alone(tmp_path):
 def test_a_missing_event_is_noticed(tmp_path):
     with journal(tmp_path) as b:
         for _ in range(3):
-            b.add("label", "anna", 0, 1)
+            b.add_event("label", "anna", 0, 1)
     db = sqlite3.connect(tmp_path / "labels.db")
     db.execute("DROP TRIGGER events_last")
     db.execute("DELETE FROM events WHERE seq = 4")
@@ -589,17 +591,17 @@ def test_an_empty_file_is_migrated_and_a_failed_migration_changes_nothing(tmp_pa
     path = tmp_path / "labels.db"
     path.touch()  # version 0: what a kill right after the beginning leaves
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
+        b.add_event("label", "anna", 0, 1)
         assert b._db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
-        events = b.events()
+        events = b.read_events()
     more = [*MIGRATIONS, ("ALTER TABLE events ADD COLUMN note TEXT",)]
     with pytest.raises(InputError, match="no such table"):
-        connect(path, [*MIGRATIONS, (*more[-1], "INSERT INTO nowhere VALUES (1)")])
+        open_database(path, [*MIGRATIONS, (*more[-1], "INSERT INTO nowhere VALUES (1)")])
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
     assert "note" not in [row[1] for row in db.execute("PRAGMA table_info(events)")]
     db.close()
-    db = connect(path, more)
+    db = open_database(path, more)
     assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
     assert db.execute("SELECT seq, note FROM events").fetchall() == [(e.seq, None) for e in events]
     db.close()
@@ -612,7 +614,7 @@ def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
     """Version 1 knew no settling, version 2 no keeping, version 3 no sizes, version 4 no confirming
     and no merging.
     """
-    db = connect(tmp_path / "labels.db", MIGRATIONS[:version])
+    db = open_database(tmp_path / "labels.db", MIGRATIONS[:version])
     db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
     db.executemany("INSERT INTO items (position, item) VALUES (?, ?)", enumerate(["x", "y"]))
     row = "INSERT INTO events (at, who, kind, position, label, ref, key, text) VALUES "
@@ -633,19 +635,19 @@ def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
         db.execute(row + f"('t', 'cleo', {unknown}, NULL, NULL)")
     db.close()
     with Journal(tmp_path, items=["x", "y"], fingerprint="f") as b:
-        assert [e.seq for e in b.events()] == list(range(1, 8 if settled else 7))
-        assert b.add("label", "anna", 0, 0, key="k").seq == 3
-        assert b.tally.conflicts == (() if settled else (0,))
-        assert b.add("settle", "cleo", 0, 0, key="s").seq == 7
-        assert (b.tally.conflicts, b.tally.labels) == ((), {0: 0})
-        assert b.tally.kept == {}
-        assert b.add("keep", "ben", 0, 0).seq == 8
-        assert [e.seq for e in b.confirm("ben", [1], 1)] == [9]
+        assert [e.seq for e in b.read_events()] == list(range(1, 8 if settled else 7))
+        assert b.add_event("label", "anna", 0, 0, key="k").seq == 3
+        assert b.label_state.conflicts == (() if settled else (0,))
+        assert b.add_event("settle", "cleo", 0, 0, key="s").seq == 7
+        assert (b.label_state.conflicts, b.label_state.labels) == ((), {0: 0})
+        assert b.label_state.kept_labels == {}
+        assert b.add_event("keep", "ben", 0, 0).seq == 8
+        assert [e.seq for e in b.confirm_items("ben", [1], 1)] == [9]
         assert b.change_class("ben", "rename", 1, "hound").seq == 10
-        before = b.tally
+        before = b.label_state
     with Journal(tmp_path, items=["x", "y"], fingerprint="f") as b:
-        assert b.tally == before
-        assert (b.tally.kept[0].who, b.tally.kept[0].label) == ("ben", 0)
+        assert b.label_state == before
+        assert (b.label_state.kept_labels[0].who, b.label_state.kept_labels[0].label) == ("ben", 0)
     db = sqlite3.connect(tmp_path / "labels.db")
     for change in ("DELETE FROM events", "UPDATE events SET who = 'x'"):
         with pytest.raises(sqlite3.IntegrityError, match="never"):
@@ -655,91 +657,93 @@ def test_a_record_of_an_earlier_version_is_taken_over(tmp_path, version):
 
 def test_a_settlement_ends_a_conflict_until_somebody_objects(tmp_path):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 0)
-        b.add("label", "ben", 0, 1)
-        b.add("settle", "cleo", 0, 0)
-        now = b.tally
-        assert (now.conflicts, now.labels[0], now.counts(0).who) == ((), 0, "cleo")
+        b.add_event("label", "anna", 0, 0)
+        b.add_event("label", "ben", 0, 1)
+        b.add_event("settle", "cleo", 0, 0)
+        now = b.label_state
+        assert (now.conflicts, now.labels[0], now.find_deciding_answer(0).who) == ((), 0, "cleo")
         assert now.agreement == (1, 0)  # they did disagree
         assert [a.label for a in now.answers[0]] == [0, 1]  # and still do
-        b.add("label", "dora", 0, 0)  # says the same
-        assert b.tally.conflicts == ()
-        b.add("label", "dora", 0, 1)
-        assert (b.tally.conflicts, b.tally.labels[0]) == ((0,), 1)
-        b.undo("dora")
-        assert (b.tally.conflicts, b.tally.labels[0]) == ((), 0)
-        b.undo("cleo")
-        assert b.tally.conflicts == (0,)
+        b.add_event("label", "dora", 0, 0)  # says the same
+        assert b.label_state.conflicts == ()
+        b.add_event("label", "dora", 0, 1)
+        assert (b.label_state.conflicts, b.label_state.labels[0]) == ((0,), 1)
+        b.undo_answer("dora")
+        assert (b.label_state.conflicts, b.label_state.labels[0]) == ((), 0)
+        b.undo_answer("cleo")
+        assert b.label_state.conflicts == (0,)
 
 
 def test_a_kept_label_is_kept_until_it_changes(tmp_path):
     def again(who="ben"):
-        b.add("keep", who, 0, 0)
-        assert b.tally.kept[0].who == who
+        b.add_event("keep", who, 0, 0)
+        assert b.label_state.kept_labels[0].who == who
 
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 0)
+        b.add_event("label", "anna", 0, 0)
         again()
-        assert b.tally.agreement == (0, 0)  # ben gave no answer of his own
+        assert b.label_state.agreement == (0, 0)  # ben gave no answer of his own
         for kind, who, label in (
             ("label", "anna", 0),
             ("skip", "dora", None),
             ("label", "ben", 0),
             ("settle", "dora", 0),
         ):
-            b.add(kind, who, 0, label)
-            assert 0 in b.tally.kept  # the label is the same
-        b.undo("dora")
-        assert 0 in b.tally.kept
-        b.add("label", "anna", 0, 1)  # anna changed her mind
-        assert b.tally.kept == {}
-        b.undo("anna")  # which does not bring it back
-        assert (b.tally.labels, b.tally.kept) == ({0: 0}, {})
+            b.add_event(kind, who, 0, label)
+            assert 0 in b.label_state.kept_labels  # the label is the same
+        b.undo_answer("dora")
+        assert 0 in b.label_state.kept_labels
+        b.add_event("label", "anna", 0, 1)  # anna changed her mind
+        assert b.label_state.kept_labels == {}
+        b.undo_answer("anna")  # which does not bring it back
+        assert (b.label_state.labels, b.label_state.kept_labels) == ({0: 0}, {})
         again()
-        b.add("label", "dora", 0, 1)  # somebody else says something else
-        b.add("settle", "cleo", 0, 0)
-        assert (b.tally.labels, b.tally.kept) == ({0: 0}, {})
+        b.add_event("label", "dora", 0, 1)  # somebody else says something else
+        b.add_event("settle", "cleo", 0, 0)
+        assert (b.label_state.labels, b.label_state.kept_labels) == ({0: 0}, {})
         again("cleo")
-        b.undo("cleo")  # the keeping alone
-        assert (b.tally.labels, b.tally.kept) == ({0: 0}, {})
+        b.undo_answer("cleo")  # the keeping alone
+        assert (b.label_state.labels, b.label_state.kept_labels) == ({0: 0}, {})
         again("cleo")
         again("ben")  # anew: cleo's is over
-        b.undo("cleo")  # the settlement: there is a conflict again, and dora's counts
-        assert (b.tally.labels, b.tally.kept) == ({0: 1}, {})
-        b.add("keep", "ben", 0, 1)
-        b.add("doubt", "anna", 0)  # anybody may
-        assert b.tally.kept == {}
+        b.undo_answer("cleo")  # the settlement: there is a conflict again, and dora's counts
+        assert (b.label_state.labels, b.label_state.kept_labels) == ({0: 1}, {})
+        b.add_event("keep", "ben", 0, 1)
+        b.add_event("doubt", "anna", 0)  # anybody may
+        assert b.label_state.kept_labels == {}
         for who, label in (("ben", 1), ("ben", 0), ("anna", 0)):
-            b.add("label", who, 1, label)
-        b.add("keep", "cleo", 1, 0)
-        b.undo("ben")  # what he said first counts as his; the label is anna's, but in conflict
-        assert (b.tally.labels[1], b.tally.kept) == (0, {})
-        assert fold(b.events()) == b.tally
+            b.add_event("label", who, 1, label)
+        b.add_event("keep", "cleo", 1, 0)
+        b.undo_answer(
+            "ben"
+        )  # what he said first counts as his; the label is anna's, but in conflict
+        assert (b.label_state.labels[1], b.label_state.kept_labels) == (0, {})
+        assert build_label_state(b.read_events()) == b.label_state
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_is_gone_takes_no_more_answers_and_is_rescued(tmp_path, replaced):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
+        b.add_event("label", "anna", 0, 1)
         b.path.unlink()
         if replaced:
             b.path.write_bytes(b"")
         for _ in range(2):
             with pytest.raises(StorageError, match=r"removed or replaced.*labels-rescued-3\.db"):
-                b.add("label", "anna", 1, 1)
-        assert b.tally.labels == {0: 1}  # looking is still possible
+                b.add_event("label", "anna", 1, 1)
+        assert b.label_state.labels == {0: 1}  # looking is still possible
     for old in tmp_path.glob("labels.db*"):
         old.unlink()
     (tmp_path / "labels-rescued-3.db").rename(tmp_path / "labels.db")
     with journal(tmp_path) as b:
-        assert b.tally.labels == {0: 1}
-        b.add("label", "anna", 1, 1)
+        assert b.label_state.labels == {0: 1}
+        b.add_event("label", "anna", 1, 1)
 
 
 def test_settings_of_the_database(tmp_path):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
+        b.add_event("label", "anna", 0, 1)
         read = {
             n: b._db.execute(f"PRAGMA {n}").fetchone()[0]
             for n in ("journal_mode", "synchronous", "foreign_keys")
@@ -761,11 +765,11 @@ def test_a_second_journal_is_refused_until_the_first_closes(tmp_path):
     closing.join()
     second = journal(tmp_path)
     with pytest.raises(StorageError, match="closed"):
-        first.add("label", "anna", 0, 1)
+        first.add_event("label", "anna", 0, 1)
     with pytest.raises(StorageError, match="closed"):
-        first.tally  # noqa: B018
+        first.label_state  # noqa: B018
     first.close()
-    second.add("label", "anna", 0, 1)
+    second.add_event("label", "anna", 0, 1)
     second.close()
 
 
@@ -777,7 +781,7 @@ def test_a_folder_that_cannot_be(tmp_path):
 
 def test_a_full_disk_loses_nothing_that_was_accepted(tmp_path):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
+        b.add_event("label", "anna", 0, 1)
         pages = b._db.execute("PRAGMA page_count").fetchone()[0]
         b._db.execute(f"PRAGMA max_page_count = {pages}")
         accepted = 1
@@ -785,60 +789,60 @@ def test_a_full_disk_loses_nothing_that_was_accepted(tmp_path):
         def fill():
             nonlocal accepted
             while True:
-                b.add("label", "anna", 1, 0, key="k" * 190 + str(accepted))
+                b.add_event("label", "anna", 1, 0, key="k" * 190 + str(accepted))
                 accepted += 1
 
         with pytest.raises(StorageError, match="disk has room") as refused:
             fill()
         assert refused.value.full
-        assert len(b.events()) == accepted + 2
-        assert fold(b.events()) == b.tally
+        assert len(b.read_events()) == accepted + 2
+        assert build_label_state(b.read_events()) == b.label_state
         b._db.execute("PRAGMA max_page_count = 100000")
-        again = b.add("label", "anna", 1, 0, key="k" * 190 + str(accepted))
+        again = b.add_event("label", "anna", 1, 0, key="k" * 190 + str(accepted))
         assert again.seq == accepted + 3
-        assert fold(b.events()) == b.tally
+        assert build_label_state(b.read_events()) == b.label_state
 
 
 def test_a_record_that_goes_bad_while_it_is_open_is_no_wrong_input(tmp_path):
     with journal(tmp_path) as b:
-        b.add("label", "anna", 0, 1)
+        b.add_event("label", "anna", 0, 1)
         other = sqlite3.connect(tmp_path / "labels.db")
         other.execute(
             "INSERT INTO events (seq, at, who, kind, position) VALUES (9, 't', 'x', 'skip', 0)"
         )
         other.commit()
         with pytest.raises(StorageError, match="after event 3 comes"):
-            b.tally  # noqa: B018
+            b.label_state  # noqa: B018
         other.executescript("DROP TABLE events")
         other.close()
         with pytest.raises(StorageError, match="damaged or no label record"):
-            b.events()
+            b.read_events()
     with pytest.raises(InputError, match="damaged or no label record"):
         journal(tmp_path)
 
 
 def test_leases_survive_a_restart_and_expire(tmp_path):
     with journal(tmp_path) as b:
-        assert b.lease(0, "anna", 30, now=100.0)
-        assert not b.lease(0, "ben", 30, now=129.9)
-        assert b.lease(1, "ben", 30, now=101.0)
-        assert not b.lease(0, "ben", 30, now=102.0)
-        assert b.leases(102.0) == {0: "anna", 1: "ben"}  # a refusal keeps the old one
+        assert b.lease_item(0, "anna", 30, now=100.0)
+        assert not b.lease_item(0, "ben", 30, now=129.9)
+        assert b.lease_item(1, "ben", 30, now=101.0)
+        assert not b.lease_item(0, "ben", 30, now=102.0)
+        assert b.list_leases(102.0) == {0: "anna", 1: "ben"}  # a refusal keeps the old one
     with journal(tmp_path) as b:
-        assert b.leases(129.9) == {0: "anna", 1: "ben"}
-        assert b.leases(130.0) == {1: "ben"}
-        assert b.lease(0, "ben", 30, now=130.0)
-        assert b.leases(131.0) == {0: "ben"}
-        assert b.lease(3, "anna", 5)
-        assert b.leases() == {3: "anna"}  # by the clock of today, 1970 is over
-        b.release("anna")
-        b.release("nobody")
-        assert b.leases() == {}
+        assert b.list_leases(129.9) == {0: "anna", 1: "ben"}
+        assert b.list_leases(130.0) == {1: "ben"}
+        assert b.lease_item(0, "ben", 30, now=130.0)
+        assert b.list_leases(131.0) == {0: "ben"}
+        assert b.lease_item(3, "anna", 5)
+        assert b.list_leases() == {3: "anna"}  # by the clock of today, 1970 is over
+        b.release_lease("anna")
+        b.release_lease("nobody")
+        assert b.list_leases() == {}
         for seconds in (0, -1, float("nan"), float("inf")):
             with pytest.raises(InputError, match="seconds"):
-                b.lease(0, "anna", seconds)
+                b.lease_item(0, "anna", seconds)
         with pytest.raises(InputError, match="position"):
-            b.lease(5, "anna", 1)
+            b.lease_item(5, "anna", 1)
 
 
 def test_no_item_is_leased_twice_and_no_answer_lost_among_threads(tmp_path):
@@ -849,15 +853,15 @@ def test_no_item_is_leased_twice_and_no_answer_lost_among_threads(tmp_path):
     def work(who):
         go.wait()
         for position in range(len(items)):
-            if b.lease(position, who, 60, now=1000.0):
+            if b.lease_item(position, who, 60, now=1000.0):
                 with guard:
                     if position in holder:
                         doubled.append(position)
                     holder[position] = who
-                b.add("label", who, position, 0, key=f"{who}{position}")
+                b.add_event("label", who, position, 0, key=f"{who}{position}")
                 with guard:
                     del holder[position]
-                b.release(who)
+                b.release_lease(who)
 
     with journal(tmp_path, items=items) as b:
         threads = [threading.Thread(target=work, args=(f"p{i}",)) for i in range(8)]
@@ -866,8 +870,8 @@ def test_no_item_is_leased_twice_and_no_answer_lost_among_threads(tmp_path):
         for thread in threads:
             thread.join()
         assert doubled == []
-        assert b.leases(1000.0) == {}
-        events = b.events()
+        assert b.list_leases(1000.0) == {}
+        events = b.read_events()
         assert [e.seq for e in events] == list(range(1, len(events) + 1))
         assert len({e.key for e in events[2:]}) == len(events) - 2 >= len(items)
-        assert fold(events) == b.tally
+        assert build_label_state(events) == b.label_state

@@ -20,7 +20,7 @@ import pytest
 from labelahead import files
 from labelahead.errors import InputError, StorageError
 from labelahead.server import journal as journal_module
-from labelahead.server.journal import Journal, copy_journal, recorded, recorded_items
+from labelahead.server.journal import Journal, copy_journal, read_item_names, read_journal
 
 ITEMS = [f"{i}.jpg" for i in range(4000)]
 COMPANIONS = ("labels.db-wal", "labels.db-shm")
@@ -41,8 +41,8 @@ def kill_after(folder, answers):
         items = [f"{{i}}.jpg" for i in range({len(ITEMS)})]
         journal = Journal({str(folder)!r}, items=items, fingerprint="f", classes=("cat", "dog"))
         for position in range({answers}):
-            journal.lease(position, "anna", 60)
-            journal.add("label", "anna", position, position % 2)
+            journal.lease_item(position, "anna", 60)
+            journal.add_event("label", "anna", position, position % 2)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
@@ -55,7 +55,7 @@ def test_labels_db_alone_has_every_answer_after_a_kill(tmp_path):
     for name in COMPANIONS:
         (tmp_path / name).unlink()
     with open_journal(tmp_path) as journal:
-        assert journal.tally.labels == {position: position % 2 for position in range(60)}
+        assert journal.label_state.labels == {position: position % 2 for position in range(60)}
 
 
 @posix
@@ -64,23 +64,23 @@ def test_labels_db_alone_has_every_answer_after_a_kill(tmp_path):
 def test_answers_are_refused_once_a_companion_file_is_gone(tmp_path, name, replaced):
     with open_journal(tmp_path) as journal:
         for position in range(20):
-            journal.add("label", "anna", position, 1)
+            journal.add_event("label", "anna", position, 1)
         (tmp_path / name).unlink()
         if replaced:
             (tmp_path / name).touch()
         with pytest.raises(
             StorageError, match=rf"{name} was removed or replaced.*labels-rescued-22\.db"
         ):
-            journal.add("label", "anna", 20, 1)
+            journal.add_event("label", "anna", 20, 1)
         with pytest.raises(StorageError, match="removed or replaced"):
-            journal.lease(21, "anna", 60)
-        assert len(journal.tally.labels) == 20  # reading goes on
+            journal.lease_item(21, "anna", 60)
+        assert len(journal.label_state.labels) == 20  # reading goes on
     with open_journal(tmp_path) as journal:
-        assert len(journal.tally.labels) == 20
-        journal.add("label", "anna", 20, 1)
+        assert len(journal.label_state.labels) == 20
+        journal.add_event("label", "anna", 20, 1)
     shutil.copy(tmp_path / "labels-rescued-22.db", tmp_path / "labels.db")
     (tmp_path / "labels.seq").unlink()
-    assert len(recorded(tmp_path)[1]) == 22
+    assert len(read_journal(tmp_path)[1]) == 22
 
 
 @posix
@@ -96,13 +96,13 @@ def test_an_orphaned_log_is_refused_and_kept(tmp_path, emptied):
         r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* put back the "
         r"labels.db that it belo"
     )
-    for start in (open_journal, recorded_items, recorded, copy_journal):
+    for start in (open_journal, read_item_names, read_journal, copy_journal):
         with pytest.raises(InputError, match=said):
             start(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "elsewhere.db").rename(tmp_path / "labels.db")
     with open_journal(tmp_path) as journal:
-        assert len(journal.tally.labels) == 5
+        assert len(journal.label_state.labels) == 5
 
 
 def test_a_failed_checkpoint_keeps_the_answer_and_is_tried_again(tmp_path):
@@ -110,14 +110,14 @@ def test_a_failed_checkpoint_keeps_the_answer_and_is_tried_again(tmp_path):
         reader = sqlite3.connect(tmp_path / "labels.db", isolation_level=None)
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
-        journal.add(
+        journal.add_event(
             "label", "anna", 0, 1
         )  # cannot be checkpointed: the reader sees the state before it
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
         assert journal._not_checkpointed == 1
         reader.execute("COMMIT")
         reader.close()
-        journal.add("label", "anna", 1, 1)
+        journal.add_event("label", "anna", 1, 1)
         assert journal._not_checkpointed == 0
 
 
@@ -125,9 +125,9 @@ def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
     rounds = tmp_path / "rounds.jsonl"
     with open_journal(tmp_path) as journal:
         for position in range(3):
-            journal.add("label", "anna", position, 1)
-        journal.undo("anna")
-        assert len(journal.tally.labels) == 2
+            journal.add_event("label", "anna", position, 1)
+        journal.undo_answer("anna")
+        assert len(journal.label_state.labels) == 2
     rounds.write_text(
         json.dumps({"labels": 3}) + '\n{"labels": 99'
     )  # 3 before the undo; the last line was cut short
@@ -146,10 +146,10 @@ def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
 
 def test_an_older_copy_of_labels_db_is_refused(tmp_path):
     with open_journal(tmp_path) as journal:
-        journal.add("label", "anna", 0, 1)
+        journal.add_event("label", "anna", 0, 1)
     shutil.copy(tmp_path / "labels.db", tmp_path / "old.db")
     with open_journal(tmp_path) as journal:
-        journal.add("label", "anna", 1, 1)
+        journal.add_event("label", "anna", 1, 1)
     newest = (tmp_path / "labels.db").read_bytes()
     shutil.copy(tmp_path / "old.db", tmp_path / "labels.db")
     with pytest.raises(
@@ -175,13 +175,13 @@ def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
     else:
         with open_journal(tmp_path) as journal:
             for position in range(3):
-                journal.add("label", "anna", position, 0)
+                journal.add_event("label", "anna", position, 0)
     before = {path.name for path in tmp_path.iterdir()}
     with open_journal(tmp_path, copy=copy_journal(tmp_path)) as journal:
-        assert len(journal.tally.labels) == 3
+        assert len(journal.label_state.labels) == 3
         with pytest.raises(StorageError, match="opened to be read"):
-            journal.add("label", "anna", 5, 1)
-    assert len(recorded_items(tmp_path)) == len(ITEMS)
+            journal.add_event("label", "anna", 5, 1)
+    assert len(read_item_names(tmp_path)) == len(ITEMS)
     assert {path.name for path in tmp_path.iterdir()} == before
     with pytest.raises(InputError, match="holds no labels"):
         copy_journal(tmp_path / "nowhere")
@@ -191,14 +191,14 @@ def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
 def test_a_copy_has_what_was_accepted_until_then_and_the_writer_goes_on(tmp_path):
     with open_journal(tmp_path) as journal:
         for position in range(7):
-            journal.add("label", "anna", position, 1)
+            journal.add_event("label", "anna", position, 1)
         copy = copy_journal(tmp_path)
-        journal.add("label", "anna", 7, 1)
+        journal.add_event("label", "anna", 7, 1)
         assert journal._not_checkpointed == 0  # the copy holds nothing back
         with open_journal(tmp_path, copy=copy) as read:
-            assert read.tally.labels == dict.fromkeys(range(7), 1)
-        journal.add("label", "anna", 8, 1)
-    assert len(recorded(tmp_path)[1]) == 2 + 9
+            assert read.label_state.labels == dict.fromkeys(range(7), 1)
+        journal.add_event("label", "anna", 8, 1)
+    assert len(read_journal(tmp_path)[1]) == 2 + 9
 
 
 @posix
@@ -220,13 +220,13 @@ def test_a_removed_lock_file_ends_the_answers_where_folders_cannot_be_locked(tmp
 
     monkeypatch.setattr(files.fcntl, "flock", flock)
     with open_journal(tmp_path) as journal:
-        journal.add("label", "anna", 0, 1)
+        journal.add_event("label", "anna", 0, 1)
         (tmp_path / "labels.lock").unlink()
         with pytest.raises(
             StorageError, match=r"labels.lock was removed or replaced .* another labelahead may use"
         ):
-            journal.add("label", "anna", 1, 1)
-        assert journal.tally.labels == {0: 1}
+            journal.add_event("label", "anna", 1, 1)
+        assert journal.label_state.labels == {0: 1}
 
 
 def test_leases_do_not_last_longer_when_the_clock_is_set_back(tmp_path, monkeypatch):
@@ -235,18 +235,18 @@ def test_leases_do_not_last_longer_when_the_clock_is_set_back(tmp_path, monkeypa
     now = SimpleNamespace(time=lambda: clock["wall"], monotonic=lambda: clock["monotonic"])
     monkeypatch.setattr(journal_module, "time", now)
     with open_journal(tmp_path) as journal:
-        assert journal.lease(0, "anna", 600)
+        assert journal.lease_item(0, "anna", 600)
         clock["wall"] -= day
         clock["monotonic"] += 599.0
-        assert journal.leases() == {0: "anna"}
+        assert journal.list_leases() == {0: "anna"}
         clock["monotonic"] += 1.0
-        assert journal.leases() == {}
-        assert journal.lease(0, "ben", 600)
+        assert journal.list_leases() == {}
+        assert journal.lease_item(0, "ben", 600)
         clock["wall"] += 3 * day  # forward: it does not end earlier either
-        assert journal.leases() == {0: "ben"}
+        assert journal.list_leases() == {0: "ben"}
         clock["wall"] -= 5 * day
     clock["monotonic"] = 3.0  # another boot; the clock is days before the end of ben's lease
     with open_journal(tmp_path) as journal:
-        assert journal.leases() == {0: "ben"}
+        assert journal.list_leases() == {0: "ben"}
         clock["monotonic"] += 600.0
-        assert journal.leases() == {}
+        assert journal.list_leases() == {}

@@ -11,12 +11,12 @@ import torch
 
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import mixed
+from labelahead.inference.exact import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.pool import Labelled
 from labelahead.server import large_pool as large
-from labelahead.server.journal import recorded_items
+from labelahead.server.journal import read_item_names
 from labelahead.server.session_model import session_model
 from tests.support.large_pools import CLASSES, Inline, clouds, text_pool
 from tests.support.web_sessions import CHANGE, page, progress_once
@@ -27,8 +27,8 @@ HOW = {"tables": {"model": {"name": "auto"}}, "classes": CLASSES, "executor": In
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "SAMPLE", 60)
-    monkeypatch.setattr(large, "CANDIDATES", 20)
+    monkeypatch.setattr(large, "SAMPLE_ITEMS", 60)
+    monkeypatch.setattr(large, "CANDIDATES_PER_SCORING", 20)
     x, y = clouds(N)
     embed(
         text_pool(tmp_path / "pool", x),
@@ -60,23 +60,25 @@ def answer(client, asked, y):
 
 def naive(place, session):
     """A belief in float64 on the items held, from the pool's own rows, its kernel written out."""
-    items, opinion = session.assignment.items, session.assignment.opinion
+    items, page_model = session.service.items, session.service.page_model
     pool = LargePool(place, executor=Inline(), dtype=torch.float64)
     rows, names = pool.take(torch.tensor([number(name) for name in items.ids]), Inline())
     assert names == list(items.ids)
     none = torch.zeros(0, dtype=torch.int64)
     units = (
-        pool.learn(Labelled(none, none, CLASSES), rows).unit(rows).double()[opinion.belief.points]
+        pool.fit(Labelled(none, none, CLASSES), rows)
+        .normalise_rows(rows)
+        .double()[page_model.pool_posterior.points]
     )
-    kernel = mixed(units @ units.T, opinion.snapshot.weights)
+    kernel = mix_kernels(units @ units.T, page_model.snapshot.weights)
     start = prior(
         torch.full((len(units), 3), 1 / 3, dtype=torch.float64),
         kernel,
-        noise=opinion.snapshot.noise,
+        noise=page_model.snapshot.noise,
     )
-    labels = session.assignment.tally.labels
+    labels = session.service.label_state.labels
     return PoolPosterior(
-        opinion.belief.points, start, labels, evaluation=opinion.snapshot.evaluation
+        page_model.pool_posterior.points, start, labels, evaluation=page_model.snapshot.evaluation
     )
 
 
@@ -85,7 +87,7 @@ def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, t
     more = HOW | {"every": 5, "refresh_every": 10}
     with page(place, tmp_path / "labels", start=True, **more) as (client, session):
         settled(client)
-        first = list(session.assignment.items.ids)
+        first = list(session.service.items.ids)
         pool = LargePool(place, executor=Inline())
         drawn = pool.sample(60, torch.zeros(0, dtype=torch.int64), 0)
         assert first[:60] == [f"doc {p}" for p in drawn.tolist()]
@@ -99,22 +101,22 @@ def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, t
         assert asked["text"] == f"the text of number {number(asked['item'])}"
         for _ in range(25):
             asked = answer(client, asked, y)
-        assert settled(client)["in_play"] == len(session.assignment.items) > len(first)
-        items, opinion = list(session.assignment.items.ids), session.assignment.opinion
+        assert settled(client)["in_play"] == len(session.service.items) > len(first)
+        items, page_model = list(session.service.items.ids), session.service.page_model
         assert items[: len(first)] == first  # positions stay
         assert len(set(items)) == len(items)
-        assert tuple(items) == session.assignment.journal.items
-        twin, belief = naive(place, session), opinion.belief
-        assert len(belief.labels) == 25
-        assert torch.allclose(belief.posterior.mean, twin.posterior.mean, atol=1e-4)
+        assert tuple(items) == session.service.journal.items
+        twin, pool_posterior = naive(place, session), page_model.pool_posterior
+        assert len(pool_posterior.labels) == 25
+        assert torch.allclose(pool_posterior.posterior.mean, twin.posterior.mean, atol=1e-4)
         assert torch.allclose(
-            belief.scores("resolve"), twin.scores("resolve"), rtol=1e-2, atol=1e-5
+            pool_posterior.scores("resolve"), twin.scores("resolve"), rtol=1e-2, atol=1e-5
         )
-        labels = dict(session.assignment.tally.labels)
-    assert recorded_items(tmp_path / "labels") == items
+        labels = dict(session.service.label_state.labels)
+    assert read_item_names(tmp_path / "labels") == items
     with page(place, tmp_path / "labels", start=True, **more) as (client, session):
-        assert session.assignment.tally.labels == labels
-        assert list(session.assignment.items.ids[: len(items)]) == items  # at the same positions
+        assert session.service.label_state.labels == labels
+        assert list(session.service.items.ids[: len(items)]) == items  # at the same positions
         settled(client)
         assert client.get("/api/question").json()["reason"] == "look-ahead"
 
@@ -151,7 +153,7 @@ def test_labels_of_any_item_of_the_pool_are_taken_in(store, tmp_path):
     lines = [f"doc {p},{CLASSES[y[p]]}" for p in range(0, N, 10)]
     (tmp_path / "known.csv").write_text("\n".join(["item,label", *lines]))
     with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
-        items, labels = session.assignment.items.ids, session.assignment.tally.labels
+        items, labels = session.service.items.ids, session.service.label_state.labels
         assert {number(items[p]): c for p, c in labels.items()} == {
             p: y[p] for p in range(0, N, 10)
         }
@@ -169,14 +171,14 @@ def test_parts_may_have_columns_of_their_own(store, tmp_path):
     embed(tmp_path / "pool", place, column="v", dtype="float32", executor=Inline())
     (tmp_path / "known.csv").write_text("item,label\nmore 1,oak\ndoc 3,elm\n")
     with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
-        items = session.assignment.items
-        shown = items.describe(items.ids.index("more 1"))
+        items = session.service.items
+        shown = items.describe_item(items.ids.index("more 1"))
         assert {cell["name"]: cell["value"] for cell in shown["row"]} == {
             "id": "more 1",
             "note": "n1",
         }
         assert shown["text"] == ""
-        assert items.describe(items.ids.index("doc 3"))["text"] == "the text of number 3"
+        assert items.describe_item(items.ids.index("doc 3"))["text"] == "the text of number 3"
 
 
 def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):

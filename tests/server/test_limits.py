@@ -22,12 +22,12 @@ import pytest
 
 from labelahead.data import load
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
-from labelahead.models import build
+from labelahead.learner.config import parse_campaign
+from labelahead.models import build_model
 from labelahead.server.connections import REQUEST_TIMEOUT_SECONDS
 from labelahead.server.journal import Journal
 from labelahead.server.rate_limit import MAX_FAILED_ATTEMPTS
-from labelahead.server.session import ROOM
+from labelahead.server.session import TEMPORARY_PREFIX
 from labelahead.simulation.store import Store
 from tests.support.waiting import PATIENCE
 from tests.support.web_sessions import CHANGE, page, photos
@@ -216,7 +216,7 @@ def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
         said = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
         assert said.status_code == 400
         assert "the file could take 7.5 GB of memory unpacked; expected at most 0.5 GB" in said.text
-        assert not session.assignment.tally.labels
+        assert not session.service.label_state.labels
 
 
 def test_files_that_blow_up_are_refused(tmp_path):
@@ -241,8 +241,8 @@ def test_files_that_blow_up_are_refused(tmp_path):
         assert reply.status_code == 400
         assert "2,000,000 rows; expected at most" in reply.json()["error"]
         assert held < 20e6  # no row of them was unpacked
-        assert not list((tmp_path / "out").glob(f"{ROOM}*"))
-        assert not session.assignment.tally.labels
+        assert not list((tmp_path / "out").glob(f"{TEMPORARY_PREFIX}*"))
+        assert not session.service.label_state.labels
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
         shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000), }"
@@ -254,11 +254,11 @@ def test_files_that_blow_up_are_refused(tmp_path):
 
 def test_numbers_that_no_machine_has():
     with pytest.raises(InputError, match="threads is 1000000; expected 1 to"):
-        parse({"threads": 1_000_000})
+        parse_campaign({"threads": 1_000_000})
     with pytest.raises(InputError, match=r"mlp with width=1e\+09 is wider than"):
-        build("mlp", (10,), 3, width=1_000_000_000)
+        build_model("mlp", (10,), 3, width=1_000_000_000)
     with pytest.raises(InputError, match="parameters; expected at most"):
-        build("mlp", (10,), 3, width=500_000)
+        build_model("mlp", (10,), 3, width=500_000)
 
 
 def test_names_that_turn_text_around(tmp_path):
@@ -270,11 +270,11 @@ def test_names_that_turn_text_around(tmp_path):
 
 def test_a_key_takes_back_one_answer(tmp_path):
     with Journal(tmp_path, items=["x", "y"], fingerprint="f", classes=["a"]) as journal:
-        first, second = (journal.add("label", "me", p, 0).seq for p in (0, 1))
-        gone = journal.undo("me", second, key="k")
-        assert journal.undo("me", second, key="k") == gone
+        first, second = (journal.add_event("label", "me", p, 0).seq for p in (0, 1))
+        gone = journal.undo_answer("me", second, key="k")
+        assert journal.undo_answer("me", second, key="k") == gone
         with pytest.raises(InputError, match=f"took back answer {second}, not {first}"):
-            journal.undo("me", first, key="k")
+            journal.undo_answer("me", first, key="k")
 
 
 def test_a_record_that_was_emptied_is_not_begun_anew_unsaid(tmp_path):
@@ -297,14 +297,14 @@ def test_a_campaign_with_a_position_below_zero_is_damaged(tmp_path):
         .replace('"position":3', '"position":-5')
     )
     with Store.open(tmp_path / "run") as store, pytest.raises(InputError, match="says position -5"):
-        store.labels()
+        store.read_labels()
 
 
 def test_what_a_killed_server_left_behind_is_swept(tmp_path):
     folder = photos(tmp_path / "set", 4)
     with page(folder, tmp_path / "out"):
         assert (tmp_path / "out").stat().st_mode & 0o077 == 0
-    (tmp_path / "out" / f"{ROOM}abc").mkdir()
-    (tmp_path / "out" / f"{ROOM}abc" / "labels.csv").touch()
+    (tmp_path / "out" / f"{TEMPORARY_PREFIX}abc").mkdir()
+    (tmp_path / "out" / f"{TEMPORARY_PREFIX}abc" / "labels.csv").touch()
     with page(folder, tmp_path / "out"):
-        assert not list((tmp_path / "out").glob(f"{ROOM}*"))
+        assert not list((tmp_path / "out").glob(f"{TEMPORARY_PREFIX}*"))

@@ -81,13 +81,13 @@ def test_only_one_is_made_at_a_time(labelled, monkeypatch):
     from labelahead.server import routes
 
     seen = []
-    real = routes.page_model
+    real = routes.build_exported_model
 
-    def slow(assignment, schedule):
+    def slow(service, schedule):
         seen.append(client.get("/api/model").status_code)
-        return real(assignment, schedule)
+        return real(service, schedule)
 
-    monkeypatch.setattr(routes, "page_model", slow)
+    monkeypatch.setattr(routes, "build_exported_model", slow)
     assert client.get("/api/model").status_code == 200
     assert seen == [409]
     assert client.get("/api/session").status_code == 200

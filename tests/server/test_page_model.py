@@ -58,22 +58,24 @@ steps = st.lists(
 def test_any_sequence_ends_where_scratch_does(sequence, dense):
     taken = snapshot(dense=dense, trained={int(POSITIONS[0]): 1})
     labels, classes = dict(taken.labels), C
-    opinion = PageModel.of(taken, labels, C)
+    page_model = PageModel.from_snapshot(taken, labels, C)
     for position, label in sequence:  # None: taken back; 1000: not in play
         if label is None:
             labels.pop(position, None)
         else:
             labels[position] = label
             classes = max(classes, label + 1)
-        opinion = opinion.told(labels, classes)
-    post = scratch(taken, labels, opinion.belief.classes)
-    torch.testing.assert_close(opinion.belief.posterior.mean, post.mean, rtol=1e-6, atol=1e-6)
+        page_model = page_model.with_labels(labels, classes)
+    post = scratch(taken, labels, page_model.pool_posterior.classes)
     torch.testing.assert_close(
-        opinion.belief.posterior.variance(), post.variance(), rtol=1e-4, atol=1e-4
+        page_model.pool_posterior.posterior.mean, post.mean, rtol=1e-6, atol=1e-6
     )
-    assert opinion.belief.labels == {p: c for p, c in labels.items() if p != 1000}
+    torch.testing.assert_close(
+        page_model.pool_posterior.posterior.variance(), post.variance(), rtol=1e-4, atol=1e-4
+    )
+    assert page_model.pool_posterior.labels == {p: c for p, c in labels.items() if p != 1000}
     left = set(POSITIONS.tolist()) - set(labels)
-    assert {int(taken.points[i]) for i in opinion.belief.view.candidates} == left
+    assert {int(taken.points[i]) for i in page_model.pool_posterior.view.candidates} == left
 
 
 def test_a_criterion_of_ones_own_is_read_once(tmp_path):
@@ -82,32 +84,35 @@ def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     path.write_text(
         "from labelahead import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n"
     )
-    opinion = PageModel.of(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
+    page_model = PageModel.from_snapshot(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
     path.unlink()
     labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
-    assert opinion.told(labels, C).best() == PageModel.of(snapshot(), {}, C).told(labels, C).best()
+    assert (
+        page_model.with_labels(labels, C).best()
+        == PageModel.from_snapshot(snapshot(), {}, C).with_labels(labels, C).best()
+    )
 
 
 def test_the_best_is_flips_best_and_leaves_out_what_is_taken():
     taken = snapshot()
-    opinion = PageModel.of(taken, {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}, C)
-    left = (~opinion.belief.posterior.is_labelled).nonzero().squeeze(1)
-    scores = flip(view(opinion.belief.posterior, left, left[:20]))
+    page_model = PageModel.from_snapshot(taken, {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}, C)
+    left = (~page_model.pool_posterior.posterior.is_labelled).nonzero().squeeze(1)
+    scores = flip(view(page_model.pool_posterior.posterior, left, left[:20]))
     order = [int(POSITIONS[left[i]]) for i in scores.argsort(descending=True)]
-    first, score = opinion.best()
+    first, score = page_model.choose_best()
     assert first == order[0]
     assert score == pytest.approx(float(scores.max()))
-    assert opinion.best({order[0], order[1]})[0] == order[2]
-    assert opinion.runners_up(2, {order[0]}) == order[1:3]
-    assert opinion.best(set(order)) is None
+    assert page_model.choose_best({order[0], order[1]})[0] == order[2]
+    assert page_model.rank_next(2, {order[0]}) == order[1:3]
+    assert page_model.choose_best(set(order)) is None
 
 
 def test_why_is_what_a_refit_says():
     taken = snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(6)}
-    opinion = PageModel.of(taken, labels, C)
+    page_model = PageModel.from_snapshot(taken, labels, C)
     asked = int(POSITIONS[20])
-    why = opinion.why(asked)
+    why = page_model.explain(asked)
     before = scratch(taken, labels, C)
     left = [i for i in range(N) if int(POSITIONS[i]) not in labels]
     for label, changes in why["if"]:
@@ -123,7 +128,7 @@ def test_why_is_what_a_refit_says():
     assert any(bool(changed[i]) for i in expected)
     assert [p for p, *_ in why["affected"]] == [int(POSITIONS[i]) for i in expected]
     for position, was, then, size in why["affected"]:
-        i = int(opinion.belief.places([position]))
+        i = int(page_model.pool_posterior.rows_of([position]))
         assert was == int(before.mean[i].argmax())
         assert then == int(after.mean[i].argmax())
         assert size == pytest.approx(float(shift[i]), rel=1e-5)
@@ -146,7 +151,7 @@ def effect_of(means, *, correlated, classes=2):
         noise=1e-2,
         evaluation=None,
     )
-    return PageModel.of(taken, {}, classes).why(0)
+    return PageModel.from_snapshot(taken, {}, classes).why(0)
 
 
 def test_effect_where_the_predicted_answer_changes_other_classes():
@@ -199,14 +204,16 @@ def test_effect_of_more_answers_than_are_tried():
 def test_labels_that_speak_for_the_guess_add_up_to_it():
     taken = snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(5)}
-    opinion = PageModel.of(taken, labels, C)
+    page_model = PageModel.from_snapshot(taken, labels, C)
     i, theta = 17, taken.kernel.double()
-    at = opinion.belief.posterior.labelled
-    weights = theta[i, at][:, None] * opinion.belief.posterior.weights()
+    at = page_model.pool_posterior.posterior.labelled
+    weights = theta[i, at][:, None] * page_model.pool_posterior.posterior.weights()
     mean = taken.outputs[i] + weights.sum(0)
-    torch.testing.assert_close(mean, opinion.belief.posterior.mean[i], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        mean, page_model.pool_posterior.posterior.mean[i], rtol=1e-5, atol=1e-6
+    )
     guess = int(mean.argmax())
-    shown = opinion.why(int(POSITIONS[i]))
+    shown = page_model.explain(int(POSITIONS[i]))
     every = [(int(POSITIONS[at[j]]), float(weights[j, guess])) for j in range(len(at))]
     best = sorted((b for b in every if b[1] > 0), key=lambda b: (labels[b[0]] != guess, -b[1]))[:6]
     worst = sorted((b for b in every if b[1] < 0), key=lambda b: b[1])[:6]
@@ -217,52 +224,60 @@ def test_labels_that_speak_for_the_guess_add_up_to_it():
         assert [w for _, _, w in shown[side]] == pytest.approx([w for _, w in wanted], rel=1e-5)
         assert all(labels[p] == c for p, c, _ in shown[side])
     known = next(iter(labels))  # no label speaks for itself
-    others = opinion.why(known)
+    others = page_model.explain(known)
     assert known not in {p for side in ("because", "against") for p, _, _ in others[side]}
     assert others["because"] or others["against"]
 
 
 def test_before_any_training_there_is_no_guess():
-    opinion = PageModel.of(snapshot(round=0), {}, C)
-    assert opinion.guess(int(POSITIONS[0])) == []
-    assert opinion.why(int(POSITIONS[0]))["if"] == []
-    told = opinion.told({int(POSITIONS[1]): 2}, C)
-    assert told.guess(int(POSITIONS[0]))  # a label is an opinion
+    page_model = PageModel.from_snapshot(snapshot(round=0), {}, C)
+    assert page_model.predict_classes(int(POSITIONS[0])) == []
+    assert page_model.explain(int(POSITIONS[0]))["if"] == []
+    told = page_model.with_labels({int(POSITIONS[1]): 2}, C)
+    assert told.predict_classes(int(POSITIONS[0]))  # a label is an opinion
     with pytest.raises(InputError, match="not in play"):
-        opinion.why(1000)
+        page_model.explain(1000)
 
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_with_every_item_labelled_labels_can_still_be_changed(dense):
     taken, every = snapshot(dense=dense), {int(p): i % C for i, p in enumerate(POSITIONS)}
     one_left = {p: c for p, c in every.items() if p != int(POSITIONS[-1])}
-    for opinion in (PageModel.of(taken, every, C), PageModel.of(taken, one_left, C).told(every, C)):
+    for page_model in (
+        PageModel.from_snapshot(taken, every, C),
+        PageModel.from_snapshot(taken, one_left, C).with_labels(every, C),
+    ):
         other = {**every, int(POSITIONS[3]): 2}
         for labels in (every, other, every):
-            opinion = opinion.told(labels, C)
+            page_model = page_model.with_labels(labels, C)
             wanted = scratch(taken, labels, C).mean
-            torch.testing.assert_close(opinion.belief.posterior.mean, wanted, rtol=0, atol=1e-6)
-            assert (opinion.best(), opinion.runners_up(3, set())) == (None, [])
-            assert not opinion.why(int(POSITIONS[0]))["if"]
-        assert opinion.told(one_left, C).best()[0] == int(POSITIONS[-1])
+            torch.testing.assert_close(
+                page_model.pool_posterior.posterior.mean, wanted, rtol=0, atol=1e-6
+            )
+            assert (page_model.choose_best(), page_model.rank_next(3, set())) == (None, [])
+            assert not page_model.explain(int(POSITIONS[0]))["if"]
+        assert page_model.with_labels(one_left, C).best()[0] == int(POSITIONS[-1])
 
 
 def test_how_many_changed_their_mind():
     taken = snapshot()
-    opinion = PageModel.of(taken, {}, C)
-    told = opinion.told({int(POSITIONS[4]): 1}, C)
+    page_model = PageModel.from_snapshot(taken, {}, C)
+    told = page_model.with_labels({int(POSITIONS[4]): 1}, C)
     differ = int(
-        (told.belief.posterior.mean.argmax(1) != opinion.belief.posterior.mean.argmax(1)).sum()
+        (
+            told.pool_posterior.posterior.mean.argmax(1)
+            != page_model.pool_posterior.posterior.mean.argmax(1)
+        ).sum()
     )
-    assert told.changed_from(opinion) == differ
+    assert told.count_changes_from(page_model) == differ
 
 
 def test_while_labels_are_of_one_class_items_that_cover_the_pool_are_asked_for():
-    opinion = PageModel.of(snapshot(round=0), {}, 3)
-    assert opinion.criterion == "resolve"
-    one = opinion.told({0: 1, 3: 1}, 3)
-    assert one.criterion == "resolve"
-    assert one.best() == one.belief.best("resolve")
-    two = one.told({0: 1, 3: 1, 5: 2}, 3)
-    assert two.criterion == "flip"
-    assert two.told({0: 1, 3: 1}, 3).criterion == "resolve"
+    page_model = PageModel.from_snapshot(snapshot(round=0), {}, 3)
+    assert page_model.acquisition == "resolve"
+    one = page_model.with_labels({0: 1, 3: 1}, 3)
+    assert one.acquisition == "resolve"
+    assert one.choose_best() == one.pool_posterior.best("resolve")
+    two = one.with_labels({0: 1, 3: 1, 5: 2}, 3)
+    assert two.acquisition == "flip"
+    assert two.with_labels({0: 1, 3: 1}, 3).acquisition == "resolve"

@@ -70,10 +70,10 @@ def test_sessions_of_earlier_versions_are_restricted(tmp_path):
 
 def test_the_copy_of_a_database_that_was_replaced_is_private(tmp_path):
     with Journal(tmp_path, items=["x"], fingerprint="f", classes=["a"]) as journal:
-        journal.add("label", "anna@example.org", 0, 0)
+        journal.add_event("label", "anna@example.org", 0, 0)
         (tmp_path / "labels.db").rename(tmp_path / "moved.db")
         with pytest.raises(OSError, match="was removed or replaced"):
-            journal.add("label", "anna@example.org", 0, 0)
+            journal.add_event("label", "anna@example.org", 0, 0)
         (copy,) = tmp_path.glob("labels-rescued-*.db")
         assert mode(copy) == 0o600
 

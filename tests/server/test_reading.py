@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from labelahead.cli import app
 from labelahead.server.client import Client
-from labelahead.server.journal import recorded
+from labelahead.server.journal import read_journal
 from tests.support.browser_pages import Server
 from tests.support.waiting import until
 
@@ -65,7 +65,7 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
             "label", source, "--out", out, "--export", "csv", "--to", tmp_path / "labels.csv"
         )
         labels = {row["id"]: row["label"] for row in read_rows(tmp_path / "labels.csv")}
-        items, _ = recorded(out)
+        items, _ = read_journal(out)
         assert labels == {items[position]: name for position, name in accepted.items()}
 
         answer(10)
@@ -95,7 +95,7 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
         assert (after.keys(), after["session.toml"]) == (before.keys(), before["session.toml"])
     finally:
         server.kill()
-    _, events = recorded(out)
+    _, events = read_journal(out)
     given = {event.position: CLASSES[event.label] for event in events if event.kind == "label"}
     assert given == accepted
 

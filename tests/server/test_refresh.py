@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from labelahead.data.loading import load_from
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
-from labelahead.server.refresh import Order, fit_units, refreshed
-from labelahead.server.snapshot_builder import _held_out, snapshot
+from labelahead.data.loading import load_source
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.server.refresh import TrainingRequest, fit_units, refresh_snapshot
+from labelahead.server.snapshot_builder import _set_test_items, build_snapshot
 
 
 @pytest.fixture
@@ -24,76 +24,84 @@ def ready(tmp_path):
     rows = centres[y] + torch.randn(90, 6, generator=rng)
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"data": {"name": str(tmp_path / "set.npz")}, "model": {"name": "exact"}, "threads": 1}
-    campaign = parse(tables)
-    held = _held_out(load_from(campaign.data, 0), {p: p % 3 for p in range(80, 90)})
-    return prepare(campaign, held)
+    campaign = parse_campaign(tables)
+    held = _set_test_items(load_source(campaign.data, 0), {p: p % 3 for p in range(80, 90)})
+    return prepare_campaign(campaign, held)
 
 
 def order(round, count):
-    return Order(round, tuple((p, p % 3) for p in range(count)), 3)
+    return TrainingRequest(round, tuple((p, p % 3) for p in range(count)), 3)
 
 
 def test_before_any_label_all_items_are_in_play_and_nothing_is_held(ready):
-    first = snapshot(ready, order(0, 0))
+    first = build_snapshot(ready, order(0, 0))
     assert sorted(first.points.tolist()) == list(range(80))  # but for those to measure on
     assert torch.equal(first.outputs, torch.full((80, 3), 1 / 3, dtype=torch.float64))
     assert (first.round, first.labels) == (0, {})
 
 
 def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
-    first = snapshot(ready, order(0, 0))
-    there = refreshed(refreshed(first, order(1, 20)), order(2, 60))
-    learner = ready.learner(3)
+    first = build_snapshot(ready, order(0, 0))
+    there = refresh_snapshot(refresh_snapshot(first, order(1, 20)), order(2, 60))
+    learner = ready.make_learner(3)
     at = torch.arange(60)
-    learnt = learner.learn(at, at % 3)
+    learnt = learner.fit(at, at % 3)
     assert there.weights == learnt.mixture.weights
     assert there.noise == learnt.noise
-    belief = there.belief(there.labels, 3)
+    pool_posterior = there.build_posterior(there.labels, 3)
     rest = list(range(60, 80))
-    assert torch.allclose(belief.mean(rest), learnt.outputs(torch.tensor(rest)).double(), atol=1e-5)
+    assert torch.allclose(
+        pool_posterior.mean(rest), learnt.outputs(torch.tensor(rest)).double(), atol=1e-5
+    )
     test = torch.arange(80, 90)
     assert there.facts["accuracy"] == learnt.accuracy(test, test % 3)
-    told = learner.outlook(at, at % 3, there.points[~torch.isin(there.points, at)])
-    assert there.facts["error_rate"] == pytest.approx(told.error.rate, abs=1e-6)
-    assert there.facts["fall"] == pytest.approx(told.fall, rel=1e-3)
+    forecast_facts = learner.outlook(at, at % 3, there.points[~torch.isin(there.points, at)])
+    assert there.facts["error_rate"] == pytest.approx(forecast_facts.error.rate, abs=1e-6)
+    assert there.facts["fall"] == pytest.approx(forecast_facts.fall, rel=1e-3)
     others, _ = learner.leave_one_out_predictions(at, at % 3)
     assert there.facts["loo_all"] == float((others.argmax(1) == at % 3).double().mean())
 
 
 def test_a_class_that_turns_up_later(ready):
-    there = refreshed(
-        snapshot(ready, order(0, 0)), Order(1, tuple((p, p % 3) for p in range(12)), 5)
+    there = refresh_snapshot(
+        build_snapshot(ready, order(0, 0)),
+        TrainingRequest(1, tuple((p, p % 3) for p in range(12)), 5),
     )
     assert there.outputs.shape == (80, 5)
-    assert there.belief(there.labels, 5).classes == 5
+    assert there.build_posterior(there.labels, 5).classes == 5
 
 
 def test_a_table_of_one_column_has_a_map_on_a_line(tmp_path):
     np.savez(tmp_path / "one.npz", x=np.linspace(0, 1, 30, dtype=np.float32)[:, None])
     tables = {"data": {"name": str(tmp_path / "one.npz")}, "model": {"name": "exact"}, "threads": 1}
-    first = snapshot(prepare(parse(tables)), order(0, 0))
+    first = build_snapshot(prepare_campaign(parse_campaign(tables)), order(0, 0))
     assert len(first.facts["map"]["x"]) == len(first.facts["map"]["y"]) == 30
 
 
 def test_a_refresh_depends_on_the_labels_alone_not_on_refreshes_before(ready):
-    first = snapshot(ready, order(0, 0))
-    at_once = refreshed(first, order(2, 60))
-    step_by_step = refreshed(refreshed(first, order(1, 20)), order(2, 60))
-    backwards = refreshed(first, replace(order(2, 60), labels=order(2, 60).labels[::-1]))
+    first = build_snapshot(ready, order(0, 0))
+    at_once = refresh_snapshot(first, order(2, 60))
+    step_by_step = refresh_snapshot(refresh_snapshot(first, order(1, 20)), order(2, 60))
+    backwards = refresh_snapshot(first, replace(order(2, 60), labels=order(2, 60).labels[::-1]))
     for other in (step_by_step, backwards):
         assert (other.weights, other.noise) == (at_once.weights, at_once.noise)
         assert other.facts["spread"] == pytest.approx(at_once.facts["spread"], rel=1e-9)
 
 
 def test_a_removed_class_leaves_what_was_never_there(ready):
-    first = snapshot(ready, order(0, 0))
+    first = build_snapshot(ready, order(0, 0))
     labels = tuple((p, 2 * (p % 2)) for p in range(40))  # of classes 0 and 2; 1 was removed
-    removed = refreshed(first, Order(1, labels, 3, alive=(0, 2)))
-    never = refreshed(first, Order(1, tuple((p, c // 2) for p, c in labels), 2))
+    removed = refresh_snapshot(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
+    never = refresh_snapshot(first, TrainingRequest(1, tuple((p, c // 2) for p, c in labels), 2))
     assert (removed.weights, removed.noise) == (never.weights, never.noise)
-    belief, other = removed.belief(removed.labels, 3, (0, None, 2)), never.belief(never.labels, 2)
-    assert torch.allclose(belief.posterior.mean[:, [0, 2]], other.posterior.mean, atol=1e-12)
-    assert torch.equal(belief.posterior.mean[:, 1], torch.zeros(80, dtype=torch.float64))
-    fit = fit_units(first, Order(1, labels, 3, alive=(0, 2)))
-    assert fit.numbers.tolist() == [0, 2]
+    pool_posterior, other = (
+        removed.build_posterior(removed.labels, 3, (0, None, 2)),
+        never.build_posterior(never.labels, 2),
+    )
+    assert torch.allclose(
+        pool_posterior.posterior.mean[:, [0, 2]], other.posterior.mean, atol=1e-12
+    )
+    assert torch.equal(pool_posterior.posterior.mean[:, 1], torch.zeros(80, dtype=torch.float64))
+    fit = fit_units(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
+    assert fit.class_numbers.tolist() == [0, 2]
     assert fit.model.probabilities(first.units).shape == (80, 2)

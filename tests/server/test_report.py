@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from labelahead.cli import app
 from labelahead.errors import InputError
-from labelahead.server.report import report
+from labelahead.server.report import write_report
 from tests.support.web_sessions import page, photos
 
 HOSTILE = "<script>alert(1)</script>"
@@ -45,10 +45,10 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
     out = tmp_path / "labels"
     with page(photos(tmp_path / "set", 8), out, classes=["dark", HOSTILE]) as (_, session):
         for position in range(5):
-            session.assignment.answer("anna", position, "label", position % 2)
-        session.assignment.answer("ben", 1, "label", 0)
-        session.assignment.answer("ben", 2, "label", 0)
-        session.assignment.answer("ben", 6, "skip")
+            session.service.record_answer("anna", position, "label", position % 2)
+        session.service.record_answer("ben", 1, "label", 0)
+        session.service.record_answer("ben", 2, "label", 0)
+        session.service.record_answer("ben", 6, "skip")
         rounds = [
             {
                 "labels": 4,
@@ -61,7 +61,7 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
         ]
         lines = [*map(json.dumps, rounds), '{"labels": 6, "accu']
         (out / "rounds.jsonl").write_text("\n".join(lines))
-        item, written = session.assignment.items.ids[1], report(out)
+        item, written = session.service.items.ids[1], write_report(out)
     assert written.headline == "5 of 8 items labelled by 2 people"
     seen = Cells(written.page.read_text())
     assert "script" not in seen.tags  # what people type is shown, not run
@@ -85,7 +85,7 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
 def test_the_command_reports_a_session(tmp_path):
     out = tmp_path / "labels"
     with page(photos(tmp_path / "set", 4), out, classes=["dark", "light"]) as (_, session):
-        session.assignment.answer("anna", 0, "label", 0)
+        session.service.record_answer("anna", 0, "label", 0)
     result = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "there")])
     assert result.exit_code == 0, result.output
     assert "1 of 4 items labelled by 1 person" in result.output
@@ -95,4 +95,4 @@ def test_the_command_reports_a_session(tmp_path):
     broken = CliRunner().invoke(app, ["report", str(out)])
     assert broken.exit_code == 1
     with pytest.raises(InputError, match=r"no labels\.db"):
-        report(tmp_path)
+        write_report(tmp_path)

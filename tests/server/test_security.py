@@ -91,7 +91,7 @@ def test_links_out_of_the_folder_are_left_out(tmp_path):
     (folder / "all").symlink_to(secret.parent)
     (folder / "again.png").symlink_to(folder / "00.png")  # inside: fine
     with page(folder, tmp_path / "out") as (client, session):
-        ids = session.assignment.items.ids
+        ids = session.service.items.ids
         assert list(ids) == ["00.png", "01.png", "02.png", "again.png"]
         assert any("2 links lead out of the folder: all, me.png" in n for n in session.notes)
         # A file that becomes such a link later is not served either.
@@ -339,12 +339,12 @@ def test_what_browsers_may_keep(plain):
 
 def test_an_unforeseen_error_says_nothing_of_the_inside(tmp_path):
     with page(photos(tmp_path / "set", 2), tmp_path / "out") as (client, session):
-        session.assignment.items.data.images.pixels.resize_(0)  # does no harm to pictures
-        session.assignment.journal.close()
+        session.service.items.data.images.pixels.resize_(0)  # does no harm to pictures
+        session.service.journal.close()
         reply = client.get("/api/question")
         assert reply.status_code == 503  # a closed journal, as any file that cannot be used
         assert str(tmp_path) not in reply.text
-        session.assignment.items.data = None
+        session.service.items.data = None
         reply = client.get("/api/session")
         assert reply.status_code == 500
         assert reply.json() == {

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from labelahead.errors import InputError, StorageError
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import save_snapshot
-from labelahead.server.snapshot_builder import snapshot
-from labelahead.server.worker import Order, Worker
+from labelahead.server.snapshot_builder import build_snapshot
+from labelahead.server.worker import TrainingRequest, Worker
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 
@@ -51,9 +51,9 @@ def test_the_work_of_a_click_does_not_grow_with_the_record(tmp_path):
         assert client.post("/api/undo", json={}, headers=CHANGE).json()["undone"]
 
     with page(tmp_path / "set.npz", tmp_path / "out", classes=["a", "b"]) as (client, session):
-        db, costs = session.assignment.journal._db, []
+        db, costs = session.service.journal._db, []
         for known in (range(20), range(20, 400)):
-            session.assignment.bring_in([(p, "a", ("me", "anna")[p % 2]) for p in known])
+            session.service.add_labels([(p, "a", ("me", "anna")[p % 2]) for p in known])
             click()
             costs.append((work(click), work(undo)))
         assert costs[0] == costs[1]
@@ -67,8 +67,12 @@ def test_a_second_opinion_has_not_seen_the_first(tmp_path):
     tables = {"model": {"name": "mlp", "width": 16}, "threads": 1}
     more = {"tables": tables, "classes": ["a", "b"], "overlap": 0.5}
     with page(tmp_path / "set.npz", tmp_path / "out", **more) as (client, session):
-        ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
-        session.assignment.take(PageModel.of(snapshot(ready, Order(0, (), 2)), {}, 2))
+        ready = prepare_campaign(
+            parse_campaign({"data": {"name": str(tmp_path / "set.npz")}, **tables})
+        )
+        session.service.set_page_model(
+            PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 2)), {}, 2)
+        )
         for position in range(6):
             answer(client, position, position % 2, who="anna")
         reasons = set()
@@ -87,10 +91,10 @@ def test_a_second_opinion_has_not_seen_the_first(tmp_path):
 def test_doubts_are_clear_ones_and_not_the_first_ones(tmp_path):
     def doubts(labelled):
         labels = [(p, (p % 2 if p else 1)) for p in range(labelled)]  # item 0 is wrong
-        trained = snapshot(ready, Order(1, tuple(labels), 2))
+        trained = build_snapshot(ready, TrainingRequest(1, tuple(labels), 2))
         for p, c in labels:
             answer(client, p, c)
-        session.assignment.take(PageModel.of(trained, {}, 2))
+        session.service.set_page_model(PageModel.from_snapshot(trained, {}, 2))
         return client.get("/api/doubts").json()
 
     rows = torch.tensor([[1.0, 0.1 * (p // 2)] if p % 2 else [-1.0, 0.1 * p] for p in range(24)])
@@ -98,7 +102,9 @@ def test_doubts_are_clear_ones_and_not_the_first_ones(tmp_path):
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
     with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes="ab") as both:
         client, session = both
-        ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
+        ready = prepare_campaign(
+            parse_campaign({"data": {"name": str(tmp_path / "set.npz")}, **tables})
+        )
         none = {"enough": False, "per_class": 5, "doubts": [], "kept": [], "kept_count": 0}
         assert doubts(8) == none
         panel = doubts(20)
@@ -106,8 +112,11 @@ def test_doubts_are_clear_ones_and_not_the_first_ones(tmp_path):
         assert [(d["position"], d["label"], d["suggested"]) for d in panel["doubts"]] == [(0, 1, 0)]
         first = panel["doubts"][0]
         assert first["output"] - first["output_of_label"] > 0.2
-        trained = tuple(session.assignment.tally.labels.items())
-        save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-00001.pt")
+        trained = tuple(session.service.label_state.labels.items())
+        save_snapshot(
+            build_snapshot(ready, TrainingRequest(1, trained, 2)),
+            tmp_path / "out/snapshot-00001.pt",
+        )
         asked = client.get("/api/question").json()
         done = answer(client, 0, 1, "keep", "ben")
         assert (done["changed"], done["labels"]) == (None, 20)
@@ -115,7 +124,7 @@ def test_doubts_are_clear_ones_and_not_the_first_ones(tmp_path):
         assert client.get("/api/people").json()["compared"] == 0
     # the next day, for everyone: not in doubt, and seen to be kept
     with page(tmp_path / "set.npz", tmp_path / "out", tables=tables) as (client, session):
-        session.schedule.remember()
+        session.schedule.restore()
         panel = client.get("/api/doubts").json()
         assert (panel["enough"], panel["doubts"], panel["kept_count"]) == (True, [], 1)
         kept = panel["kept"][0]
@@ -161,7 +170,7 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
                 asked = client.get("/api/question").json()
             answer(client, asked["position"], asked["position"] % 2)
             sample.append(asked["position"])
-        chosen = session.assignment._random[-1]
+        chosen = session.service._random_order[-1]
         answer(
             client, chosen, chosen % 2
         )  # it is no part of the sample: others before it have no answer
@@ -190,11 +199,11 @@ def test_what_is_trusted_changes_the_estimate_and_not_the_network(tmp_path):
         "model": {"name": "mlp", "width": 16},
         "threads": 1,
     }
-    ready = prepare(parse(tables | {"training": {"steps": 5}}))
+    ready = prepare_campaign(parse_campaign(tables | {"training": {"steps": 5}}))
     labels = tuple((p, p % 2) for p in range(20))
-    biased = snapshot(ready, Order(1, labels, 2))
-    some = snapshot(ready, Order(1, labels, 2, tuple(range(19, 4, -1))))
-    every = snapshot(ready, Order(1, labels, 2, tuple(range(20))))
+    biased = build_snapshot(ready, TrainingRequest(1, labels, 2))
+    some = build_snapshot(ready, TrainingRequest(1, labels, 2, tuple(range(19, 4, -1))))
+    every = build_snapshot(ready, TrainingRequest(1, labels, 2, tuple(range(20))))
     for other in (some, every):
         assert torch.equal(other.outputs, biased.outputs)
         assert torch.equal(other.kernel, biased.kernel)
@@ -213,18 +222,22 @@ def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
     rows = torch.randn((12, 3), generator=torch.Generator().manual_seed(0))
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
-    ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
+    ready = prepare_campaign(
+        parse_campaign({"data": {"name": str(tmp_path / "set.npz")}, **tables})
+    )
     with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (
         client,
         session,
     ):
         for position in range(4):
             answer(client, position, position % 2)
-        trained = tuple(session.assignment.tally.labels.items())
-        save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-1.pt")
+        trained = tuple(session.service.label_state.labels.items())
+        save_snapshot(
+            build_snapshot(ready, TrainingRequest(1, trained, 2)), tmp_path / "out/snapshot-1.pt"
+        )
         (tmp_path / "out/rounds.jsonl").write_text('{"labels": 4, "accuracy": null}\n')
-        session.schedule.remember()
-        assert session.assignment.opinion is not None
+        session.schedule.restore()
+        assert session.service.page_model is not None
         assert len(session.schedule.rounds) == 1
     (tmp_path / "out/labels.db").unlink()
     again = {"tables": tables, "classes": ["b", "a"]}
@@ -244,8 +257,8 @@ def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
         ):
             session.schedule.start()
         (tmp_path / "out/snapshot-1.pt").unlink()
-        session.schedule.remember()
-        assert session.assignment.opinion is None
+        session.schedule.restore()
+        assert session.service.page_model is None
         assert session.schedule.rounds == []
 
 
@@ -254,17 +267,17 @@ def test_add_class_answers_although_the_class_is_removed_at_once(tmp_path, monke
         client,
         session,
     ):
-        learn, removed = session.assignment._learn, []
+        learn, removed = session.service._try_update, []
 
         def remove_the_new_class_first():
             if (
                 not removed
             ):  # as another request does that comes between adding and describing the class
                 removed.append(2)
-                session.assignment.change_class("ben", "remove", 2, None)
+                session.service.change_class("ben", "remove", 2, None)
             return learn()
 
-        monkeypatch.setattr(session.assignment, "_learn", remove_the_new_class_first)
+        monkeypatch.setattr(session.service, "_try_update", remove_the_new_class_first)
         added = client.post("/api/classes", json={"name": "c"}, headers=CHANGE)
         assert (added.status_code, removed) == (200, [2]), added.text
         assert (added.json()["number"], added.json()["name"]) == (2, "c")
@@ -282,7 +295,7 @@ def test_a_disk_that_refuses_a_snapshot_is_said_without_its_place(tmp_path):
     worker = Worker(ready, tmp_path / "out")
     try:
         with pytest.raises(StorageError, match="cannot be written to"):
-            worker.run(Order(1, ((0, 0), (1, 1)), 2), lambda what, done: None)
+            worker.run(TrainingRequest(1, ((0, 0), (1, 1)), 2), lambda what, done: None)
         assert worker._process.is_alive()  # it is there for the next order
     finally:
         worker.stop()
@@ -296,17 +309,21 @@ def test_a_criterion_that_fails_does_not_stop_the_page_at_its_start(tmp_path):
     np.savez(tmp_path / "set.npz", x=rows.numpy())
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}}
     tables["asking"] = {"strategy": f"{tmp_path}/own.py:mine"}
-    ready = prepare(parse({"data": {"name": str(tmp_path / "set.npz")}, **tables}))
+    ready = prepare_campaign(
+        parse_campaign({"data": {"name": str(tmp_path / "set.npz")}, **tables})
+    )
     with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes=["a", "b"]) as (
         client,
         session,
     ):
         for position in range(4):
             answer(client, position, position % 2)
-        trained = tuple(session.assignment.tally.labels.items())
-        save_snapshot(snapshot(ready, Order(1, trained, 2)), tmp_path / "out/snapshot-1.pt")
-        session.schedule.remember()
-        assert session.assignment.opinion is None
+        trained = tuple(session.service.label_state.labels.items())
+        save_snapshot(
+            build_snapshot(ready, TrainingRequest(1, trained, 2)), tmp_path / "out/snapshot-1.pt"
+        )
+        session.schedule.restore()
+        assert session.service.page_model is None
         assert not client.get("/api/question").json()["done"]
 
 
@@ -361,20 +378,26 @@ def test_the_exact_learner_on_the_page(tmp_path):
         )  # nothing is trained, so nobody is kept for it
         assert 0 <= done["curve"][-1]["error_rate"] <= 1
         assert [row["labels"] for row in done["curve"]] == [4, 8]
-        belief = session.assignment.opinion.belief
-        guesses = dict(zip(belief.points.tolist(), belief.guesses.tolist(), strict=True))
+        pool_posterior = session.service.page_model.pool_posterior
+        guesses = dict(
+            zip(
+                pool_posterior.points.tolist(),
+                pool_posterior.predicted_classes.tolist(),
+                strict=True,
+            )
+        )
         assert sum(guesses[p] == p % 2 for p in guesses) >= 0.9 * len(guesses)
         assert client.get(f"/api/why/{asked['position']}").json()["if"]
         assert client.get("/api/map").json()["points"]
-        weights = belief.posterior.weights()
+        weights = pool_posterior.posterior.weights()
     with page(
         path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")
     ) as (client, session):
         progress_once(client, lambda p: p["training"]["round"] and p["training"]["idle"])
         again = (
-            session.assignment.opinion.belief
+            session.service.page_model.pool_posterior
         )  # nothing but the labels and the features had to be kept
-        assert torch.equal(again.guesses, belief.guesses)
+        assert torch.equal(again.predicted_classes, pool_posterior.predicted_classes)
         assert torch.allclose(again.posterior.weights(), weights)
 
 
@@ -383,7 +406,7 @@ def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monk
 
     Once the pool does, it says the same.
     """
-    monkeypatch.setattr("labelahead.server.service.AT_ONCE", 0)  # every pool is large
+    monkeypatch.setattr("labelahead.server.service.MAX_IMMEDIATE_PAIRS", 0)  # every pool is large
     rng = np.random.default_rng(1)
     truth = np.arange(300) % 3
     np.savez(tmp_path / "rows.npz", x=rng.normal(size=(3, 8))[truth] + rng.normal(size=(300, 8)))
@@ -392,24 +415,30 @@ def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monk
         tmp_path / "rows.npz", tmp_path / "out", tables=tables, every=10**6, classes="abc"
     ) as (client, session):
         desk, ready = (
-            session.assignment,
-            prepare(parse({"data": {"name": str(tmp_path / "rows.npz")}, **tables})),
+            session.service,
+            prepare_campaign(
+                parse_campaign({"data": {"name": str(tmp_path / "rows.npz")}, **tables})
+            ),
         )
-        desk.take(PageModel.of(snapshot(ready, Order(0, (), 3)), {}, 3))
+        desk.take(PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 3)), {}, 3))
         asked = desk.question("me")
         asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
         for count in range(1, 13):
-            before = desk.opinion
+            before = desk.page_model
             asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
-            assert desk.behind
-            assert desk.opinion is before
+            assert desk.is_behind
+            assert desk.page_model is before
             if count == 6:
                 continue  # two answers, of which the pool knows neither
             desk.catch_up()
-            assert not desk.behind
-            assert desk.opinion.belief.labels == desk.tally.labels
-            assert asked["position"] == desk.opinion.best(desk.tally.labels.keys())[0]
-            expected = [(c, round(p, 4)) for c, p in desk.opinion.guess(asked["position"])]
+            assert not desk.is_behind
+            assert desk.page_model.pool_posterior.labels == desk.label_state.labels
+            assert (
+                asked["position"] == desk.page_model.choose_best(desk.label_state.labels.keys())[0]
+            )
+            expected = [
+                (c, round(p, 4)) for c, p in desk.page_model.predict_classes(asked["position"])
+            ]
             assert [(g["label"], g["p"]) for g in asked["guess"]] == expected
         last = asked["position"]
         answer(client, last, 0)
@@ -417,9 +446,9 @@ def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monk
         assert again["next"]["position"] == last
         assert not again["next"]["guess"]
         desk.catch_up()
-        assert last not in desk.opinion.belief.labels
+        assert last not in desk.page_model.pool_posterior.labels
         answer(client, last, 1)  # and a label of before that changes
-        first = next(iter(desk.opinion.belief.labels))
-        answer(client, first, (desk.tally.labels[first] + 1) % 3)
+        first = next(iter(desk.page_model.pool_posterior.labels))
+        answer(client, first, (desk.label_state.labels[first] + 1) % 3)
         desk.catch_up()
-        assert desk.opinion.belief.labels == desk.tally.labels
+        assert desk.page_model.pool_posterior.labels == desk.label_state.labels

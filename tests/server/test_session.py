@@ -17,8 +17,8 @@ def dated(folder, n=4):
 
 
 def classes_of(session):
-    tally = session.assignment.tally
-    return [tally.classes[c] for c in tally.alive]
+    label_state = session.service.label_state
+    return [label_state.classes[c] for c in label_state.active_classes]
 
 
 def test_dated_folders_do_not_become_classes_when_a_session_goes_on(tmp_path):
@@ -41,12 +41,12 @@ def test_class_folders_stay_classes_of_a_session_that_renamed_them(tmp_path):
         for i in range(10):
             photo(tmp_path / "photos" / name / f"{i}.png", (20 * i, 100, 30))
     with page(tmp_path / "photos", tmp_path / "out", test=0.2) as (_, session):
-        measured = set(session.assignment.closed)
+        measured = set(session.service.held_out)
         assert len(measured) == 4
-        session.assignment.journal.change_class("me", "rename", 0, "feline")
+        session.service.journal.change_class("me", "rename", 0, "feline")
     with page(tmp_path / "photos", tmp_path / "out", test=0.2) as (_, session):
         assert classes_of(session) == ["feline", "dog"]
-        assert set(session.assignment.closed) == measured
+        assert set(session.service.held_out) == measured
 
 
 def test_names_of_a_session_decide_what_a_label_of_its_table_is(tmp_path):
@@ -58,7 +58,7 @@ def test_names_of_a_session_decide_what_a_label_of_its_table_is(tmp_path):
         assert classes_of(session) == names
     with page(tmp_path / "t.csv", tmp_path / "out", start_from_folders=True) as (_, session):
         assert classes_of(session) == names
-        assert len(session.assignment.tally.labels) == 12
+        assert len(session.service.label_state.labels) == 12
 
 
 def test_query_takes_dated_folders_with_classes(tmp_path):

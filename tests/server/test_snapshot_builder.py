@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from labelahead.data.loading import load_from
-from labelahead.learner.config import parse
-from labelahead.server import snapshot_builder as workshop
-from labelahead.server.refresh import Order, refreshed
-from labelahead.server.snapshot_builder import SnapshotBuilder, in_random_order, page_data
+from labelahead.data.loading import load_source
+from labelahead.learner.config import parse_campaign
+from labelahead.server import snapshot_builder as builder_module
+from labelahead.server.refresh import TrainingRequest, refresh_snapshot
+from labelahead.server.snapshot_builder import SnapshotBuilder, load_page_data, shuffle_positions
 from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
@@ -49,16 +49,16 @@ def campaign(folder, tmp_path, **more):
     (tmp_path / "own.py").write_text(SLOWLY.format(seconds=0))
     own = f"{tmp_path / 'own.py'}:mean"
     data = {"name": str(folder), "embedding": own, "checked": False, "test_fraction": 0.0}
-    return parse({"data": data, "model": {"name": "exact"}, "threads": 1} | more)
+    return parse_campaign({"data": data, "model": {"name": "exact"}, "threads": 1} | more)
 
 
 @pytest.fixture
 def few_first(monkeypatch):
-    monkeypatch.setattr(workshop, "FIRST", 4)
+    monkeypatch.setattr(builder_module, "FIRST_ITEMS", 4)
 
 
 def made(asked, order, test=(), given=None):
-    shop = SnapshotBuilder(asked, given or load_from(asked.data, asked.seed), dict(test))
+    shop = SnapshotBuilder(asked, given or load_source(asked.data, asked.seed), dict(test))
     told = []
     return (
         shop,
@@ -71,7 +71,9 @@ def made(asked, order, test=(), given=None):
 def test_more_and_more_items_are_in_play_and_the_last_are_all(tmp_path):
     asked = campaign(photos(tmp_path / "set", 40), tmp_path)
     labels = ((7, 1), (30, 0))
-    shop, several, told = made(asked, Order(0, labels, 2), dict.fromkeys(range(35, 40), 0))
+    shop, several, told = made(
+        asked, TrainingRequest(0, labels, 2), dict.fromkeys(range(35, 40), 0)
+    )
     assert shop.grows
     assert [len(s.points) for s in several[:1]] == [6]
     assert [s.facts["whole"] for s in several] == [False] * (len(several) - 1) + [True]
@@ -79,7 +81,9 @@ def test_more_and_more_items_are_in_play_and_the_last_are_all(tmp_path):
         assert set(before.points.tolist()) < set(after.points.tolist())
     assert sorted(several[-1].points.tolist()) == list(range(35))
     assert {7, 30} < set(several[0].points.tolist())
-    first = [p for p in in_random_order(40, asked.seed).tolist() if p < 35 and p not in (7, 30)][:4]
+    first = [p for p in shuffle_positions(40, asked.seed).tolist() if p < 35 and p not in (7, 30)][
+        :4
+    ]
     assert set(several[0].points.tolist()) == {7, 30, *first}
     done = [d for what, d in told if what == "features"]
     assert done == sorted(done)
@@ -90,12 +94,14 @@ def test_more_and_more_items_are_in_play_and_the_last_are_all(tmp_path):
 @pytest.mark.usefixtures("few_first")
 def test_the_last_snapshot_is_that_of_all_items_at_once(tmp_path, monkeypatch):
     asked = campaign(photos(tmp_path / "set", 40), tmp_path)
-    _, several, _ = made(asked, Order(0, (), 2))
-    monkeypatch.setattr(workshop, "FIRST", 1000)
-    _, (at_once,), _ = made(asked, Order(0, (), 2))
-    order = Order(1, tuple((p, p % 2) for p in range(12)), 2)
-    one, other = (refreshed(s, order) for s in (several[-1], at_once))
-    by_one, by_other = (s.belief(s.labels, 2).mean(list(range(12, 40))) for s in (one, other))
+    _, several, _ = made(asked, TrainingRequest(0, (), 2))
+    monkeypatch.setattr(builder_module, "FIRST_ITEMS", 1000)
+    _, (at_once,), _ = made(asked, TrainingRequest(0, (), 2))
+    order = TrainingRequest(1, tuple((p, p % 2) for p in range(12)), 2)
+    one, other = (refresh_snapshot(s, order) for s in (several[-1], at_once))
+    by_one, by_other = (
+        s.build_posterior(s.labels, 2).mean(list(range(12, 40))) for s in (one, other)
+    )
     assert torch.allclose(by_one, by_other, atol=1e-6)
     assert one.weights == other.weights
 
@@ -108,24 +114,24 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
     (folder / "11.png").write_bytes((folder / "12.png").read_bytes()[:200])
     asked = campaign(folder, tmp_path)
     if not embedding:  # pixels as they are
-        asked = parse(
+        asked = parse_campaign(
             {
                 "data": {"name": str(folder), "checked": False, "embedding": "raw"},
                 "model": {"name": "exact"},
             }
         )
-    shop, several, _ = made(asked, Order(0, (), 2))
+    shop, several, _ = made(asked, TrainingRequest(0, (), 2))
     assert sorted(shop.unreadable) == [3, 11]
     assert sorted(several[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
     assert several[-1].facts["unreadable"] == shop.unreadable
-    trained = parse(
+    trained = parse_campaign(
         {
             "data": {"name": str(folder), "checked": False},
             "model": {"name": "mlp"},
             "training": {"steps": 3},
         }
     )
-    _, (snap,), _ = made(trained, Order(1, ((19, 1), (12, 0)), 2))
+    _, (snap,), _ = made(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2))
     assert snap.labels == {19: 1, 12: 0}
     assert (
         set(snap.facts["map"]["points"])
@@ -138,10 +144,10 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
 def test_a_folder_that_has_grown_keeps_its_order(tmp_path):
     folder = photos(tmp_path / "set", 6)
     asked = campaign(folder, tmp_path)
-    data, answers = page_data(asked, ["05.png", "gone.png", "01.png"])
+    data, answers = load_page_data(asked, ["05.png", "gone.png", "01.png"])
     assert data.ids == ("05.png", "gone.png", "01.png", "00.png", "02.png", "03.png", "04.png")
     assert answers is None
-    plain, _ = load_from(asked.data, 0)
+    plain, _ = load_source(asked.data, 0)
     here, there = (
         data.images.batch(torch.tensor([0, 2, 6]), 8),
         plain.images.batch(torch.tensor([5, 1, 4]), 8),
@@ -151,13 +157,14 @@ def test_a_folder_that_has_grown_keeps_its_order(tmp_path):
 
 
 def test_a_pool_beyond_what_is_in_play(tmp_path, monkeypatch):
-    monkeypatch.setattr(workshop, "IN_PLAY", 300)
+    monkeypatch.setattr(builder_module, "MAX_ACTIVE_ITEMS", 300)
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     np.savez(tmp_path / "set.npz", x=rows)
     (tmp_path / "own.py").write_text("def twice(rows):\n    return 2 * rows\n")
     data = {"name": str(tmp_path / "set.npz"), "embedding": f"{tmp_path / 'own.py'}:twice"}
     _, several, _ = made(
-        parse({"data": data, "model": {"name": "exact"}}), Order(0, ((999, 0), (998, 1)), 2)
+        parse_campaign({"data": data, "model": {"name": "exact"}}),
+        TrainingRequest(0, ((999, 0), (998, 1)), 2),
     )
     assert [len(s.points) for s in several] == [258, 301]
     assert {998, 999} < set(several[0].points.tolist())

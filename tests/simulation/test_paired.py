@@ -9,7 +9,7 @@ from scipy import stats
 
 from labelahead.data import from_arrays
 from labelahead.errors import InputError
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.simulation.paired import (
     SeedPair,
     is_paired_folder,
@@ -18,7 +18,7 @@ from labelahead.simulation.paired import (
     run_paired,
     summarise_ratio,
 )
-from labelahead.simulation.run import rounds_of, run
+from labelahead.simulation.run import iterate_rounds, run
 from tests.support.campaigns import blobs
 
 PLAN = {
@@ -77,7 +77,9 @@ def test_pairs_are_the_campaigns_run_one_by_one(tmp_path):
         )
         other = PLAN | {"seed": pair.seed, "asking": {**PLAN["asking"], "strategy": "random"}}
         theirs = list(
-            rounds_of(parse(other | {"budget": {**PLAN["budget"], "labels": 48}}), data=items())
+            iterate_rounds(
+                parse_campaign(other | {"budget": {**PLAN["budget"], "labels": 48}}), data=items()
+            )
         )
         assert pair.baseline == labels_to_reach(theirs, pair.accuracy)
 

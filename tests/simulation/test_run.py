@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from labelahead.acquisition.probability import probabilities
+from labelahead.build_simulation.run import resume, run
 from labelahead.data import Answers, from_arrays
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.learner.config import Budget, Campaign, Network, parse
+from labelahead.learner.config import Budget, Campaign, Network, parse_campaign
 from labelahead.simulation.comparison.plan import (
     Comparison,
-    arms,
-    comparison_text,
-    joined,
+    format_comparison,
+    merge_comparisons,
+    parse_contenders,
     read_comparison,
 )
 from labelahead.simulation.final_model import run_model
-from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
@@ -71,8 +71,10 @@ def test_where_the_rounds_begin(start):
 
 def test_runs_of_before_go_on_as_they_began(tmp_path):
     """They say `cold`; a comparison of before says nothing, and means it."""
-    comparison = Comparison(replace(SMALL, asking=QueryConfig("random")), arms("random"), (0,))
-    text = comparison_text(comparison)
+    comparison = Comparison(
+        replace(SMALL, asking=QueryConfig("random")), parse_contenders("random"), (0,)
+    )
+    text = format_comparison(comparison)
     assert 'start = "same"' in text
     (tmp_path / "compare.toml").write_text(text)
     assert read_comparison(tmp_path) == comparison
@@ -113,11 +115,11 @@ def test_a_folder_remembers_everything(tmp_path):
     plain = run(SMALL, data=data())
     assert outcome(result) == outcome(plain)
     with Store.open(tmp_path / "a") as store:
-        labels = store.labels()
+        labels = store.read_labels()
         assert [e.position for e in labels] == result.pool.labelled.tolist()
         assert [e.round for e in labels] == [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4
-        assert [replace(r, seconds={}) for r in store.rounds()] == outcome(result)[0]
-        last = store.weights(3)
+        assert [replace(r, seconds={}) for r in store.read_rounds()] == outcome(result)[0]
+        last = store.load_weights(3)
     assert all(torch.equal(last[k], v) for k, v in result.model.state_dict().items())
     settled = parse_folder(tmp_path / "a")
     assert settled.training["steps"] == 60
@@ -128,7 +130,7 @@ def test_a_folder_remembers_everything(tmp_path):
 def parse_folder(folder):
     import tomllib
 
-    return parse(tomllib.loads((folder / "config.toml").read_text()))
+    return parse_campaign(tomllib.loads((folder / "config.toml").read_text()))
 
 
 @pytest.mark.parametrize("keep", range(0, 17, 2))
@@ -155,12 +157,12 @@ def test_resumed_from_any_label_on(tmp_path, keep, mode):
 
 
 def weights_after(campaign, number):
-    from labelahead.learner.preparation import prepare
-    from labelahead.simulation.loop import rounds
-    from labelahead.simulation.run import simulation
+    from labelahead.build_simulation.run import build_simulation
+    from labelahead.learner.preparation import prepare_campaign
+    from labelahead.simulation.loop import run_rounds
 
-    ready, states = prepare(campaign, data()), []
-    for entry in rounds(simulation(ready), keep=states.append):
+    ready, states = prepare_campaign(campaign, data()), []
+    for entry in run_rounds(build_simulation(ready), keep=states.append):
         if entry.number == number:
             return states[-1].model.state_dict()
     raise AssertionError
@@ -246,7 +248,7 @@ def test_an_absent_class_leaves_the_others_in_their_random_order():
 
 def test_absent_classes_are_checked(tmp_path):
     with pytest.raises(InputError, match="absent is -1"):
-        parse({"budget": {"absent": -1}})
+        parse_campaign({"budget": {"absent": -1}})
     for absent, initial, message in (
         (3, 5, "absent is 3, but there are 3 classes; expected fewer"),
         (2, 21, r"initial is 21, but without the last 2 classes \(absent\) the pool has 20"),
@@ -374,17 +376,17 @@ def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):
 
 def test_a_comparison_keeps_what_is_absent(tmp_path):
     absent, plain = (
-        Comparison(replace(SMALL, budget=Budget(absent=n)), arms("random,flip"), (0, 1))
+        Comparison(replace(SMALL, budget=Budget(absent=n)), parse_contenders("random,flip"), (0, 1))
         for n in (1, 0)
     )
-    (tmp_path / "compare.toml").write_text(comparison_text(absent))
+    (tmp_path / "compare.toml").write_text(format_comparison(absent))
     assert read_comparison(tmp_path) == absent
-    assert absent.of(absent.arms[1], 1).budget.absent == 1
+    assert absent.campaign_for(absent.contenders[1], 1).budget.absent == 1
     with pytest.raises(InputError, match=r"budget\.absent was 1 and is 0 now"):
-        joined(absent, plain, tmp_path)
+        merge_comparisons(absent, plain, tmp_path)
     # One from before there was such a key can be gone on with.
-    (tmp_path / "compare.toml").write_text(comparison_text(plain).replace("absent = 0\n", ""))
-    assert joined(read_comparison(tmp_path), plain, tmp_path) == plain
+    (tmp_path / "compare.toml").write_text(format_comparison(plain).replace("absent = 0\n", ""))
+    assert merge_comparisons(read_comparison(tmp_path), plain, tmp_path) == plain
 
 
 def test_tensorboard_gets_the_curve(tmp_path):
@@ -408,10 +410,10 @@ def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
 
     def spy(*given):
         handed.extend(given)
-        return member.pick(*given)
+        return member.select_batch(*given)
 
     room = sys.modules["labelahead.strategies.query"]
-    monkeypatch.setattr(room, "find", lambda name: replace(member, pick=spy))
+    monkeypatch.setattr(room, "find_strategy", lambda name: replace(member, select_batch=spy))
     mode = "greedy" if member.look_ahead else None
     budget = Budget(initial=5, labels=9, retrain_every=4)
     given = data()

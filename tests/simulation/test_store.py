@@ -38,13 +38,13 @@ def made(folder, config="seed = 1\n"):
 
 def test_what_goes_in_comes_out(tmp_path):
     with Store.open(made(tmp_path / "a")) as store:
-        assert store.config() == "seed = 1\n"
-        assert [(e.position, e.label, e.round, e.by) for e in store.labels()] == [
+        assert store.read_config() == "seed = 1\n"
+        assert [(e.position, e.label, e.round, e.by) for e in store.read_labels()] == [
             (7, 2, 0, "oracle"),
             (3, 0, 0, "ann"),
         ]
-        assert store.labels()[0].time.endswith("+00:00")
-        assert store.rounds() == [ROUND]
+        assert store.read_labels()[0].time.endswith("+00:00")
+        assert store.read_rounds() == [ROUND]
 
 
 def test_rounds_from_before_there_was_a_drift_are_read(tmp_path):
@@ -53,9 +53,9 @@ def test_rounds_from_before_there_was_a_drift_are_read(tmp_path):
     assert row.pop("drift") is None
     (folder / "rounds.jsonl").write_text(json.dumps(row) + "\n")
     with Store.open(folder) as store:
-        assert store.rounds() == [ROUND]
+        assert store.read_rounds() == [ROUND]
         store.add_round(replace(ROUND, number=1, drift=0.38))
-        assert [r.drift for r in store.rounds()] == [None, 0.38]
+        assert [r.drift for r in store.read_rounds()] == [None, 0.38]
 
 
 @settings(max_examples=40, deadline=None)
@@ -67,10 +67,10 @@ def test_a_line_cut_short_was_never_accepted(tmp_path_factory, cut):
     path.write_bytes(whole[:-cut] if cut < len(whole) else b"")
     kept = (whole[:-cut] if cut < len(whole) else b"").count(b"\n")
     with Store.open(folder) as store:
-        assert len(store.labels()) == kept
+        assert len(store.read_labels()) == kept
         store.add_label(9, 1, 1)
-        assert len(store.labels()) == kept + 1
-        assert store.labels()[-1].position == 9
+        assert len(store.read_labels()) == kept + 1
+        assert store.read_labels()[-1].position == 9
     assert path.read_bytes().endswith(b"\n")
 
 
@@ -80,10 +80,10 @@ def test_a_damaged_line_is_named(tmp_path):
     lines = path.read_text().splitlines()
     path.write_text("\n".join(["{broken", *lines]) + "\n")
     with Store.open(folder) as store, pytest.raises(InputError, match="line 1 is damaged"):
-        store.labels()
+        store.read_labels()
     path.write_text(json.dumps({"position": 1}) + "\n")
     with Store.open(folder) as store, pytest.raises(InputError, match="line 1 is incomplete"):
-        store.labels()
+        store.read_labels()
 
 
 def test_a_folder_is_not_overwritten(tmp_path):
@@ -122,10 +122,10 @@ def test_weights_of_the_last_rounds_stay(tmp_path):
     with Store.create(tmp_path / "a", "") as store:
         for i in range(4):
             store.save_weights(i, {"w": torch.full((2,), float(i))})
-        assert store.weights(3)["w"].tolist() == [3.0, 3.0]
-        assert store.weights(2)["w"].tolist() == [2.0, 2.0]
+        assert store.load_weights(3)["w"].tolist() == [3.0, 3.0]
+        assert store.load_weights(2)["w"].tolist() == [2.0, 2.0]
         with pytest.raises(InputError, match="missing"):
-            store.weights(0)
+            store.load_weights(0)
         assert not (tmp_path / "a" / "weights" / "partial").exists()
 
 
@@ -142,7 +142,7 @@ def test_what_a_full_disk_refuses_does_not_turn_up_later(tmp_path, monkeypatch):
             store.add_label(2, 0, 0)
         monkeypatch.setattr(os, "fsync", real)
         store.add_label(3, 0, 0)
-        assert [e.position for e in store.labels()] == [1, 3]
+        assert [e.position for e in store.read_labels()] == [1, 3]
 
 
 def test_damaged_weights_are_named(tmp_path):
@@ -151,7 +151,7 @@ def test_damaged_weights_are_named(tmp_path):
         path = next((tmp_path / "a" / "weights").glob("*.pt"))
         path.write_bytes(path.read_bytes()[:20])
         with pytest.raises(InputError, match="damaged"):
-            store.weights(0)
+            store.load_weights(0)
 
 
 def test_not_a_number_is_refused(tmp_path):

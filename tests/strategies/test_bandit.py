@@ -14,19 +14,19 @@ from labelahead.errors import InputError
 from labelahead.learner.config import Budget, Campaign, Network
 from labelahead.learner.learner import Learner
 from labelahead.models.training import Training, predict
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 from labelahead.strategies.bandit import (
     DELTA,
     EXPERTS,
-    Past,
-    advice,
-    chances,
-    credits,
-    horizon,
-    updated,
+    BanditState,
+    bandit_horizon,
+    expert_credits,
+    expert_probabilities,
+    selection_probabilities,
+    update_weights,
 )
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
@@ -80,15 +80,15 @@ def test_weights_follow_the_pseudo_code(q):
     m, K, rng = 8, 3, torch.Generator().manual_seed(q)
     naive, weights = Naive(K), torch.full((K,), 1 / K, dtype=torch.float64)
     for number in range(1, 12):
-        T = horizon(number)
-        p = chances(weights, number)
+        T = bandit_horizon(number)
+        p = expert_probabilities(weights, number)
         assert p.tolist() == pytest.approx(naive.draw(T), abs=1e-14)
         batches = [torch.randperm(m, generator=rng)[:q] for _ in range(K)]
         k = int(torch.multinomial(p, 1, generator=rng))
         reward = float(torch.rand(1, generator=rng))
         fixed = [*batches[:2], None]
-        credit = credits(advice(fixed, m, q), p, batches[k])
-        weights = updated(weights, p, credit, reward, number)
+        credit = expert_credits(selection_probabilities(fixed, m, q), p, batches[k])
+        weights = update_weights(weights, p, credit, reward, number)
         lists = [b if b is None else b.tolist() for b in fixed]
         naive.feed(T, lists, m, q, batches[k].tolist(), reward)
         assert weights.tolist() == pytest.approx([w / sum(naive.w) for w in naive.w], abs=1e-13)
@@ -96,12 +96,12 @@ def test_weights_follow_the_pseudo_code(q):
 
 @pytest.mark.parametrize("number", [1, 2, 4, 5, 8, 9, 100])
 def test_chances_sum_to_one_and_none_vanishes(number):
-    T = horizon(number)
+    T = bandit_horizon(number)
     assert max(4, number) <= T
     assert T == 4 or 2 * number > T
     least = math.sqrt(math.log(3) / (3 * T))
     assert least <= 1 / 3
-    p = chances(vector(1.0, 1e-12, 0.0), number)
+    p = expert_probabilities(vector(1.0, 1e-12, 0.0), number)
     assert float(p.sum()) == pytest.approx(1, abs=1e-15)
     assert p.tolist() == pytest.approx([1 - 2 * least, least, least], abs=1e-10)
 
@@ -124,7 +124,7 @@ def test_importance_weights_are_unbiased(batches):
     m, q = 7, 2
     given = [*map(torch.tensor, batches), None]
     p = vector(0.5, 0.2, 0.3)
-    psi = advice(given, m, q)
+    psi = selection_probabilities(given, m, q)
     chance = p @ psi
     right = vector(1, 0, 0, 1, 1, 0, 1)
     total, accuracy, counted = 0.0, 0.0, 0.0
@@ -135,7 +135,7 @@ def test_importance_weights_are_unbiased(batches):
         accuracy += probability * float((counts * right[taken]).sum())
         counted += probability * float(counts.sum())
         asked[taken] += probability
-        earned = credits(psi, p, taken)
+        earned = expert_credits(psi, p, taken)
         assert bool((earned <= 1 / p + 1e-12).all())
         credit += probability * earned
     assert total == pytest.approx(1)
@@ -149,7 +149,7 @@ def test_importance_weights_are_unbiased(batches):
 def test_without_random_only_the_union_is_judged():
     m, q = 7, 2
     given, p = [torch.tensor([0, 1]), torch.tensor([1, 5])], vector(0.7, 0.3)
-    chance = p @ advice(given, m, q)
+    chance = p @ selection_probabilities(given, m, q)
     right = vector(1, 0, 0, 1, 1, 1, 1)
     found = sum(
         probability * float((right[taken] / chance[taken]).sum())
@@ -164,11 +164,11 @@ def weights_of(best):
     weights = torch.full((3,), 1 / 3, dtype=torch.float64)
     found = []
     for number in range(1, 401):
-        p = chances(weights, number)
+        p = expert_probabilities(weights, number)
         k = int(torch.multinomial(p, 1, generator=rng))
         batches = [torch.randperm(m, generator=rng)[:q] for _ in range(3)]
-        credit = credits(advice([*batches[:2], None], m, q), p, batches[k])
-        weights = updated(weights, p, credit, 0.9 if k == best else 0.2, number)
+        credit = expert_credits(selection_probabilities([*batches[:2], None], m, q), p, batches[k])
+        weights = update_weights(weights, p, credit, 0.9 if k == best else 0.2, number)
         found += [weights] if number in (100, 400) else []
     return found
 
@@ -196,16 +196,22 @@ def asked(memory=None, seed=0, count=6, labels=None, n=4, **more):
 def test_a_query_says_how_likely_each_item_was():
     """Q by hand from the batches of the experts themselves, whichever expert was drawn."""
     x, y = blobs(30)
-    now = QueryContext.of(own(), x, labelled_pool(y, 6), QueryConfig("albl"), 4)
+    now = QueryContext.from_pool(own(), x, labelled_pool(y, 6), QueryConfig("albl"), 4)
     sets = [
-        set(find(name).pick(now, 4, stream(0), "top", None).positions.tolist())
+        set(
+            find_strategy(name)
+            .select_batch(now, 4, make_generator(0), "top", None)
+            .positions.tolist()
+        )
         for name in EXPERTS[:2]
     ]
     drawn, times = set(), torch.zeros(30, dtype=torch.float64)
     rounds = 300
     for seed in range(rounds):
-        picks = find("albl").pick(now, 4, stream(seed, "pick"), "top", None)
-        past = Past.of(picks.memory)
+        picks = find_strategy("albl").select_batch(
+            now, 4, make_generator(seed, "pick"), "top", None
+        )
+        past = BanditState.of(picks.memory)
         assert past.chances == pytest.approx([1 / 3] * 3)
         for position, count in zip(picks.positions.tolist(), past.counts, strict=True):
             chance = (sum(position in s for s in sets) + 4 / 24) / 3
@@ -229,9 +235,9 @@ def test_the_reward_is_the_weighted_accuracy_of_the_new_network(right):
         for i, (p, g) in enumerate(zip(first.positions, guess, strict=True))
     }
     second = asked(first.memory, seed=3, labels=answers)
-    past, now = Past.of(first.memory), Past.of(second.memory)
+    past, now = BanditState.of(first.memory), BanditState.of(second.memory)
     reward = sum(past.counts[:right]) / sum(past.counts)
-    expected = updated(
+    expected = update_weights(
         vector(*past.weights), vector(*past.chances), vector(*past.credits), reward, 1
     )
     assert now.weights == pytest.approx(expected.tolist(), abs=1e-14)
@@ -250,7 +256,7 @@ def test_a_round_without_an_answer_does_not_count():
     assert second.memory["weights"] != first.memory["weights"]
     assert asked(second.memory, labels=answers).memory == second.memory
     some = {int(first.positions[0]): 0}
-    later = Past.of(asked(first.memory, labels=some).memory)
+    later = BanditState.of(asked(first.memory, labels=some).memory)
     assert later.round == 2
     assert later.positions[0] == int(first.positions[0])
     assert len(later.positions) == 1 + 4
@@ -327,7 +333,7 @@ def test_a_folder_without_memory_is_read(tmp_path, campaign):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({k: r[k] for k in r if k != "memory"}) + "\n" for r in rows))
     with Store.open(tmp_path / "a") as store:
-        assert [r.memory for r in store.rounds()] == [None, None]
+        assert [r.memory for r in store.read_rounds()] == [None, None]
     again = resume(tmp_path / "a", data=data())
     assert [r.memory["round"] for r in again.rounds[2:-1]] == [1, 2, 3]  # begun anew
     assert again.curve[:3] == whole.curve[:3]

@@ -10,15 +10,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from labelahead.errors import InputError
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
 from labelahead.ntk import infinite_kernel
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
-from labelahead.strategies.baselines import matching_kernel, one_step
+from labelahead.strategies.baselines import matching_infinite_kernel, one_step
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
-from labelahead.strategies.retraining import alike, brief, one_by_one, retrained, together
+from labelahead.strategies.retraining import (
+    can_stack,
+    retrain_candidates,
+    retrain_sequentially,
+    retrain_stacked,
+    shorten_training,
+)
 from tests.support.campaigns import CLASSES, blobs, labelled_pool
 
 LABELLED, ITEMS = 9, 40
@@ -36,19 +42,19 @@ def seen(model: nn.Module, how: Training = PLAIN, **more) -> QueryContext:
     x, y = blobs(ITEMS)
     asking = QueryConfig(**{"strategy": "naive", "evaluation": 12} | more)
     pool = labelled_pool(y, LABELLED)
-    found = QueryContext.of(model.eval(), x.double(), pool, asking, loss=how.loss, seed=1)
+    found = QueryContext.from_pool(model.eval(), x.double(), pool, asking, loss=how.loss, seed=1)
     found.training = how
     return found
 
 
 def picked(s: QueryContext, name: str, q: int = 5, mode: str = "top"):
     rng = torch.Generator().manual_seed(2)
-    return STRATEGIES[name].pick(s, q, rng, mode, None)
+    return STRATEGIES[name].select_batch(s, q, rng, mode, None)
 
 
 def mlp(loss: str = "squared", **more) -> nn.Module:
     how = Training(loss=loss, steps=40)
-    return trained(build("mlp", (1, 8, 8), CLASSES, width=12, seed=3, **more), how)
+    return trained(build_model("mlp", (1, 8, 8), CLASSES, width=12, seed=3, **more), how)
 
 
 def real_steps(s: QueryContext, rate: float) -> torch.Tensor:
@@ -98,7 +104,7 @@ def test_one_step_of_a_linear_model_is_exact_at_any_rate():
 
 def test_one_step_of_a_sketch_is_that_of_its_kernel():
     s = seen(mlp(), sketch=64)
-    psi = s.tangent["features"].double()
+    psi = s.kernel_arguments["features"].double()
     theta = psi[LABELLED : LABELLED + 12] @ psi[LABELLED:].T
     out = predict(s.model, s.inputs[s.candidates])
     residual = F.one_hot(out.argmax(1), CLASSES) - out
@@ -179,9 +185,9 @@ def test_training_together_is_training_one_by_one(recipe):
     s = seen(mlp(how.loss), how)
     at, there = s.candidates[:5], s.candidates[:7]
     labels = torch.tensor([0, 1, 2, 1, 0])
-    assert alike(s.model)
-    single = torch.cat(list(one_by_one(s, at, labels, there, how, 11)))
-    both = together(s, at, labels, there, how, 11)
+    assert can_stack(s.model)
+    single = torch.cat(list(retrain_sequentially(s, at, labels, there, how, 11)))
+    both = retrain_stacked(s, at, labels, there, how, 11)
     assert (both - single).abs().max() < 1e-9
     assert (both[0] - both[1]).abs().max() > 1e-4  # the item matters
 
@@ -189,7 +195,9 @@ def test_training_together_is_training_one_by_one(recipe):
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_naive_scores_are_those_of_real_retraining(network):
     how = Training(steps=5, batch=8)
-    model = mlp() if network == "mlp" else trained(build("cnn", (1, 8, 8), CLASSES, width=2), how)
+    model = (
+        mlp() if network == "mlp" else trained(build_model("cnn", (1, 8, 8), CLASSES, width=2), how)
+    )
     s = seen(model, how, retrainings=4)
     found = picked(s, "naive", 3)
     x = s.inputs
@@ -211,31 +219,31 @@ def test_naive_scores_are_those_of_real_retraining(network):
 
 
 def test_fifteen_epochs_but_no_more_than_a_training():
-    assert brief(Training(steps=1000, batch=32), 101).steps == 15 * 4
-    assert brief(Training(steps=20, stop_accuracy=0.9), 101) == Training(steps=20)
-    assert brief(Training(epochs=30), 101) == Training(steps=15 * 4)
-    assert brief(Training(epochs=2), 101) == Training(steps=2 * 4)
+    assert shorten_training(Training(steps=1000, batch=32), 101).steps == 15 * 4
+    assert shorten_training(Training(steps=20, stop_accuracy=0.9), 101) == Training(steps=20)
+    assert shorten_training(Training(epochs=30), 101) == Training(steps=15 * 4)
+    assert shorten_training(Training(epochs=2), 101) == Training(steps=2 * 4)
 
 
 def test_networks_that_cannot_be_stacked():
-    assert alike(build("fcn", (1, 8, 8), 3, width=8))
-    assert not alike(build("mlp", (1, 8, 8), 3, width=8, dropout=0.5))
-    assert not alike(build("cnn", (1, 8, 8), 3, width=2))
+    assert can_stack(build_model("fcn", (1, 8, 8), 3, width=8))
+    assert not can_stack(build_model("mlp", (1, 8, 8), 3, width=8, dropout=0.5))
+    assert not can_stack(build_model("cnn", (1, 8, 8), 3, width=2))
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     tied[2].weight = tied[0].weight
-    assert not alike(tied)
+    assert not can_stack(tied)
     frozen = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
     frozen[0].requires_grad_(False)
-    assert not alike(frozen)
+    assert not can_stack(frozen)
 
 
 def test_a_retraining_that_diverges_begins_again_slower():
     how = Training(optimiser="sgd", rate=50.0, steps=12, batch=4)
     s = seen(mlp(), how)
     at, there, labels = s.candidates[:3], s.candidates[:7], torch.tensor([0, 1, 2])
-    assert together(s, at, labels, there, how, 0).abs().max() > 1e3
-    found = torch.cat(list(retrained(s, at, labels, there, how, 0)))
-    expected = torch.cat(list(one_by_one(s, at, labels, there, how, 0)))
+    assert retrain_stacked(s, at, labels, there, how, 0).abs().max() > 1e3
+    found = torch.cat(list(retrain_candidates(s, at, labels, there, how, 0)))
+    expected = torch.cat(list(retrain_sequentially(s, at, labels, there, how, 0)))
     assert expected.abs().max() < 10
     assert torch.equal(found, expected)
 
@@ -246,7 +254,7 @@ def test_naive_says_how_long_it_will_take_and_keeps_to_its_limit(caplog):
     with caplog.at_level(logging.INFO, "labelahead"):
         for n, expected in ((2, 3), (6, 6)):
             caplog.clear()
-            net = build("mlp", (1, 8, 8), CLASSES, width=8)
+            net = build_model("mlp", (1, 8, 8), CLASSES, width=8)
             found = propose(net, x, labelled_pool(y, 6), n, how, training=Training(steps=2))
             assert f"naive look-ahead: {expected} retrainings of about" in caplog.text
             assert "minutes" in caplog.text
@@ -259,10 +267,15 @@ def test_the_limit_is_one_like_the_network():
     rng = torch.Generator().manual_seed(1)
     x = torch.randn(5, 1, 8, 8, generator=rng, dtype=torch.float64)
     small = F.adaptive_avg_pool2d(x, 7)
-    dense, wide = build("mlp", (1, 8, 8), 3, width=4), build("wrn1", (1, 8, 8), 3, width=4)
-    plain = build("convnet", (1, 8, 8), 3, width=4)
-    assert torch.equal(matching_kernel(dense, x), infinite_kernel(x, depth=3))
-    assert torch.equal(matching_kernel(None, x), infinite_kernel(x, depth=3))
-    assert torch.equal(matching_kernel(plain, x), infinite_kernel(small, network="conv", depth=3))
+    dense, wide = (
+        build_model("mlp", (1, 8, 8), 3, width=4),
+        build_model("wrn1", (1, 8, 8), 3, width=4),
+    )
+    plain = build_model("convnet", (1, 8, 8), 3, width=4)
+    assert torch.equal(matching_infinite_kernel(dense, x), infinite_kernel(x, depth=3))
+    assert torch.equal(matching_infinite_kernel(None, x), infinite_kernel(x, depth=3))
+    assert torch.equal(
+        matching_infinite_kernel(plain, x), infinite_kernel(small, network="conv", depth=3)
+    )
     block = infinite_kernel(small[:2], small, network="conv", depth=3, skips=(2,))
-    assert torch.equal(matching_kernel(wide, x[:2], x), block)
+    assert torch.equal(matching_infinite_kernel(wide, x[:2], x), block)

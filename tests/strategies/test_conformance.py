@@ -11,7 +11,7 @@ from torch import nn
 from labelahead.data import Answers, from_arrays
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
-from labelahead.models import MODELS, build
+from labelahead.models import MODELS, build_model
 from labelahead.models.training import Training
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
@@ -41,7 +41,7 @@ EVERY = [(s.name, mode) for s in STRATEGIES.values() for mode in s.modes]
 def network(name: str) -> nn.Module:
     if name == "own":
         return own()
-    return build(name, SHAPES.get(name, (1, 8, 8)), CLASSES, width=WIDTHS.get(name)).eval()
+    return build_model(name, SHAPES.get(name, (1, 8, 8)), CLASSES, width=WIDTHS.get(name)).eval()
 
 
 def propose(net, inputs, pool, n, how, **more):
@@ -89,8 +89,8 @@ def test_with_every_network(strategy, model):
     x, y = blobs(18 if model in SHAPES else 24, SHAPES.get(model, (1, 8, 8)))
     pool = labelled_pool(y, 6, test=[22, 23] if len(y) > 22 else [])
     before, inputs = snapshot(net), x.clone()
-    found = propose(net, x, pool, 4, asking(strategy), seed=1, ask=answering(y))
-    again = propose(net, x, pool, 4, asking(strategy), seed=1, ask=answering(y))
+    found = propose(net, x, pool, 4, asking(strategy), seed=1, oracle=answering(y))
+    again = propose(net, x, pool, 4, asking(strategy), seed=1, oracle=answering(y))
     picked = found.positions.tolist()
     assert len(set(picked)) == 4
     assert set(picked) <= set(pool.unlabelled.tolist())
@@ -113,11 +113,11 @@ def test_few_candidates(strategy, mode, left):
     x, y = blobs(20)
     pool = labelled_pool(y, 20 - left)
     for n in range(left + 1):
-        found = propose(net, x, pool, n, asking(strategy, mode), ask=answering(y))
+        found = propose(net, x, pool, n, asking(strategy, mode), oracle=answering(y))
         assert set(found.positions.tolist()) <= set(range(20 - left, 20))
         assert len(found.positions) == n
     with pytest.raises(InputError, match="unlabelled"):
-        propose(net, x, pool, left + 1, asking(strategy, mode), ask=answering(y))
+        propose(net, x, pool, left + 1, asking(strategy, mode), oracle=answering(y))
 
 
 @pytest.mark.parametrize(("strategy", "mode"), EVERY)
@@ -125,7 +125,7 @@ def test_all_but_one_and_none_labelled(strategy, mode):
     net = network("mlp")
     x, y = blobs(20)
     pool = labelled_pool(y, 0)
-    found = propose(net, x, pool, 20, asking(strategy, mode), ask=answering(y))
+    found = propose(net, x, pool, 20, asking(strategy, mode), oracle=answering(y))
     assert sorted(found.positions.tolist()) == list(range(20))
 
 
@@ -143,17 +143,17 @@ def test_awkward_pools(strategy, mode, case):
     if case == "class unseen":
         y = y % 2
     pool = labelled_pool(y, 6)
-    found = propose(net, x, pool, 8, asking(strategy, mode), ask=answering(y))
+    found = propose(net, x, pool, 8, asking(strategy, mode), oracle=answering(y))
     assert len(set(found.positions.tolist())) == 8
     assert torch.isfinite(found.scores).all()
 
 
 @pytest.mark.parametrize(("strategy", "mode"), EVERY)
 def test_more_classes_than_labels(strategy, mode):
-    net = build("mlp", (1, 8, 8), 30, width=16).eval()
+    net = build_model("mlp", (1, 8, 8), 30, width=16).eval()
     x, y = blobs(24)
     pool = labelled_pool(y, 3)
-    found = propose(net, x, pool, 5, asking(strategy, mode), ask=answering(y))
+    found = propose(net, x, pool, 5, asking(strategy, mode), oracle=answering(y))
     assert len(set(found.positions.tolist())) == 5
 
 
@@ -181,7 +181,7 @@ def test_the_seed_decides(strategy):
     x, y = blobs(60)
     how = asking(strategy, candidates=12)
     pool = labelled_pool(y, 6)
-    found = [propose(net, x, pool, 4, how, seed=s, ask=answering(y)) for s in range(6)]
+    found = [propose(net, x, pool, 4, how, seed=s, oracle=answering(y)) for s in range(6)]
     seen = {tuple(f.positions.tolist()) for f in found}
     assert len(seen) > 1
 
@@ -191,7 +191,7 @@ def test_works_on_a_network_in_train_mode_and_leaves_it_there(strategy):
     net = network("cnn").train()
     x, y = blobs(24)
     before = snapshot(net)
-    propose(net, x, labelled_pool(y, 6), 3, asking(strategy), ask=answering(y))
+    propose(net, x, labelled_pool(y, 6), 3, asking(strategy), oracle=answering(y))
     assert same(before, snapshot(net))
     assert net.training
 
@@ -207,11 +207,11 @@ def test_labels_of_the_pool_are_out_of_reach(strategy, mode, monkeypatch):
 
     def spy(*given):
         handed.extend(given)
-        return member.pick(*given)
+        return member.select_batch(*given)
 
     room = sys.modules["labelahead.strategies.query"]
-    monkeypatch.setattr(room, "find", lambda name: replace(member, pick=spy))
-    propose(network("mlp"), x, pool, 3, asking(strategy, mode), ask=lambda p: secret(p))
+    monkeypatch.setattr(room, "find_strategy", lambda name: replace(member, select_batch=spy))
+    propose(network("mlp"), x, pool, 3, asking(strategy, mode), oracle=lambda p: secret(p))
     assert handed
     rest = y[6:].tolist()
     for found in reachable(handed):
@@ -230,6 +230,8 @@ def test_modes_are_checked():
 
 def test_a_situation_keeps_candidates_and_labels_apart():
     x, y = blobs(24)
-    now = QueryContext.of(network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1)
+    now = QueryContext.from_pool(
+        network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1
+    )
     assert sorted(now.points.tolist()) == list(range(23))
     assert torch.equal(now.labels, y[:6])

@@ -16,9 +16,9 @@ from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
 from labelahead.learner.config import Budget, Network
 from labelahead.learner.sklearn import Classifier
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.models.training import AuxiliaryObjective, Training, train
-from labelahead.models.training.fit import batches, make_optimiser, rates
+from labelahead.models.training.fit import iter_batches, iter_learning_rates, make_optimiser
 from labelahead.simulation.run import Campaign, run
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.loss_prediction import JOINT_SHARE, LossModule, ranking_loss
@@ -33,7 +33,7 @@ def test_ranking_loss_by_hand():
 
 
 def dense(seed=0):
-    return build("fcn", (6,), 3, width=8, seed=seed).double()
+    return build_model("fcn", (6,), 3, width=8, seed=seed).double()
 
 
 def plain_joint_training(model, module, x, y, how, seed):
@@ -42,8 +42,8 @@ def plain_joint_training(model, module, x, y, how, seed):
     parameters = [*model.parameters(), *module.parameters()]
     optimiser = make_optimiser(parameters, how, how.rate)
     targets = F.one_hot(y, 3).double()
-    order = batches(len(x), how.batch, how.steps, seed, pairs=False)
-    for step, (at, rate) in enumerate(zip(order, rates(how, how.rate), strict=True)):
+    order = iter_batches(len(x), how.batch, how.steps, seed, pairs=False)
+    for step, (at, rate) in enumerate(zip(order, iter_learning_rates(how, how.rate), strict=True)):
         rows = torch.arange(len(x)) if at is None else at
         optimiser.param_groups[0]["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
@@ -99,7 +99,7 @@ def test_the_module_shapes_the_network_early_and_not_late():
         (JOINT_SHARE, False),
         (0.99, False),
     ):
-        with module.observe(model):
+        with module.record_features(model):
             model(x.double())
             module(losses, progress).backward()
         assert (
@@ -151,7 +151,7 @@ def noisy_half(n=240):
 def test_ll4al_finds_where_the_loss_is_large():
     x, y, noisy = noisy_half()
     learner = la.Learner(
-        build("mlp", (6,), 2, width=32),
+        build_model("mlp", (6,), 2, width=32),
         x,
         "ll4al",
         training=Training(steps=300, batch=64, rate=5e-3),
@@ -199,7 +199,7 @@ def test_a_saved_learner_asks_with_the_same_module(tmp_path):
 
 def test_the_estimator_trains_the_module_in_fit():
     x, y, noisy = noisy_half()
-    module = build("mlp", (6,), 2, width=32)
+    module = build_model("mlp", (6,), 2, width=32)
     classifier = Classifier(
         module, strategy="ll4al", training=Training(steps=300, batch=64, rate=5e-3)
     )
@@ -226,21 +226,21 @@ class Tokens(nn.Module):
     ("model", "shape", "sizes"),
     [
         (Tokens(), (9, 5), [7, 7]),
-        (build("cnn", (1, 8, 8), 3, width=4), (1, 8, 8), None),
+        (build_model("cnn", (1, 8, 8), 3, width=4), (1, 8, 8), None),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8), [3]),
     ],
 )
 def test_features_of_any_layout_are_one_row_a_sample(model, shape, sizes):
     x = torch.randn(6, *shape)
     module = LossModule(model.eval(), x, 0)
-    with module.observe(model):
+    with module.record_features(model):
         model(x)
         found = [module._features[name] for name in module.tapped]
         assert all(f.dim() == 2 and len(f) == 6 for f in found)
         assert sizes is None or [f.shape[1] for f in found] == sizes
     if isinstance(model, Tokens):
         assert torch.isfinite(module.predict_losses(model, torch.randn(4, 3, 5))).all()
-        with module.observe(model):
+        with module.record_features(model):
             model(x)
             assert torch.allclose(module._features["first"], model.first(x).mean(1))
     assert not module._features  # nothing is kept afterwards

@@ -10,10 +10,10 @@ import torch
 import labelahead as la
 from labelahead.acquisition import flip
 from labelahead.errors import InputError, LabelaheadError, NumericalError
-from labelahead.learner.config import parse
-from labelahead.strategies import STRATEGIES, find
+from labelahead.learner.config import parse_campaign
+from labelahead.strategies import STRATEGIES, find_strategy
 from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
-from labelahead.strategies.lookahead import by_look_ahead
+from labelahead.strategies.lookahead import make_lookahead_strategy
 from tests.support.campaigns import data
 
 SMALL = {
@@ -37,17 +37,17 @@ number = 3
 """
 
 
-def first(situation, q, rng, mode, ask):
+def first(context, q, rng, mode, oracle):
     """The first candidates, whatever they are; remembers how often it was asked."""
-    asked = 1 + (situation.memory or {"asked": 0})["asked"]
-    return QueryBatch(situation.candidates[:q], torch.arange(q, 0, -1).double(), {"asked": asked})
+    asked = 1 + (context.memory or {"asked": 0})["asked"]
+    return QueryBatch(context.candidates[:q], torch.arange(q, 0, -1).double(), {"asked": asked})
 
 
 FIRST = Strategy("first", "never", "nobody", first)
 
 
 def campaign(strategy, **more):
-    return parse({**SMALL, "asking": {"strategy": strategy, **more}})
+    return parse_campaign({**SMALL, "asking": {"strategy": strategy, **more}})
 
 
 def same(one, other):
@@ -57,15 +57,15 @@ def same(one, other):
 
 def test_find_takes_names_values_and_files(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
-    assert find("flip") is STRATEGIES["flip"]
-    assert find(FIRST) is FIRST
-    own = find(f"{tmp_path}/own.py:mine")
+    assert find_strategy("flip") is STRATEGIES["flip"]
+    assert find_strategy(FIRST) is FIRST
+    own = find_strategy(f"{tmp_path}/own.py:mine")
     assert own.look_ahead
     assert own.when == "As flip does."
     assert own.modes == STRATEGIES["flip"].modes
-    assert find(f"{tmp_path}/own.py:blank").when == "your own criterion"
+    assert find_strategy(f"{tmp_path}/own.py:blank").when == "your own criterion"
     with pytest.raises(InputError, match="strategy is a function; expected a name"):
-        find(flip)
+        find_strategy(flip)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_criterion_of_a_file_asks_as_the_same_by_name(tmp_path):
 
 
 def test_a_criterion_handed_over_asks_as_the_same_by_name():
-    own = by_look_ahead("mine", "a test", criterion=flip)
+    own = make_lookahead_strategy("mine", "a test", acquisition=flip)
     same(la.run(campaign(own), data=data()), la.run(campaign("flip"), data=data()))
 
 
@@ -104,7 +104,9 @@ def test_a_whole_strategy_is_kept_resumed_and_remembers(tmp_path):
     assert 'strategy = "given:first"' in (tmp_path / "whole" / "config.toml").read_text()
     part = tmp_path / "part"
     la.run(
-        parse({**SMALL, "asking": {"strategy": FIRST}, "budget": SMALL["budget"] | {"labels": 10}}),
+        parse_campaign(
+            {**SMALL, "asking": {"strategy": FIRST}, "budget": SMALL["budget"] | {"labels": 10}}
+        ),
         data=data(),
         out=part,
     )
@@ -172,10 +174,12 @@ def test_an_edit_under_way_changes_no_campaign_that_is_under_way(tmp_path):
 
 def test_a_learner_takes_the_strategys_noise_and_finds_its_file_again(tmp_path, monkeypatch):
     x = data()[0].inputs
-    noisy = replace(by_look_ahead("noisy", "a test", criterion=flip), noise=0.5)
+    noisy = replace(make_lookahead_strategy("noisy", "a test", acquisition=flip), noise=0.5)
     learner = la.Learner(torch.nn.Linear(32, 3), x, noisy)
     learner.query()
-    assert learner._belief.posterior.noise == pytest.approx(0.5 * learner._belief.posterior.scale)
+    assert learner._pool_posterior.posterior.noise == pytest.approx(
+        0.5 * learner._pool_posterior.posterior.scale
+    )
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     la.Learner(torch.nn.Linear(32, 3), x, "own.py:mine").save("learner.pt")
@@ -202,12 +206,14 @@ def test_propose_and_learner_take_values():
 def test_the_modes_of_a_value_count():
     with pytest.raises(InputError, match="first works as top"):
         campaign(FIRST, mode="greedy")
-    assert QueryConfig(FIRST).strategy.mode(None, ask=True) == "top"
+    assert QueryConfig(FIRST).strategy.mode(None, oracle=True) == "top"
 
 
 def by(score):
     """Look-ahead by a criterion that makes something of flip's scores."""
-    return by_look_ahead("mine", "a test", criterion=lambda view, rng: score(flip(view, rng)))
+    return make_lookahead_strategy(
+        "mine", "a test", acquisition=lambda view, rng: score(flip(view, rng))
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,6 +255,6 @@ def test_minus_infinity_is_never_and_gradients_are_left_behind():
     ],
 )
 def test_a_strategy_that_does_not_pick_what_it_was_asked_for_is_named(pick):
-    own = Strategy("mine", "never", "nobody", lambda s, q, rng, mode, ask: pick(s, q))
+    own = Strategy("mine", "never", "nobody", lambda s, q, rng, mode, oracle: pick(s, q))
     with pytest.raises(LabelaheadError, match=r"the strategy mine .*expected"):
         la.run(campaign(own), data=data())

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 from torch import nn
 
 from labelahead.errors import InputError, MissingExtra, ModelError
-from labelahead.inference.exact import ExactLearner, ExactModel, mixed
-from labelahead.models import build
+from labelahead.inference.exact import ExactLearner, ExactModel, mix_kernels
+from labelahead.models import build_model
 from labelahead.models.training import Training
-from labelahead.models.training.forward import penultimate, predict_dropped
+from labelahead.models.training.forward import compute_penultimate_features, predict_with_dropout
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
-from labelahead.strategies import STRATEGIES, find
+from labelahead.seeds import make_generator
+from labelahead.strategies import STRATEGIES, find_strategy
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.bayesian import bald, batch_bald
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import (
     DROPPED,
     TIMES,
-    ball_radius,
-    central,
-    clusters,
-    cover,
-    herd,
+    choose_ball_radius,
+    cluster_points,
+    cover_points,
+    find_unstable,
+    herd_points,
     k_centre,
     k_means_pp,
-    typical,
-    wavering,
+    select_central,
+    select_typical,
 )
 from labelahead.strategies.fisher import RIDGE, bait
 from labelahead.strategies.query import propose
@@ -53,7 +53,7 @@ def test_a_library_that_is_not_there_is_no_fault_of_the_data(monkeypatch):
     with pytest.raises(
         MissingExtra, match=r"a strategy that clusters needs sklearn.*labelahead\[app\]"
     ):
-        clusters(normal(8, 2), 2, stream(0))
+        cluster_points(normal(8, 2), 2, make_generator(0))
 
 
 @pytest.mark.parametrize("centres", [0, 1, 5])
@@ -85,8 +85,8 @@ def dense_k_means_pp(r, h, q, rng):
 @given(st.integers(0, 10**6))
 def test_badge_draws_as_with_the_gradients_multiplied_out(seed):
     r, h = normal(30, 4, seed=seed), normal(30, 5, seed=seed + 1)
-    found, _ = k_means_pp(r, h, 12, stream(seed, "x"))
-    assert found.tolist() == dense_k_means_pp(r, h, 12, stream(seed, "x"))
+    found, _ = k_means_pp(r, h, 12, make_generator(seed, "x"))
+    assert found.tolist() == dense_k_means_pp(r, h, 12, make_generator(seed, "x"))
 
 
 @settings(max_examples=30, deadline=None)
@@ -94,7 +94,7 @@ def test_badge_draws_as_with_the_gradients_multiplied_out(seed):
 def test_badge_never_repeats_an_index(seed, distinct):
     r, h = normal(distinct, 3, seed=seed), normal(distinct, 4, seed=seed)
     copies = torch.arange(20) % distinct
-    found, _ = k_means_pp(r[copies], h[copies], 20, stream(seed, "x"))
+    found, _ = k_means_pp(r[copies], h[copies], 20, make_generator(seed, "x"))
     assert sorted(found.tolist()) == list(range(20))
     assert len(set((found[:distinct] % distinct).tolist())) == distinct  # copies come last
 
@@ -124,7 +124,7 @@ def joint_information(p, batch):
 
 def test_batch_bald_is_greedy_on_the_exact_joint():
     p = distributions(7, 4, 3, seed=2)
-    found, scores = batch_bald(p, 4, stream(0, "x"))
+    found, scores = batch_bald(p, 4, make_generator(0, "x"))
     batch: list[int] = []
     for at, score in zip(found.tolist(), scores.tolist(), strict=True):
         values = {i: joint_information(p, [*batch, i]) for i in range(7) if i not in batch}
@@ -135,8 +135,8 @@ def test_batch_bald_is_greedy_on_the_exact_joint():
 
 def test_batch_bald_by_drawn_configurations_is_close():
     p = distributions(10, 6, 4, seed=3)
-    _, exact = batch_bald(p, 5, stream(0, "x"), most=10**6)
-    _, drawn = batch_bald(p, 5, stream(0, "x"), most=4000)
+    _, exact = batch_bald(p, 5, make_generator(0, "x"), max_configurations=10**6)
+    _, drawn = batch_bald(p, 5, make_generator(0, "x"), max_configurations=4000)
     assert torch.allclose(exact, drawn, atol=0.05)
 
 
@@ -144,8 +144,10 @@ def test_batch_bald_by_drawn_configurations_is_close():
 def test_expected_gradient_length_by_autograd(loss):
     x, y = blobs(10)
     model, x = own().double(), x.double()
-    now = QueryContext.of(model.eval(), x, labelled_pool(y, 3), QueryConfig("egl"), loss=loss)
-    found = expected_gradient_length(now, stream(0, "x"))
+    now = QueryContext.from_pool(
+        model.eval(), x, labelled_pool(y, 3), QueryConfig("egl"), loss=loss
+    )
+    found = expected_gradient_length(now, make_generator(0, "x"))
     for i, position in enumerate(now.candidates.tolist()):
         out = model(x[[position]])[0]
         p = torch.softmax(out, 0) if loss == "cross-entropy" else _simplex(out)
@@ -193,7 +195,7 @@ def _simplex(v):
 def test_cover_is_greedy_maximum_coverage():
     x = normal(60, 2)
     near = torch.cdist(x, x) <= 0.6
-    picked, scores = cover(x, 5, 10, 0.6)
+    picked, scores = cover_points(x, 5, 10, 0.6)
     covered = near[:5].any(0)
     for at, score in zip(picked.tolist(), scores.tolist(), strict=True):
         gains = (near & ~covered).sum(1)
@@ -208,7 +210,7 @@ def test_cover_is_greedy_maximum_coverage():
 def test_the_radius_keeps_balls_pure():
     centres = 6 * normal(4, 3, seed=1)
     x = centres[torch.arange(200) % 4] + 0.3 * normal(200, 3)
-    radius = ball_radius(x, 4, stream(0, "x"))
+    radius = choose_ball_radius(x, 4, make_generator(0, "x"))
     group = torch.arange(200) % 4
     near = torch.cdist(x, x) <= radius
     pure = [(group[row] == group[i]).all() for i, row in enumerate(near)]
@@ -220,7 +222,7 @@ def test_typical_items_come_from_clusters_without_labels():
     centres = 8 * normal(5, 3, seed=1)
     x = centres[torch.arange(150) % 5] + 0.5 * normal(150, 3)
     x = torch.cat([x[:2], x])  # two labelled: clusters 0 and 1
-    picked, _ = typical(x, 2, 3, stream(0, "x"))
+    picked, _ = select_typical(x, 2, 3, make_generator(0, "x"))
     kinds = ((picked - 2) % 5).tolist()
     assert sorted(kinds) == [2, 3, 4]
     for at, kind in zip(picked.tolist(), kinds, strict=True):
@@ -236,7 +238,7 @@ def test_bald_with_dropout_with_an_ensemble_and_with_neither():
     plain = own()
     with pytest.raises(ModelError, match="no dropout"):
         propose(plain, x, pool, 3, "bald")
-    dropping = build("mlp", (1, 8, 8), 3, width=16, dropout=0.3).eval()
+    dropping = build_model("mlp", (1, 8, 8), 3, width=16, dropout=0.3).eval()
     state = torch.random.get_rng_state()
     one = propose(dropping, x, pool, 3, "bald")
     assert torch.equal(state, torch.random.get_rng_state())
@@ -263,10 +265,10 @@ def test_the_embedding_is_what_the_last_linear_layer_sees():
     x, _ = blobs(9)
     model = own().eval()
     want = torch.tanh(model.first(x.flatten(1))) * model.scale
-    assert torch.allclose(penultimate(model, x), want)
+    assert torch.allclose(compute_penultimate_features(model, x), want)
     assert not model.last._forward_pre_hooks
     conv = Convolutional().eval()
-    assert torch.allclose(penultimate(conv, x), conv(x))
+    assert torch.allclose(compute_penultimate_features(conv, x), conv(x))
 
 
 def test_every_strategy_says_when_and_whose():
@@ -276,7 +278,7 @@ def test_every_strategy_says_when_and_whose():
         assert member.paper
         assert member.modes
     with pytest.raises(InputError, match="did you mean 'badge'"):
-        find("bagde")
+        find_strategy("bagde")
 
 
 @pytest.mark.parametrize("labelled", [0, 3])
@@ -289,7 +291,7 @@ def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
         if weighted
         else torch.ones(25 - labelled)
     )
-    order, scores = herd(points, labelled, 5, worth.double())
+    order, scores = herd_points(points, labelled, 5, worth.double())
     units = points / points.norm(dim=1, keepdim=True)
     k = torch.exp(-torch.cdist(units, units).square())
     chosen = list(range(labelled))
@@ -338,8 +340,8 @@ def test_bait_sees_the_fisher_information_of_the_read_out(loss):
     """
     model, (x, y) = own().eval(), blobs(24)
     pool = labelled_pool(y, 6)
-    now = QueryContext.of(model, x, pool, QueryConfig("bait"), 1, loss=loss, seed=3)
-    f, h = now.outputs.double(), penultimate(model, x[now.points]).double()
+    now = QueryContext.from_pool(model, x, pool, QueryConfig("bait"), 1, loss=loss, seed=3)
+    f, h = now.outputs.double(), compute_penultimate_features(model, x[now.points]).double()
     p = torch.softmax(f, 1) if loss == "cross-entropy" else simplex(f)
     roots = []
     for probability, row in zip(p, h, strict=True):
@@ -369,8 +371,8 @@ def test_items_waver_that_change_their_class_more_than_half_of_the_time():
     dropped = torch.tensor(
         [[0, 2, 2, 1, 0], [1, 2, 2, 1, 1], [0, 2, 0, 0, 2], [0, 1, 1, 1, 1]]
     )  # 1, 3, 2, 3, 2 of 4
-    assert wavering(said, dropped, 1).tolist() == [1, 3]
-    assert wavering(said, dropped, 4).tolist() == [
+    assert find_unstable(said, dropped, 1).tolist() == [1, 3]
+    assert find_unstable(said, dropped, 4).tolist() == [
         1,
         3,
         2,
@@ -380,8 +382,8 @@ def test_items_waver_that_change_their_class_more_than_half_of_the_time():
 
 def test_central_items_are_the_nearest_to_the_mean_of_each_cluster():
     x = normal(60, 3)
-    picked, sizes = central(x, 5, stream(7))
-    group = clusters(x, 5, stream(7))
+    picked, sizes = select_central(x, 5, make_generator(7))
+    group = cluster_points(x, 5, make_generator(7))
     assert sizes.tolist() == sorted(torch.bincount(group).tolist(), reverse=True)
     for at, size in zip(picked.tolist(), sizes.tolist(), strict=True):
         members = (group == group[at]).nonzero()[:, 0].tolist()
@@ -394,33 +396,35 @@ def test_dropout_is_on_what_the_last_linear_layer_sees():
     x, _ = blobs(40)
     model = own().eval()
     h = torch.tanh(model.first(x.flatten(1))) * model.scale
-    kept = torch.rand(h.shape, generator=stream(5)) >= 0.75
+    kept = torch.rand(h.shape, generator=make_generator(5)) >= 0.75
     with torch.no_grad():
         want = model.last(torch.where(kept, 4 * h, torch.zeros(())))
-    assert torch.allclose(predict_dropped(model, x, 0.75, stream(5)), want, atol=1e-6)
+    assert torch.allclose(predict_with_dropout(model, x, 0.75, make_generator(5)), want, atol=1e-6)
     assert not model.last._forward_pre_hooks
     assert not torch.allclose(want, model(x))
     conv = Convolutional().eval()
-    kept = torch.rand(40, 3, generator=stream(5)) >= 0.75
-    assert torch.allclose(predict_dropped(conv, x, 0.75, stream(5)), 4 * kept * conv(x))
+    kept = torch.rand(40, 3, generator=make_generator(5)) >= 0.75
+    assert torch.allclose(
+        predict_with_dropout(conv, x, 0.75, make_generator(5)), 4 * kept * conv(x)
+    )
 
 
 def exactly_learnt(x, y, at):
     one = ExactLearner(x, ExactModel(x.flatten(1).mean(0), 3))
-    return one.learn(at, y[at])
+    return one.fit(at, y[at])
 
 
 def test_the_exact_learner_drops_unit_features():
     x, y = blobs(40)
     learnt, every = exactly_learnt(x.double(), y, torch.arange(9)), torch.arange(40)
     units = learnt.embedding(every)
-    kept = torch.rand(units.shape, generator=stream(5)) >= 0.75
+    kept = torch.rand(units.shape, generator=make_generator(5)) >= 0.75
     said = []
     for row in torch.where(kept, units, 0.0):
         c = learnt.kernel_model.support @ (row / row.norm())
-        said.append(1 / 3 + mixed(c, learnt.mixture.weights) @ learnt.kernel_model.alpha)
+        said.append(1 / 3 + mix_kernels(c, learnt.mixture.weights) @ learnt.kernel_model.alpha)
     assert torch.allclose(
-        learnt.outputs_dropped(every, 0.75, stream(5)), torch.stack(said), atol=1e-12
+        learnt.predict_with_dropout(every, 0.75, make_generator(5)), torch.stack(said), atol=1e-12
     )
 
 
@@ -434,16 +438,16 @@ def test_dropquery_clusters_what_wavers(kind, labels):
         own().double().eval() if kind == "network" else exactly_learnt(x, y, pool.labelled).model
     )
     asked = propose(model, x, pool, 5, "dropquery", seed=2)
-    now = QueryContext.of(model, x, pool, QueryConfig("dropquery"), 5, seed=2)
-    rng = stream(2, "pick", labels)
+    now = QueryContext.from_pool(model, x, pool, QueryConfig("dropquery"), 5, seed=2)
+    rng = make_generator(2, "pick", labels)
     at = now.candidates
     if labels:
-        others = [now.learnt.outputs_dropped(at, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+        others = [now.learnt.predict_with_dropout(at, DROPPED, rng).argmax(1) for _ in range(TIMES)]
         now_says = now.learnt.outputs(at).argmax(1)
         moved = [sum(int(o[i] != now_says[i]) for o in others) for i in range(len(at))]
         assert sum(m >= 2 for m in moved) > 5
         at = at[sorted((i for i in range(len(at)) if moved[i] >= 2), key=lambda i: -moved[i])]
     points = now.learnt.embedding(at)
-    order, sizes = central(points / points.norm(dim=1, keepdim=True), 5, rng)
+    order, sizes = select_central(points / points.norm(dim=1, keepdim=True), 5, rng)
     assert asked.positions.tolist() == at[order].tolist()
     assert asked.scores.tolist() == sizes.tolist()

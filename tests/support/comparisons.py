@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from labelahead.learner.config import Budget, Campaign, Network, Source, to_toml
-from labelahead.simulation.comparison.plan import Comparison, arms, comparison_text
+from labelahead.simulation.comparison.plan import Comparison, format_comparison, parse_contenders
 from labelahead.simulation.store import Round, Store
 from tests.support.campaigns import blobs
 
@@ -22,13 +22,15 @@ def made_up(folder: Path, curves: Made, labels: Sequence[int] = LABELS) -> Path:
     """A comparison's folder in which these accuracies were reached."""
     budget = Budget(initial=labels[0], labels=labels[-1], retrain_every=10)
     seeds = sorted({seed for by_seed in curves.values() for seed in by_seed})
-    comparison = Comparison(Campaign(budget=budget, threads=1), arms(list(curves)), tuple(seeds))
+    comparison = Comparison(
+        Campaign(budget=budget, threads=1), parse_contenders(list(curves)), tuple(seeds)
+    )
     folder.mkdir(parents=True)
-    (folder / "compare.toml").write_text(comparison_text(comparison))
-    for arm, by_seed in zip(comparison.arms, curves.values(), strict=True):
+    (folder / "compare.toml").write_text(format_comparison(comparison))
+    for contender, by_seed in zip(comparison.contenders, curves.values(), strict=True):
         for seed, accuracy in by_seed.items():
-            where = folder / arm.folder / f"seed-{seed}"
-            with Store.create(where, to_toml(comparison.of(arm, seed))) as store:
+            where = folder / contender.folder / f"seed-{seed}"
+            with Store.create(where, to_toml(comparison.campaign_for(contender, seed))) as store:
                 for position in range(labels[0]):
                     store.add_label(position + seed, position % 3, 0)
                 for number, value in enumerate(accuracy):

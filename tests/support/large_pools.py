@@ -73,22 +73,22 @@ def text_pool(folder, x, id="id", **columns):
     return folder
 
 
-def all_at_once(features, labelled, numbers, evaluation, criterion):
+def all_at_once(features, labelled, numbers, evaluation, acquisition):
     """Scores of all unlabelled items and their positions.
 
     One posterior over the whole pool, float64, no parts.
     """
     x = torch.as_tensor(np.asarray(features, np.float64))
     learner = ExactLearner(x, ExactModel(x.mean(0), len(CLASSES)))
-    learnt = learner.learn(labelled, numbers)
+    learnt = learner.fit(labelled, numbers)
     every = torch.arange(len(x))
     start = torch.full((len(x), len(CLASSES)), 1 / len(CLASSES), dtype=torch.float64)
-    post = prior(start, **learnt.tangent(every, "pseudo"), noise=learnt.noise)
+    post = prior(start, **learnt.kernel_arguments(every, "pseudo"), noise=learnt.noise)
     if len(labelled):
         post = post.condition(labelled, numbers)
     left = (~post.is_labelled).nonzero().squeeze(1)
     return (
         left,
-        score_candidates(view(post, left, evaluation, baseline="linearised"), criterion),
+        score_candidates(view(post, left, evaluation, baseline="linearised"), acquisition),
         learnt,
     )

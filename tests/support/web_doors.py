@@ -24,16 +24,16 @@ from itertools import count
 from pathlib import Path
 
 from labelahead.errors import LabelaheadError
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.server.client import Client
-from labelahead.server.journal import recorded
-from labelahead.server.label_state import fold
+from labelahead.server.journal import read_journal
+from labelahead.server.label_state import build_label_state
 from labelahead.server.serve import serve
-from labelahead.server.session import ROOM, opened
+from labelahead.server.session import TEMPORARY_PREFIX, open_session
 from tests.support.waiting import until
 from tests.support.web_sessions import photo, photos
 
-ITEMS, GRID, ROWS, NEW = 192, 24, 100, 5
+ITEMS, GRID_ITEMS, ROWS, NEW = 192, 24, 100, 5
 CLASSES = ("cat", "dog", "fox")
 LONGEST = 0.3  # seconds until a kill that nothing is waited for
 MOST = 3  # requests that are acknowledged before any other
@@ -82,7 +82,7 @@ def exporting(n: int, scratch: Path) -> Step:
 def confirming(n: int, scratch: Path) -> Step:
     """A grid of 24, and all of it taken back."""
     turn, back = divmod(n, 2)
-    at = [(GRID * turn + i) % ITEMS for i in range(GRID)]
+    at = [(GRID_ITEMS * turn + i) % ITEMS for i in range(GRID_ITEMS)]
     if back:
         return Step(lambda page: undone(page, n), [("undo", "anna", p, None) for p in reversed(at)])
     events: list[Said] = [("confirm", "anna", p, turn % 3) for p in at]
@@ -165,7 +165,7 @@ class Trials:
         os.kill(pid, signal.SIGKILL)
         self.killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
         sender.join()
-        self.rooms += any(left.name.startswith(ROOM) for left in self.leftovers())
+        self.rooms += any(left.name.startswith(TEMPORARY_PREFIX) for left in self.leftovers())
         self.workers += any(worker for worker in marked.values())
         until(lambda: not marked.keys() & self.marked().keys(), lambda: f"left: {self.marked()}")
         self.look(number)
@@ -187,7 +187,7 @@ class Trials:
         """What is on the disk is what was acknowledged, and at most one request more, whole."""
         if self.door == "grow" and not (self.out / "labels.db").exists():
             return  # killed before anything began
-        items, events = recorded(self.out)
+        items, events = read_journal(self.out)
         said = [(e.kind, e.who, e.position, e.label) for e in events]
         steps = [DOORS[self.door](n, self.scratch).events for n in range(self.acknowledged + 1)]
         wanted: list[list[Said]] = [[("class", "", None, c) for c in range(len(CLASSES))]]
@@ -212,7 +212,7 @@ class Trials:
                 f"trial {number}: the items have changed, or are a part of those that came"
             )
         self.items = items
-        fold(events)
+        build_label_state(events)
 
     def finish(self) -> dict:
         """A last server, which is sent what was not acknowledged, and ends in peace."""
@@ -221,7 +221,7 @@ class Trials:
         self.bad += [] if self.up(pid, port) else ["the last server did not start"]
         DOORS[self.door](self.acknowledged, self.scratch).send(page)
         self.acknowledged += 1
-        if self.door == "grow" and len(recorded(self.out)[0]) != len([*self.data.iterdir()]):
+        if self.door == "grow" and len(read_journal(self.out)[0]) != len([*self.data.iterdir()]):
             self.bad.append("files that came are not among the items")
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
@@ -250,7 +250,7 @@ class Trials:
             return pid, port
         try:
             tables = {"data": {"name": str(self.data)}, "model": {"name": "mlp"}, "threads": 1}
-            with opened(parse(tables), self.out, classes=CLASSES) as session:
+            with open_session(parse_campaign(tables), self.out, classes=CLASSES) as session:
                 serve(session, port=port, browser=False, tell=lambda url: None)
         finally:
             os._exit(1)
@@ -268,7 +268,9 @@ class Trials:
 
     def leftovers(self) -> list[Path]:
         return (
-            [*self.out.glob(f"{ROOM}*"), *self.out.glob("*.partial")] if self.out.exists() else []
+            [*self.out.glob(f"{TEMPORARY_PREFIX}*"), *self.out.glob("*.partial")]
+            if self.out.exists()
+            else []
         )
 
     def marked(self) -> dict[str, bool]:

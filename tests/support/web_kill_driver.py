@@ -15,7 +15,7 @@ from pathlib import Path
 
 from labelahead.errors import StorageError
 from labelahead.server.journal import Journal
-from labelahead.server.label_state import fold
+from labelahead.server.label_state import build_label_state
 
 ITEMS = [f"{i}.jpg" for i in range(50)]
 CLASSES = ("cat", "dog", "fox")
@@ -53,9 +53,9 @@ def write(folder: Path, trial: int, pipe: int) -> None:
     journal = opened(folder)
     for i in count():
         kind, who, position, label = content(trial, i)
-        event = journal.add(kind, who, position, label, key=f"{trial}-{i}")
+        event = journal.add_event(kind, who, position, label, key=f"{trial}-{i}")
         os.write(pipe, f"{event.seq} {i}\n".encode())
-        journal.lease(position, who, 60)
+        journal.lease_item(position, who, 60)
         if i % 8 == 7:
             journal.close()
             journal = opened(folder)
@@ -70,7 +70,7 @@ def drained(reader: int) -> list[tuple[int, int]]:
 def check(folder: Path, trial: int, told: list[tuple[int, int]], before: list) -> tuple:
     """Problems after a kill, of a record that held `before` until then, and what it holds now."""
     with opened(folder) as journal:
-        events, tally = journal.events(), journal.tally
+        events, label_state = journal.read_events(), journal.label_state
     bad = []
     if events[: len(before)] != before:
         bad.append("an older event changed")
@@ -86,7 +86,7 @@ def check(folder: Path, trial: int, told: list[tuple[int, int]], before: list) -
         bad.append(f"lost {sorted(set(told) - there)}")
     if len(mine) > len(told) + 1:
         bad.append("more than one event that was never acknowledged")
-    if fold(events) != tally:
+    if build_label_state(events) != label_state:
         bad.append("the tally differs from the fold")
     return bad, events
 
@@ -114,7 +114,7 @@ def two(folder: Path) -> dict:
 
     def hold(pipe: int) -> None:
         journal = opened(folder)
-        journal.add("label", "anna", 3, 1, key="k")
+        journal.add_event("label", "anna", 3, 1, key="k")
         os.write(pipe, b"1 0\n")
         time.sleep(PATIENCE)
 
@@ -129,7 +129,7 @@ def two(folder: Path) -> dict:
     os.waitpid(pid, 0)
     os.close(reader)
     with opened(folder) as journal:
-        return {"refused": said, "labels": dict(journal.tally.labels)}
+        return {"refused": said, "labels": dict(journal.label_state.labels)}
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image
 from starlette.testclient import TestClient
 
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
-from labelahead.server.session import opened
+from labelahead.server.session import open_session
 from tests.support.waiting import until
 
 HOME = "http://127.0.0.1:8765"
@@ -36,12 +36,12 @@ def photos(folder: Path, n: int = 12) -> Path:
 @contextmanager
 def page(source, out, *, token=None, hosts=None, start=False, tables=None, **more):
     """A client of the application in this process, and its session; untrained unless started."""
-    campaign = parse(
+    campaign = parse_campaign(
         {"data": {"name": str(source)}, "model": {"name": "mlp"}, "threads": 1} | (tables or {})
     )
-    with opened(campaign, out, **more) as session:
+    with open_session(campaign, out, **more) as session:
         named = {} if hosts is None else {"hosts": hosts}
-        app = create_app(session.assignment, session.schedule, token=token, **named)
+        app = create_app(session.service, session.schedule, token=token, **named)
         if start:
             session.schedule.start()
         with TestClient(app, base_url=HOME, raise_server_exceptions=False) as client:

@@ -9,9 +9,9 @@ import pytest
 
 from labelahead.errors import ClusterError, InputError, StorageError
 from labelahead.learner.config import Network
-from labelahead.simulation.comparison import Comparison, arms, compare
-from labelahead.simulation.comparison.execution import OURS, campaign_elsewhere, finished
-from labelahead.simulation.comparison.plan import arm
+from labelahead.simulation.comparison import Comparison, compare, parse_contenders
+from labelahead.simulation.comparison.execution import OURS, is_finished, run_cluster_campaign
+from labelahead.simulation.comparison.plan import parse_contender
 from labelahead.simulation.run import run
 from labelahead.simulation.store import Store
 from tests.simulation.comparison.test_execution import outcome
@@ -41,7 +41,7 @@ def names(folder):
 
 
 def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
-    comparison = Comparison(tiny(tmp_path), arms("random,margin"), (0, 1))
+    comparison = Comparison(tiny(tmp_path), parse_contenders("random,margin"), (0, 1))
     compare(comparison, tmp_path / "here", workers=1)
     events = []
     with Cluster(tmp_path, workers=2) as cluster:
@@ -66,7 +66,7 @@ def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
 def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
     campaign = tiny(tmp_path, model=Network(gate.model))
-    comparison = Comparison(campaign, arms("margin"), (0,))
+    comparison = Comparison(campaign, parse_contenders("margin"), (0,))
     with Cluster(tmp_path, workers=1) as cluster:
 
         def watch(event):
@@ -79,12 +79,12 @@ def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
     assert not (tmp_path / "a" / OURS).exists()
     gate.open()
     assert compare(comparison, tmp_path / "a", workers=1).finished == 1
-    run(comparison.of(arm("margin"), 0), out=tmp_path / "alone")
+    run(comparison.campaign_for(parse_contender("margin"), 0), out=tmp_path / "alone")
     assert outcome(tmp_path / "alone") == outcome(tmp_path / "a" / "margin" / "seed-0")
 
 
 def test_what_fails_is_told_once_and_others_go_on(tmp_path):
-    comparison = Comparison(tiny(tmp_path), arms("random,margin"), (0,))
+    comparison = Comparison(tiny(tmp_path), parse_contenders("random,margin"), (0,))
     compare(comparison, tmp_path / "a", executor=Inline())
     rounds = tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl"
     rounds.write_text(rounds.read_text().replace('"number":1', '"number":', 1))
@@ -96,16 +96,21 @@ def test_what_fails_is_told_once_and_others_go_on(tmp_path):
 
 
 def test_a_campaign_of_another_comparison_does_not_begin(tmp_path):
-    comparison = Comparison(tiny(tmp_path), arms("random"), (0,))
+    comparison = Comparison(tiny(tmp_path), parse_contenders("random"), (0,))
     (tmp_path / OURS).write_text("another")
-    why, trace = campaign_elsewhere(
-        tmp_path / "c", comparison.of(arm("random"), 0), tmp_path / OURS, "mine"
+    why, trace = run_cluster_campaign(
+        tmp_path / "c",
+        comparison.campaign_for(parse_contender("random"), 0),
+        tmp_path / OURS,
+        "mine",
     )
     assert "stopped" in why
     assert not trace
     assert not (tmp_path / "c").exists()
     elsewhere = tmp_path / "not shared" / OURS
-    why, _ = campaign_elsewhere(tmp_path / "c", comparison.of(arm("random"), 0), elsewhere, "mine")
+    why, _ = run_cluster_campaign(
+        tmp_path / "c", comparison.campaign_for(parse_contender("random"), 0), elsewhere, "mine"
+    )
     assert "expected a folder that all of them share" in why
 
 
@@ -149,8 +154,8 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
         assert "Traceback" not in out + err
         gate.open()
         until(lambda: free(where))
-        assert not finished(where)
-        assert len(Store(where).rounds()) <= 2
+        assert not is_finished(where)
+        assert len(Store(where).read_rounds()) <= 2
         again = subprocess.run(
             [
                 sys.executable,
@@ -169,4 +174,4 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
         )
         assert again.returncode == 0, again.stderr
         assert "on the cluster" in again.stdout
-    assert finished(where)
+    assert is_finished(where)

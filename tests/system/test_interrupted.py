@@ -44,7 +44,7 @@ def interrupted(arguments, cwd, *, imports=0, born=None):
                 said.append(line)
                 continue
             if since is None and line.rstrip().endswith(("labelahead.errors", "labelahead.cli")):
-                since = 0  # imported after `listen`
+                since = 0  # imported after `exit_on_sigint`
             elif since is not None:
                 since += 1
             if since is not None and since >= imports:
@@ -116,10 +116,10 @@ def test_ctrl_c_ends_with_one_line_at_any_moment(pool, words, moment):
 
 
 def test_a_library_keeps_python_s_own_way(monkeypatch):
-    from labelahead.processes import interruptible
+    from labelahead.processes import raise_on_sigint
 
     before = signal.getsignal(signal.SIGINT)
-    with interruptible(lambda: ""):
+    with raise_on_sigint(lambda: ""):
         assert signal.getsignal(signal.SIGINT) is before
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from labelahead.integrations.label_studio.client import LabelStudioClient
 from labelahead.outofcore import embed
 from labelahead.server.client import Client
 from labelahead.server.exchange import export_labels, import_labels
-from labelahead.server.journal import recorded_items
+from labelahead.server.journal import read_item_names
 from tests.support import browser_pages as pages
 from tests.support.label_studio import (
     CONFIG,
@@ -113,7 +113,7 @@ def test_a_large_pool_comes_in_as_its_items_are_asked_for(studio, tmp_path, star
     assert len(recorded(out)) == 21
     tasks = [task["data"]["item"] for task in studio.tasks(project)]
     assert 20 < len(tasks) == len(set(tasks)) < 300
-    assert len(recorded_items(out)) > 1500  # the pool was scored, and scored again
+    assert len(read_item_names(out)) > 1500  # the pool was scored, and scored again
     with capsys.disabled():
         said = (
             f"median {statistics.median(took):.3f} s, the longest {max(took):.3f} s; load "
@@ -321,10 +321,10 @@ def test_exported_tasks_come_back_from_label_studio_in_every_form(studio, tmp_pa
     source, classes = make(tmp_path), ["dark", "light"]
     with served(source, tmp_path / "labels", classes=classes) as (_, session):
         for position in range(6):
-            session.assignment.answer("anna", position, "label", position % 2)
-        session.assignment.answer("ben", 1, "label", 0)
+            session.service.record_answer("anna", position, "label", position % 2)
+        session.service.record_answer("ben", 1, "label", 0)
         for form in ("label-studio", "label-studio-config"):
-            export_labels(session.assignment, form, tmp_path / form)
+            export_labels(session.service, form, tmp_path / form)
     config = (tmp_path / "label-studio-config").read_text(encoding="utf-8")
     project = studio.new_project(json.loads((tmp_path / "label-studio").read_text()), config)
     assert len(studio.annotations(project)) == 7
@@ -332,8 +332,8 @@ def test_exported_tasks_come_back_from_label_studio_in_every_form(studio, tmp_pa
         exported = tmp_path / f"{form}{suffix}"
         exported.write_bytes(studio.read(f"/api/projects/{project}/export?exportType={form}"))
         with served(source, tmp_path / f"again-{form}", classes=classes) as (_, again):
-            done = import_labels(again.assignment, exported)
+            done = import_labels(again.service, exported)
             # Label Studio takes both persons of item 1 for whoever imported them, so that what they
             # say is unclear.
             assert (done["labels"], done["unclear"], done["unknown"]) == (5, 1, 0), form
-            assert again.assignment.tally.labels == {p: p % 2 for p in (0, 2, 3, 4, 5)}, form
+            assert again.service.label_state.labels == {p: p % 2 for p in (0, 2, 3, 4, 5)}, form

@@ -22,13 +22,13 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
         how = HOW | {"executor": cluster.address, "refresh_every": 10, "every": 5}
         with page(place, tmp_path / "labels", start=True, **how) as (client, session):
             settled(client)
-            held = len(session.assignment.items)
+            held = len(session.service.items)
             assert held > 60  # the best of the pool have joined the sample
             asked = client.get("/api/question").json()
             for _ in range(9):
                 asked = answer(client, asked, y)
             monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 3)
-            monkeypatch.setattr("labelahead.server.schedule.RETRY", 0.5)
+            monkeypatch.setattr("labelahead.server.schedule.RETRY_SECONDS", 0.5)
             cluster.kill(cluster.scheduler)
             for _ in range(6):  # the tenth label asks for a scoring that nobody can do
                 asked = answer(client, asked, y)
@@ -39,7 +39,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             assert "files" not in said
             for _ in range(5):
                 asked = answer(client, asked, y)
-            assert len(session.assignment.tally.labels) == 20
+            assert len(session.service.label_state.labels) == 20
             time.sleep(1)  # its kernel is chosen anew meanwhile, and has nothing to complain about
             assert "Labels are safe" in client.get("/api/progress").json()["training"]["message"]
             (tmp_path / "again").mkdir()
@@ -48,9 +48,9 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
                 progress_once(
                     client, lambda p: p["training"]["idle"] and not p["training"]["message"]
                 )
-                assert len(session.assignment.items) > held
+                assert len(session.service.items) > held
                 pool = LargePool(place, executor=HOW["executor"])
-                names = {session.assignment.items.ids[p] for p in session.assignment.tally.labels}
+                names = {session.service.items.ids[p] for p in session.service.label_state.labels}
                 assert len(names) == 20
                 assert set(pool.find(list(names), HOW["executor"])) == names
-                assert len(session.assignment.items) <= N
+                assert len(session.service.items) <= N

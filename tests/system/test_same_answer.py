@@ -26,19 +26,19 @@ from typer.testing import CliRunner
 
 import labelahead as la
 from labelahead.cli import app as commands
-from labelahead.data.new_items import fresh_items
+from labelahead.data.new_items import read_new_items
 from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.sklearn import Classifier
-from labelahead.models import build
+from labelahead.models import build_model
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.store import embed
-from labelahead.seeds import training_seed
+from labelahead.seeds import derive_training_seed
 from labelahead.server.app import create_app
 from labelahead.server.client import Client
-from labelahead.server.session import opened
+from labelahead.server.session import open_session
 from tests.support.label_studio import KEY, replay
 from tests.support.waiting import until
 
@@ -182,8 +182,8 @@ def run_command(*words: object) -> str:
 
 @contextmanager
 def session_of(case: Case, out: Path, *, start: bool):
-    with opened(
-        parse(case.tables),
+    with open_session(
+        parse_campaign(case.tables),
         out,
         classes=case.classes,
         labels=None if (out / "labels.db").exists() else case.file,
@@ -191,8 +191,8 @@ def session_of(case: Case, out: Path, *, start: bool):
         if start:
             session.schedule.start()
             until(
-                lambda: session.schedule.idle and session.assignment.opinion is not None,
-                session.schedule.status,
+                lambda: session.schedule.is_idle and session.service.page_model is not None,
+                session.schedule.describe_status,
             )
         yield session
 
@@ -216,7 +216,7 @@ def served(app):
 def by_the_page(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
     """What the page and its client send, and what Python's `Client` gets."""
     with session_of(case, out, start=True) as session:
-        app = create_app(session.assignment, session.schedule)
+        app = create_app(session.service, session.schedule)
         with served(app) as url:
             client = Client(url)
             page = client.export("csv", tmp_path / "page.csv", rest=True)
@@ -283,7 +283,7 @@ def by_models(
         str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
     )
     through: ANSWERS = {}
-    for part in fresh_items(model.reading, case.source, model._encode):
+    for part in read_new_items(model.reading, case.source, model._encode):
         p = runtime.run(None, {"items": part.values.numpy()})[0]
         through |= {
             Path(i).name: (model.classes[row.argmax()], float(row.max()))
@@ -301,7 +301,7 @@ def by_query(case: Case) -> dict[str, ANSWERS]:
 
 def in_python(case: Case) -> dict[str, ANSWERS]:
     """`Learner` and `Classifier` on what the page sees of the items."""
-    ready = prepare(parse(case.tables))
+    ready = prepare_campaign(parse_campaign(case.tables))
     ids, inputs = list(ready.data.ids), ready.rows
     at = sorted(ids.index(item) for item in case.labels)
     given = [case.classes.index(case.labels[ids[p]]) for p in at]
@@ -325,8 +325,8 @@ def in_python(case: Case) -> dict[str, ANSWERS]:
         p = classifier.predict_proba(x)
         columns = [list(classifier.classes_).index(name) for name in names]
         return {"Learner": answers(learner.predict()), "Classifier": answers(p[:, columns])}
-    seed = training_seed(0, 0)
-    module = build(ready.campaign.model.name, tuple(inputs.shape[1:]), len(names), seed=seed)
+    seed = derive_training_seed(0, 0)
+    module = build_model(ready.campaign.model.name, tuple(inputs.shape[1:]), len(names), seed=seed)
     classifier = Classifier(module, training=ready.training, random_state=seed)
     p = classifier.fit(inputs[at].numpy(), np.array(given)).predict_proba(inputs.numpy())
     learner = la.Learner(classifier.model_, inputs, "flip", training=ready.training)
@@ -338,7 +338,7 @@ def in_python(case: Case) -> dict[str, ANSWERS]:
 
 def by_the_pool(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
     """The same embeddings in a store of `pool embed`."""
-    ready = prepare(parse(case.tables))
+    ready = prepare_campaign(parse_campaign(case.tables))
     vectors = ready.rows.flatten(1).numpy()
     folder = tmp_path / "pool"
     folder.mkdir()
@@ -368,24 +368,24 @@ def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
             + "</Choices></View>"
         )
         studio.replies["annotations"] = []
-        connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "studio")
-        fetched = connection.fetch(lambda done, of: None)
+        connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "studio")
+        fetched = connection.fetch_tasks(lambda done, of: None)
         tables = {"data": {"name": str(fetched.folder)}, "threads": 1}
-        with opened(
-            parse(tables), tmp_path / "studio", classes=connection.interface.choices
+        with open_session(
+            parse_campaign(tables), tmp_path / "studio", classes=connection.interface.choices
         ) as session:
             session.schedule.start()
             until(
-                lambda: session.schedule.idle and session.assignment.opinion is not None,
-                session.schedule.status,
+                lambda: session.schedule.is_idle and session.service.page_model is not None,
+                session.schedule.describe_status,
             )
-            bridge = connection.bridge(session.assignment, fetched, predictions=True)
-            place = {item: p for p, item in enumerate(session.assignment.items.ids)}
+            bridge = connection.make_bridge(session.service, fetched, predictions=True)
+            place = {item: p for p, item in enumerate(session.service.items.ids)}
             named = {f"{int(item) + 1}.txt": label for item, label in case.labels.items()}
-            session.assignment.bring_in(
+            session.service.add_labels(
                 [(place[item], label, "anna") for item, label in named.items()]
             )
-            page = create_app(session.assignment, session.schedule)
+            page = create_app(session.service, session.schedule)
             doors = LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret")
             with TestClient(
                 doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}

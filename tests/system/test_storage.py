@@ -18,7 +18,7 @@ from tests.support.web_sessions import CHANGE, page, photos
 
 @pytest.fixture
 def open_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "WAIT", 0.05)
+    monkeypatch.setattr(journal, "BUSY_SECONDS", 0.05)
     with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (
         client,
         session,
@@ -42,7 +42,7 @@ def refused(answer, status, room):
 
 def test_a_full_disk_keeps_what_was_accepted_and_takes_the_answer_later(open_page, tmp_path):
     client, session = open_page
-    db = session.assignment.journal._db
+    db = session.service.journal._db
     pages = db.execute("PRAGMA page_count").fetchone()[0]
     db.execute(f"PRAGMA max_page_count = {pages}")
     answers = []
@@ -58,16 +58,16 @@ def test_a_full_disk_keeps_what_was_accepted_and_takes_the_answer_later(open_pag
     assert client.get("/api/progress").json()["labels"] == 1  # looking is still possible
     db.execute("PRAGMA max_page_count = 100000")
     assert send(client, key).status_code == 200
-    assert len([e for e in session.assignment.journal.events() if e.key == key]) == 1
+    assert len([e for e in session.service.journal.read_events() if e.key == key]) == 1
     assert send(client, key).status_code == 200
-    assert len(session.assignment.journal.events()) == 2 + len(answers)
+    assert len(session.service.journal.read_events()) == 2 + len(answers)
 
 
 @pytest.mark.parametrize("act", ["answers", "undo", "question", "import"])
 def test_a_held_file_is_waited_for_and_then_said(open_page, tmp_path, act):
     client, session = open_page
     assert send(client, "first").status_code == 200
-    before = len(session.assignment.journal.events())
+    before = len(session.service.journal.read_events())
     key = uuid4().hex
 
     def ask():
@@ -83,27 +83,27 @@ def test_a_held_file_is_waited_for_and_then_said(open_page, tmp_path, act):
     assert "cannot use its files now" in refused(ask(), 503, tmp_path)
     other.execute("ROLLBACK")
     other.close()
-    assert len(session.assignment.journal.events()) == before
+    assert len(session.service.journal.read_events()) == before
     for _ in range(2):  # the same once more: it counts once
         assert ask().status_code == 200
-    assert len(session.assignment.journal.events()) == before + (act != "question")
+    assert len(session.service.journal.read_events()) == before + (act != "question")
 
 
 def test_an_answer_whose_next_question_failed_is_recorded_once(open_page, tmp_path, monkeypatch):
     client, session = open_page
-    lease = journal.Journal.lease
+    lease = journal.Journal.lease_item
 
     def full(*args, **kwargs):
         error = sqlite3.OperationalError("database or disk is full")
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        with session.assignment.journal._writing():
+        with session.service.journal._writing():
             raise error
 
-    monkeypatch.setattr(journal.Journal, "lease", full)
+    monkeypatch.setattr(journal.Journal, "lease_item", full)
     refused(send(client, "k"), 507, tmp_path)
-    monkeypatch.setattr(journal.Journal, "lease", lease)
+    monkeypatch.setattr(journal.Journal, "lease_item", lease)
     assert send(client, "k").json()["event"]["seq"] == 3
-    assert len(session.assignment.journal.events()) == 3
+    assert len(session.service.journal.read_events()) == 3
 
 
 def test_a_record_that_was_taken_away_is_no_fault_of_the_answer(open_page, tmp_path):

@@ -12,12 +12,12 @@ pytest.importorskip("distil")
 
 import torch
 
+from labelahead.build_simulation.run import build_simulation, prepare_campaign, run
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.seeds import make_generator
 from labelahead.simulation.loop import State, run_rounds
-from labelahead.build_simulation.run import prepare_campaign, run, build_simulation
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
@@ -96,7 +96,7 @@ def after_one_round(p):
 def test_every_strategy_names_distinct_candidates_and_repeats_itself(name):
     p = plan()
     learner = p.learner
-    pool = Pool(len(learner.inputs), test=p.closed)
+    pool = Pool(len(learner.inputs), test=p.excluded)
     pool.label(pool.unlabelled[:15], [p.labeller(i) for i in pool.unlabelled[:15].tolist()])
     few = QueryConfig("random", candidates=40)
     now = QueryContext.from_pool(

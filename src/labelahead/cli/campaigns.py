@@ -15,10 +15,10 @@ from labelahead.cli.shell import (
     UsageError,
     app,
     err,
-    free_folder,
+    find_free_folder,
     out,
-    reported,
-    say,
+    print_line,
+    report_errors,
 )
 from labelahead.errors import InputError
 
@@ -66,35 +66,37 @@ def run(
 
       labelahead run --config my.toml --set training.steps=300
     """
-    with reported():
-        campaign = shell.configured(context)
-        chosen = "labels" in shell.gathered(context).get("budget", {})
+    with report_errors():
+        campaign = shell.build_campaign(context)
+        chosen = "labels" in shell.gather_settings(context).get("budget", {})
         if against is not None:
-            _known(against)
+            _check_strategy(against)
         if seeds is not None and against is None:
             raise UsageError(
                 "--seeds goes with --against; for several strategies use `labelahead compare`"
             )
     from labelahead.simulation.run import run as run_campaign
-    from labelahead.strategies import find
+    from labelahead.strategies import find_strategy
 
     name = Path(campaign.data.name).stem or "data"
-    place = folder or free_folder(f"{name}-{find(campaign.asking.strategy).name}-{campaign.seed}")
+    place = folder or find_free_folder(
+        f"{name}-{find_strategy(campaign.asking.strategy).name}-{campaign.seed}"
+    )
     if against is not None and seeds is not None:
-        place = folder or free_folder(
-            f"{name}-{find(campaign.asking.strategy).name}-{find(against).name}"
+        place = folder or find_free_folder(
+            f"{name}-{find_strategy(campaign.asking.strategy).name}-{find_strategy(against).name}"
         )
-        with reported(lambda: _resume_hint(place)):
+        with report_errors(lambda: _resume_hint(place)):
             from labelahead.simulation.paired import run_paired
 
-            _paired(
+            _run_paired(
                 lambda **watch: run_paired(
                     campaign, against, seeds, out=place, shorten=not chosen, **watch
                 )
             )
         return
-    with reported(lambda: _resume_hint(place)):
-        _campaign(
+    with report_errors(lambda: _resume_hint(place)):
+        _run_campaign(
             lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch),
             campaign,
             against,
@@ -121,21 +123,23 @@ def resume(
 
       labelahead resume runs/a --labels 300
     """
-    with reported(lambda: _resume_hint(folder)):
-        from labelahead.learner.config import parse, read_stored
+    with report_errors(lambda: _resume_hint(folder)):
+        from labelahead.learner.config import parse_campaign, read_stored
         from labelahead.simulation.paired import is_paired_folder, resume_paired
         from labelahead.simulation.run import resume as resume_campaign
 
-        changes = shell.options(context)
+        changes = shell.list_given_options(context)
         if is_paired_folder(folder):
             if changes:
                 raise UsageError("paired campaigns go on as they were begun; leave the options out")
-            _paired(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
+            _run_paired(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
             return
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} holds no campaign; expected the folder of a `run --out`")
-        campaign = parse(read_stored(folder / "config.toml", changes, trust_code=trust_code))
-        _campaign(
+        campaign = parse_campaign(
+            read_stored(folder / "config.toml", changes, trust_code=trust_code)
+        )
+        _run_campaign(
             lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch),
             campaign,
         )
@@ -178,31 +182,33 @@ def query(
 
       labelahead query --data photos/ --labels labels.csv --model mypkg.net:make --format json
     """
-    with reported():
+    with report_errors():
         if form not in ("csv", "json"):
             raise UsageError(f"--format is {form!r}; expected csv or json")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
-        campaign = shell.configured(context)
-        from labelahead.cli.terminal import doing
-        from labelahead.files import replace
-        from labelahead.learner.labelling_query import as_text, questions
+        campaign = shell.build_campaign(context)
+        from labelahead.cli.terminal import describe_progress
+        from labelahead.files import replace_file
+        from labelahead.learner.labelling_query import format_query_items, query_items
 
         with err.status("loading") as status:
-            asked, ready = questions(
+            asked, ready = query_items(
                 campaign,
                 n,
                 labels=labels,
-                progress=lambda what, done, total: status.update(doing(what, done, total)),
+                progress=lambda what, done, total: status.update(
+                    describe_progress(what, done, total)
+                ),
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)
-        text = as_text(asked, form)
+        text = format_query_items(asked, form)
         if file is None:
             sys.stdout.write(text)
         else:
-            replace(file, text)
-            say(f"{len(asked)} items to label are in {file}")
+            replace_file(file, text)
+            print_line(f"{len(asked)} items to label are in {file}")
 
 
 @app.command("list")
@@ -216,33 +222,33 @@ def list_(
 
       labelahead list strategies
     """
-    with reported():
-        from labelahead.cli.catalogue import KINDS, catalogue, overview
+    with report_errors():
+        from labelahead.cli.catalogue import KINDS, build_overview, build_table
 
         if what is None:
-            out.print(overview())
+            out.print(build_overview())
             return
         if what not in KINDS:
             raise UsageError(f"no list of {what!r}; expected one of {', '.join(KINDS)}")
-        out.print(catalogue(what))
+        out.print(build_table(what))
 
 
-def _known(strategy: str) -> None:
-    from labelahead.strategies import find
+def _check_strategy(strategy: str) -> None:
+    from labelahead.strategies import find_strategy
 
     try:
-        find(strategy)
+        find_strategy(strategy)
     except InputError as error:
         raise UsageError(f"--against: {error}") from error
 
 
-def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None) -> None:
+def _run_campaign(go: Callable[..., Any], campaign: Any, against: str | None = None) -> None:
     """Run, show, and say where everything lies."""
-    from labelahead.cli.terminal import board, curve_png, rounds_table
-    from labelahead.strategies import find
+    from labelahead.cli.terminal import build_rounds_table, show_campaign, write_curve_png
+    from labelahead.strategies import find_strategy
 
     name = Path(campaign.data.name).name or campaign.data.name
-    strategy = find(campaign.asking.strategy).name
+    strategy = find_strategy(campaign.asking.strategy).name
     title = f"{name}, {strategy}, seed {campaign.seed}"
 
     def ready(prepared: Any) -> None:
@@ -250,73 +256,78 @@ def _campaign(go: Callable[..., Any], campaign: Any, against: str | None = None)
             out.print(note, style="dim", markup=False, highlight=False)
         watch.total = prepared.campaign.budget.labels
 
-    with board(out, campaign.budget.labels, title) as watch:
+    with show_campaign(out, campaign.budget.labels, title) as watch:
         result = go(progress=watch.progress, on_round=watch.round, on_ready=ready)
     out.print()
-    out.print(rounds_table(result.rounds))
-    rival = None if against is None else _beside(result, against)
-    say(f"\neverything is in {result.folder}", on=out)
+    out.print(build_rounds_table(result.rounds))
+    baseline = None if against is None else _run_baseline(result, against)
+    print_line(f"\neverything is in {result.folder}", on=out)
     if any(r.accuracy is not None for r in result.rounds):
         try:
-            picture = curve_png(
+            picture = write_curve_png(
                 result.rounds,
                 result.folder / "curve.png",
                 title,
-                rival,
-                strategy if rival else None,
+                baseline,
+                strategy if baseline else None,
             )
-            say(f"the curve: {picture}", on=out)
+            print_line(f"the curve: {picture}", on=out)
         except Exception as error:  # the campaign is done: a picture does not undo it
-            say(f"no picture of the curve: {error}", "yellow")
+            print_line(f"no picture of the curve: {error}", "yellow")
 
 
-def _beside(result: Any, strategy: str) -> Any:
+def _run_baseline(result: Any, strategy: str) -> Any:
     """The same campaign by another strategy until it is as good, both in one table, and what it
     needed.
     """
-    from labelahead.cli.terminal import beside_table, board, verdict
+    from labelahead.cli.terminal import build_comparison_table, show_campaign, summarize_comparison
     from labelahead.simulation.paired import baseline_campaign, baseline_rounds
-    from labelahead.strategies import find
+    from labelahead.strategies import find_strategy
 
     campaign = result.campaign
     if result.rounds[-1].accuracy is None:
-        say("no test items, so that --against has nothing to compare", "yellow")
+        print_line("no test items, so that --against has nothing to compare", "yellow")
         return None
-    ours, name = (find(campaign.asking.strategy).name, result.rounds), find(strategy).name
+    ours, name = (
+        (find_strategy(campaign.asking.strategy).name, result.rounds),
+        find_strategy(strategy).name,
+    )
     out.print(f"\nthe same campaign, asked by {name}:", highlight=False)
     theirs = []
     title = f"{ours[0]} and {name}, seed {campaign.seed}"
-    with board(out, baseline_campaign(result, strategy).budget.labels, title, name, ours) as watch:
+    with show_campaign(
+        out, baseline_campaign(result, strategy).budget.labels, title, name, ours
+    ) as watch:
         for entry in baseline_rounds(result, strategy):
             theirs.append(entry)
             watch.round(entry)
-    rival = (name, theirs)
+    baseline = (name, theirs)
     out.print()
-    out.print(beside_table(ours, rival))
+    out.print(build_comparison_table(ours, baseline))
     out.print()
-    out.print(verdict(ours, rival), style="bold", markup=False, highlight=False)
-    out.print(ANECDOTE, style="dim", markup=False, highlight=False)
-    return rival
+    out.print(summarize_comparison(ours, baseline), style="bold", markup=False, highlight=False)
+    out.print(ONE_SEED_NOTE, style="dim", markup=False, highlight=False)
+    return baseline
 
 
-ANECDOTE = (
+ONE_SEED_NOTE = (
     "This is one campaign each, an anecdote: other first labels can turn it around. `--seeds 3` "
     "runs three pairs and "
     "gives the ratio of labels with an interval; docs/results.md has ten seeds on many data sets."
 )
 
 
-def _paired(go: Callable[..., Any]) -> None:
+def _run_paired(go: Callable[..., Any]) -> None:
     """Run pairs of campaigns, say when they will be done, and how many labels were saved."""
-    from labelahead.cli.terminal import PairProgress, pairs_table, ratio_verdict
+    from labelahead.cli.terminal import PairProgress, build_pairs_table, summarize_ratio
 
     watch = PairProgress(out)
     result = go(on_campaign=watch.campaign)
     out.print()
-    out.print(pairs_table(result))
+    out.print(build_pairs_table(result))
     out.print()
-    out.print(ratio_verdict(result), style="bold", markup=False, highlight=False)
-    say(f"\neverything is in {result.folder}", on=out)
+    out.print(summarize_ratio(result), style="bold", markup=False, highlight=False)
+    print_line(f"\neverything is in {result.folder}", on=out)
 
 
 def _resume_hint(folder: Path) -> str:
@@ -331,7 +342,7 @@ def _resume_hint(folder: Path) -> str:
 )
 def study() -> None:
     """Say where the studies went: they are no longer part of the package."""
-    with reported():
+    with report_errors():
         raise UsageError(
             "`labelahead study` is not part of the package any more; clone the repository and run "
             "there: "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-__all__ = ["FILE", "KINDS", "catalogue", "entries", "overview"]
+__all__ = ["FILE", "KINDS", "build_entries", "build_overview", "build_table"]
 
 KINDS = ("strategies", "models", "embeddings", "data")
 FILE = Path(__file__).with_name("catalogue.json")
@@ -19,17 +19,17 @@ Entries = dict[
 ]  # by kind: name, what it is, and of a strategy its modes and paper
 
 
-def overview() -> Table:
+def build_overview() -> Table:
     """The names of all there is, by kind."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("labelahead list", "names"):
         table.add_column(name, overflow="fold")
-    for what, rows in _written().items():
+    for what, rows in _read_entries().items():
         table.add_row(what, ", ".join(row[0] for row in rows))
     return table
 
 
-def catalogue(what: str) -> Table:
+def build_table(what: str) -> Table:
     """What there is, with a line on when to use it."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("name", "what it is, when to use it"):
@@ -37,19 +37,19 @@ def catalogue(what: str) -> Table:
     if what == "strategies":
         table.add_column("modes")
         table.add_column("paper", overflow="fold", style="dim")
-    for row in _written()[what]:
+    for row in _read_entries()[what]:
         table.add_row(*row)
     return table
 
 
-def _written() -> Entries:
+def _read_entries() -> Entries:
     return dict(json.loads(FILE.read_text(encoding="utf-8")))
 
 
-def entries() -> Entries:
+def build_entries() -> Entries:
     """What the file should say."""
     from labelahead.data import DATASETS
-    from labelahead.inference.exact import ABOUT, EXACT
+    from labelahead.inference.exact import EXACT, EXACT_DESCRIPTION
     from labelahead.learner.encoding import EMBEDDINGS
     from labelahead.models import MODELS
     from labelahead.strategies import STRATEGIES
@@ -61,7 +61,7 @@ def entries() -> Entries:
     own = "your own: a list of texts, pictures (n, 3, h, w) or rows -> (n, d)"
     return {
         "strategies": [[s.name, s.when, "\n".join(s.modes), s.paper] for s in STRATEGIES.values()],
-        "models": [*([m.name, m.summary] for m in MODELS.values()), [EXACT, ABOUT]],
+        "models": [*([m.name, m.summary] for m in MODELS.values()), [EXACT, EXACT_DESCRIPTION]],
         "embeddings": [
             [*pair]
             for pair in (*EMBEDDINGS.items(), ("COLUMN", vectors), ("file.py:function", own))
@@ -71,4 +71,6 @@ def entries() -> Entries:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(entries(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    FILE.write_text(
+        json.dumps(build_entries(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )

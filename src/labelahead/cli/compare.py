@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from labelahead.cli import shell
-from labelahead.cli.pool import CaOpt, CertOpt, ClusterOpt, KeyOpt, working
+from labelahead.cli.pool import CaOpt, CertOpt, ClusterOpt, KeyOpt, open_executor
 from labelahead.cli.shell import (
     Number,
     Option,
@@ -28,14 +28,14 @@ from labelahead.cli.shell import (
     UsageError,
     app,
     err,
-    free_folder,
+    find_free_folder,
     out,
-    reported,
+    report_errors,
 )
 from labelahead.errors import InputError, LabelaheadError, import_extra
 
 if TYPE_CHECKING:
-    from labelahead.simulation.comparison import Begun, Comparison, Outcome
+    from labelahead.simulation.comparison import Comparison, ComparisonStart, Outcome
     from labelahead.simulation.comparison.execution import CampaignEvent, Job
     from labelahead.simulation.store import Round
 
@@ -96,20 +96,22 @@ def compare(
 
       labelahead compare --out /shared/b --cluster tcp://127.0.0.1:8786
     """
-    with reported():
-        comparison = _comparison(folder, strategies, first, seeds, context)
-    place = folder or free_folder("compare-" + (Path(comparison.campaign.data.name).stem or "data"))
+    with report_errors():
+        comparison = _resolve_comparison(folder, strategies, first, seeds, context)
+    place = folder or find_free_folder(
+        "compare-" + (Path(comparison.campaign.data.name).stem or "data")
+    )
     again = f"labelahead compare --out {shlex.quote(str(place))}"
-    with reported(
+    with report_errors(
         lambda: f"; nothing is lost: {again}" if (place / "compare.toml").exists() else ""
     ):
         if cluster is None and not any((tls_ca, tls_cert, tls_key)):
-            outcome = _compare(comparison, place, workers, trust_code=trust_code)
+            outcome = _run_comparison(comparison, place, workers, trust_code=trust_code)
         else:
-            with working(workers, cluster, tls_ca, tls_cert, tls_key) as engine:
-                outcome = _compare(comparison, place, None, engine, trust_code=trust_code)
+            with open_executor(workers, cluster, tls_ca, tls_cert, tls_key) as engine:
+                outcome = _run_comparison(comparison, place, None, engine, trust_code=trust_code)
         try:
-            _report(place, (), trust_code=trust_code)
+            _write_report(place, (), trust_code=trust_code)
         except LabelaheadError as error:  # the campaigns are what counts
             err.print(f"no report: {error}", style="yellow", markup=False, soft_wrap=True)
         if outcome.failed:
@@ -146,11 +148,11 @@ def report(
 
       labelahead report runs/b --accuracy 0.9 --accuracy 0.95
     """
-    with reported():
+    with report_errors():
         from labelahead.simulation.comparison import read_comparison
 
         if (folder / "labels.db").is_file():
-            _session_report(folder, accuracy, target)
+            _write_session_report(folder, accuracy, target)
             return
         try:
             read_comparison(folder, trust_code=trust_code)
@@ -159,10 +161,10 @@ def report(
         for value in accuracy or ():
             if not 0 < value <= 1:
                 raise UsageError(f"--accuracy is {value}; expected a fraction such as 0.9")
-        _report(folder, tuple(accuracy or ()), target, trust_code=trust_code)
+        _write_report(folder, tuple(accuracy or ()), target, trust_code=trust_code)
 
 
-def _comparison(
+def _resolve_comparison(
     folder: Path | None,
     strategies: str | None,
     seed: int | None,
@@ -171,28 +173,28 @@ def _comparison(
 ) -> "Comparison":
     """What is asked for; in a folder that holds a comparison, what is left out is as before."""
     from labelahead.simulation.comparison.plan import (
-        FILE,
+        COMPARISON_FILE,
         Comparison,
-        arms,
-        joined,
+        campaign_tables,
+        merge_comparisons,
+        parse_contenders,
         read_comparison,
         strategy_code,
-        tables_of,
     )
 
     try:
-        typed = shell.typed_code(context, *strategy_code(strategies or ""))
+        typed = shell.find_typed_code(context, *strategy_code(strategies or ""))
         trust = context.params["trust_code"] or typed
         before = (
             read_comparison(folder, trust_code=trust)
-            if folder and (folder / FILE).exists()
+            if folder and (folder / COMPARISON_FILE).exists()
             else None
         )
-        names = before.arms if before else arms(STRATEGIES)
-        names = names if strategies is None else arms(strategies)
+        names = before.contenders if before else parse_contenders(STRATEGIES)
+        names = names if strategies is None else parse_contenders(strategies)
     except InputError as error:
         raise UsageError(str(error)) from error
-    campaign = shell.configured(context, tables_of(before.campaign) if before else None)
+    campaign = shell.build_campaign(context, campaign_tables(before.campaign) if before else None)
     first = seed if seed is not None else before.seeds[0] if before else 0
     count = seeds if seeds is not None or before is None else len(before.seeds)
     wanted = tuple(range(first, first + (count or SEEDS)))
@@ -201,13 +203,13 @@ def _comparison(
     comparison = Comparison(campaign, names, wanted)
     if before and folder:
         try:
-            joined(before, comparison, folder)
+            merge_comparisons(before, comparison, folder)
         except InputError as error:
             raise UsageError(str(error)) from error
     return comparison
 
 
-def _compare(
+def _run_comparison(
     comparison: "Comparison",
     folder: Path,
     workers: int | None,
@@ -215,13 +217,13 @@ def _compare(
     *,
     trust_code: bool,
 ) -> "Outcome":
-    from labelahead.cli.terminal import doing
+    from labelahead.cli.terminal import describe_progress
     from labelahead.simulation.comparison import compare as run_comparison
 
-    with watching(out) as watch:
+    with show_comparison(out) as watch:
 
         def progress(what: str, done: int, total: int) -> None:
-            watch.preparing(doing(what, done, total))
+            watch.preparing(describe_progress(what, done, total))
 
         return run_comparison(
             comparison,
@@ -235,7 +237,7 @@ def _compare(
         )
 
 
-def _report(
+def _write_report(
     folder: Path,
     accuracies: tuple[float, ...],
     target: Path | None = None,
@@ -256,11 +258,11 @@ def _report(
     out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _session_report(folder: Path, accuracy: list[float] | None, target: Path | None) -> None:
+def _write_session_report(folder: Path, accuracy: list[float] | None, target: Path | None) -> None:
     if accuracy:
         raise UsageError("--accuracy is for comparisons; expected none for a labelling session")
     import_extra("jinja2", "web", "the report of a labelling session")
-    from labelahead.server.report import report as write_report
+    from labelahead.server.report import write_report
 
     written = write_report(folder, target)
     out.print(written.headline, style="bold", markup=False, highlight=False)
@@ -271,12 +273,12 @@ def _session_report(folder: Path, accuracy: list[float] | None, target: Path | N
 # --------------------------
 
 
-class Watch:
+class ComparisonDisplay:
     """Follows a comparison."""
 
     def __init__(self, console: Console, bars: Progress) -> None:
         self.console, self._bars = console, bars
-        self._all: TaskID | None = None
+        self._total_bar: TaskID | None = None
         self._tasks: dict[Job, TaskID] = {}
         self._last: dict[Job, Round] = {}
         self._since: dict[Job, float] = {}
@@ -284,24 +286,24 @@ class Watch:
 
     def preparing(self, what: str) -> None:
         """Show what is done before the campaigns begin."""
-        if self._all is None:
-            self._all = self._bars.add_task("preparing", total=None, note="")
-        self._bars.update(self._all, note=what)
+        if self._total_bar is None:
+            self._total_bar = self._bars.add_task("preparing", total=None, note="")
+        self._bars.update(self._total_bar, note=what)
 
-    def begin(self, begun: "Begun") -> None:
+    def begin(self, begun: "ComparisonStart") -> None:
         """Say what lies ahead."""
         comparison, done = begun.comparison, begun.campaigns - begun.left
         self._campaigns, self._done, self._rounds = begun.campaigns, done, comparison.rounds
         before = f", {done} of them done before" if done else ""
-        self._say(
-            f"{len(comparison.arms)} strategies × {len(comparison.seeds)} seeds = "
+        self._print(
+            f"{len(comparison.contenders)} strategies × {len(comparison.seeds)} seeds = "
             f"{begun.campaigns} "
             f"campaigns{before}; "
             f"{f'{begun.workers} at a time' if begun.workers else 'on the cluster'}"
         )
-        if self._all is not None:
-            self._bars.remove_task(self._all)
-        self._all = self._bars.add_task("all", total=begun.left * comparison.rounds, note="")
+        if self._total_bar is not None:
+            self._bars.remove_task(self._total_bar)
+        self._total_bar = self._bars.add_task("all", total=begun.left * comparison.rounds, note="")
 
     def event(self, event: "CampaignEvent") -> None:
         """Show what happened to a campaign."""
@@ -312,12 +314,12 @@ class Watch:
         elif event.kind == "round" and event.round is not None:
             self._advance(job, event.round)
         elif event.kind == "died":
-            self._forget(job)
-            self._say(f"{job.name}: its worker died {event.detail}", "yellow")
+            self._remove_bar(job)
+            self._print(f"{job.name}: its worker died {event.detail}", "yellow")
         else:
-            self._forget(job)
+            self._remove_bar(job)
             self._done += event.kind == "finished"
-            self._end(event)
+            self._show_end(event)
 
     def _advance(self, job: "Job", entry: "Round") -> None:
         known = job in self._last and self._last[job].number >= entry.number
@@ -325,36 +327,36 @@ class Watch:
         right = "" if entry.accuracy is None else f", {entry.accuracy:.1%}"
         note = f"{entry.labels} labels{right}"
         self._bars.update(self._tasks[job], completed=entry.number + 1, note=note)
-        if self._all is not None and not known:  # a resumed campaign tells its rounds again
-            self._bars.advance(self._all)
+        if self._total_bar is not None and not known:  # a resumed campaign tells its rounds again
+            self._bars.advance(self._total_bar)
 
-    def _end(self, event: "CampaignEvent") -> None:
+    def _show_end(self, event: "CampaignEvent") -> None:
         job = event.job
         took = time.monotonic() - self._since.get(job, time.monotonic())
         if event.kind == "failed":
             log = job.folder.parent.parent / "events.jsonl"
             where = f" (unexpected; {log} says where)" if event.trace else ""
-            self._say(f"{job.name} failed: {event.detail}{where}", "red")
+            self._print(f"{job.name} failed: {event.detail}{where}", "red")
             return
         last = self._last.get(job)
         right = "" if last is None or last.accuracy is None else f"{last.accuracy:6.1%} at "
         labels = "" if last is None else f"{last.labels} labels, "
         wide = len(str(self._campaigns))
-        self._say(
+        self._print(
             f"{self._done:{wide}d}/{self._campaigns}  {job.name}: {right}{labels}{took:.0f} s"
         )
 
-    def _forget(self, job: "Job") -> None:
+    def _remove_bar(self, job: "Job") -> None:
         task = self._tasks.pop(job, None)
         if task is not None:
             self._bars.remove_task(task)
 
-    def _say(self, text: str, style: str = "") -> None:
+    def _print(self, text: str, style: str = "") -> None:
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def watching(console: Console) -> Iterator[Watch]:
+def show_comparison(console: Console) -> Iterator[ComparisonDisplay]:
     """A watch for one comparison; bars only where they can be drawn."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),
@@ -369,4 +371,4 @@ def watching(console: Console) -> Iterator[Watch]:
         speed_estimate_period=900,  # rounds of dear and of cheap strategies come in turns
     )
     with bars:
-        yield Watch(console, bars)
+        yield ComparisonDisplay(console, bars)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from labelahead.cli import shell
-from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
+from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_line, report_errors
 from labelahead.errors import import_extra
 
 SourceArg = Annotated[
@@ -117,42 +117,44 @@ def label(
     def hint() -> str:
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
-    with reported(hint):
-        check_together(context)
-        campaign = shell.configured(context, _stored(context))
+    with report_errors(hint):
+        check_option_combinations(context)
+        campaign = shell.build_campaign(context, _read_stored_settings(context))
         more = {
             "start_from_folders": start_from_folders,
-            "test": _share(test),
+            "test": _parse_test(test),
             "overlap": overlap,
             "budget": budget,
         }
         more |= {
             "executor": cluster,
             "refresh_every": refresh_every,
-            "read_only": _only_reads(context.params),
+            "read_only": _is_read_only(context.params),
         }
-        with opened_session(campaign, folder, labels=labels, every=every, **more) as ready:
+        with open_session_with_notes(campaign, folder, labels=labels, every=every, **more) as ready:
             kept = str(ready.folder)
             if not write_export(ready, context):
                 _serve(ready, host=host, port=port, token=token, browser=browser)
 
 
 @contextmanager
-def opened_session(campaign: Any, folder: str | Path | None, **options: Any) -> Iterator[Any]:
+def open_session_with_notes(
+    campaign: Any, folder: str | Path | None, **options: Any
+) -> Iterator[Any]:
     """The session, with what it has to say said."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         import_extra(module, "web", "the labelling page")
-    from labelahead.server.session import opened
+    from labelahead.server.session import open_session
 
     with ExitStack() as session:
         with err.status("loading"):
-            ready = session.enter_context(opened(campaign, folder, **options))
+            ready = session.enter_context(open_session(campaign, folder, **options))
         for note in ready.notes:
-            say(note, "dim")
+            print_line(note, "dim")
         yield ready
 
 
-def _stored(context: typer.Context) -> dict[str, Any] | None:
+def _read_stored_settings(context: typer.Context) -> dict[str, Any] | None:
     """What the session was last opened with.
 
     An export is fitted as the page was, unless it is said otherwise.
@@ -163,10 +165,10 @@ def _stored(context: typer.Context) -> dict[str, Any] | None:
     from labelahead.server.session import session_folder
 
     path = (
-        session_folder(context.params["folder"], shell.configured(context).data.name)
+        session_folder(context.params["folder"], shell.build_campaign(context).data.name)
         / "session.toml"
     )
-    trust = bool(context.params["trust_code"]) or shell.typed_code(context)
+    trust = bool(context.params["trust_code"]) or shell.find_typed_code(context)
     return read_stored(path, trust_code=trust) if path.exists() else None
 
 
@@ -174,11 +176,11 @@ def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
     """Until Ctrl-C."""
     from labelahead.server.serve import serve
 
-    say(f"labels are kept in {ready.folder}; Ctrl-C ends")
-    serve(ready, token=_token(token), tell=lambda url: say(url, on=out), **how)
+    print_line(f"labels are kept in {ready.folder}; Ctrl-C ends")
+    serve(ready, token=_read_token(token), tell=lambda url: print_line(url, on=out), **how)
 
 
-def _token(given: str | None) -> str | None:
+def _read_token(given: str | None) -> str | None:
     """What everybody must know to come in.
 
     Others on this machine see the command line, but not a file.
@@ -198,7 +200,7 @@ def write_export(ready: Any, context: typer.Context) -> bool:
     given = context.params
     if given["export"] is None:
         return False
-    from labelahead.server.session import write_out
+    from labelahead.server.session import export_session
 
     how = {"rest": given["rest"], "probabilities": given["probabilities"]}
     if given["export"] == "label-studio":
@@ -208,12 +210,12 @@ def write_export(ready: Any, context: typer.Context) -> bool:
         def tell(what: str, done: float) -> None:
             status.update(f"{what}: {done:.0%}")
 
-        done = write_out(ready, given["export"], given["to"], tell=tell, **how)
-    say(done)
+        done = export_session(ready, given["export"], given["to"], tell=tell, **how)
+    print_line(done)
     return True
 
 
-def check_together(context: typer.Context) -> None:
+def check_option_combinations(context: typer.Context) -> None:
     """What makes sense only with another option is refused without it."""
     given = context.params
     export, to, rest, probabilities = (
@@ -234,7 +236,7 @@ def check_together(context: typer.Context) -> None:
         )
 
 
-def _only_reads(options: Mapping[str, Any]) -> bool:
+def _is_read_only(options: Mapping[str, Any]) -> bool:
     """Return whether the session is only read, which can be done beside a server.
 
     Taking labels in cannot.
@@ -246,7 +248,7 @@ def _only_reads(options: Mapping[str, Any]) -> bool:
     )
 
 
-def _share(test: str | None) -> float | str | None:
+def _parse_test(test: str | None) -> float | str | None:
     """A number is a share; anything else is a file."""
     try:
         return None if test is None else float(test)

@@ -25,15 +25,15 @@ from labelahead.cli.label import (
     RefreshOpt,
     RestOpt,
     ToOpt,
-    check_together,
-    opened_session,
+    check_option_combinations,
+    open_session_with_notes,
     write_export,
 )
-from labelahead.cli.shell import Option, Text, UsageError, app, err, out, reported, say
+from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_line, report_errors
 from labelahead.errors import import_extra
 
-KEY = "LABEL_STUDIO_API_KEY"
-RETRY = 5.0  # seconds between two tries of a Label Studio that is not up
+KEY_VARIABLE = "LABEL_STUDIO_API_KEY"
+RETRY_SECONDS = 5.0  # seconds between two tries of a Label Studio that is not up
 UrlArg = Annotated[str, typer.Argument(help="Where Label Studio is, such as http://localhost:8080")]
 ProjectOpt = Annotated[int, Option("--project", min=1, help="The number in the project's address.")]
 FolderOpt = Annotated[
@@ -108,20 +108,20 @@ def label_studio(
     def hint() -> str:
         return f"; every label is kept in {kept}: the same command goes on" if kept else ""
 
-    with reported(hint):
-        check_together(context)
+    with report_errors(hint):
+        check_option_combinations(context)
         _check_webhook(webhook)
         _check_pool(pool, cluster, pictures_at)
-        connection = _connected(url, project, folder, pool)
+        connection = _connect(url, project, folder, pool)
         kept = str(connection.folder)
         again = True
         while again:  # once more whenever there are new tasks
-            with (_session if pool is None else _pool_session)(
+            with (_open_task_session if pool is None else _open_pool_session)(
                 context, connection, predictions
             ) as (ready, bridge):
                 if write_export(ready, context):
                     return
-                say(f"labels are kept in {kept}; Ctrl-C ends")
+                print_line(f"labels are kept in {kept}; Ctrl-C ends")
                 again = _serve(connection, bridge, ready, host, port, webhook)
 
 
@@ -155,69 +155,73 @@ def _check_webhook(url: str | None) -> None:
         )
 
 
-def _connected(url: str, project: int, folder: Path | None, pool: str | None) -> Any:
+def _connect(url: str, project: int, folder: Path | None, pool: str | None) -> Any:
     """The project, if it can be served."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         import_extra(module, "web", "labelling in Label Studio")
     from labelahead.integrations.label_studio.connection import Connection
 
-    key = _key()
-    return _patiently(lambda: Connection.made(url, key, project, folder, pool=pool is not None))
+    key = _read_key()
+    return _retry_until_reachable(
+        lambda: Connection.open(url, key, project, folder, pool=pool is not None)
+    )
 
 
 @contextmanager
-def _session(
+def _open_task_session(
     context: typer.Context, connection: Any, predictions: bool
 ) -> Iterator[tuple[Any, Any]]:
     """All tasks as a session, which knows all annotations, and the bridge to it."""
-    with _counted() as tell:
-        fetched = _patiently(lambda: connection.fetch(tell))
+    with _show_fetching() as tell:
+        fetched = _retry_until_reachable(lambda: connection.fetch_tasks(tell))
     for note in fetched.notes:
-        say(note, "dim")
+        print_line(note, "dim")
     named = {"name": str(fetched.folder)} | (
         {"embedding": fetched.embedding} if fetched.embedding else {}
     )
-    campaign, choices = shell.configured(context, {"data": named}), connection.interface.choices
-    with opened_session(
+    campaign, choices = shell.build_campaign(context, {"data": named}), connection.interface.choices
+    with open_session_with_notes(
         campaign, connection.folder, classes=choices, every=context.params["every"]
     ) as ready:
-        bridge = connection.bridge(ready.assignment, fetched, predictions=predictions)
-        _compare(bridge)
+        bridge = connection.make_bridge(ready.service, fetched, predictions=predictions)
+        _reconcile(bridge)
         yield ready, bridge
 
 
 @contextmanager
-def _pool_session(
+def _open_pool_session(
     context: typer.Context, connection: Any, predictions: bool
 ) -> Iterator[tuple[Any, Any]]:
     """What is held of a pool of millions, and the bridge that makes tasks of it."""
     given = context.params
-    campaign = shell.configured(context, {"data": {"name": given["pool"]}})
+    campaign = shell.build_campaign(context, {"data": {"name": given["pool"]}})
     how = {
         "classes": connection.interface.choices,
         "every": given["every"],
         "executor": given["cluster"],
     }
-    with opened_session(
+    with open_session_with_notes(
         campaign, connection.folder, **how, refresh_every=given["refresh_every"]
     ) as ready:
         with err.status("reading the tasks"):
-            supply = _patiently(lambda: connection.supply(ready.holding, given["pictures_at"]))
-        if supply.strangers:
-            say(
-                f"{supply.strangers} tasks of the project are no items of the pool; they are left "
+            importer = _retry_until_reachable(
+                lambda: connection.make_importer(ready.pool_worker, given["pictures_at"])
+            )
+        if importer.foreign_tasks:
+            print_line(
+                f"{importer.foreign_tasks} tasks of the project are no items of the pool; they are left "
                 "alone",
                 "dim",
             )
-        bridge = connection.pool_bridge(ready.assignment, supply, predictions=predictions)
-        _compare(bridge)
+        bridge = connection.make_pool_bridge(ready.service, importer, predictions=predictions)
+        _reconcile(bridge)
         yield ready, bridge
 
 
-def _compare(bridge: Any) -> None:
+def _reconcile(bridge: Any) -> None:
     """The record says what Label Studio has."""
-    new, gone = _patiently(bridge.reconcile)
-    say(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
+    new, gone = _retry_until_reachable(bridge.reconcile)
+    print_line(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
 
 
 def _serve(
@@ -226,7 +230,7 @@ def _serve(
     """Until a signal comes, or new tasks do; whether it was these."""
     from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
     from labelahead.server.security import is_loopback
-    from labelahead.server.serve import host_names, serve
+    from labelahead.server.serve import allowed_hosts, serve
 
     secret = token_urlsafe(24)
     called = (
@@ -239,42 +243,45 @@ def _serve(
             protocol(bridge),
             page,
             secret=secret,
-            hosts=(*host_names(host), *called),
+            hosts=(*allowed_hosts(host), *called),
             predictions_need_secret=not is_loopback(host),
         )
 
     def renew() -> None:
-        say("there are new tasks: they come into play now", "dim")
+        print_line("there are new tasks: they come into play now", "dim")
         os.kill(os.getpid(), signal.SIGINT)
 
     def up(url: str) -> None:
         if not url.startswith("http"):  # what else there is to say
-            say(url, "yellow")
+            print_line(url, "yellow")
             return
         base = webhook or urlsplit(url)._replace(query="").geturl()
         where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
         bridge.start(
-            where, {SECRET: secret}, lambda: say(f"ready: {at} -> Label All Tasks", on=out), renew
+            where,
+            {SECRET: secret},
+            lambda: print_line(f"ready: {at} -> Label All Tasks", on=out),
+            renew,
         )
-        say(f"progress, people and exports are to be seen at {url}", "dim")
+        print_line(f"progress, people and exports are to be seen at {url}", "dim")
 
     try:
         serve(ready, host=host, port=port, browser=False, tell=up, around=add_calls, labelled_at=at)
     except KeyboardInterrupt:
-        if not bridge.outdated:
+        if not bridge.is_outdated:
             raise
     finally:
         bridge.stop()
-    return bool(bridge.outdated)
+    return bool(bridge.is_outdated)
 
 
-def _key() -> str:
-    key = os.environ.get(KEY, "").strip()
+def _read_key() -> str:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
     if key:
         return key
     if not sys.stdin.isatty():
         raise UsageError(
-            f"there is no access token; put it into the variable {KEY}: Label Studio shows it "
+            f"there is no access token; put it into the variable {KEY_VARIABLE}: Label Studio shows it "
             "under Account & Settings"
         )
     return str(
@@ -282,7 +289,7 @@ def _key() -> str:
     )
 
 
-def _patiently(ask: Callable[[], Answer]) -> Answer:
+def _retry_until_reachable(ask: Callable[[], Answer]) -> Answer:
     """What Label Studio says, once it is up."""
     from labelahead.integrations.label_studio.client import Unreachable
 
@@ -293,14 +300,15 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
         except Unreachable as error:
             if str(error) != said:
                 said = str(error)
-                say(
-                    f"{said}; tried again every {RETRY:g} s until it answers, Ctrl-C ends", "yellow"
+                print_line(
+                    f"{said}; tried again every {RETRY_SECONDS:g} s until it answers, Ctrl-C ends",
+                    "yellow",
                 )
-            time.sleep(RETRY)
+            time.sleep(RETRY_SECONDS)
 
 
 @contextmanager
-def _counted() -> Iterator[Callable[[int, int], None]]:
+def _show_fetching() -> Iterator[Callable[[int, int], None]]:
     """What tells how many tasks have been fetched."""
     with err.status("reading the tasks") as status:
         lock = threading.Lock()

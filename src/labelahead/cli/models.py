@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from labelahead.cli.shell import Option, Text, TrustOpt, UsageError, app, err, reported, say
+from labelahead.cli.shell import (
+    Option,
+    Text,
+    TrustOpt,
+    UsageError,
+    app,
+    err,
+    print_line,
+    report_errors,
+)
 
 ModelArg = Annotated[
     Path, typer.Argument(help="An exported model, a run's folder, or a page's folder of labels.")
@@ -43,7 +52,7 @@ def predict(
 
       labelahead predict model/ table.csv --out predictions.parquet
     """
-    with reported():
+    with report_errors():
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         from labelahead.learner.export import write_predictions
@@ -60,7 +69,7 @@ def predict(
 
             said = model.predict(items, progress=tell, id=id or "auto")
         for item, why in said.failed.items():
-            say(f"{item} cannot be read ({why}): left out", "yellow")
+            print_line(f"{item} cannot be read ({why}): left out", "yellow")
         text = write_predictions(said, file, probabilities=probabilities)
         if text is not None:
             sys.stdout.write(text)
@@ -70,7 +79,7 @@ def predict(
             else f", {int(said.unlike.sum())} of them unlike anything labelled"
         )
         skipped = f", {len(said.failed)} could not be read" if said.failed else ""
-        say(f"{len(said)} items{odd}{skipped}" + (f"; {file}" if file else ""))
+        print_line(f"{len(said)} items{odd}{skipped}" + (f"; {file}" if file else ""))
 
 
 @app.command("export-model")
@@ -92,12 +101,12 @@ def export_model(
 
       labelahead export-model labels-photos/ --to model --onnx
     """
-    with reported():
+    with report_errors():
         from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
             model = load_model(folder, trust_code=trust_code)
             status.update("writing")
             model.save(to, onnx=onnx)
-        say((to / "README.md").read_text(encoding="utf-8").split("\n|")[0].strip())
-        say(f"\nthe model is in {to}")
+        print_line((to / "README.md").read_text(encoding="utf-8").split("\n|")[0].strip())
+        print_line(f"\nthe model is in {to}")

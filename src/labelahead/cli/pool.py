@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labelahead.cli.shell import Option, Text, UsageError, app, err, reported, say
+from labelahead.cli.shell import Option, Text, UsageError, app, err, print_line, report_errors
 from labelahead.errors import InputError
 
 pool = typer.Typer(
@@ -21,7 +21,7 @@ pool = typer.Typer(
 )
 app.add_typer(pool, name="pool")
 
-LINES = 10  # of progress, where there is no terminal
+PROGRESS_LINES = 10  # of progress, where there is no terminal
 StoreArg = Annotated[str, typer.Argument(help="The folder that `pool embed` wrote.")]
 WorkersOpt = Annotated[
     int | None, Option("--workers", min=1, help="Processes of this machine. (default: cores)")
@@ -101,10 +101,13 @@ def embed(
 
       labelahead pool embed s3://bucket/parts --store s3://bucket/features --cluster tcp://127.0.0.1:8786
     """
-    with reported("; features that are written are kept: the same command goes on"):
+    with report_errors("; features that are written are kept: the same command goes on"):
         from labelahead.outofcore import embed as work_out
 
-        with working(workers, cluster, tls_ca, tls_cert, tls_key) as engine, _shown() as progress:
+        with (
+            open_executor(workers, cluster, tls_ca, tls_cert, tls_key) as engine,
+            _show_progress() as progress,
+        ):
             manifest = work_out(
                 source,
                 store,
@@ -112,7 +115,7 @@ def embed(
                 id=id,
                 encoder=encoder,
                 model=model,
-                classes=_names(classes),
+                classes=_split_names(classes),
                 sketch=sketch,
                 trained=trained,
                 dtype=dtype,
@@ -123,9 +126,9 @@ def embed(
             )
         items = sum(entry.rows for entry in manifest.entries)
         for name, why in list(manifest.left_out.items())[:5]:
-            say(f"{name} left out: {why}", "yellow")
+            print_line(f"{name} left out: {why}", "yellow")
         lost = f"; {len(manifest.left_out)} parts or pictures left out" if manifest.left_out else ""
-        say(
+        print_line(
             f"{items:,} items in {len(manifest.entries):,} parts, "
             f"{len(manifest.entries[0].total)} numbers each{lost}"
         )
@@ -177,19 +180,19 @@ def ask(
 
       labelahead pool ask features/ --labels labels.csv --n 50 --out next.csv --cluster tcp://127.0.0.1:8786
     """
-    with reported():
+    with report_errors():
         if form not in ("csv", "json"):
             raise UsageError(f"--format is {form!r}; expected csv or json")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
-        from labelahead.files import replace
-        from labelahead.learner.labelling_query import as_text
+        from labelahead.files import replace_file
+        from labelahead.learner.labelling_query import format_query_items
 
-        with _opened(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
+        with _open_pool(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
             asked = large.ask(
                 n,
                 labels,
-                classes=_names(classes),
+                classes=_split_names(classes),
                 strategy=strategy,
                 evaluation=evaluation,
                 candidates=candidates,
@@ -197,12 +200,12 @@ def ask(
                 finalists=finalists,
                 seed=seed,
             )
-        text = as_text(asked, form)
+        text = format_query_items(asked, form)
         if file is None:
             sys.stdout.write(text)
         else:
-            replace(file, text)
-            say(f"{len(asked)} items to label are in {file}")
+            replace_file(file, text)
+            print_line(f"{len(asked)} items to label are in {file}")
 
 
 @pool.command()
@@ -228,27 +231,27 @@ def predict(
 
       labelahead pool predict features/ --labels labels.csv --out predictions/
     """
-    with reported():
-        with _opened(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
+    with report_errors():
+        with _open_pool(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
             how = {"evaluation": evaluation, "seed": seed, "probabilities": probabilities}
-            done = large.predict(labels, to, classes=_names(classes), **how)
+            done = large.predict(labels, to, classes=_split_names(classes), **how)
         for name, count in done.counts.items():
-            say(f"{count:12,} {name}")
+            print_line(f"{count:12,} {name}")
         error = done.outlook.error
-        say(
+        print_line(
             f"estimated share of wrong ones: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})"
         )
-        say(f"{len(large):,} predictions are in {done.folder.removeprefix('file://')}")
+        print_line(f"{len(large):,} predictions are in {done.folder.removeprefix('file://')}")
 
 
-def _names(classes: str) -> list[str]:
-    from labelahead.data.label_values import split_names
+def _split_names(classes: str) -> list[str]:
+    from labelahead.data.label_values import split_class_names
 
-    return split_names(classes)
+    return split_class_names(classes)
 
 
 @contextmanager
-def working(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
+def open_executor(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
     """Who does the work, by the options; waits until somebody is there."""
     from labelahead.outofcore.execution import at_work, secured
 
@@ -272,17 +275,17 @@ def working(workers: int | None, cluster: str | None, *tls: str | None) -> Itera
 
 
 @contextmanager
-def _opened(
+def _open_pool(
     store: str, workers: int | None, cluster: str | None, *tls: str | None
 ) -> Iterator[Any]:
     from labelahead.outofcore import LargePool
 
-    with working(workers, cluster, *tls) as engine, _shown() as progress:
+    with open_executor(workers, cluster, *tls) as engine, _show_progress() as progress:
         yield LargePool(store, executor=engine, progress=progress)
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[str, int, int], None]]:
+def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Progress in items, items a second, and when it ends.
 
     A bar, or some lines where there is no terminal.
@@ -309,12 +312,14 @@ def _shown() -> Iterator[Callable[[str, int, int], None]]:
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=total, note=note)
             bar.update(tasks[stage], completed=done, total=total, note=note)
-            tenth = LINES * done // max(1, total)
+            tenth = PROGRESS_LINES * done // max(1, total)
             if not err.is_terminal and tenth > said.get(stage, 0):
                 said[stage] = tenth
                 ends = time.strftime(
                     "%H:%M:%S", time.localtime(time.time() + (total - done) / max(rate, 1e-9))
                 )
-                say(f"{stage}: {note}" + (f", done at {ends}" if rate and done < total else ""))
+                print_line(
+                    f"{stage}: {note}" + (f", done at {ends}" if rate and done < total else "")
+                )
 
         yield tell

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.processes import end_interrupted, interruptible
+from labelahead.processes import exit_after_interrupt, raise_on_sigint
 
 try:
     import typer
@@ -41,19 +41,19 @@ class UsageError(InputError):
 
 
 @contextmanager
-def reported(hint: str | Callable[[], str] = "") -> Iterator[None]:
+def report_errors(hint: str | Callable[[], str] = "") -> Iterator[None]:
     """Errors as one sentence and an exit code."""
 
     def more() -> str:
         return hint if isinstance(hint, str) else hint()
 
     try:
-        with interruptible(more):
+        with raise_on_sigint(more):
             yield
     except KeyboardInterrupt:
-        say(f"interrupted{more()}", "yellow")
+        print_line(f"interrupted{more()}", "yellow")
         sys.stdout.flush()
-        end_interrupted()
+        exit_after_interrupt()
         raise typer.Exit(130) from None
     except BrokenPipeError:  # whoever read our output has gone
         sys.stderr.close()
@@ -63,11 +63,11 @@ def reported(hint: str | Callable[[], str] = "") -> Iterator[None]:
     except Exception as error:
         if _debug:
             raise
-        say(f"error: {_sentence(error)}", "red")
+        print_line(f"error: {_describe_error(error)}", "red")
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
 
 
-def _sentence(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, LabelaheadError):
         return str(error)
     if isinstance(error, OSError):
@@ -78,12 +78,12 @@ def _sentence(error: Exception) -> str:
     )
 
 
-def say(text: str, style: str = "", on: Console = err) -> None:
+def print_line(text: str, style: str = "", on: Console = err) -> None:
     """A line as it is: no markup, no colours for numbers, no line breaks."""
     on.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from labelahead import __version__
 
@@ -95,7 +95,7 @@ def _version(wanted: bool) -> None:
 def _main(
     debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Say which version.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Say which version.")
     ] = False,
 ) -> None:
     global _debug
@@ -158,7 +158,7 @@ SetOpt = Annotated[
 
 
 # What an option is called in a configuration; every command that has it means the same by it.
-KEYS = {
+OPTION_KEYS = {
     "data": "data.name",
     "root": "data.root",
     "target": "data.target",
@@ -180,45 +180,51 @@ KEYS = {
 }
 
 
-def options(context: typer.Context) -> dict[str, Any]:
+def list_given_options(context: typer.Context) -> dict[str, Any]:
     """What was given of KEYS, by dotted key."""
     given = context.params
-    return {key: given[name] for name, key in KEYS.items() if given.get(name) is not None}
+    return {key: given[name] for name, key in OPTION_KEYS.items() if given.get(name) is not None}
 
 
-def configured(context: typer.Context, base: Mapping[str, Any] | None = None) -> Any:
+def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None) -> Any:
     """The campaign that --config, --set and options make; what does not fit is wrong usage."""
-    from labelahead.learner.config import assemble
+    from labelahead.learner.config import load_campaign
 
     given = context.params
     try:
         trust = bool(given.get("trust_code"))
-        return assemble(
-            given["config"], given["changes"] or [], options(context), base, trust_code=trust
+        return load_campaign(
+            given["config"],
+            given["changes"] or [],
+            list_given_options(context),
+            base,
+            trust_code=trust,
         )
     except InputError as error:
         raise UsageError(str(error)) from error
 
 
-def typed_code(context: typer.Context, *more: str) -> set[str]:
+def find_typed_code(context: typer.Context, *more: str) -> set[str]:
     """The code that the user names on this very command line, by options or by --set, and `more`
     names.
     """
-    from labelahead.learner.config import gather
-    from labelahead.models.trusted_code import code_names
+    from labelahead.learner.config import merge_tables
+    from labelahead.models.trusted_code import find_code_names
 
-    named = gather(None, context.params.get("changes") or [], options(context))
-    return {*code_names(named).values(), *more}
+    named = merge_tables(None, context.params.get("changes") or [], list_given_options(context))
+    return {*find_code_names(named).values(), *more}
 
 
-def gathered(context: typer.Context) -> dict[str, Any]:
+def gather_settings(context: typer.Context) -> dict[str, Any]:
     """What --config, --set and options say, by table."""
-    from labelahead.learner.config import gather
+    from labelahead.learner.config import merge_tables
 
-    return gather(context.params["config"], context.params["changes"] or [], options(context))
+    return merge_tables(
+        context.params["config"], context.params["changes"] or [], list_given_options(context)
+    )
 
 
-def free_folder(name: str) -> Path:
+def find_free_folder(name: str) -> Path:
     """runs/digits-flip-0, or with the first number that is free."""
     base = Path("runs") / re.sub(
         r'[\\/:*?"<>|\0-\x1f]+', "-", name

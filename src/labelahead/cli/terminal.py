@@ -19,21 +19,21 @@ from labelahead.simulation.store import Round
 __all__ = [
     "Curve",
     "PairProgress",
-    "beside_table",
-    "board",
-    "curve_png",
-    "doing",
-    "pairs_table",
-    "ratio_verdict",
-    "rounds_table",
-    "verdict",
+    "build_comparison_table",
+    "build_pairs_table",
+    "build_rounds_table",
+    "describe_progress",
+    "show_campaign",
+    "summarize_comparison",
+    "summarize_ratio",
+    "write_curve_png",
 ]
 
 
 Curve = tuple[str, Sequence[Round]]  # whose it is, and its rounds
 
 
-class Board:
+class CampaignDisplay:
     """Follows a campaign: on a terminal a curve that grows, elsewhere a line a round."""
 
     def __init__(
@@ -43,30 +43,30 @@ class Board:
         title: str,
         live: Live | None,
         name: str = "",
-        rival: Curve | None = None,
+        baseline: Curve | None = None,
     ) -> None:
         self.console, self.total, self.title, self.name = console, total, title, name
-        self._live, self._rounds, self._doing, self._rival = live, list[Round](), "", rival
-        self._advised = False
+        self._live, self._rounds, self._activity, self._baseline = live, list[Round](), "", baseline
+        self._has_advised = False
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show what is under way."""
-        self._doing = doing(what, done, total)
+        self._activity = describe_progress(what, done, total)
         self._draw()
 
     def round(self, entry: Round) -> None:
         """Show a finished round."""
         self._rounds.append(entry)
         if self._live is None:
-            self.console.print(f"{self.name} {_line(entry)}".lstrip(), highlight=False)
+            self.console.print(f"{self.name} {_format_round(entry)}".lstrip(), highlight=False)
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
         readings = [
             ErrorReading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds
         ]
-        advice = None if self._advised or entry.asked == 0 else stop_advice(readings)
+        advice = None if self._has_advised or entry.asked == 0 else stop_advice(readings)
         if advice:
-            self._advised = True
+            self._has_advised = True
             self.console.print(f"  advice at {entry.labels} labels: {advice}", style="cyan")
         self._draw()
 
@@ -76,53 +76,53 @@ class Board:
         parts: list[Any] = []
         if any(r.accuracy is not None for r in self._rounds):
             width = max(40, min(self.console.width, 90))
-            curves = [(self.name, self._rounds), *([self._rival] if self._rival else [])]
-            parts.append(Text.from_ansi(curve_text(curves, self.total, self.title, width)))
+            curves = [(self.name, self._rounds), *([self._baseline] if self._baseline else [])]
+            parts.append(Text.from_ansi(draw_curve_text(curves, self.total, self.title, width)))
         if self._rounds:
-            parts.append(Text(_line(self._rounds[-1])))
-        parts.append(Text(self._doing, style="dim"))
+            parts.append(Text(_format_round(self._rounds[-1])))
+        parts.append(Text(self._activity, style="dim"))
         self._live.update(Group(*parts))
 
 
 @contextmanager
-def board(
-    console: Console, total: int, title: str, name: str = "", rival: Curve | None = None
-) -> Iterator[Board]:
+def show_campaign(
+    console: Console, total: int, title: str, name: str = "", baseline: Curve | None = None
+) -> Iterator[CampaignDisplay]:
     """A board for one campaign; it leaves the last picture standing.
 
     name, rival: of one that is run after another, and that other's rounds, which stay in the
     picture.
     """
     if not console.is_terminal:
-        yield Board(console, total, title, None, name, rival)
+        yield CampaignDisplay(console, total, title, None, name, baseline)
         return
     with Live(console=console, refresh_per_second=4) as live:
-        shown = Board(console, total, title, live, name, rival)
+        shown = CampaignDisplay(console, total, title, live, name, baseline)
         yield shown
-        shown._doing = ""
+        shown._activity = ""
         shown._draw()
 
 
-def doing(what: str, done: int, total: int) -> str:
+def describe_progress(what: str, done: int, total: int) -> str:
     """What is under way, in words."""
     return f"{what} {done}/{total}" if total > 1 else what
 
 
-def _line(r: Round) -> str:
+def _format_round(r: Round) -> str:
     right = "" if r.accuracy is None else f"   test accuracy {r.accuracy:6.1%}"
-    guess = "" if r.error is None else f"   estimated {_estimate(r)}"
+    guess = "" if r.error is None else f"   estimated {_format_estimate(r)}"
     drift = "" if r.drift is None else f"   drift {r.drift:4.0%}"
     took = sum(r.seconds.values())
     return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}{drift}   {took:5.1f} s"
 
 
-def _estimate(r: Round) -> str:
+def _format_estimate(r: Round) -> str:
     """The estimated accuracy, with its interval."""
     right, low, high = (1 - (value or 0.0) for value in (r.error, r.error_high, r.error_low))
     return f"{right:.1%} ({low:.1%} to {high:.1%})"
 
 
-def curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
+def draw_curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
     """Accuracy against labels of each, drawn with characters."""
     import plotext as plt
 
@@ -143,11 +143,11 @@ def curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70)
     return str(plt.build())
 
 
-def curve_png(
+def write_curve_png(
     rounds: Sequence[Round],
     path: Path,
     title: str,
-    rival: Curve | None = None,
+    baseline: Curve | None = None,
     name: str | None = None,
 ) -> Path:
     """Accuracy against labels as a picture.
@@ -164,8 +164,8 @@ def curve_png(
     axes.plot(
         [r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4, label=name
     )
-    if rival is not None:
-        name, others = rival
+    if baseline is not None:
+        name, others = baseline
         at, right = [r.labels for r in others], [100 * (r.accuracy or 0) for r in others]
         axes.plot(at, right, "s--", ms=3, color="tab:orange", label=name)
     told = [(r.labels, r.error, r.error_low, r.error_high) for r in rounds if r.error is not None]
@@ -176,7 +176,7 @@ def curve_png(
             at, right, ":", color="grey", label="estimated for the pool, without a test label"
         )
         axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
-    if told or rival is not None:
+    if told or baseline is not None:
         axes.legend(frameon=False, fontsize=8)
     axes.set(xlabel="labels", ylabel="test accuracy, %")
     axes.set_title(title, parse_math=False)  # a name may hold dollar signs
@@ -187,11 +187,11 @@ def curve_png(
     return path
 
 
-def beside_table(ours: Curve, rival: Curve) -> Table:
+def build_comparison_table(ours: Curve, baseline: Curve) -> Table:
     """Accuracies of two campaigns, one row for each number of labels."""
-    columns = [{r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (ours, rival)]
+    columns = [{r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (ours, baseline)]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("labels", ours[0], rival[0]):
+    for name in ("labels", ours[0], baseline[0]):
         table.add_column(name, justify="right", min_width=9)
     for labels in sorted({*columns[0], *columns[1]}):
         table.add_row(
@@ -200,9 +200,9 @@ def beside_table(ours: Curve, rival: Curve) -> Table:
     return table
 
 
-def verdict(ours: Curve, rival: Curve) -> str:
+def summarize_comparison(ours: Curve, baseline: Curve) -> str:
     """How many labels the rival needed for what ours has in the end."""
-    (name, rounds), (other, theirs) = ours, rival
+    (name, rounds), (other, theirs) = ours, baseline
     goal = rounds[-1].accuracy or 0.0
     first, then = (
         next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs)
@@ -235,7 +235,7 @@ class PairProgress:
         self.console.print(line, highlight=False, markup=False)
 
 
-def pairs_table(result: PairedResult) -> Table:
+def build_pairs_table(result: PairedResult) -> Table:
     """Labels that the strategy and its baseline needed, one row a seed."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("seed", "test accuracy", result.strategy, result.baseline, "ratio"):
@@ -249,7 +249,7 @@ def pairs_table(result: PairedResult) -> Table:
     return table
 
 
-def ratio_verdict(result: PairedResult) -> str:
+def summarize_ratio(result: PairedResult) -> str:
     """The ratio of labels over all seeds, with its interval."""
     found = result.ratio
     least = "at least " if found.at_least else ""
@@ -267,7 +267,7 @@ def ratio_verdict(result: PairedResult) -> str:
     return said + "."
 
 
-def rounds_table(rounds: Sequence[Round]) -> Table:
+def build_rounds_table(rounds: Sequence[Round]) -> Table:
     """All rounds, one row each."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("round", "labels", "test accuracy", "estimated", "best gain", "drift", "seconds"):
@@ -277,7 +277,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             str(r.number),
             str(r.labels),
             "—" if r.accuracy is None else f"{r.accuracy:.1%}",
-            "—" if r.error is None else _estimate(r),
+            "—" if r.error is None else _format_estimate(r),
             "—" if r.gain is None else f"{r.gain:.3g}",
             "—" if r.drift is None else f"{r.drift:.0%}",
             f"{sum(r.seconds.values()):.1f}",

@@ -8,24 +8,31 @@ Each entry of `MODELS` is a function (shape, classes, width, **options) -> nn.Mo
 how it is best trained. The last layer of each is a plain `nn.Linear`.
 
     >>> import torch
-    >>> from labelahead.models import EXACT, MODELS, OWN_TRAINING
+    >>> from labelahead.models import EXACT, MODELS, USER_MODEL_TRAINING
     >>> MODELS["mlp"].summary
     'two hidden layers of 128; vectors and tiny images, trains in a blink'
-    >>> EXACT, OWN_TRAINING["optimiser"]  # the name of the learner that is never trained; how your own network is
+    >>> EXACT, USER_MODEL_TRAINING["optimiser"]  # the name of the learner that is never trained; how your own network is
     ('exact', 'adam')
 """
 
-from labelahead.models.catalogue import EXACT, MODELS, OWN_TRAINING, build, default_model, spec
-from labelahead.models.image_encoder import embed, pixels, standardise
+from labelahead.models.catalogue import (
+    EXACT,
+    MODELS,
+    USER_MODEL_TRAINING,
+    build_model,
+    choose_default_model,
+    get_model_spec,
+)
+from labelahead.models.image_encoder import embed_images, scale_pixels, standardise_features
 
 __all__ = [
     "EXACT",
     "MODELS",
-    "OWN_TRAINING",
-    "build",
-    "default_model",
-    "embed",
-    "pixels",
-    "spec",
-    "standardise",
+    "USER_MODEL_TRAINING",
+    "build_model",
+    "choose_default_model",
+    "embed_images",
+    "get_model_spec",
+    "scale_pixels",
+    "standardise_features",
 ]

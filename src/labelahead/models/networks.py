@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from labelahead.errors import InputError
 from labelahead.models.layers import (
     conv3x3,
-    he_weights,
-    image,
+    init_he_weights,
     make_activation,
     make_dropout,
     pool_if_room,
-    whole,
+    require_image_shape,
+    require_whole_number,
 )
 
 __all__ = [
@@ -35,8 +35,8 @@ __all__ = [
     "wrn16",
 ]
 
-STEM = 16  # channels of a WideResNet's first convolution
-LARGE = 64  # pixels a side above which ResNet18 begins with He et al.'s strided stem
+STEM_CHANNELS = 16  # channels of a WideResNet's first convolution
+MAX_SMALL_IMAGE_SIDE = 64  # pixels a side above which ResNet18 begins with He et al.'s strided stem
 
 
 def mlp(
@@ -49,7 +49,9 @@ def mlp(
     dropout: float = 0.0,
 ) -> nn.Module:
     """`depth` hidden layers of `width` units; images are flattened. Depth 0 is a linear model."""
-    return _dense(shape, classes, width, whole(depth, "depth", least=0), activation, dropout)
+    return _make_dense(
+        shape, classes, width, require_whole_number(depth, "depth", least=0), activation, dropout
+    )
 
 
 def fcn(
@@ -61,14 +63,16 @@ def fcn(
     activation: str = "relu",
 ) -> nn.Module:
     """The FCN of the kernel-quality paper (PN): three hidden layers with He's weights."""
-    return he_weights(_dense(shape, classes, width, whole(depth, "depth"), activation, 0.0))
+    return init_he_weights(
+        _make_dense(shape, classes, width, require_whole_number(depth, "depth"), activation, 0.0)
+    )
 
 
-def _dense(
+def _make_dense(
     shape: tuple[int, ...], classes: int, width: int, depth: int, nonlinear: str, drop: float
 ) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
-    size, units = prod(shape), whole(width, "width")
+    size, units = prod(shape), require_whole_number(width, "width")
     for _ in range(depth):
         layers += [nn.Linear(size, units), make_activation(nonlinear), *make_dropout(drop)]
         size = units
@@ -83,8 +87,8 @@ def cnn(
     The read-out sees the mean of each quarter of the image: with 100 labels of MNIST that is worth
     ten points over the mean of the whole, and with CIFAR-10 two.
     """
-    channels, height, wide = image(shape, "cnn")
-    first = whole(width, "width")
+    channels, height, wide = require_image_shape(shape, "cnn")
+    first = require_whole_number(width, "width")
     layers: list[nn.Module] = []
     size = (height, wide)
     for out in (first, 2 * first, 4 * first):
@@ -93,7 +97,7 @@ def cnn(
             layers += pool
         layers += [conv3x3(channels, out), nn.BatchNorm2d(out), nn.ReLU()]
         channels = out
-    return nn.Sequential(*layers, *_head(channels, classes, dropout, cells=2))
+    return nn.Sequential(*layers, *_make_head(channels, classes, dropout, cells=2))
 
 
 def convnet(
@@ -108,12 +112,12 @@ def convnet(
 
     `depth` counts the layers with weights: seven convolutions and the read-out by default.
     """
-    channels, out = image(shape, "convnet")[0], whole(width, "width")
+    channels, out = require_image_shape(shape, "convnet")[0], require_whole_number(width, "width")
     layers: list[nn.Module] = []
-    for _ in range(whole(depth, "depth", least=2) - 1):
+    for _ in range(require_whole_number(depth, "depth", least=2) - 1):
         layers += [nn.Conv2d(channels, out, 3, padding=1), make_activation(activation)]
         channels = out
-    return he_weights(nn.Sequential(*layers, *_head(channels, classes, 0.0)))
+    return init_he_weights(nn.Sequential(*layers, *_make_head(channels, classes, 0.0)))
 
 
 def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Module:
@@ -121,8 +125,8 @@ def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Mod
 
     At the default width the layers have 6, 16, 120 and 84 units; `width` scales them all.
     """
-    channels, height, wide = image(shape, "tutorial-cnn", side=16)
-    first = whole(width, "width")
+    channels, height, wide = require_image_shape(shape, "tutorial-cnn", side=16)
+    first = require_whole_number(width, "width")
     second, third, fourth = (round(units * first / 6) for units in (16, 120, 84))
     sides = [((side - 4) // 2 - 4) // 2 for side in (height, wide)]
     return nn.Sequential(
@@ -145,21 +149,21 @@ def vgg11(
     shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
 ) -> nn.Module:
     """VGG11 with BatchNorm and one linear layer; max-pools are left out once a side is 1 pixel."""
-    return _vgg11(shape, classes, width, dropout, norm=True)
+    return _make_vgg11(shape, classes, width, dropout, norm=True)
 
 
 def vgg11_plain(
     shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
 ) -> nn.Module:
     """The same without BatchNorm, as torchvision's `vgg11` has it, with He's weights."""
-    return he_weights(_vgg11(shape, classes, width, dropout, norm=False))
+    return init_he_weights(_make_vgg11(shape, classes, width, dropout, norm=False))
 
 
-def _vgg11(
+def _make_vgg11(
     shape: tuple[int, ...], classes: int, width: int, dropout: float, *, norm: bool
 ) -> nn.Module:
-    channels, height, wide = image(shape, "vgg11")
-    first, size = whole(width, "width"), (height, wide)
+    channels, height, wide = require_image_shape(shape, "vgg11")
+    first, size = require_whole_number(width, "width"), (height, wide)
     layers: list[nn.Module] = []
     for group in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
         for factor in group:
@@ -173,10 +177,10 @@ def _vgg11(
             channels = out
         pool, size = pool_if_room(size)
         layers += pool
-    return nn.Sequential(*layers, *_head(channels, classes, dropout))
+    return nn.Sequential(*layers, *_make_head(channels, classes, dropout))
 
 
-def _head(channels: int, classes: int, drop: float, *, cells: int = 1) -> list[nn.Module]:
+def _make_head(channels: int, classes: int, drop: float, *, cells: int = 1) -> list[nn.Module]:
     """Means over `cells` × `cells` parts of the image, then one linear layer: any size will do."""
     pool = [nn.AdaptiveAvgPool2d(cells), nn.Flatten()]
     return [*pool, *make_dropout(drop), nn.Linear(channels * cells**2, classes)]
@@ -184,36 +188,45 @@ def _head(channels: int, classes: int, drop: float, *, cells: int = 1) -> list[n
 
 def wrn1(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int = 1) -> nn.Module:
     """WideResNet with one group of blocks of `width` channels, as in LA (there up to 640)."""
-    channels = image(shape, "wrn1")[0]
-    widths = (whole(width, "width"),)
-    return WideResNet(channels, STEM, widths, whole(blocks, "blocks"), classes)
+    channels = require_image_shape(shape, "wrn1")[0]
+    widths = (require_whole_number(width, "width"),)
+    return WideResNet(
+        channels, STEM_CHANNELS, widths, require_whole_number(blocks, "blocks"), classes
+    )
 
 
 def wrn2(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int = 1) -> nn.Module:
     """WideResNet with two groups, of half of `width` and of `width` channels, as in LA."""
-    channels = image(shape, "wrn2")[0]
-    wide = whole(width, "width", least=2)
-    return WideResNet(channels, STEM, (wide // 2, wide), whole(blocks, "blocks"), classes)
+    channels = require_image_shape(shape, "wrn2")[0]
+    wide = require_whole_number(width, "width", least=2)
+    return WideResNet(
+        channels, STEM_CHANNELS, (wide // 2, wide), require_whole_number(blocks, "blocks"), classes
+    )
 
 
 def wrn16(
-    shape: tuple[int, ...], classes: int, width: float = 1, *, groups: int = 3, stem: int = STEM
+    shape: tuple[int, ...],
+    classes: int,
+    width: float = 1,
+    *,
+    groups: int = 3,
+    stem: int = STEM_CHANNELS,
 ) -> nn.Module:
     """WideResNet-16-k with k = `width`, which may be a fraction: two blocks in each of the groups.
 
     The kernel-quality paper (PN) keeps two groups and a stem as wide as the first of them:
     `groups=2, stem=16*k`.
     """
-    channels = image(shape, "wrn16")[0]
+    channels = require_image_shape(shape, "wrn16")[0]
     if isinstance(width, bool) or not isinstance(width, (int, float)) or round(16 * width) < 1:
         raise InputError(
             f"width is {width!r}; expected the widening factor k, a number of at least 1/16"
         )
-    count = whole(groups, "groups")
+    count = require_whole_number(groups, "groups")
     if count > 4:
         raise InputError(f"groups is {groups}; expected 1 to 4: a WideResNet-16 has 3")
     widths = tuple(round(16 * width) * 2**g for g in range(count))
-    return WideResNet(channels, whole(stem, "stem"), widths, 2, classes)
+    return WideResNet(channels, require_whole_number(stem, "stem"), widths, 2, classes)
 
 
 class WideResNet(nn.Module):
@@ -264,14 +277,19 @@ class WideBlock(nn.Module):
 
 def resnet18(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
     """ResNet18 of He et al.; a 3×3 stem without pooling for images of up to 64 pixels a side."""
-    channels, height, wide = image(shape, "resnet18")
-    large = min(height, wide) > LARGE
-    return ResNet18(channels, whole(width, "width"), classes, large=large)
+    channels, height, wide = require_image_shape(shape, "resnet18")
+    large = min(height, wide) > MAX_SMALL_IMAGE_SIDE
+    return ResNet18(channels, require_whole_number(width, "width"), classes, large=large)
 
 
 def resnet18_strided(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
     """ResNet18 as torchvision has it at any size: a 7×7 stem with stride 2, then a max-pool."""
-    return ResNet18(image(shape, "resnet18-strided")[0], whole(width, "width"), classes, large=True)
+    return ResNet18(
+        require_image_shape(shape, "resnet18-strided")[0],
+        require_whole_number(width, "width"),
+        classes,
+        large=True,
+    )
 
 
 class ResNet18(nn.Module):

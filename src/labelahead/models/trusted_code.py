@@ -21,12 +21,12 @@ from labelahead.errors import InputError
 
 __all__ = [
     "CODE_KEYS",
-    "code_names",
-    "full_name",
+    "find_code_names",
+    "get_used_code_file",
     "record_code",
     "refuse_code_in_folders",
     "require_trusted_code",
-    "used_code_file",
+    "resolve_code_name",
 ]
 
 log = logging.getLogger("labelahead")
@@ -36,16 +36,16 @@ CODE_KEYS = (
     "asking.strategy",
 )  # keys of a configuration that may name code
 # precedes the name of an object that was passed in Python: no code is found by it
-HANDED_OVER = "given:"
+PYTHON_OBJECT_PREFIX = "given:"
 # Files that only labelahead writes. A folder that holds one of them is that of a run, a session or
 # a comparison.
-FOLDER_MARKS = ("rounds.jsonl", "session.toml", "labels.db", "compare.toml")
+LABELAHEAD_FILES = ("rounds.jsonl", "session.toml", "labels.db", "compare.toml")
 
 
-def code_names(tables: Mapping[str, Any]) -> dict[str, str]:
+def find_code_names(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return the code that a configuration names, by dotted key.
 
-    >>> code_names({"model": {"name": "net.py:make"}, "asking": {"strategy": "flip"}})
+    >>> find_code_names({"model": {"name": "net.py:make"}, "asking": {"strategy": "flip"}})
     {'model.name': 'net.py:make'}
     """
     found = {}
@@ -53,12 +53,12 @@ def code_names(tables: Mapping[str, Any]) -> dict[str, str]:
         table, _, inner = key.partition(".")
         values = tables.get(table)
         name = values.get(inner) if isinstance(values, Mapping) else None
-        if isinstance(name, str) and ":" in name and not name.startswith(HANDED_OVER):
+        if isinstance(name, str) and ":" in name and not name.startswith(PYTHON_OBJECT_PREFIX):
             found[key] = name
     return found
 
 
-def full_name(name: str) -> str:
+def resolve_code_name(name: str) -> str:
     """Return `file.py:name` with the file's full path; other names are returned as they are."""
     place, colon, inside = name.rpartition(":")
     if colon and place.endswith(".py"):
@@ -85,18 +85,20 @@ def require_trusted_code(
     """
     if trust_code is True:
         return
-    given = {full_name(name) for name in trust_code or ()}
-    used = _used_code() if names else set()
+    given = {resolve_code_name(name) for name in trust_code or ()}
+    used = _read_used_code() if names else set()
     apart = [Path(folder).expanduser().resolve() for folder in folders]
     for key, name in names.items():
-        if full_name(name) in given:
+        if resolve_code_name(name) in given:
             continue
-        file = _code_file(name)
-        inside = _containing(file, apart)
+        file = _locate_code(name)
+        inside = _find_containing_folder(file, apart)
         if inside is not None:
-            raise _refused(source, key, name, f"which lies in the folder {inside}")
-        if (full_name(name), file) not in used:
-            raise _refused(source, key, name, "which you have not used on this account before")
+            raise _untrusted_code_error(source, key, name, f"which lies in the folder {inside}")
+        if (resolve_code_name(name), file) not in used:
+            raise _untrusted_code_error(
+                source, key, name, "which you have not used on this account before"
+            )
 
 
 def refuse_code_in_folders(
@@ -113,22 +115,22 @@ def refuse_code_in_folders(
     """
     if trust_code is True:
         return
-    given = {full_name(name) for name in trust_code or ()}
+    given = {resolve_code_name(name) for name in trust_code or ()}
     for key, name in names.items():
-        file = _code_file(name)
+        file = _locate_code(name)
         written = (
-            [p for p in Path(file).parents if any((p / mark).exists() for mark in FOLDER_MARKS)]
+            [p for p in Path(file).parents if any((p / mark).exists() for mark in LABELAHEAD_FILES)]
             if file
             else []
         )
-        inside = _containing(
+        inside = _find_containing_folder(
             file, [*(Path(folder).expanduser().resolve() for folder in folders), *written]
         )
-        if inside is not None and full_name(name) not in given:
-            raise _refused(source, key, name, f"which lies in the folder {inside}")
+        if inside is not None and resolve_code_name(name) not in given:
+            raise _untrusted_code_error(source, key, name, f"which lies in the folder {inside}")
 
 
-def _refused(source: str | Path, key: str, name: str, why: str) -> InputError:
+def _untrusted_code_error(source: str | Path, key: str, name: str, why: str) -> InputError:
     option = {
         "model.name": "--model",
         "asking.strategy": "--strategy",
@@ -146,12 +148,12 @@ def _refused(source: str | Path, key: str, name: str, why: str) -> InputError:
     )
 
 
-def _containing(file: str, folders: Iterable[Path]) -> Path | None:
+def _find_containing_folder(file: str, folders: Iterable[Path]) -> Path | None:
     """The first of the folders that the file lies in."""
     return next((folder for folder in folders if file and Path(file).is_relative_to(folder)), None)
 
 
-def _code_file(name: str) -> str:
+def _locate_code(name: str) -> str:
     """The file, or the folder of the package, that the name would import.
 
     "" if there is none. Nothing is run.
@@ -181,7 +183,7 @@ def _code_file(name: str) -> str:
 # -----------------------------------------------------------------------------
 
 
-def used_code_file() -> Path | None:
+def get_used_code_file() -> Path | None:
     """Where the names of code are kept that this account has used:
     ~/.local/state/labelahead/code.jsonl.
 
@@ -202,9 +204,9 @@ def record_code(names: Iterable[str]) -> None:
 
     Where it cannot be noted, a warning says so: the work itself needs no note.
     """
-    rows = {(full_name(name), _code_file(name)) for name in names}
-    missing = sorted(rows - _used_code()) if rows else []
-    path = used_code_file()
+    rows = {(resolve_code_name(name), _locate_code(name)) for name in names}
+    missing = sorted(rows - _read_used_code()) if rows else []
+    path = get_used_code_file()
     if not missing or path is None:
         return
     try:
@@ -224,12 +226,12 @@ def record_code(names: Iterable[str]) -> None:
         )
 
 
-def _used_code() -> set[tuple[str, str]]:
+def _read_used_code() -> set[tuple[str, str]]:
     """Name and file of all code that this account has used.
 
     Nothing where others could have written the file.
     """
-    path = used_code_file()
+    path = get_used_code_file()
     try:
         if path is None or not path.is_file():
             return set()

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Batch, described, invoked, length
+from labelahead.batching import Batch, call_model, count_samples, describe_batch
 from labelahead.errors import InputError, ModelError
 from labelahead.models.layers import eval_mode
-from labelahead.seeds import seeded
+from labelahead.seeds import temporary_seed
 
-__all__ = ["imported", "make_imported"]
+__all__ = ["build_user_model", "import_object"]
 
 
-def make_imported(
+def build_user_model(
     name: str,
     shape: tuple[int, ...],
     classes: int,
@@ -45,16 +45,16 @@ def make_imported(
             "'path/to/file.py:factory'"
         )
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
-        with seeded(seed):  # apart from the call: a module is run only the first time
-            factory = _factory(_module(place), attribute, name)
-        arguments = _arguments(factory, name, shape, classes, asked)
-        with seeded(seed):
+        with temporary_seed(seed):  # apart from the call: a module is run only the first time
+            factory = _get_factory(_import_module(place), attribute, name)
+        arguments = _match_arguments(factory, name, shape, classes, asked)
+        with temporary_seed(seed):
             try:
                 model = factory(**arguments)
             except Exception as error:
                 called = f"{attribute}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
                 raise InputError(
-                    f"the model {name!r} could not be made: {called} raised {_cause(error)}"
+                    f"the model {name!r} could not be made: {called} raised {_summarise_error(error)}"
                 ) from error
             if not isinstance(model, nn.Module):
                 raise ModelError(
@@ -65,7 +65,7 @@ def make_imported(
     return model
 
 
-def imported(name: str, what: str) -> Any:
+def import_object(name: str, what: str) -> Any:
     """What `module:name` or `path/to/file.py:name` points to; `what` it is to be, for messages."""
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
@@ -73,7 +73,7 @@ def imported(name: str, what: str) -> Any:
             f"the {what} {name!r} is incomplete; expected 'module:name' or 'path/to/file.py:name'"
         )
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
-        return _attribute(_module(place), attribute, f"the {what} {name!r}")
+        return _get_attribute(_import_module(place), attribute, f"the {what} {name!r}")
 
 
 @contextmanager
@@ -88,16 +88,16 @@ def _importable_from(folder: Path) -> Iterator[None]:
             sys.path.remove(entry)
 
 
-def _module(place: str) -> ModuleType:
+def _import_module(place: str) -> ModuleType:
     try:
-        return _module_of_file(Path(place)) if place.endswith(".py") else _module_of_name(place)
+        return _import_file(Path(place)) if place.endswith(".py") else _import_named_module(place)
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"importing {place!r} failed with {_cause(error)}") from error
+        raise InputError(f"importing {place!r} failed with {_summarise_error(error)}") from error
 
 
-def _module_of_name(place: str) -> ModuleType:
+def _import_named_module(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -109,7 +109,7 @@ def _module_of_name(place: str) -> ModuleType:
         ) from error
 
 
-class _FromSource(importlib.machinery.SourceFileLoader):
+class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
     """Python takes what it compiled before for the file if second and size are the same.
 
     An edit would go unnoticed.
@@ -121,7 +121,7 @@ class _FromSource(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
-def _module_of_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     """The file as a module; run once, and again only after it has changed."""
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}; expected 'path/to/file.py:name'")
@@ -129,7 +129,9 @@ def _module_of_file(path: Path) -> ModuleType:
     name = f"labelahead_own_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    spec = importlib.util.spec_from_file_location(
+        name, path, loader=_UncachedSourceLoader(name, str(path))
+    )
     if spec is None or spec.loader is None:
         raise InputError(f"{str(path)!r} cannot be imported; expected a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -142,7 +144,7 @@ def _module_of_file(path: Path) -> ModuleType:
     return module
 
 
-def _attribute(module: ModuleType, attribute: str, what: str) -> Any:
+def _get_attribute(module: ModuleType, attribute: str, what: str) -> Any:
     """What the module calls by that name, dots and all."""
     value: Any = module
     for part in attribute.split("."):
@@ -156,8 +158,8 @@ def _attribute(module: ModuleType, attribute: str, what: str) -> Any:
     return value
 
 
-def _factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any]:
-    factory = _attribute(module, attribute, f"the model {name!r}")
+def _get_factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any]:
+    factory = _get_attribute(module, attribute, f"the model {name!r}")
     if isinstance(factory, nn.Module):
         raise InputError(
             f"{name!r} is a network already made; expected a function or class that makes a new "
@@ -171,7 +173,7 @@ def _factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any
     return factory  # type: ignore[no-any-return]
 
 
-def _arguments(
+def _match_arguments(
     factory: Callable[..., Any],
     name: str,
     shape: tuple[int, ...],
@@ -227,10 +229,10 @@ def _check_outputs(
         torch.zeros(2, *shape, dtype=dtype, device=like.device)
         for dtype in (like.dtype, torch.int64)
     )
-    n = 2 if example is None else length(example)
-    what = f"{n} inputs of shape {shape if example is None else described(example)}"
+    n = 2 if example is None else count_samples(example)
+    what = f"{n} inputs of shape {shape if example is None else describe_batch(example)}"
     with eval_mode(model):
-        out = _outputs(model, name, what, list(zeros) if example is None else [example])
+        out = _run_model(model, name, what, list(zeros) if example is None else [example])
     if not isinstance(out, Tensor):
         raise ModelError(
             f"the network of {name!r} returned a {type(out).__name__} for {what}; "
@@ -244,21 +246,21 @@ def _check_outputs(
         )
 
 
-def _outputs(model: nn.Module, name: str, what: str, batches: list[Batch]) -> object:
+def _run_model(model: nn.Module, name: str, what: str, batches: list[Batch]) -> object:
     """Of the first batch that the network takes."""
     failure: Exception | None = None
     for batch in batches:
         try:
             with torch.no_grad():
-                return invoked(model, batch)
+                return call_model(model, batch)
         except Exception as error:
             failure = failure or error
     raise ModelError(
-        f"the network of {name!r} failed on {what} with {_cause(failure)}; expected it to take a "
+        f"the network of {name!r} failed on {what} with {_summarise_error(failure)}; expected it to take a "
         "batch of them"
     ) from failure
 
 
-def _cause(error: BaseException | None) -> str:
+def _summarise_error(error: BaseException | None) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
-from labelahead.batching import Batch, tensors
+from labelahead.batching import Batch, list_tensors
 from labelahead.ntk.layers import LAYERS, fast_layers
 from labelahead.ntk.premises import copied, forward, known_parts, parts_of
 from labelahead.ntk.recurrence import OWN, OpenLSTM
@@ -404,7 +404,9 @@ def node_sizes(node: Any) -> list[tuple[int, ...]]:
 
 def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trace:
     """Run the network on `x` and walk the graph of its outputs to the parameters in `names`."""
-    if any(t.is_inference() for t in tensors(x)):  # such tensors cannot be saved for a backward
+    if any(
+        t.is_inference() for t in list_tensors(x)
+    ):  # such tensors cannot be saved for a backward
         x = copied(x)
     with torch.enable_grad(), unchanged(model):
         out = forward(model, x)

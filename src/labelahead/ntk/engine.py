@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Batch, Inputs, batch_of, length, take
+from labelahead.batching import Batch, Inputs, count_samples, read_batch, take_samples
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
 from labelahead.ntk.capture import (
     Site,
@@ -110,11 +110,11 @@ class Engine:
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
         for rows in self._batches(cotangents.shape[0], cotangents.shape[1], chunk):
-            part, v = batch_of(take(x, rows)), cotangents[rows]
+            part, v = read_batch(take_samples(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
                 factors = self._factors(
-                    take(part, twice), v.expand(2, -1, -1), probed and rows.start == 0
+                    take_samples(part, twice), v.expand(2, -1, -1), probed and rows.start == 0
                 )
                 factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
             else:
@@ -143,7 +143,7 @@ class Engine:
 
     def _factors(self, x: Batch, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
-        plan, n = self.plan, length(x)
+        plan, n = self.plan, count_samples(x)
         factors: dict[str, Factor] = {}
         way = ""
         if plan.ruled:
@@ -192,7 +192,7 @@ class Engine:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
         seen = trace(self.model, self._own(x), self.names)
-        expected = plan.expects(seen.nodes, length(x))
+        expected = plan.expects(seen.nodes, count_samples(x))
         if not self.confirmed and not expected:
             raise GraphChangedError
         sites = seen.sites(self._fixed(seen, expected))
@@ -292,7 +292,7 @@ class Engine:
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
             with fast_layers(False):  # as torch has them: our own are held against these
-                out = trace(self.model, self._own(take(x, index)), {}).out
+                out = trace(self.model, self._own(take_samples(x, index)), {}).out
             weights = (cotangents[index, k] * counted).to(out)
             expected = gradients(out, parameters, weights, accumulate=self.plan.accumulate)
             scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
@@ -306,7 +306,7 @@ class Engine:
                     ours = torch.stack(parts).sum(0).to(p)
                 want = torch.zeros_like(p) if want is None else want
                 if not close(ours, want, scale, self.plan.eps):
-                    self._judge(name, count, take(x, index), weights, ours - want, ours)
+                    self._judge(name, count, take_samples(x, index), weights, ours - want, ours)
 
     def _judge(
         self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor
@@ -431,7 +431,7 @@ def verifying(check: bool | None) -> bool:
 
 def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
     """Weights (n, C) of the outputs of every sample, in the network's dtype."""
-    n, C = length(x), engine.plan.outputs
+    n, C = count_samples(x), engine.plan.outputs
     if not isinstance(cotangents, Tensor):
         raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
     if tuple(cotangents.shape) != (n, C):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from labelahead.batching import Batch, mapped, take
+from labelahead.batching import Batch, map_tensors, take_samples
 from labelahead.errors import ModelError
 from labelahead.ntk.capture import unchanged
 from labelahead.ntk.layout import close
@@ -42,7 +42,7 @@ def per_sample_gradients(
         # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
         return _looped(model, x, chosen, names, cotangents), LOOP
     # Some batching rules of torch broadcast wrongly, so the first sample is held against autograd.
-    first = _looped(model, take(x, slice(0, 1)), chosen, names, cotangents[:1])
+    first = _looped(model, take_samples(x, slice(0, 1)), chosen, names, cotangents[:1])
     scale = max(float(v.abs().amax()) for v in first.values())
     n, K = cotangents.shape[:2]
     for name, v in per_sample.items():
@@ -98,7 +98,7 @@ def _vectorised(
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(model, p, args, kwargs)
 
-        batch_of_one = mapped(sample, lambda t: t[None].clone())
+        batch_of_one = map_tensors(sample, lambda t: t[None].clone())
         return (forward(call, batch_of_one)[0] * weights).sum()
 
     each = vmap(grad(weighed), in_dims=(None, 0, 0), randomness="error")
@@ -123,7 +123,7 @@ def _looped(
         for k in range(K):
             if k == 0 or accumulate:  # an inner backward has used its graph up
                 with torch.enable_grad(), unchanged(model):
-                    out = forward(model, take(x, twice))[0]
+                    out = forward(model, take_samples(x, twice))[0]
             if out.grad_fn is None:  # this sample's way through the network meets no parameter
                 break
             keep = k + 1 < K and not accumulate

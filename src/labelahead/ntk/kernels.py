@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, length, take
+from labelahead.batching import Inputs, count_samples, take_samples
 from labelahead.errors import InputError, ModelError
 from labelahead.ntk.engine import (
     Engine,
@@ -122,7 +122,7 @@ def _check_not_noise(engine: Engine, x: Inputs) -> None:
     """
     if engine.plan.outputs == 1:
         return
-    few = take(x, slice(0, 3))
+    few = take_samples(x, slice(0, 3))
     summed, single = (
         _Run(engine, kind, None, MEMORY, False).blocks(few, None) for kind in ("pseudo", "single")
     )
@@ -153,8 +153,8 @@ class _Run:
     def blocks(self, x: Inputs, x2: Inputs | None) -> Tensor:
         """The whole kernel, block by block where the memory asks for it."""
         K, r = self.directions.shape[0], self.rows
-        n = length(x)
-        m = n if x2 is None else length(x2)
+        n = count_samples(x)
+        m = n if x2 is None else count_samples(x2)
         mates = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
         widest = PIECE / (max(n, m) * K * self.like.element_size())
@@ -206,7 +206,7 @@ class _Run:
         return out
 
     def _gradients(self, x: Inputs, rows: slice, terms: list[Term], probed: bool) -> Gradients:
-        part = take(x, rows)
+        part = take_samples(x, rows)
         n, K = rows.stop - rows.start, self.directions.shape[0]
         gradients = allocate(self.engine.plan, terms, n, K, self.like)
         cotangents = self._cotangents(rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, length
+from labelahead.batching import Inputs, count_samples
 from labelahead.errors import InputError
 from labelahead.ntk.engine import (
     Engine,
@@ -149,7 +149,7 @@ def directional(
     direction = _checked_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
-        n, C = length(x), engine.plan.outputs
+        n, C = count_samples(x), engine.plan.outputs
         out = engine.like.new_zeros(n, C)
         eye = directions("full", C, engine.like).expand(n, -1, -1)
         for batch, factors in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from labelahead.batching import Batch, Inputs, batch_of, length, take, tensors
+from labelahead.batching import Batch, Inputs, count_samples, list_tensors, read_batch, take_samples
 from labelahead.errors import ModelError, NumericalError
 from labelahead.ntk.capture import (
     Site,
@@ -159,7 +159,9 @@ def make_plan(
     names = {p: k for k, p in chosen.items()}
     first, second = _probe_batches(x)
     one = trace(model, first, names)
-    mutates = any(t._version for t in tensors(first))  # written to, if only with what was there
+    mutates = any(
+        t._version for t in list_tensors(first)
+    )  # written to, if only with what was there
     if mutates:  # for what follows, as the caller gave it
         first, second = _probe_batches(x)
     other = trace(model, second, names)
@@ -257,10 +259,10 @@ def plan_for(
     """
     key, first = (
         _key(model, x, chosen, rules),
-        tuple(t[0].clone() for t in tensors(batch_of(take(x, slice(0, 1))))),
+        tuple(t[0].clone() for t in list_tensors(read_batch(take_samples(x, slice(0, 1))))),
     )
     old = _PLANS.get(model)
-    if again and old is not None and key is not None and old.key == key and length(x) > 1:
+    if again and old is not None and key is not None and old.key == key and count_samples(x) > 1:
         if all(torch.equal(a, b) for a, b in zip(first, old.first, strict=True)):
             return old.plan, True
         out = trace(model, copied(_probe_batches(x)[0]), {}).out
@@ -279,7 +281,7 @@ def _key(
     """What a plan was made for; None where changes of the numbers would leave no trace."""
     modules, parameters, buffers = parts_of(model)
     numbers = [*parameters, *buffers]
-    sample = batch_of(take(x, slice(0, 1)))
+    sample = read_batch(take_samples(x, slice(0, 1)))
     if any(t.is_inference() for t in numbers):
         return None
     return (
@@ -288,7 +290,7 @@ def _key(
         tuple((t._version, t.data_ptr(), t.shape, t.dtype) for t in numbers),
         tuple((type(m), m.training) for m in modules),
         tuple(sample) if isinstance(sample, Mapping) else type(sample),
-        tuple((t.shape, t.dtype, t.device) for t in tensors(sample)),
+        tuple((t.shape, t.dtype, t.device) for t in list_tensors(sample)),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled("cuda"),
     )
@@ -386,13 +388,13 @@ def _probe_batches(x: Inputs) -> tuple[Batch, Batch]:
 
     Never a batch of one, for which some operations take other paths than for many.
     """
-    n = length(x)
-    first = tensors(batch_of(take(x, slice(0, 64))))
+    n = count_samples(x)
+    first = list_tensors(read_batch(take_samples(x, slice(0, 64))))
     unlike = (i for i in range(1, min(n, 64)) if any(not torch.equal(t[0], t[i]) for t in first))
     j = next(unlike, n - 1)
     k = min(n - 1, j + 1)
     pick = [torch.tensor(i, device=first[0].device) for i in ([0, j], [j, 0, k])]
-    return batch_of(take(x, pick[0])), batch_of(take(x, pick[1]))
+    return read_batch(take_samples(x, pick[0])), read_batch(take_samples(x, pick[1]))
 
 
 def _coarsest(model: nn.Module, seen: Trace) -> float:

@@ -18,12 +18,12 @@ from labelahead.batching import (
     Batch,
     Inputs,
     Samples,
-    batch_of,
-    invoked,
-    length,
-    mapped,
-    take,
-    tensors,
+    call_model,
+    count_samples,
+    list_tensors,
+    map_tensors,
+    read_batch,
+    take_samples,
 )
 from labelahead.errors import (
     DeviceError,
@@ -232,7 +232,7 @@ def _some(names: Iterable[str]) -> str:
 def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x") -> int:
     """Number of samples of `x`; raises when it is empty, ragged, not finite or elsewhere."""
     unread = isinstance(x, Samples) and not x.held  # each batch is checked when it is read
-    parts = tensors(batch_of(take(x, slice(0, 2)) if unread else x))
+    parts = list_tensors(read_batch(take_samples(x, slice(0, 2)) if unread else x))
     if not parts or not all(isinstance(t, Tensor) for t in parts):
         raise InputError(f"{label} must hold at least one tensor, and tensors only")
     for t in parts:
@@ -265,19 +265,19 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
             raise InputError(
                 f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
             )
-    return length(x)
+    return count_samples(x)
 
 
 def copied(x: Batch) -> Batch:
     """A copy that may be overwritten."""
-    return mapped(x, Tensor.clone)
+    return map_tensors(x, Tensor.clone)
 
 
 def forward(call: Callable[..., Any], x: Batch) -> Tensor:
     """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
     try:
         with while_running():
-            out = invoked(call, x)
+            out = call_model(call, x)
     except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
         raise
     except Exception as error:  # whatever the network's own code may raise
@@ -287,7 +287,7 @@ def forward(call: Callable[..., Any], x: Batch) -> Tensor:
             f"the network returned a {type(out).__name__}, expected a tensor of outputs (n, C): "
             "wrap it in a module that returns its logits alone"
         )
-    n = length(x)
+    n = count_samples(x)
     if out.ndim == 1 and out.shape[0] == n:
         out = out[:, None]
     if out.ndim != 2 or out.shape[0] != n or out.shape[1] == 0:
@@ -299,10 +299,10 @@ def forward(call: Callable[..., Any], x: Batch) -> Tensor:
 
 
 def _explained(call: Callable[..., Any], x: Batch, error: Exception) -> InputError:
-    given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in tensors(x))
+    given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in list_tensors(x))
     said = str(error).strip()
     text = isinstance(call, nn.Module) and any(isinstance(m, nn.Embedding) for m in call.modules())
-    whole = all(not t.is_floating_point() for t in tensors(x))
+    whole = all(not t.is_floating_point() for t in list_tensors(x))
     hint = "check the input's shape and dtype against what the network takes"
     if text and isinstance(error, IndexError):
         hint = (

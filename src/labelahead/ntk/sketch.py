@@ -13,7 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, length
+from labelahead.batching import Inputs, count_samples
 from labelahead.errors import InputError
 from labelahead.ntk.engine import Engine, checked_result, directions, verifying, with_engine
 from labelahead.ntk.factors import Factor
@@ -56,7 +56,7 @@ def features(
     def run(engine: Engine) -> Tensor:
         like = engine.like
         combine = directions(kind, engine.plan.outputs, like)
-        n, K = length(x), combine.shape[0]
+        n, K = count_samples(x), combine.shape[0]
         fold = kind != "full"
         names = list(engine.chosen)  # all, in their own order: the same for every batch
         widths = {k: engine.chosen[k].numel() for k in names}

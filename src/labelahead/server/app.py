@@ -24,12 +24,14 @@ from labelahead.server.schedule import Schedule
 from labelahead.server.security import LOOPBACK, Guard
 from labelahead.server.service import LabellingService
 
-__all__ = ["create_app", "add_error_handlers"]
+__all__ = ["add_error_handlers", "create_app"]
 
 HERE = Path(__file__).parent
 ABOUT = """The server behind the labelling page. Every POST needs the header `X-Labelahead: 1`, and
 JSON. Errors are `{"error": "one sentence"}`. Who you are is the cookie `la_who`, see /api/me."""
-DISK_FULL_MESSAGE = "the server's disk is full; nothing that was accepted is lost: make room and try again"
+DISK_FULL_MESSAGE = (
+    "the server's disk is full; nothing that was accepted is lost: make room and try again"
+)
 STORAGE_MESSAGE = (
     "the server cannot use its files now; nothing that was accepted is lost: its terminal "
     "says why; try again"
@@ -102,7 +104,11 @@ def add_error_handlers(app: FastAPI) -> None:
             "%s %s failed: %s", request.method, request.url.path, error
         )  # where on the disk is said here alone
         full = as_storage_error(Path(), error).full
-        return Json({"error": DISK_FULL_MESSAGE}, 507) if full else Json({"error": STORAGE_MESSAGE}, 503, headers=RETRY_HEADER)
+        return (
+            Json({"error": DISK_FULL_MESSAGE}, 507)
+            if full
+            else Json({"error": STORAGE_MESSAGE}, 503, headers=RETRY_HEADER)
+        )
 
     @app.exception_handler(MissingExtra)
     def missing(request: Request, error: Exception) -> Json:

@@ -22,13 +22,20 @@ from labelahead.errors import InputError, LabelaheadError, StorageError
 
 __all__ = ["Client"]
 
-MAX_ATTEMPTS = 3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
+MAX_ATTEMPTS = (
+    3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
+)
 PAUSE_SECONDS = 0.2  # seconds between two of them, or between two looks at a training
 STORAGE_STATUS = {
     503: False,
     507: True,
 }  # what a server answers that cannot use its disk -> because it is full
-FORMAT_OF_SUFFIX = {".csv": "csv", ".jsonl": "jsonl", ".json": "label-studio", ".parquet": "parquet"}
+FORMAT_OF_SUFFIX = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "label-studio",
+    ".parquet": "parquet",
+}
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -168,7 +175,9 @@ class Client:
         """
         wanted: dict[str, Any] = {"rest": int(rest), "probabilities": int(probabilities)}
         wanted |= {} if pictures_at is None else {"pictures_at": pictures_at}
-        return _write_new_file(to, self._request(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}"))
+        return _write_new_file(
+            to, self._request(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}")
+        )
 
     def model(self, to: str | Path, *, onnx: bool = False) -> Path:
         """What the labels make, as a zipped folder for `labelahead predict`.
@@ -181,7 +190,9 @@ class Client:
         """Labels from a file: csv, jsonl, label-studio or parquet."""
         form = form or FORMAT_OF_SUFFIX.get(Path(path).suffix.lower())
         if form is None:
-            raise InputError(f"{path} is of no form that is known; expected {', '.join(FORMAT_OF_SUFFIX)}")
+            raise InputError(
+                f"{path} is of no form that is known; expected {', '.join(FORMAT_OF_SUFFIX)}"
+            )
         body = Path(path).read_bytes()
         reply = self._request(f"/api/import?form={quote(form)}", body, "application/octet-stream")
         return dict(json.loads(reply))

@@ -37,7 +37,14 @@ from labelahead.server.label_state import LabelState
 from labelahead.server.label_studio_tasks import labelling_config, studio_tasks
 from labelahead.server.service import LabellingService
 
-__all__ = ["CONFIG_FORMAT", "EXPORT_FORMATS", "write_labels", "export_labels", "import_labels", "read_import"]
+__all__ = [
+    "CONFIG_FORMAT",
+    "EXPORT_FORMATS",
+    "export_labels",
+    "import_labels",
+    "read_import",
+    "write_labels",
+]
 
 CONFIG_FORMAT = "label-studio-config"
 EXPORT_FORMATS = ("csv", "jsonl", "parquet", "hf", "label-studio", "folders")
@@ -72,9 +79,7 @@ def export_labels(
     return write_labels(label_state, items, form, out, predicted=rest, pictures_at=pictures_at)
 
 
-def import_labels(
-    service: LabellingService, path: Path, form: str | None = None
-) -> dict[str, Any]:
+def import_labels(service: LabellingService, path: Path, form: str | None = None) -> dict[str, Any]:
     """The labels of a file or folder; what is not in the data, or held out, is counted."""
     label_state, records = service.label_state, service.items.data.records
     names = [label_state.classes[c] for c in label_state.active_classes]
@@ -104,7 +109,9 @@ def write_labels(
     See `export_labels`.
     """
     if form not in (*EXPORT_FORMATS, CONFIG_FORMAT):
-        raise InputError(f"form is {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}")
+        raise InputError(
+            f"form is {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}"
+        )
     content = export_content(label_state, items, predicted or Predicted())
     with write_atomically(Path(out)) as partial:
         if form == "csv":

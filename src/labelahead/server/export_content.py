@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from labelahead.data.records import Records
-from labelahead.data.table_writer import probability_column_name, merge_columns
+from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.errors import import_extra
 from labelahead.server.label_state import LabelState
 
@@ -80,7 +80,9 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
     active_classes = [names[c] for c in label_state.active_classes]
     every = predicted.every
     ours: dict[str, list[Any]] = {name: [] for name in (*TEXT_COLUMNS, "probability")}
-    ours |= {probability_column_name(name): [] for name in active_classes} if every is not None else {}
+    ours |= (
+        {probability_column_name(name): [] for name in active_classes} if every is not None else {}
+    )
     positions, answers = sorted({*label_state.labels, *predicted.best}), []
     for position in positions:
         row: dict[str, Any] = dict.fromkeys(ours)
@@ -102,7 +104,10 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
                 "probability": float(probability),
             }
             if every is not None and position in every:
-                row |= {probability_column_name(names[c]): float(every[position][c]) for c in label_state.active_classes}
+                row |= {
+                    probability_column_name(names[c]): float(every[position][c])
+                    for c in label_state.active_classes
+                }
         for name, value in row.items():
             ours[name].append(value)
         answers.append(said)
@@ -111,7 +116,9 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
     return Export(positions, columns, answers, active_classes, items)
 
 
-def _list_answers(label_state: LabelState, position: int, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_answers(
+    label_state: LabelState, position: int, row: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Return one answer for each person, a settlement last."""
     names = label_state.classes
     answers = [

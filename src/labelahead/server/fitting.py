@@ -25,14 +25,14 @@ from labelahead.server.refresh import ERROR_ESTIMATE_ITEMS, TrainingRequest, Uni
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import Snapshot
-from labelahead.server.snapshot_builder import SnapshotBuilder, ProgressCallback
+from labelahead.server.snapshot_builder import ProgressCallback, SnapshotBuilder
 
 __all__ = [
     "CurrentModel",
     "LabelFit",
     "PoolPredictions",
-    "fit_labels",
     "build_exported_model",
+    "fit_labels",
     "predict_pool",
     "reject_large_pool",
 ]
@@ -120,7 +120,12 @@ def predict_pool(
 
 def _fit_exact(snapshot: Snapshot, label_state: LabelState) -> UnitFit:
     order = TrainingRequest(
-        1, tuple(label_state.labels.items()), len(label_state.classes), (), tuple(label_state.confirmed), label_state.active_classes
+        1,
+        tuple(label_state.labels.items()),
+        len(label_state.classes),
+        (),
+        tuple(label_state.confirmed),
+        label_state.active_classes,
     )
     fit = fit_units(snapshot, order)
     fit.model.calibrate(fit.votes)
@@ -155,7 +160,9 @@ class CurrentModel:
             if self._fitted is None or self._fitted.units is not units or self._state != state:
                 self._fitted, self._state = _fit_exact(page_model.snapshot, label_state), state
             fit = self._fitted
-        sure, best = fit.model.probabilities(units[page_model.pool_posterior.rows_of([position])])[0].max(0)
+        sure, best = fit.model.probabilities(units[page_model.pool_posterior.rows_of([position])])[
+            0
+        ].max(0)
         return int(fit.class_numbers[best]), float(sure)
 
 
@@ -198,7 +205,10 @@ def fit_labels(
     points, ready = builder.prepare_items(labels, tell)
     place = {p: i for i, p in enumerate(points.tolist())}
     labels = {p: c for p, c in labels.items() if p in place}  # of what can still be read
-    learner, seed = ready.make_learner(max(len(number), 2)), ready.training.seed_of(campaign.seed, 0)
+    learner, seed = (
+        ready.make_learner(max(len(number), 2)),
+        ready.training.seed_of(campaign.seed, 0),
+    )
     at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in label_state.confirmed for p in labels])
     order = (
@@ -247,7 +257,9 @@ def _estimate_accuracy(made: LabelFit) -> dict[str, Any]:
     if not len(rest):
         right = learner.leave_one_out_predictions(at, given, seed=seed)[0].argmax(1) == given
         return {"estimated": float(right.double().mean()), "how": LEAVE_ONE_OUT_CAVEAT}
-    judged = rest[torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]]
+    judged = rest[
+        torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]
+    ]
     error = learner.outlook(at, given, judged, seed=seed, votes=made.votes).error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
     return {

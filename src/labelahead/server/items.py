@@ -25,7 +25,9 @@ __all__ = ["Items", "StoredPictures"]
 
 FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS = 4096, 1024, 256  # pixels of the longer side
 MAX_CACHE_BYTES = 64 << 20  # bytes of encoded pictures
-MAX_LOSSLESS_PIXELS = THUMBNAIL_PIXELS * THUMBNAIL_PIXELS  # up to so many pixels a picture is kept to the last bit
+MAX_LOSSLESS_PIXELS = (
+    THUMBNAIL_PIXELS * THUMBNAIL_PIXELS
+)  # up to so many pixels a picture is kept to the last bit
 MAX_COLUMNS_SHOWN = 60
 MAX_CHARACTERS_SHOWN = 20_000
 
@@ -107,7 +109,8 @@ class Items:
         """
         *folders, last = name.split("/")
         return "/".join(
-            ["…" if normalise_name(folder) in self._class_names else folder for folder in folders] + [last]
+            ["…" if normalise_name(folder) in self._class_names else folder for folder in folders]
+            + [last]
         )
 
     @cached_property

@@ -27,7 +27,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any
 
-from labelahead.data.classes import normalise_name, check_text, check_name
+from labelahead.data.classes import check_name, check_text, normalise_name
 from labelahead.errors import InputError, StorageError
 from labelahead.files import FolderLock, lock_folder
 from labelahead.server.journal_files import (
@@ -38,18 +38,18 @@ from labelahead.server.journal_files import (
     copy_to_memory,
     require_database,
 )
-from labelahead.server.label_state import LabelStateBuilder, Event, LabelState
+from labelahead.server.label_state import Event, LabelState, LabelStateBuilder
 from labelahead.server.permissions import create_private, owner_only
 
 __all__ = [
     "MIGRATIONS",
     "Journal",
     "JournalCopy",
-    "open_database",
     "copy_journal",
-    "read_journal",
+    "open_database",
     "read_class_names",
     "read_item_names",
+    "read_journal",
 ]
 
 Damage = type[InputError] | type[StorageError]
@@ -91,7 +91,9 @@ def _events_table_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL
         )"""
 
 
-def _rebuild_events_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS) -> tuple[str, ...]:
+def _rebuild_events_sql(
+    name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS
+) -> tuple[str, ...]:
     """SQLite changes no CHECK of a table, so it is made anew.
 
     All that was in `events` goes to another one.
@@ -172,14 +174,18 @@ MAX_LEASE_SECONDS_AFTER_RESTART = 600.0
 LABEL_CONDITION = "kind IN ('label', 'confirm', 'settle')"
 
 
-def open_database(path: Path, migrations: Sequence[tuple[str, ...]] | None = None) -> sqlite3.Connection:
+def open_database(
+    path: Path, migrations: Sequence[tuple[str, ...]] | None = None
+) -> sqlite3.Connection:
     """The database, made if there is none; an error if it is damaged, foreign or too new."""
     migrations = MIGRATIONS if migrations is None else migrations
     require_database(path)
     try:
         create_private(path)
         # Threads share the connection; the journal's lock lets in one at a time.
-        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         try:
             _check_database(db, path, len(migrations))
             # Readers never wait for the writer. Where a file system cannot do it, SQLite stays
@@ -449,10 +455,14 @@ EVENT_PLACEHOLDERS = ", ".join("?" for _ in fields(Event))
 
 def _read_events(db: sqlite3.Connection, which: str, values: tuple[str | int, ...]) -> list[Event]:
     """Events as they stand in the file. which: the end of the query."""
-    return [Event(*row) for row in db.execute(f"SELECT {EVENT_COLUMNS} FROM events {which}", values)]
+    return [
+        Event(*row) for row in db.execute(f"SELECT {EVENT_COLUMNS} FROM events {which}", values)
+    ]
 
 
-def _find_by_key(db: sqlite3.Connection, key: str | None, content: tuple[object, ...]) -> Event | None:
+def _find_by_key(
+    db: sqlite3.Connection, key: str | None, content: tuple[object, ...]
+) -> Event | None:
     """The event that came with this key; an error if it is not of this kind, who, position, label.
 
     content: as many of these as are known.
@@ -663,7 +673,9 @@ class Journal:
                 events.append(self._insert(db, event))
         return events
 
-    def undo_answer(self, who: str, seq: int | None = None, *, key: str | None = None) -> Event | None:
+    def undo_answer(
+        self, who: str, seq: int | None = None, *, key: str | None = None
+    ) -> Event | None:
         """Take back a person's newest surviving answer or change of classes, or their answer `seq`.
 
         Again and again goes back further. What was confirmed with the newest answer goes with it.
@@ -751,7 +763,9 @@ class Journal:
                 number = self._builder.find_class(name)
                 if number is None:
                     number = len(self._builder.classes)
-                    added.append(self._insert(db, self._builder.make_event("class", who, text=name)))
+                    added.append(
+                        self._insert(db, self._builder.make_event("class", who, text=name))
+                    )
                 now = self._builder.find_answer(who, position)
                 if now is None or now.label != number:
                     added.append(
@@ -759,7 +773,9 @@ class Journal:
                     )
         return added
 
-    def lease_item(self, position: int, who: str, seconds: float, *, now: float | None = None) -> bool:
+    def lease_item(
+        self, position: int, who: str, seconds: float, *, now: float | None = None
+    ) -> bool:
         """Keep an item for one person; False if another holds it. now: as `leases` takes it.
 
         A person holds at most one: a new lease replaces the old one, a refused one leaves it.
@@ -898,6 +914,9 @@ class Journal:
         """Write an event, within a transaction."""
         if event.position is not None:
             self._check_position(event.position)
-        db.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({EVENT_PLACEHOLDERS})", tuple(vars(event).values()))
+        db.execute(
+            f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({EVENT_PLACEHOLDERS})",
+            tuple(vars(event).values()),
+        )
         self._builder.add_event(event)
         return event

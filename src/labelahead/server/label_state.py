@@ -29,10 +29,10 @@ from operator import attrgetter, index
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from labelahead.data.classes import normalise_name, check_name
+from labelahead.data.classes import check_name, normalise_name
 from labelahead.errors import InputError
 
-__all__ = ["CLASS_CHANGE_KINDS", "LabelStateBuilder", "Event", "LabelState", "build_label_state"]
+__all__ = ["CLASS_CHANGE_KINDS", "Event", "LabelState", "LabelStateBuilder", "build_label_state"]
 
 ANSWER_KINDS = ("label", "confirm", "skip", "unsure")
 CLASS_CHANGE_KINDS = ("rename", "merge", "remove")  # of classes
@@ -136,11 +136,15 @@ class LabelStateBuilder:
     def __init__(self) -> None:
         self.seq = 0  # of the last event
         self.classes: list[str] = []
-        self.class_numbers: dict[str, int] = {}  # of classes that are there, by `normalise_name` of their names
+        self.class_numbers: dict[
+            str, int
+        ] = {}  # of classes that are there, by `normalise_name` of their names
         self.class_mapping: list[int | None] = []
         self._classes_seq = 0
         self._initial_names: list[str] = []  # names that classes began with
-        self._former_names: dict[str, int] = {}  # of classes, by `normalise_name` of every name that they ever had
+        self._former_names: dict[
+            str, int
+        ] = {}  # of classes, by `normalise_name` of every name that they ever had
         self._class_changes: dict[
             int, tuple[str, int, int, str]
         ] = {}  # surviving seq -> kind, class, into which, name
@@ -148,7 +152,9 @@ class LabelStateBuilder:
         self._author: dict[int, str] = {}  # whose an answer is, also of those taken back
         # person -> surviving seq -> position; None: a change of classes
         self._undoable: dict[str, dict[int, int | None]] = {}
-        self._answers_by_annotator: dict[int, dict[str, list[Event]]] = {}  # all surviving, oldest first
+        self._answers_by_annotator: dict[
+            int, dict[str, list[Event]]
+        ] = {}  # all surviving, oldest first
         self._settlements: dict[int, list[Event]] = {}  # surviving settlements, oldest first
         self._answers: dict[int, tuple[Event, ...]] = {}
         self._answered: dict[str, set[int]] = {}
@@ -201,7 +207,9 @@ class LabelStateBuilder:
             if event.kind == "settle":
                 self._settlements.setdefault(event.position, []).append(event)
             else:
-                self._answers_by_annotator.setdefault(event.position, {}).setdefault(event.who, []).append(event)
+                self._answers_by_annotator.setdefault(event.position, {}).setdefault(
+                    event.who, []
+                ).append(event)
             if event.kind == "confirm" and event.ref is not None:
                 self._grid_of[event.seq] = event.ref
             self._update_item(event.position)
@@ -211,11 +219,16 @@ class LabelStateBuilder:
         self._classes_seq = seq
         self.classes, self.class_mapping = self._fold_class_changes(self._class_changes.values())
         self.class_numbers = {
-            normalise_name(self.classes[c]): c for c, now in enumerate(self.class_mapping) if c == now
+            normalise_name(self.classes[c]): c
+            for c, now in enumerate(self.class_mapping)
+            if c == now
         }
-        renamed = ((text, c) for kind, c, _, text in self._class_changes.values() if kind == "rename")
+        renamed = (
+            (text, c) for kind, c, _, text in self._class_changes.values() if kind == "rename"
+        )
         self._former_names = {
-            normalise_name(name): c for name, c in (*((n, c) for c, n in enumerate(self._initial_names)), *renamed)
+            normalise_name(name): c
+            for name, c in (*((n, c) for c, n in enumerate(self._initial_names)), *renamed)
         }
         for position in {*self._answers_by_annotator, *self._settlements}:
             self._update_item(position)
@@ -224,7 +237,10 @@ class LabelStateBuilder:
         self, changes: Iterable[tuple[str, int, int, str]]
     ) -> tuple[list[str], list[int | None]]:
         """Name of each class, and what its labels count as, after these changes."""
-        names, class_mapping = list(self._initial_names), list[int | None](range(len(self._initial_names)))
+        names, class_mapping = (
+            list(self._initial_names),
+            list[int | None](range(len(self._initial_names))),
+        )
         for kind, label, into, text in changes:
             if kind == "rename":
                 names[label] = text
@@ -235,12 +251,16 @@ class LabelStateBuilder:
 
     def find_class(self, name: str) -> int | None:
         """The class of this name, or that once had it, as it counts now."""
-        number = self.class_numbers.get(normalise_name(name), self._former_names.get(normalise_name(name)))
+        number = self.class_numbers.get(
+            normalise_name(name), self._former_names.get(normalise_name(name))
+        )
         return None if number is None else self.class_mapping[number]
 
     def has_ever_named(self, name: str) -> bool:
         """Whether some class has, or had, this name."""
-        return normalise_name(name) in self.class_numbers or normalise_name(name) in self._former_names
+        return (
+            normalise_name(name) in self.class_numbers or normalise_name(name) in self._former_names
+        )
 
     def _add_undoable(self, event: Event, position: int | None) -> None:
         """What its person may take back."""
@@ -290,7 +310,9 @@ class LabelStateBuilder:
         if seq not in self._author:
             raise InputError(f"event {seq} is no answer; expected the number of a given answer")
         if self._author[seq] != who:
-            raise InputError(f"answer {seq} is {self._author[seq]!r}'s; expected one of {who!r}'s own")
+            raise InputError(
+                f"answer {seq} is {self._author[seq]!r}'s; expected one of {who!r}'s own"
+            )
         return seq in self._undoable[who]
 
     def find_answer(self, who: str, position: int) -> Event | None:
@@ -326,7 +348,9 @@ class LabelStateBuilder:
         if kind not in REQUIRED_FIELDS:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(REQUIRED_FIELDS)}")
         if names != REQUIRED_FIELDS[kind]:
-            raise InputError(f"{kind} with {names}; expected {REQUIRED_FIELDS[kind]} and nothing else")
+            raise InputError(
+                f"{kind} with {names}; expected {REQUIRED_FIELDS[kind]} and nothing else"
+            )
         if label is not None:
             label = self._check_class(label)
         if kind == "class":
@@ -414,7 +438,9 @@ class LabelStateBuilder:
                 skipped=frozenset(sets["skip"]),
                 unsure=frozenset(sets["unsure"]),
                 settlements=MappingProxyType(self._settled_items.copy()),
-                kept_labels=MappingProxyType({p: self._map_class(a) or a for p, a in self._kept.items()}),
+                kept_labels=MappingProxyType(
+                    {p: self._map_class(a) or a for p, a in self._kept.items()}
+                ),
                 class_mapping=tuple(self.class_mapping),
                 confirmed=frozenset(sets["confirm"]),
                 classes_seq=self._classes_seq,
@@ -431,7 +457,8 @@ class LabelStateBuilder:
                 answered ^= {position}
                 self._frozen_positions.pop(who, None)
         newest = sorted(
-            filter(None, (self._map_class(each[-1]) for each in given.values())), key=attrgetter("seq")
+            filter(None, (self._map_class(each[-1]) for each in given.values())),
+            key=attrgetter("seq"),
         )
         said = [a for a in newest if a.label is not None]
         labels = [a.label for a in said]

@@ -58,7 +58,9 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             data[RECORD_FIELD] = "\n".join(
                 f"{name}: {value}" for name, value in data.items() if name != ITEM_ID_FIELD
             )
-        tasks.append(_build_task(data, row, content.answers[i], "image" if shown == IMAGE_FIELD else "text"))
+        tasks.append(
+            _build_task(data, row, content.answers[i], "image" if shown == IMAGE_FIELD else "text")
+        )
     return tasks
 
 
@@ -71,7 +73,9 @@ def labelling_config(content: Export) -> str:
     view = ElementTree.Element("View")
     tag, name = ("Image", "image") if shown == IMAGE_FIELD else ("Text", "text")
     ElementTree.SubElement(view, tag, name=name, value=f"${shown}")
-    choices = ElementTree.SubElement(view, "Choices", name=CHOICE_NAME, toName=name, choice="single")
+    choices = ElementTree.SubElement(
+        view, "Choices", name=CHOICE_NAME, toName=name, choice="single"
+    )
     for label in content.classes:
         ElementTree.SubElement(choices, "Choice", value=label)
     ElementTree.indent(view)
@@ -101,7 +105,9 @@ def _build_fields(content: Export) -> dict[str, Any]:
         theirs = dict(items.records.take(content.positions).columns)
         if items.records.id_column == ITEM_ID_FIELD:
             del theirs[ITEM_ID_FIELD]
-    names = rename_clashing_columns(list(theirs), (ITEM_ID_FIELD, CHOICE_NAME, IMAGE_FIELD, RECORD_FIELD))
+    names = rename_clashing_columns(
+        list(theirs), (ITEM_ID_FIELD, CHOICE_NAME, IMAGE_FIELD, RECORD_FIELD)
+    )
     ids = [items.ids[p] for p in content.positions]
     return {ITEM_ID_FIELD: ids} | {names[name]: column for name, column in theirs.items()}
 

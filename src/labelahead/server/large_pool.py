@@ -154,23 +154,38 @@ class LargePoolWorker:
         reading = self.pool.manifest.reading
         return hashlib.sha256(f"{reading.root}|{reading.column}|{reading.id}".encode()).hexdigest()
 
-    def run(self, order: TrainingRequest, tell: ProgressCallback, wider: Callable[[Path], None] | None = None) -> Path:
+    def run(
+        self,
+        order: TrainingRequest,
+        tell: ProgressCallback,
+        wider: Callable[[Path], None] | None = None,
+    ) -> Path:
         """As `Worker.run`: score the pool, hold the best of it.
 
         wider: is handed at first what is held already.
         """
         assert self.service is not None
         label_state = self.service.label_state
-        number = {c: i for i, c in enumerate(label_state.active_classes)}  # without classes that are no more
-        known = sorted(label_state.labels, key=self.positions.__getitem__)  # in the order of the pool
+        number = {
+            c: i for i, c in enumerate(label_state.active_classes)
+        }  # without classes that are no more
+        known = sorted(
+            label_state.labels, key=self.positions.__getitem__
+        )  # in the order of the pool
         at = torch.tensor([self.positions[p] for p in known], dtype=torch.int64)
         numbers = torch.tensor([number[label_state.labels[p]] for p in known], dtype=torch.int64)
-        told = Labelled(at, numbers, tuple(label_state.classes[c] for c in label_state.active_classes))
+        told = Labelled(
+            at, numbers, tuple(label_state.classes[c] for c in label_state.active_classes)
+        )
         if self._is_first_run and wider is not None:
             model = self.pool.fit(told, self.rows[known])
             assert isinstance(model, ExactModel)
             labelled = set(known)
-            wider(self._save_snapshot(model, [p for p in self.random_positions if p not in labelled], len(known)))
+            wider(
+                self._save_snapshot(
+                    model, [p for p in self.random_positions if p not in labelled], len(known)
+                )
+            )
         self._is_first_run = False
         tell("scoring", 0.0)
 
@@ -260,7 +275,9 @@ class LargePoolWorker:
                 return
             at = torch.tensor(new)
             rows, names = self.pool.take(at, engine)
-            data = self._extend_data(self.data, [*self.data.ids, *names], self._read_content(at, names, engine))
+            data = self._extend_data(
+                self.data, [*self.data.ids, *names], self._read_content(at, names, engine)
+            )
             self.service.extend_items(data)  # on the disk before it counts
             # Positions last: whoever reads them meanwhile finds a row for each.
             self.rows, self.data, self.positions = (
@@ -269,7 +286,9 @@ class LargePoolWorker:
                 [*self.positions, *new],
             )
 
-    def _read_content(self, at: Tensor, names: Sequence[str], engine: Executor) -> list[dict[str, Any]]:
+    def _read_content(
+        self, at: Tensor, names: Sequence[str], engine: Executor
+    ) -> list[dict[str, Any]]:
         """What people see of the items, but for pictures, which are read when they are looked at."""
         reading, parts = self.pool.manifest.reading, self.pool.by_part(at)
         if reading.kind in ("pictures", "npy"):
@@ -291,11 +310,16 @@ class LargePoolWorker:
                 shown[place] = row
         return shown
 
-    def _extend_data(self, before: Data, names: Sequence[str], content: list[dict[str, Any]]) -> Data:
+    def _extend_data(
+        self, before: Data, names: Sequence[str], content: list[dict[str, Any]]
+    ) -> Data:
         """All that is held, as any data set; new items follow the old ones."""
         reading = self.pool.manifest.reading
         if reading.kind == "pictures":
-            photos, files = PoolPictures(reading.root, tuple(names)), Records({FILE_NAME: list(names)})
+            photos, files = (
+                PoolPictures(reading.root, tuple(names)),
+                Records({FILE_NAME: list(names)}),
+            )
             return replace(before, ids=tuple(names), images=photos, records=files)
         old, there = (
             before.rows.columns if before.rows is not None else {},

@@ -109,7 +109,13 @@ class PageModel:
         """That of a snapshot, given these labels."""
         strategy = find_strategy(snapshot.strategy)
         pool_posterior = snapshot.build_posterior(labels, classes, class_mapping)
-        return cls(snapshot, pool_posterior, strategy, strategy.choose_acquisition(labels.values()), class_mapping)
+        return cls(
+            snapshot,
+            pool_posterior,
+            strategy,
+            strategy.choose_acquisition(labels.values()),
+            class_mapping,
+        )
 
     def with_labels(self, labels: Mapping[int, int], classes: int) -> "PageModel":
         """The opinion that knows exactly these labels."""
@@ -127,12 +133,17 @@ class PageModel:
         """
         if self.pool_posterior.posterior.width != 1 or not len(self.pool_posterior.view.candidates):
             return None
-        return replace(self, pool_posterior=self.pool_posterior.build_shortlist(self.acquisition, SHORTLIST_ITEMS))
+        return replace(
+            self,
+            pool_posterior=self.pool_posterior.build_shortlist(self.acquisition, SHORTLIST_ITEMS),
+        )
 
     def has_same_classes(self, class_mapping: Sequence[int | None]) -> bool:
         """Whether classes stand as when it began; those that are new since count as themselves."""
         begun = len(self.class_mapping)
-        return list(self.class_mapping) == list(class_mapping[:begun]) and _is_identity(class_mapping[begun:], begun)
+        return list(self.class_mapping) == list(class_mapping[:begun]) and _is_identity(
+            class_mapping[begun:], begun
+        )
 
     @property
     def has_labels(self) -> bool:
@@ -156,7 +167,9 @@ class PageModel:
         ranked = self.pool_posterior.rank_candidates(self.acquisition, n + len(without) + 1)
         return [p for p in ranked if p not in without][:n]
 
-    def list_certain(self, least: float, without: Collection[int] = ()) -> list[tuple[int, int, float]]:
+    def list_certain(
+        self, least: float, without: Collection[int] = ()
+    ) -> list[tuple[int, int, float]]:
         """(position, class, probability) of items whose class is at least so probable, the surest
         first.
         """
@@ -172,13 +185,17 @@ class PageModel:
 
     def count_changes_from(self, before: "PageModel") -> int:
         """How many items in play have changed their class since."""
-        return int((self.pool_posterior.predicted_classes != before.pool_posterior.predicted_classes).sum())
+        return int(
+            (self.pool_posterior.predicted_classes != before.pool_posterior.predicted_classes).sum()
+        )
 
     def predict_classes(self, position: int, n: int = 5) -> list[tuple[int, float]]:
         """The likeliest classes of an item with their probabilities; nothing if not in play."""
         if position not in self.pool_posterior or not self.has_labels:
             return []
-        p, label = self.predict_proba(self.pool_posterior.rows_of([position]))[0].topk(min(n, self.pool_posterior.classes))
+        p, label = self.predict_proba(self.pool_posterior.rows_of([position]))[0].topk(
+            min(n, self.pool_posterior.classes)
+        )
         return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
 
     def predict_proba(self, places: Tensor) -> Tensor:
@@ -194,12 +211,17 @@ class PageModel:
                 self.snapshot.labels, self.pool_posterior.classes
             )
             return outputs_to_probabilities(
-                (self.pool_posterior.start if trained else self.pool_posterior.posterior).mean[places], "squared"
+                (self.pool_posterior.start if trained else self.pool_posterior.posterior).mean[
+                    places
+                ],
+                "squared",
             )
         post, there = self.pool_posterior.posterior, self._active_classes
         variance = self._variance_scale * post.variance()[places].clamp_min(1e-9 * post.scale)
         predict_proba = gaussian_class_probabilities(post.mean[places][:, there], variance)
-        return predict_proba.new_zeros(len(places), self.pool_posterior.classes).index_copy_(1, there, predict_proba)
+        return predict_proba.new_zeros(len(places), self.pool_posterior.classes).index_copy_(
+            1, there, predict_proba
+        )
 
     @cached_property
     def _active_classes(self) -> Tensor:
@@ -208,7 +230,11 @@ class PageModel:
         Those that are new since are there.
         """
         begun = len(self.class_mapping)
-        there = [c for c in range(self.pool_posterior.classes) if c >= begun or self.class_mapping[c] == c]
+        there = [
+            c
+            for c in range(self.pool_posterior.classes)
+            if c >= begun or self.class_mapping[c] == c
+        ]
         return torch.tensor(there, device=self.pool_posterior.points.device)
 
     @cached_property
@@ -226,8 +252,14 @@ class PageModel:
         if self.snapshot.units is None:
             return self.pool_posterior.probabilities.amax(1)
         post = self.pool_posterior.posterior
-        mean = post.mean if len(self._active_classes) == self.pool_posterior.classes else post.mean[:, self._active_classes]
-        return leading_probability(mean, self._variance_scale * post.variance().clamp_min(1e-9 * post.scale))
+        mean = (
+            post.mean
+            if len(self._active_classes) == self.pool_posterior.classes
+            else post.mean[:, self._active_classes]
+        )
+        return leading_probability(
+            mean, self._variance_scale * post.variance().clamp_min(1e-9 * post.scale)
+        )
 
     def explain(self, position: int) -> dict[str, Any]:
         """What each answer would change, whom most, and which labels speak for the guess.
@@ -307,4 +339,6 @@ class PageModel:
         every = zip(points, targets.argmax(1).tolist(), weight.tolist(), strict=True)
         rows = [row for row in every if row[0] != itself]
         adding = sorted((r for r in rows if r[2] > 0), key=lambda r: (r[1] != label, -r[2]))
-        return adding[:MAX_ITEMS_SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[:MAX_ITEMS_SHOWN]
+        return adding[:MAX_ITEMS_SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[
+            :MAX_ITEMS_SHOWN
+        ]

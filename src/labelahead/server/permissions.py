@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from labelahead.files import make_folder, as_storage_error
+from labelahead.files import as_storage_error, make_folder
 
 __all__ = ["create_private", "make_private_folder", "owner_only"]
 

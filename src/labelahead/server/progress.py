@@ -12,7 +12,14 @@ from labelahead.server.page_model import PageModel
 from labelahead.server.schedule import FORECAST_FIELDS, Schedule
 from labelahead.server.service import LabellingService
 
-__all__ = ["list_doubts", "list_history", "list_annotators", "build_map", "summarize_progress", "explain_item"]
+__all__ = [
+    "build_map",
+    "explain_item",
+    "list_annotators",
+    "list_doubts",
+    "list_history",
+    "summarize_progress",
+]
 
 BIAS_WARNING = (
     "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
@@ -163,7 +170,11 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
     enough: whether there were labels to judge by. kept: the newest n of those, kept_count: of all.
     """
     with service.lock:
-        page_model, label_state, describe = service.page_model, service.label_state, service.items.describe_item
+        page_model, label_state, describe = (
+            service.page_model,
+            service.label_state,
+            service.items.describe_item,
+        )
     judged = _get_leave_one_out_rows(page_model)
     rows = [
         {
@@ -189,7 +200,11 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
 def list_annotators(service: LabellingService) -> dict[str, Any]:
     """Who has labelled how much, and where two disagree."""
     with service.lock:
-        label_state, leases, here = service.label_state, service.journal.list_leases(), service.list_active_annotators()
+        label_state, leases, here = (
+            service.label_state,
+            service.journal.list_leases(),
+            service.list_active_annotators(),
+        )
     labels: Counter[str] = Counter()
     skips: Counter[str] = Counter()
     for answers in label_state.answers.values():
@@ -208,7 +223,9 @@ def list_annotators(service: LabellingService) -> dict[str, Any]:
                 **service.items.describe_item(p),
                 "counts": label_state.labels[p],
                 "answers": [
-                    a.pick_fields("who", "label", "at") for a in label_state.answers[p] if a.label is not None
+                    a.pick_fields("who", "label", "at")
+                    for a in label_state.answers[p]
+                    if a.label is not None
                 ],
             }
             for p in label_state.conflicts

@@ -10,11 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.inference.exact import MAX_SELECTION_LABELS, ExactLearner, ExactModel, FittedExactModel
+from labelahead.inference.exact import (
+    MAX_SELECTION_LABELS,
+    ExactLearner,
+    ExactModel,
+    FittedExactModel,
+)
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.server.snapshot import Snapshot
 
-__all__ = ["TrainingRequest", "UnitFit", "fit_units", "refresh_snapshot", "leave_one_out_facts", "forecast_facts"]
+__all__ = [
+    "TrainingRequest",
+    "UnitFit",
+    "fit_units",
+    "forecast_facts",
+    "leave_one_out_facts",
+    "refresh_snapshot",
+]
 
 LABEL_FREE_FACTS = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
 ERROR_ESTIMATE_ITEMS = 1000  # items by which the error of the pool is estimated
@@ -27,7 +39,9 @@ class TrainingRequest:
     round: int
     labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
     classes: int
-    random_sample: tuple[int, ...] = ()  # positions of labelled items that are a random sample of all
+    random_sample: tuple[
+        int, ...
+    ] = ()  # positions of labelled items that are a random sample of all
     confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
     # class numbers that are neither merged nor removed; None: all
     active_classes: tuple[int, ...] | None = None
@@ -35,7 +49,9 @@ class TrainingRequest:
     @property
     def class_numbers(self) -> tuple[int, ...]:
         """Class numbers that a prediction may be, two at least."""
-        active_classes = tuple(range(self.classes)) if self.active_classes is None else self.active_classes
+        active_classes = (
+            tuple(range(self.classes)) if self.active_classes is None else self.active_classes
+        )
         return active_classes if len(active_classes) > 1 else tuple(range(max(self.classes, 2)))
 
 
@@ -104,7 +120,9 @@ def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
     fit = fit_units(before, order, most=MAX_SELECTION_LABELS)
     at, learner, learnt, class_numbers = fit.at, fit.learner, fit.learnt, fit.class_numbers
     seconds = time.perf_counter() - began
-    facts: dict[str, Any] = {name: before.facts[name] for name in LABEL_FREE_FACTS if name in before.facts}
+    facts: dict[str, Any] = {
+        name: before.facts[name] for name in LABEL_FREE_FACTS if name in before.facts
+    }
     facts |= {"labels": len(at), "kernel_seconds": 0.0}
     facts |= {
         "train_seconds": seconds,
@@ -112,10 +130,14 @@ def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
     }
     if before.test is not None:
         units, truth = before.test
-        facts["accuracy"] = float((class_numbers[learnt.model(units).argmax(1)] == truth).double().mean())
+        facts["accuracy"] = float(
+            (class_numbers[learnt.model(units).argmax(1)] == truth).double().mean()
+        )
     others, residual = learner.leave_one_out_predictions(at, fit.labels)
     others = outputs.new_zeros((len(at), classes)).index_copy_(1, class_numbers, others)
-    facts |= leave_one_out_facts(others, residual, before.points[at], class_numbers[fit.labels], order.random_sample)
+    facts |= leave_one_out_facts(
+        others, residual, before.points[at], class_numbers[fit.labels], order.random_sample
+    )
     rest = (
         torch.ones(len(before.points), dtype=torch.bool)
         .index_fill_(0, at, False)
@@ -126,7 +148,9 @@ def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
         rest < before.facts.get("random", len(before.points))
     ]  # points are in random order, up to these
     if len(rest):
-        facts |= forecast_facts(learner.outlook(at, fit.labels, rest[:ERROR_ESTIMATE_ITEMS], votes=fit.votes))
+        facts |= forecast_facts(
+            learner.outlook(at, fit.labels, rest[:ERROR_ESTIMATE_ITEMS], votes=fit.votes)
+        )
     alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, class_numbers, fit.model.alpha)
     return replace(
         before,
@@ -147,7 +171,11 @@ def forecast_facts(outlook: ErrorForecast) -> dict[str, float]:
 
 
 def leave_one_out_facts(
-    others: Tensor, residual: Tensor, labelled: Tensor, labels: Tensor, random_sample: tuple[int, ...]
+    others: Tensor,
+    residual: Tensor,
+    labelled: Tensor,
+    labels: Tensor,
+    random_sample: tuple[int, ...],
 ) -> dict[str, Any]:
     """What the other labels say of each.
 

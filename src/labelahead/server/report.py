@@ -57,7 +57,8 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
         people=_count_by_annotator(label_state),
         times=[_format_minute(event.at) for event in events if event.position is not None],
         conflicts=[
-            (items[p], _describe_labels(label_state, p), label_state.classes[label_state.labels[p]]) for p in label_state.conflicts
+            (items[p], _describe_labels(label_state, p), label_state.classes[label_state.labels[p]])
+            for p in label_state.conflicts
         ],
         rounds=rounds,
         curve=_curve_points(rounds),
@@ -103,13 +104,16 @@ def _count_by_annotator(label_state: LabelState) -> list[tuple[str, int, int]]:
     answers = [a for given in label_state.answers.values() for a in given]
     labels = Counter(a.who for a in answers if a.label is not None)
     return [
-        (who, labels[who], len(label_state.answered_positions[who]) - labels[who]) for who in sorted(label_state.answered_positions)
+        (who, labels[who], len(label_state.answered_positions[who]) - labels[who])
+        for who in sorted(label_state.answered_positions)
     ]
 
 
 def _describe_labels(label_state: LabelState, position: int) -> str:
     said = (a for a in label_state.answers[position] if a.label is not None)
-    return ", ".join(f"{a.who}: {label_state.classes[a.label]}" for a in said if a.label is not None)
+    return ", ".join(
+        f"{a.who}: {label_state.classes[a.label]}" for a in said if a.label is not None
+    )
 
 
 def _format_minute(at: str) -> str:
@@ -132,4 +136,6 @@ def _band_points(rounds: Sequence[dict[str, Any]]) -> str:
 
 
 def _format_points(shares: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{CURVE_WIDTH * x:.1f},{CURVE_HEIGHT * (1 - min(1.0, max(0.0, y))):.1f}" for x, y in shares)
+    return " ".join(
+        f"{CURVE_WIDTH * x:.1f},{CURVE_HEIGHT * (1 - min(1.0, max(0.0, y))):.1f}" for x, y in shares
+    )

@@ -26,7 +26,7 @@ from labelahead.errors import InputError
 from labelahead.server import progress as overview
 from labelahead.server.exchange import CONFIG_FORMAT, EXPORT_FORMATS, export_labels, import_labels
 from labelahead.server.fitting import build_exported_model, predict_pool
-from labelahead.server.items import FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS
+from labelahead.server.items import DISPLAY_PIXELS, FULL_PIXELS, THUMBNAIL_PIXELS
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import parse_cookies, set_cookie
 from labelahead.server.service import GRID_ITEMS, LabellingService
@@ -66,7 +66,11 @@ def _replace_non_finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _replace_non_finite(inner) for key, inner in value.items()}
-    return [_replace_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return (
+        [_replace_non_finite(inner) for inner in value]
+        if isinstance(value, list | tuple)
+        else value
+    )
 
 
 class Me(BaseModel):
@@ -154,7 +158,9 @@ async def _read_annotator_or_default(request: Request) -> str:
 def _check_name(given: str) -> str:
     name = check_name(given, "the name")
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
-        raise InputError(f"the name must be printable, and at most {MAX_NAME_CHARACTERS} characters")
+        raise InputError(
+            f"the name must be printable, and at most {MAX_NAME_CHARACTERS} characters"
+        )
     return name
 
 
@@ -259,7 +265,9 @@ def _write_routes(service: LabellingService) -> APIRouter:
             raise HTTPException(409, str(error)) from error
 
     @routes.post("/classes/{number}", summary="Rename, merge or remove a class")
-    def change(number: int, given: Annotated[ClassChange, Body()], who: Annotator) -> dict[str, Any]:
+    def change(
+        number: int, given: Annotated[ClassChange, Body()], who: Annotator
+    ) -> dict[str, Any]:
         """merge: its labels are the other class's from now on.
 
         Remove: they are not given. Undo takes it back.
@@ -352,10 +360,7 @@ def _model_routes(service: LabellingService, schedule: Schedule, turn: threading
         try:
             made = build_exported_model(service, schedule)
             return _send_file(
-                service,
-                "model.zip",
-                "application/zip",
-                lambda target: made.save(target, onnx=onnx),
+                service, "model.zip", "application/zip", lambda target: made.save(target, onnx=onnx)
             )
         finally:
             turn.release()
@@ -382,7 +387,8 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
         """
         if form not in EXPORT_FILES:
             raise HTTPException(
-                404, f"no form {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}"
+                404,
+                f"no form {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}",
             )
         suffix, media = EXPORT_FILES[form]
         more: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
@@ -406,7 +412,9 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
         """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
         if form not in IMPORT_SUFFIXES:
             raise InputError(f"form is {form!r}; expected one of {', '.join(IMPORT_SUFFIXES)}")
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=service.journal.folder) as room:
+        with tempfile.TemporaryDirectory(
+            prefix=TEMPORARY_PREFIX, dir=service.journal.folder
+        ) as room:
             path = Path(room) / f"import{IMPORT_SUFFIXES[form]}"
             path.write_bytes(body)
             try:

@@ -76,7 +76,9 @@ class Schedule:
             0.0,
             0.0,
         )  # when the items were begun to be looked at, how much was done
-        self._larger_snapshot: Snapshot | None = None  # with more items in play than the opinion has
+        self._larger_snapshot: Snapshot | None = (
+            None  # with more items in play than the opinion has
+        )
         self.model_description = ""  # which network learns, and from what
         self.rounds: list[dict[str, Any]] = []
         self._failed_labels: dict[int, int] | None = None  # labels of an order that failed
@@ -88,7 +90,9 @@ class Schedule:
         self.restore()
         self._encoding_idle = not self.exact or self.is_complete()
         if not self._encoding_idle or self.refresh_every is not None:
-            self._encoding_thread = threading.Thread(target=self._encode_items, daemon=True, name="looking")
+            self._encoding_thread = threading.Thread(
+                target=self._encode_items, daemon=True, name="looking"
+            )
             self._encoding_thread.start()
         self._thread.start()
 
@@ -113,13 +117,21 @@ class Schedule:
     @property
     def is_encoding(self) -> bool:
         """Whether items are being looked at; never without a page."""
-        return self._encoding_thread is not None and self._encoding_thread.is_alive() and not self.is_complete()
+        return (
+            self._encoding_thread is not None
+            and self._encoding_thread.is_alive()
+            and not self.is_complete()
+        )
 
     @property
     def is_idle(self) -> bool:
         """Nothing is being trained and nothing is due."""
         with self.service.lock:
-            looking = self._larger_snapshot is not None or not self._encoding_idle or self._needs_rescoring()
+            looking = (
+                self._larger_snapshot is not None
+                or not self._encoding_idle
+                or self._needs_rescoring()
+            )
             at_rest = self.state in ("idle", "waiting") and not self.service.is_behind
             return not looking and at_rest and self._next_request() is None
 
@@ -145,7 +157,9 @@ class Schedule:
         began, first = self._encoding_start
         if self.state != "features" or self.fraction_done - first < 1e-3:
             return None
-        return round((time.monotonic() - began) * (1 - self.fraction_done) / (self.fraction_done - first))
+        return round(
+            (time.monotonic() - began) * (1 - self.fraction_done) / (self.fraction_done - first)
+        )
 
     def _describe_first_items(self) -> dict[str, int | None]:
         """Of the items that must be looked at before look-ahead can begin.
@@ -153,7 +167,11 @@ class Schedule:
         How many there are, seen, seconds left.
         """
         there = min(len(self.service.items) - len(self.service.held_out), MAX_ACTIVE_ITEMS)
-        of, seen, left = min(FIRST_ITEMS, there), round(self.fraction_done * there), self._estimate_seconds_left()
+        of, seen, left = (
+            min(FIRST_ITEMS, there),
+            round(self.fraction_done * there),
+            self._estimate_seconds_left(),
+        )
         share = (of - seen) / max(1, there - seen)
         return {
             "of": of,
@@ -192,7 +210,9 @@ class Schedule:
                 self._require_labels(last, snapshot, {position for position, _ in said})
                 fits = snapshot.outputs.shape[1] <= max(classes, 2)
                 if fits and said.issuperset(snapshot.labels.items()):
-                    page_model = PageModel.from_snapshot(snapshot, label_state.labels, classes, label_state.class_mapping)
+                    page_model = PageModel.from_snapshot(
+                        snapshot, label_state.labels, classes, label_state.class_mapping
+                    )
                     page_model.best_score()  # a criterion that fails, fails here
                     self.service.set_page_model(page_model)
                     self._labels_at_scoring = int(snapshot.facts.get("scored", 0))
@@ -218,7 +238,9 @@ class Schedule:
         label_state, page_model = self.service.label_state, self.service.page_model
         labels, classes = label_state.labels, len(label_state.classes)
         if page_model is None and (self.exact or not labels):
-            return None if self.exact else TrainingRequest(0, (), classes)  # the items are being looked at
+            return (
+                None if self.exact else TrainingRequest(0, (), classes)
+            )  # the items are being looked at
         trained = page_model.snapshot.labels if page_model else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
         # The exact learner has absorbed every label; only its kernel is chosen anew, which many
@@ -231,9 +253,17 @@ class Schedule:
         return TrainingRequest(0, (), classes) if page_model is None else None
 
     def _make_request(self, number: int, label_state: LabelState) -> TrainingRequest:
-        random_sample, confirmed = self.service.find_random_sample(label_state), tuple(label_state.confirmed)
-        labels, active_classes = tuple(label_state.labels.items()), tuple(label_state.active_classes)
-        return TrainingRequest(number, labels, len(label_state.classes), random_sample, confirmed, active_classes)
+        random_sample, confirmed = (
+            self.service.find_random_sample(label_state),
+            tuple(label_state.confirmed),
+        )
+        labels, active_classes = (
+            tuple(label_state.labels.items()),
+            tuple(label_state.active_classes),
+        )
+        return TrainingRequest(
+            number, labels, len(label_state.classes), random_sample, confirmed, active_classes
+        )
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -242,7 +272,9 @@ class Schedule:
             with self.service.labels_changed:
                 wider = self._larger_snapshot
                 try:
-                    order = self._next_request() if wider is None else self._request_for_larger_pool()
+                    order = (
+                        self._next_request() if wider is None else self._request_for_larger_pool()
+                    )
                 except LabelaheadError as error:
                     log.warning("%s", error)
                     order, self.message = (
@@ -302,7 +334,11 @@ class Schedule:
         while not self._stopping.is_set():
             try:
                 with self.service.labels_changed:
-                    while self._encoding_idle and not self._needs_rescoring() and not self._stopping.is_set():
+                    while (
+                        self._encoding_idle
+                        and not self._needs_rescoring()
+                        and not self._stopping.is_set()
+                    ):
                         self.service.labels_changed.wait()
                     if self._stopping.is_set():
                         return
@@ -312,7 +348,11 @@ class Schedule:
                 self.state, self.fraction_done = "idle", 0.0
                 self.worker.stop()  # from now on there is nothing to train: no process, no file
                 self._remove_old_snapshots()
-                self._labels_at_scoring, self._encoding_idle, self._scoring_problem = len(labels), True, ""
+                self._labels_at_scoring, self._encoding_idle, self._scoring_problem = (
+                    len(labels),
+                    True,
+                    "",
+                )
                 if self.refresh_every is None:
                     return
             except Exception as error:  # whatever it is, it must be tried again
@@ -325,7 +365,10 @@ class Schedule:
         """Whether a pool of millions is to be scored again."""
         if self.refresh_every is None or self._encoding_thread is None:
             return False
-        return abs(len(self.service.label_state.labels) - self._labels_at_scoring) >= self.refresh_every
+        return (
+            abs(len(self.service.label_state.labels) - self._labels_at_scoring)
+            >= self.refresh_every
+        )
 
     def _execute_request(self, order: TrainingRequest, wider: Snapshot | None = None) -> None:
         def tell(what: str, done: float) -> None:
@@ -335,7 +378,9 @@ class Schedule:
         try:
             before = wider or (page_model.snapshot if page_model else None)
             if before is not None and before.units is not None:
-                fresh = wider is None or page_model is None or order.round > page_model.snapshot.round
+                fresh = (
+                    wider is None or page_model is None or order.round > page_model.snapshot.round
+                )
                 self._install_snapshot(refresh_snapshot(before, order), fresh=fresh)
                 return
             self.message = ""
@@ -359,7 +404,9 @@ class Schedule:
             said = said.partition(";")[0]  # what to do about it is for the terminal
         elif isinstance(error, OSError):  # where on the disk is said to the terminal alone
             full = as_storage_error(self.folder, error).full
-            said = "the server's disk is full: labels are safe; make room" if full else STORAGE_MESSAGE
+            said = (
+                "the server's disk is full: labels are safe; make room" if full else STORAGE_MESSAGE
+            )
         self.state, sentence = "idle", f"{what} failed: {said}"
         if what == SCORING_TASK:
             self._scoring_problem = sentence
@@ -375,8 +422,14 @@ class Schedule:
         excluded = snapshot.facts.get("unreadable", {})
         if set(excluded) - self.service.excluded.keys():
             self.service.exclude_items(excluded)
-        page_model = PageModel.from_snapshot(snapshot, label_state.labels, len(label_state.classes), label_state.class_mapping)
-        gain = page_model.best_score() if page_model.pool_posterior.view.candidates.numel() and snapshot.round else None
+        page_model = PageModel.from_snapshot(
+            snapshot, label_state.labels, len(label_state.classes), label_state.class_mapping
+        )
+        gain = (
+            page_model.best_score()
+            if page_model.pool_posterior.view.candidates.numel() and snapshot.round
+            else None
+        )
         self.service.set_page_model(page_model)
         if snapshot.round and fresh:
             facts = snapshot.facts

@@ -27,8 +27,8 @@ __all__ = [
     "LOOPBACK",
     "Guard",
     "HostNames",
-    "parse_cookies",
     "is_loopback",
+    "parse_cookies",
     "refuse_ambiguous",
     "set_cookie",
 ]
@@ -259,7 +259,9 @@ def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
         return None
 
 
-async def _read_body(scope: Scope, request: Headers, receive: Receive) -> tuple[bytes, Response | None]:
+async def _read_body(
+    scope: Scope, request: Headers, receive: Receive
+) -> tuple[bytes, Response | None]:
     """The whole body, or a refusal: too large, or not what it should be."""
     taking_in = scope["path"] == "/api/import"
     limit = MAX_IMPORT_BYTES if taking_in else MAX_BODY_BYTES

@@ -39,7 +39,11 @@ MAX_ACCEPTED_AT_ONCE = 8
 TURNS_IN_TRANSIT = 4
 LOG_REPEAT_SECONDS = 60.0  # seconds for which the log does not repeat itself
 MAX_OPEN_FILES = 65536
-MALLOC_OPTIONS = {-8: 2, -3: 4 << 20, -1: 32 << 20}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+MALLOC_OPTIONS = {
+    -8: 2,
+    -3: 4 << 20,
+    -1: 32 << 20,
+}  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 PORTS_TRIED = 20  # ports after the one that is busy
 WILDCARD_HOSTS = ("0.0.0.0", "::")
 
@@ -176,7 +180,9 @@ def open_socket(host: str, port: int) -> socket.socket:
             f"host is {host!r} ({error.strerror}); expected an address of this machine, such as "
             "127.0.0.1 or 0.0.0.0"
         ) from error
-    wanted = [port, *(p for p in range(port + 1, port + PORTS_TRIED) if p < 65536), 0] if port else [0]
+    wanted = (
+        [port, *(p for p in range(port + 1, port + PORTS_TRIED) if p < 65536), 0] if port else [0]
+    )
     last: OSError | None = None
     for one in wanted:
         made = socket.socket(family, kind, proto)

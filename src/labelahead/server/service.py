@@ -32,7 +32,9 @@ CLASS_KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY_SECONDS = 90.0  # seconds without a word after which somebody counts as away
 PREFETCH_ITEMS = 8  # further pictures that a browser may fetch ahead
 NEUTRAL_KINDS = ("keep", "doubt")  # they change no label
-MIN_RANDOM_LABELS = 20  # labels of a random sample, from which on accuracy is estimated by them alone
+MIN_RANDOM_LABELS = (
+    20  # labels of a random sample, from which on accuracy is estimated by them alone
+)
 ACCEPTED_KINDS = ("label", "skip", "unsure", "settle", *NEUTRAL_KINDS)
 MIN_CLASSES = 2  # classes
 GRID_ITEMS = 24  # items that are confirmed at once
@@ -70,7 +72,9 @@ class LabellingService:
         self.held_out, self.lease_seconds, self.overlap = frozenset(held_out), lease, overlap
         self.excluded: dict[int, str] = {}  # position -> why it cannot be looked at
         self.page_model: PageModel | None = None
-        self.is_behind = False  # whether the opinion lacks an answer, or holds one that was taken back
+        self.is_behind = (
+            False  # whether the opinion lacks an answer, or holds one that was taken back
+        )
         self._label_version = 0  # how often labels or classes have moved
         # of the opinion's best candidates, which learns answers before it does
         self._shortlist_model: PageModel | None = None
@@ -85,7 +89,9 @@ class LabellingService:
         self.lock = threading.RLock()
         self.labels_changed = threading.Condition(self.lock)  # the labels have changed
         self._last_seen: dict[str, float] = {}
-        self._undone_items: dict[str, int] = {}  # person -> the item whose answer they took back last
+        self._undone_items: dict[
+            str, int
+        ] = {}  # person -> the item whose answer they took back last
         order = shuffle_positions(len(items), seed).tolist() if order is None else order
         self._random_order = [p for p in order if p not in self.held_out]
         self._overlap_generator = make_generator(seed, "overlap")
@@ -99,7 +105,10 @@ class LabellingService:
         """Number, name and key of every class."""
         label_state = self.label_state
         key = assign_keys(label_state.classes)
-        return [{"number": c, "name": label_state.classes[c], "key": key[c]} for c in label_state.active_classes]
+        return [
+            {"number": c, "name": label_state.classes[c], "key": key[c]}
+            for c in label_state.active_classes
+        ]
 
     def next_query(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
         """What this person is asked now; asking again without an answer gives the same item.
@@ -118,7 +127,9 @@ class LabellingService:
                 and mine not in self.excluded
             ):
                 reason = (
-                    TAKEN_BACK if self._undone_items.get(who) == mine else self._get_reason(label_state, mine)
+                    TAKEN_BACK
+                    if self._undone_items.get(who) == mine
+                    else self._get_reason(label_state, mine)
                 )
                 return self._describe_query(label_state, mine, None, reason)
             taken = {p for p, name in leases.items() if name != who}
@@ -172,7 +183,9 @@ class LabellingService:
                 "next": asked,
             }
 
-    def undo_answer(self, who: str, seq: int | None = None, key: str | None = None) -> dict[str, Any]:
+    def undo_answer(
+        self, who: str, seq: int | None = None, key: str | None = None
+    ) -> dict[str, Any]:
         """Take back this person's last answer, or one of theirs; the item is asked for again.
 
         A label that was kept still stands, so it is not asked for.
@@ -221,9 +234,15 @@ class LabellingService:
     ) -> dict[str, Any]:
         """Rename a class, merge it into the one of that name, or remove it; undo takes it back."""
         with self.lock:
-            event = self.journal.change_class(who, kind, number, name, key=key, min_classes=MIN_CLASSES)
+            event = self.journal.change_class(
+                who, kind, number, name, key=key, min_classes=MIN_CLASSES
+            )
         self._apply_class_change()
-        return {"event": _describe_event(event), "classes": self.describe_classes(), "labels": len(self.label_state.labels)}
+        return {
+            "event": _describe_event(event),
+            "classes": self.describe_classes(),
+            "labels": len(self.label_state.labels),
+        }
 
     def _apply_class_change(self) -> None:
         """Whoever changes classes waits until the opinion has them."""
@@ -252,7 +271,11 @@ class LabellingService:
             | self.excluded.keys()
             | label_state.answered_positions.get(who, frozenset())
         )
-        surest = [row for row in page_model.list_certain(MIN_GRID_PROBABILITY, without) if row[1] in label_state.active_classes]
+        surest = [
+            row
+            for row in page_model.list_certain(MIN_GRID_PROBABILITY, without)
+            if row[1] in label_state.active_classes
+        ]
         alike = Counter(c for _, c, _ in surest)
         if label is None and alike:
             label = alike.most_common(1)[0][0]
@@ -316,7 +339,9 @@ class LabellingService:
 
     @staticmethod
     def _build_shortlist(page_model: PageModel) -> PageModel | None:
-        return page_model.build_shortlist() if page_model.scoring_pairs > MAX_IMMEDIATE_PAIRS else None
+        return (
+            page_model.build_shortlist() if page_model.scoring_pairs > MAX_IMMEDIATE_PAIRS else None
+        )
 
     def wait_for_page_model(self) -> PageModel | None:
         """The opinion once it has learnt the last answer, or the one that there is after a second."""
@@ -329,7 +354,12 @@ class LabellingService:
         """The opinion that knows the labels, and the classes as they stand."""
         if page_model.has_same_classes(label_state.class_mapping):
             return page_model.with_labels(label_state.labels, len(label_state.classes))
-        return PageModel.from_snapshot(page_model.snapshot, label_state.labels, len(label_state.classes), label_state.class_mapping)
+        return PageModel.from_snapshot(
+            page_model.snapshot,
+            label_state.labels,
+            len(label_state.classes),
+            label_state.class_mapping,
+        )
 
     def find_random_sample(self, label_state: LabelState) -> tuple[int, ...]:
         """Labelled items that are a random sample of all, however each came to be labelled; none if
@@ -349,7 +379,9 @@ class LabellingService:
         now = time.monotonic()
         return {who for who, at in self._last_seen.items() if now - at < AWAY_SECONDS}
 
-    def _check_answer(self, label_state: LabelState, position: int, kind: str, label: int | None) -> None:
+    def _check_answer(
+        self, label_state: LabelState, position: int, kind: str, label: int | None
+    ) -> None:
         if not 0 <= position < len(self.items) or position in self.held_out:
             raise InputError(f"there is no item {position} to label; expected one that was asked")
         if kind not in ACCEPTED_KINDS:
@@ -375,8 +407,15 @@ class LabellingService:
                 self.labels_changed.notify_all()
                 return None
             # Before any label all candidates are alike, and no few of them are the best.
-            light = page_model.scoring_pairs <= MAX_IMMEDIATE_PAIRS or not page_model.pool_posterior.labels
-            near = light and page_model.has_same_classes(label_state.class_mapping) and page_model.pool_posterior.can_update_incrementally(label_state.labels)
+            light = (
+                page_model.scoring_pairs <= MAX_IMMEDIATE_PAIRS
+                or not page_model.pool_posterior.labels
+            )
+            near = (
+                light
+                and page_model.has_same_classes(label_state.class_mapping)
+                and page_model.pool_posterior.can_update_incrementally(label_state.labels)
+            )
             if not near or not self._update_lock.acquire(blocking=False):
                 self.is_behind = True
                 near = False
@@ -403,11 +442,16 @@ class LabellingService:
 
     def _update_shortlist(self) -> None:
         with self.lock:
-            page_model, before, label_state = self.page_model, self._shortlist_model, self.label_state
+            page_model, before, label_state = (
+                self.page_model,
+                self._shortlist_model,
+                self.label_state,
+            )
         if page_model is None or before is None:
             return
         more = (
-            page_model.has_same_classes(label_state.class_mapping) and page_model.pool_posterior.labels.items() <= label_state.labels.items()
+            page_model.has_same_classes(label_state.class_mapping)
+            and page_model.pool_posterior.labels.items() <= label_state.labels.items()
         )
         after = None
         if more and before.pool_posterior.can_update_incrementally(label_state.labels):
@@ -464,13 +508,19 @@ class LabellingService:
         asked.
         """
         with self.lock:
-            without, some = self.held_out | self.label_state.labels.keys() | self.excluded.keys(), []
+            without, some = (
+                self.held_out | self.label_state.labels.keys() | self.excluded.keys(),
+                [],
+            )
             for page_model in dict.fromkeys((self._newest_model(), self.page_model)):
                 best = None if page_model is None else page_model.choose_best(without)
                 if (
                     page_model is not None and best is not None
                 ):  # first: of equal scores a sort may have another
-                    some += [best[0], *page_model.pool_posterior.rank_candidates(page_model.acquisition)]
+                    some += [
+                        best[0],
+                        *page_model.pool_posterior.rank_candidates(page_model.acquisition),
+                    ]
         for position in dict.fromkeys((*some, *self._random_order)):
             if position not in without and self._is_displayable(position):
                 yield position
@@ -504,7 +554,10 @@ class LabellingService:
 
     def _choose_second_opinion(self, label_state: LabelState, without: set[int]) -> int | None:
         """Now and then an item that somebody else has labelled, the oldest first."""
-        if not self.overlap or float(torch.rand((), generator=self._overlap_generator)) >= self.overlap:
+        if (
+            not self.overlap
+            or float(torch.rand((), generator=self._overlap_generator)) >= self.overlap
+        ):
             return None
         return next(
             (
@@ -533,8 +586,14 @@ class LabellingService:
         if page_model is not None:
             # A second opinion that has seen the first is none: the posterior has learnt it.
             # So has a training the answer that was taken back.
-            guess = [] if reason in (SECOND_OPINION, TAKEN_BACK) else page_model.predict_classes(position)
-            guess = [(c, p) for c, p in guess if c in label_state.active_classes]  # it may not have heard yet
+            guess = (
+                []
+                if reason in (SECOND_OPINION, TAKEN_BACK)
+                else page_model.predict_classes(position)
+            )
+            guess = [
+                (c, p) for c, p in guess if c in label_state.active_classes
+            ]  # it may not have heard yet
             if self.items.kind == "image":
                 ahead = page_model.rank_next(PREFETCH_ITEMS, {position})
         urls = [self.items.describe_item(p)["url"] for p in ahead]
@@ -563,6 +622,10 @@ def assign_keys(names: Iterable[str]) -> list[str | None]:
     given: list[str | None] = []
     for name in names:
         own = name.casefold()
-        free = [k for k in ((own, *CLASS_KEYS) if own in ("0", *CLASS_KEYS) else CLASS_KEYS) if k not in given]
+        free = [
+            k
+            for k in ((own, *CLASS_KEYS) if own in ("0", *CLASS_KEYS) else CLASS_KEYS)
+            if k not in given
+        ]
         given.append(free[0] if free else None)
     return given

@@ -22,7 +22,7 @@ from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Campaign, campaign_code_names, to_toml
 from labelahead.learner.encoding import EMBEDDINGS
 from labelahead.learner.preparation import choose_model_and_embedding
-from labelahead.models.trusted_code import resolve_code_name, record_code
+from labelahead.models.trusted_code import record_code, resolve_code_name
 from labelahead.outofcore.store import is_store
 from labelahead.server.exchange import CONFIG_FORMAT, export_labels, import_labels
 from labelahead.server.fitting import predict_pool
@@ -42,7 +42,7 @@ from labelahead.server.snapshot_builder import ProgressCallback
 from labelahead.server.worker import Worker
 from labelahead.strategies import STRATEGIES, find_strategy
 
-__all__ = ["TEMPORARY_PREFIX", "Session", "open_session", "session_folder", "export_session"]
+__all__ = ["TEMPORARY_PREFIX", "Session", "export_session", "open_session", "session_folder"]
 
 MAX_NAMES_SHOWN = 5  # files that a note names
 TEMPORARY_PREFIX = "temporary-"  # how folders begin that hold what is being sent or taken in
@@ -164,7 +164,11 @@ class SessionInputs:
 
 def _make_items(inputs: SessionInputs) -> Items:
     labelled = None if inputs.answers is None else inputs.answers.column
-    return Items(inputs.data, None if inputs.pool_worker is None else inputs.pool_worker.fingerprint, labelled)
+    return Items(
+        inputs.data,
+        None if inputs.pool_worker is None else inputs.pool_worker.fingerprint,
+        labelled,
+    )
 
 
 def _load_inputs(
@@ -180,7 +184,9 @@ def _load_inputs(
     loaded = load_source(campaign.data, campaign.seed)
     folder, recorded, copy = _locate_journal(out, campaign.data.name, read_only)
     data, answers = arrange_by_ids(loaded, recorded)
-    return SessionInputs(folder, recorded, data, answers, *choose_model_and_embedding(campaign, data), copy=copy)
+    return SessionInputs(
+        folder, recorded, data, answers, *choose_model_and_embedding(campaign, data), copy=copy
+    )
 
 
 def _with_session_classes(
@@ -209,7 +215,9 @@ def _load_large_pool(
     folder, recorded, copy = _locate_journal(out, store, read_only)
     how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
     held = LargePoolWorker(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
-    return SessionInputs(folder, recorded, held.data, None, EXACT, held.embedding, pool_worker=held, copy=copy)
+    return SessionInputs(
+        folder, recorded, held.data, None, EXACT, held.embedding, pool_worker=held, copy=copy
+    )
 
 
 def _locate_journal(
@@ -226,7 +234,9 @@ def _locate_journal(
     return folder, read_item_names(folder), None
 
 
-def _find_held_out(journal: Journal, measured: Mapping[int, str], notes: list[str]) -> dict[int, int]:
+def _find_held_out(
+    journal: Journal, measured: Mapping[int, str], notes: list[str]
+) -> dict[int, int]:
     """Position and class of the items to measure on, but for those that have been labelled."""
     labelled = journal.label_state.labels
     number = {
@@ -249,7 +259,9 @@ def _make_schedule(
 ) -> Schedule:
     """With whoever trains, or scores."""
     threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), inputs.network == EXACT
-    worker = inputs.pool_worker or Worker(asdict(campaign), inputs.folder, threads, held, inputs.data.ids)
+    worker = inputs.pool_worker or Worker(
+        asdict(campaign), inputs.folder, threads, held, inputs.data.ids
+    )
     again = refresh_every if inputs.pool_worker else None
     schedule = Schedule(
         service, worker, inputs.folder, campaign, every=every, exact=exact, refresh_every=again
@@ -334,7 +346,9 @@ def _describe_file_changes(service: LabellingService, recorded: int) -> list[str
     gone = [p for p, size in enumerate(sizes) if size is None]
     if gone:
         service.exclude_items(dict.fromkeys(gone, "it is gone"))
-        names = ", ".join(ids[p] for p in gone[:MAX_NAMES_SHOWN]) + (", ..." if len(gone) > MAX_NAMES_SHOWN else "")
+        names = ", ".join(ids[p] for p in gone[:MAX_NAMES_SHOWN]) + (
+            ", ..." if len(gone) > MAX_NAMES_SHOWN else ""
+        )
         notes.append(
             f"{len(gone)} pictures are gone: {names}: nobody is asked about them, and their "
             "labels stay"
@@ -437,7 +451,10 @@ def _read_test_items(folder: Path, data: Data) -> dict[int, str]:
 
 
 def _import_initial_labels(
-    service: LabellingService, inputs: SessionInputs, labels: str | Path | None, start_from_folders: bool
+    service: LabellingService,
+    inputs: SessionInputs,
+    labels: str | Path | None,
+    start_from_folders: bool,
 ) -> Iterator[str]:
     """Take in the labels that the data carry and those of a file, and say how many."""
     if start_from_folders:

@@ -23,9 +23,13 @@ from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
 from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import is_slow_embedding
-from labelahead.learner.preparation import PreparedCampaign, choose_model_and_embedding, prepare_campaign
+from labelahead.learner.preparation import (
+    PreparedCampaign,
+    choose_model_and_embedding,
+    prepare_campaign,
+)
 from labelahead.seeds import make_generator
-from labelahead.server.refresh import TrainingRequest, refresh_snapshot, leave_one_out_facts
+from labelahead.server.refresh import TrainingRequest, leave_one_out_facts, refresh_snapshot
 from labelahead.server.snapshot import Snapshot
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig
@@ -34,19 +38,21 @@ from labelahead.strategies.context import QueryContext
 __all__ = [
     "FIRST_ITEMS",
     "MAX_ACTIVE_ITEMS",
-    "SnapshotBuilder",
     "ProgressCallback",
-    "shuffle_positions",
+    "SnapshotBuilder",
+    "build_snapshot",
     "compute_map",
     "load_page_data",
-    "build_snapshot",
+    "shuffle_positions",
 ]
 
 FIRST_ITEMS, GROWTH_FACTOR = (
     256,
     4,
 )  # items that are looked at before anything is asked about; how many times as many come next
-MAX_ACTIVE_ITEMS = 20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
+MAX_ACTIVE_ITEMS = (
+    20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
+)
 MAX_DENSE_ITEMS = 6000  # items whose kernel is held whole; beyond that its features
 SKETCH_FEATURES = 1024
 EVALUATION_ITEMS = 500  # of such a pool, the part that scores sum over
@@ -78,7 +84,9 @@ class SnapshotBuilder:
         unreadable: Mapping[int, str] | None = None,
     ) -> None:
         self.data, self.answers = _set_test_items(loaded, test)
-        name, embedding, _ = choose_model_and_embedding(campaign, self.data)  # of all of it, not of the first few
+        name, embedding, _ = choose_model_and_embedding(
+            campaign, self.data
+        )  # of all of it, not of the first few
         model = replace(campaign.model, name=name)
         self.campaign = replace(
             campaign, model=model, data=replace(campaign.data, embedding=embedding)
@@ -87,7 +95,9 @@ class SnapshotBuilder:
         self.unreadable = dict(unreadable or {})
         self._last: tuple[Tensor, PreparedCampaign] | None = None
 
-    def build_snapshots(self, order: TrainingRequest, tell: ProgressCallback) -> Iterator[tuple[Snapshot, bool]]:
+    def build_snapshots(
+        self, order: TrainingRequest, tell: ProgressCallback
+    ) -> Iterator[tuple[Snapshot, bool]]:
         """After these labels, and whether it is the last of them.
 
         Those before are of a part of the pool.
@@ -96,7 +106,9 @@ class SnapshotBuilder:
         sizes = [len(every)]
         if self.encodes_in_steps:
             first = FIRST_ITEMS + len(order.labels)
-            sizes = [first * GROWTH_FACTOR**k for k in range(20) if first * GROWTH_FACTOR**k < len(every)] + sizes
+            sizes = [
+                first * GROWTH_FACTOR**k for k in range(20) if first * GROWTH_FACTOR**k < len(every)
+            ] + sizes
         for size in sizes:
             at, ready = self._prepare_readable(every[:size], len(every), tell)
             last = size == sizes[-1]
@@ -131,7 +143,9 @@ class SnapshotBuilder:
         every = self._encoding_order(list(labelled))
         return self._prepare_readable(every, len(every), tell or (lambda what, done: None))
 
-    def _prepare_readable(self, at: Tensor, total: int, tell: ProgressCallback) -> tuple[Tensor, PreparedCampaign]:
+    def _prepare_readable(
+        self, at: Tensor, total: int, tell: ProgressCallback
+    ) -> tuple[Tensor, PreparedCampaign]:
         """Those of (m,) positions that can be read, and all that a network needs of them."""
         while True:
             broken = torch.tensor(sorted(self.unreadable), dtype=torch.int64)
@@ -145,7 +159,9 @@ class SnapshotBuilder:
                     "pictures"
                 )
             whole = torch.equal(fine, torch.arange(len(self.data)))
-            given = (self.data, self.answers) if whole else _take_part(self.data, self.answers, fine)
+            given = (
+                (self.data, self.answers) if whole else _take_part(self.data, self.answers, fine)
+            )
             try:
                 ready = prepare_campaign(
                     self.campaign, given, lambda what, done, n: tell(what, done / total)
@@ -173,7 +189,8 @@ def _to_local(order: TrainingRequest, at: Tensor) -> TrainingRequest:
     place = {p: i for i, p in enumerate(at.tolist())}
     labels = tuple((place[p], c) for p, c in order.labels if p in place)
     random_sample, confirmed = (
-        tuple(place[p] for p in some if p in place) for some in (order.random_sample, order.confirmed)
+        tuple(place[p] for p in some if p in place)
+        for some in (order.random_sample, order.confirmed)
     )
     return replace(order, labels=labels, random_sample=random_sample, confirmed=confirmed)
 
@@ -188,7 +205,9 @@ def _to_global(made: Snapshot, at: Tensor) -> Snapshot:
     return replace(made, points=at[made.points], labels=labels, facts=facts)
 
 
-def build_snapshot(ready: PreparedCampaign, order: TrainingRequest, tell: ProgressCallback | None = None) -> Snapshot:
+def build_snapshot(
+    ready: PreparedCampaign, order: TrainingRequest, tell: ProgressCallback | None = None
+) -> Snapshot:
     """Train a fresh network on the labels and work out its kernel, as a campaign does it."""
     say = tell or (lambda what, done: None)
     campaign, inputs = ready.campaign, ready.inputs
@@ -229,7 +248,9 @@ def build_snapshot(ready: PreparedCampaign, order: TrainingRequest, tell: Progre
         others, residual = learner.leave_one_out_predictions(
             pool.labelled, pool.labels, seed=seed, find_wrong_labels=True
         )
-        facts |= leave_one_out_facts(others, residual, pool.labelled, pool.labels, order.random_sample)
+        facts |= leave_one_out_facts(
+            others, residual, pool.labelled, pool.labels, order.random_sample
+        )
     return Snapshot(
         round=order.round,
         points=now.points,
@@ -252,7 +273,9 @@ def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snap
     campaign, inputs = ready.campaign, ready.rows
     asking = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
     pool = Pool(len(inputs), test=ready.data.test)
-    order = torch.randperm(len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0))
+    order = torch.randperm(
+        len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0)
+    )
     points = pool.unlabelled[order]  # criteria sum over the first ones
     say("kernel", 0.5)
     model = ready.make_learner(2).network(0)
@@ -284,7 +307,11 @@ def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snap
 def _query_config(asking: QueryConfig, items: int) -> QueryConfig:
     """Every item is in play, if need be by features of its kernel."""
     asking = find_strategy(asking.strategy).with_default_noise(asking)
-    if asking.sketch is None and items > MAX_DENSE_ITEMS and (asking.candidates or items) > MAX_DENSE_ITEMS:
+    if (
+        asking.sketch is None
+        and items > MAX_DENSE_ITEMS
+        and (asking.candidates or items) > MAX_DENSE_ITEMS
+    ):
         few = min(asking.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
         return replace(asking, candidates=None, sketch=SKETCH_FEATURES, evaluation=few)
     return asking

@@ -21,7 +21,7 @@ from labelahead.learner.config import parse_campaign
 from labelahead.processes import ignore_sigint, run_in_worker
 from labelahead.server.refresh import TrainingRequest
 from labelahead.server.snapshot import save_snapshot
-from labelahead.server.snapshot_builder import SnapshotBuilder, ProgressCallback, load_page_data
+from labelahead.server.snapshot_builder import ProgressCallback, SnapshotBuilder, load_page_data
 
 __all__ = ["TrainingRequest", "Worker", "run_worker"]
 
@@ -97,14 +97,21 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(
-            target=run_in_worker, args=(__name__, run_worker.__name__, *self._args, other), daemon=True
+            target=run_in_worker,
+            args=(__name__, run_worker.__name__, *self._args, other),
+            daemon=True,
         )
         with ignore_sigint():
             self._process.start()
         other.close()
         return self._pipe
 
-    def run(self, order: TrainingRequest, tell: ProgressCallback, wider: Callable[[Path], None] | None = None) -> Path:
+    def run(
+        self,
+        order: TrainingRequest,
+        tell: ProgressCallback,
+        wider: Callable[[Path], None] | None = None,
+    ) -> Path:
         """Carry out an order and wait for it; raises `LabelaheadError` if it fails.
 
         wider: is handed what there is of a part of the items, each time that more are in play.

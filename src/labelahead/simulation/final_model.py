@@ -5,10 +5,10 @@ from typing import Any
 
 from labelahead.data.dataset import Loaded
 from labelahead.errors import InputError
-from labelahead.learner.config import parse, read_stored
-from labelahead.learner.export import ExportedModel, finish
-from labelahead.learner.preparation import prepare
-from labelahead.simulation.run import remember
+from labelahead.learner.config import parse_campaign, read_stored
+from labelahead.learner.export import ExportedModel, export_model
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.simulation.run import check_data_fingerprint
 from labelahead.simulation.store import Store
 
 __all__ = ["run_model"]
@@ -33,19 +33,21 @@ def run_model(
         tables = read_stored(
             Path(folder) / "config.toml", own, trust_code=trust_code, without=("asking",)
         )
-        ready = prepare(parse(tables), data)
-        remember(store, ready)
+        ready = prepare_campaign(parse_campaign(tables), data)
+        check_data_fingerprint(store, ready)
         store.require_complete_labels()
-        rounds = store.rounds()
+        rounds = store.read_rounds()
         if not rounds:
             raise InputError(
                 f"{folder} has no finished round; expected one: labelahead resume {folder}"
             )
         last, classes = rounds[-1], ready.data.classes
-        trained = ready.learner(len(classes)).network(ready.campaign.seed)
-        trained.load_state_dict(store.weights(last.number))
+        trained = ready.make_learner(len(classes)).network(ready.campaign.seed)
+        trained.load_state_dict(store.load_weights(last.number))
         labels = {
-            entry.position: entry.label for entry in store.labels() if entry.round <= last.number
+            entry.position: entry.label
+            for entry in store.read_labels()
+            if entry.round <= last.number
         }
     accuracy: dict[str, Any] = {
         "measured": last.accuracy,
@@ -55,4 +57,4 @@ def run_model(
         low, high = (1 - (rate or 0.0) for rate in (last.error_high, last.error_low))
         how = f"for items without a label, by {last.labels} labels ({low:.1%} to {high:.1%})"
         accuracy |= {"estimated": 1 - last.error, "how": how}
-    return finish(ready, trained, labels, classes, accuracy)
+    return export_model(ready, trained, labels, classes, accuracy)

@@ -15,14 +15,14 @@ from labelahead.inference.exact import ExactLearner
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.learner.config import Budget, Progress
-from labelahead.learner.stopping import loo_estimate
-from labelahead.models.training import Trained
-from labelahead.seeds import stream
+from labelahead.learner.stopping import estimate_leave_one_out
+from labelahead.models.training import TrainingResult
+from labelahead.seeds import make_generator
 from labelahead.simulation.store import CONFIRMED, Label, Round, Store
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import Query, propose
 
-__all__ = ["Labeller", "Simulation", "State", "rounds"]
+__all__ = ["Labeller", "Simulation", "State", "run_rounds"]
 
 Labeller = Callable[[int], int]  # position -> class number: an oracle, or a person
 
@@ -37,15 +37,15 @@ class Simulation:
     labeller: Labeller
     test: Tensor  # (t,) positions
     test_labels: Tensor  # (t,)
-    closed: Tensor  # positions that cannot be asked for: the test items, and those without answer
+    excluded: Tensor  # positions that cannot be asked for: the test items, and those without answer
     ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
     names: Sequence[str] = ()
     seed: int = 0
     outlook: bool = True  # whether every round tells how good it is without a test label
 
 
-JUDGED = 1000  # items of the pool by which its error is estimated
-NOTHING = Trained(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
+MAX_ESTIMATION_ITEMS = 1000  # items of the pool by which its error is estimated
+UNTRAINED = TrainingResult(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
 
 
 class State(NamedTuple):
@@ -55,7 +55,7 @@ class State(NamedTuple):
     model: nn.Module
 
 
-def rounds(
+def run_rounds(
     plan: Simulation,
     store: Store | None = None,
     progress: Progress | None = None,
@@ -66,33 +66,33 @@ def rounds(
     Everything is drawn from the seed and the number of labels, so that a round begun again asks
     for the same items; answers that are on record are not asked for twice.
     """
-    log = store.labels() if store else []
-    done = store.rounds() if store else []
-    here = _Rounds(plan, store, progress or (lambda what, done, total: None), log)
+    log = store.read_labels() if store else []
+    done = store.read_rounds() if store else []
+    here = _SimulationRun(plan, store, progress or (lambda what, done, total: None), log)
     pool = here.pool
-    here.first_labels()
+    here.label_seed_set()
     previous: dict[str, Tensor] | None = None
     for number in range(len(done)):
         for label in log:
-            if label.round == number + 1 and done[number].asked:
+            if label.run_round == number + 1 and done[number].asked:
                 pool.label([label.position], [label.label])
         if number + 1 < len(done) or done[number].asked:
             yield done[number]
-    left = min(plan.budget.labels - here.spent(pool.labelled), len(pool.unlabelled))
+    left = min(plan.budget.labels - here.count_spent(pool.labelled), len(pool.unlabelled))
     if done and done[-1].asked == 0 and left > 0:
         done = done[:-1]  # the budget has grown: the last round goes on asking
     elif done and done[-1].asked == 0:
         if keep and store:
             model = plan.learner.network(plan.seed)
-            model.load_state_dict(store.weights(len(done) - 1))
+            model.load_state_dict(store.load_weights(len(done) - 1))
             keep(State(pool, model.eval()))
         yield done[-1]
         return
     if done and store and plan.learner.training.start in ("warm", "shrink"):
-        previous = store.weights(len(done) - 1)
+        previous = store.load_weights(len(done) - 1)
     memory = done[-1].memory if done else None
     for number in range(len(done), len(plan.learner.inputs)):
-        model, entry = here.round(number, previous, memory)
+        model, entry = here.run_round(number, previous, memory)
         previous = {k: v.detach().clone() for k, v in model.state_dict().items()}
         memory = entry.memory
         if keep:
@@ -102,7 +102,7 @@ def rounds(
             return
 
 
-class _Rounds:
+class _SimulationRun:
     """One campaign under way.
 
     What is on record is not asked for again; a new answer is stored before it is used.
@@ -112,17 +112,19 @@ class _Rounds:
         self, plan: Simulation, store: Store | None, tell: Progress, log: list[Label]
     ) -> None:
         self.plan, self.store, self.tell = plan, store, tell
-        self.pool = Pool(len(plan.learner.inputs), test=plan.closed)
-        self._known = {
+        self.pool = Pool(len(plan.learner.inputs), test=plan.excluded)
+        self._recorded_labels = {
             entry.position: entry for entry in log
         }  # on record when the campaign was opened
-        self._confirmed = {
-            e.position: e.round for e in log if e.by == CONFIRMED
+        self._confirmed_in_round = {
+            e.position: e.run_round for e in log if e.by == CONFIRMED
         }  # position -> the round that trains on it
         free = self.pool.unlabelled
-        self._judged = free[torch.randperm(len(free), generator=stream(plan.seed, "outlook"))]
+        self._estimation_order = free[
+            torch.randperm(len(free), generator=make_generator(plan.seed, "outlook"))
+        ]
 
-    def first_labels(self) -> None:
+    def label_seed_set(self) -> None:
         """Random items to begin with; `balanced`: the same number of every class, as far as found.
 
         `absent`: none of that many last classes, which only asking can find.
@@ -133,15 +135,15 @@ class _Rounds:
                 f"initial is {budget.initial}, but the pool has {len(free)} items; expected fewer"
             )
         order = free[
-            torch.randperm(len(free), generator=stream(self.plan.seed, "initial"))
+            torch.randperm(len(free), generator=make_generator(self.plan.seed, "initial"))
         ].tolist()
         if budget.balanced or budget.absent:
-            order = _arranged(self.plan, order)
+            order = _filter_seed_set(self.plan, order)
         for position in order[: budget.initial]:
-            self.pool.label([position], [self._answer(position, 0)])
+            self.pool.label([position], [self._get_label(position, 0)])
             self.tell("first labels", len(self.pool), budget.initial)
 
-    def round(
+    def run_round(
         self, number: int, previous: dict[str, Tensor] | None, memory: Mapping[str, Any] | None
     ) -> tuple[nn.Module, Round]:
         """Train, test, ask. previous.
@@ -152,43 +154,45 @@ class _Rounds:
         learner, seed = plan.learner, plan.learner.training.seed_of(plan.seed, number)
         labelled, labels = pool.labelled, pool.labels
         self.tell("training", 0, 1)
-        learnt = learner.learn(labelled, labels, seed=seed, previous=previous)
-        trained = learnt.trained or NOTHING
-        seconds = {"train": learnt.seconds}
+        fitted = learner.fit(labelled, labels, seed=seed, previous=previous)
+        trained = fitted.trained or UNTRAINED
+        seconds = {"train": fitted.seconds}
         if store:
-            store.save_weights(number, learnt.model.state_dict())
+            store.save_weights(number, fitted.model.state_dict())
         start = time.perf_counter()
         if len(plan.test):
             self.tell("testing", 0, 1)
-        accuracy = learnt.accuracy(plan.test, plan.test_labels)
+        accuracy = fitted.accuracy(plan.test, plan.test_labels)
         seconds["test"] = time.perf_counter() - start
-        count, confirming = self._next(labelled)
+        count, confirming = self._next_batch_size(labelled)
         query, notes, loo = None, trained.notes, None
         if count > 0:
-            query = self._ask(learnt, number, count, memory)
+            query = self._query_and_label(fitted, number, count, memory)
             seconds |= query.seconds
             notes = (*notes, *query.notes)
-        asked = sum(p not in self._confirmed for p in pool.labelled[len(labelled) :].tolist())
+        asked = sum(
+            p not in self._confirmed_in_round for p in pool.labelled[len(labelled) :].tolist()
+        )
         if query and confirming:
-            self._confirm(learnt, number, labelled, query.positions)
+            self._confirm_predictions(fitted, number, labelled, query.positions)
         start = time.perf_counter()
         ahead: ErrorForecast | None = None
         try:
             if query and len(labels) > 1 and plan.budget.initial:
                 others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
-                loo = loo_estimate(others, residual, labels, plan.budget.initial)
+                loo = estimate_leave_one_out(others, residual, labels, plan.budget.initial)
             several = bool((labels != labels[:1]).any())
             if plan.outlook and several and isinstance(learner, ExactLearner):
-                votes = torch.tensor([p not in self._confirmed for p in labelled.tolist()])
+                votes = torch.tensor([p not in self._confirmed_in_round for p in labelled.tolist()])
                 ahead = learner.outlook(
-                    labelled, labels, self._sample(labelled), seed=seed, votes=votes
+                    labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
                 )
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
             notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start
         entry = Round(
             number=number,
-            labels=self.spent(labelled),
+            labels=self.count_spent(labelled),
             accuracy=accuracy,
             train_accuracy=trained.accuracy,
             train_loss=trained.loss,
@@ -201,113 +205,120 @@ class _Rounds:
             notes=notes,
             memory=query.memory if query else None,
             drift=query.drift if query else None,
-            **_told(ahead),
-            **self._grids(labelled, labels),
+            **_forecast_fields(ahead),
+            **self._count_confirmed(labelled, labels),
         )
         if store:
             store.add_round(entry)
-        return learnt.model, entry
+        return fitted.model, entry
 
-    def _next(self, labelled: Tensor) -> tuple[int, bool]:
+    def _next_batch_size(self, labelled: Tensor) -> tuple[int, bool]:
         """How many answers to ask for, and whether there is something left for grids."""
         budget = self.plan.budget
-        left = budget.labels - self.spent(labelled)
+        left = budget.labels - self.count_spent(labelled)
         confirming = bool(budget.confirm) and left > budget.price
         answers = budget.retrain_every - budget.price if confirming else budget.retrain_every
         return min(left, answers, len(self.pool.unlabelled)), confirming
 
-    def spent(self, labelled: Tensor) -> int:
+    def count_spent(self, labelled: Tensor) -> int:
         """Answers that these labels took, and what their confirmations cost."""
-        rounds = {self._confirmed[p] for p in labelled.tolist() if p in self._confirmed}
-        confirmed = sum(p in self._confirmed for p in labelled.tolist())
+        rounds = {
+            self._confirmed_in_round[p] for p in labelled.tolist() if p in self._confirmed_in_round
+        }
+        confirmed = sum(p in self._confirmed_in_round for p in labelled.tolist())
         return len(labelled) - confirmed + self.plan.budget.price * len(rounds)
 
-    def _grids(self, labelled: Tensor, labels: Tensor) -> dict[str, int]:
+    def _count_confirmed(self, labelled: Tensor, labels: Tensor) -> dict[str, int]:
         """How many of these labels were confirmed, and how many of those are wrong."""
         given = [
             (p, c)
             for p, c in zip(labelled.tolist(), labels.tolist(), strict=True)
-            if p in self._confirmed
+            if p in self._confirmed_in_round
         ]
         return {
             "confirmed": len(given),
             "let_through": sum(self.plan.labeller(p) != c for p, c in given),
         }
 
-    def _confirm(self, learnt: FittedModel, number: int, labelled: Tensor, asked: Tensor) -> None:
+    def _confirm_predictions(
+        self, fitted: FittedModel, number: int, labelled: Tensor, asked: Tensor
+    ) -> None:
         """Look at what is predicted most surely, and label what looks right."""
         plan, budget = self.plan, self.plan.budget
-        if learnt.trained is None:
+        if fitted.trained is None:
             return
         open_ = torch.ones(len(plan.learner.inputs), dtype=torch.bool)
-        open_[torch.cat([labelled, asked.cpu(), plan.closed])] = False
+        open_[torch.cat([labelled, asked.cpu(), plan.excluded])] = False
         at = open_.nonzero().squeeze(1)
-        sure, guess = learnt.predict_proba(at).max(1)
+        sure, guess = fitted.predict_proba(at).max(1)
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
         there = set(
             self.pool.labelled.tolist()
         )  # those that are on record since the round was begun before
         overlooked = (
-            torch.rand(len(shown), generator=stream(plan.seed, "confirm", number)) < budget.missed
+            torch.rand(len(shown), generator=make_generator(plan.seed, "confirm", number))
+            < budget.missed
         )
         for i, missed in zip(shown.tolist(), overlooked.tolist(), strict=True):
             position, label = int(at[i]), int(guess[i])
-            if position in self._known:
-                label = self._known[position].label
+            if position in self._recorded_labels:
+                label = self._recorded_labels[position].label
             elif plan.labeller(position) != label and not missed:
                 continue
             elif self.store:
                 item = plan.ids[position] if plan.ids else ""
                 name = plan.names[label] if plan.names else ""
                 self.store.add_label(position, label, number + 1, CONFIRMED, item=item, name=name)
-            self._confirmed[position] = number + 1
+            self._confirmed_in_round[position] = number + 1
             if position not in there:
                 self.pool.label([position], [label])
 
-    def _sample(self, labelled: Tensor) -> Tensor:
+    def _sample_unlabelled(self, labelled: Tensor) -> Tensor:
         """Unlabelled items at random, on which the estimate of the error rests."""
-        return self._judged[~torch.isin(self._judged, labelled)][:JUDGED]
+        return self._estimation_order[~torch.isin(self._estimation_order, labelled)][
+            :MAX_ESTIMATION_ITEMS
+        ]
 
-    def _ask(
-        self, learnt: FittedModel, number: int, count: int, memory: Mapping[str, Any] | None
+    def _query_and_label(
+        self, fitted: FittedModel, number: int, count: int, memory: Mapping[str, Any] | None
     ) -> Query:
         """Choose, get the labels and put them into the pool."""
         self.tell("looking ahead", 0, count)
         given: dict[int, int] = {}
 
-        def ask(position: int) -> int:
-            given[position] = self._answer(position, number + 1)
+        def oracle(position: int) -> int:
+            given[position] = self._get_label(position, number + 1)
             self.tell("asking", len(given), count)
             return given[position]
 
         plan, learner = self.plan, self.plan.learner
         query = propose(
-            learnt.model,
+            fitted.model,
             learner.inputs,
             self.pool,
             count,
             plan.asking,
             loss=learner.training.loss,
             seed=plan.seed,
-            ask=ask,
+            oracle=oracle,
             fresh=learner.network,
             training=learner.training,
             memory=memory,
-            objective=learnt.objective,
+            objective=fitted.objective,
         )
         for position in query.positions.tolist():
-            label = given[position] if position in given else ask(position)
+            label = given[position] if position in given else oracle(position)
             self.pool.label([position], [label])
         # Accepted labels are never lost, even if another machine's rounding now picks other items.
-        for entry in self._known.values():
-            if entry.round == number + 1 and entry.position not in given:
+        for entry in self._recorded_labels.values():
+            if entry.run_round == number + 1 and entry.position not in given:
                 self.pool.label([entry.position], [entry.label])
         return query
 
-    def _answer(self, position: int, round: int) -> int:
+    def _get_label(self, position: int, round: int) -> int:
         """What is on record of an item, or else what the labeller says."""
-        if position in self._known:
-            return self._known[position].label
+        if position in self._recorded_labels:
+            return self._recorded_labels[position].label
         plan, said = self.plan, self.plan.labeller(position)
         try:
             label = -1 if isinstance(said, bool) else index(said)
@@ -325,7 +336,7 @@ class _Rounds:
         return label
 
 
-def _told(ahead: ErrorForecast | None) -> dict[str, Any]:
+def _forecast_fields(ahead: ErrorForecast | None) -> dict[str, Any]:
     """An outlook as a round has it."""
     if ahead is None:
         return {}
@@ -333,7 +344,7 @@ def _told(ahead: ErrorForecast | None) -> dict[str, Any]:
     return {"error": rate, "error_low": low, "error_high": high, "fall": ahead.fall}
 
 
-def _arranged(plan: Simulation, order: list[int]) -> list[int]:
+def _filter_seed_set(plan: Simulation, order: list[int]) -> list[int]:
     """Those of the items, in their order, that `balanced` and `absent` admit.
 
     A simulation's privilege: whoever labels for real cannot ask for a class.

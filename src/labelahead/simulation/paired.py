@@ -17,22 +17,22 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from labelahead import files
+from labelahead.build_simulation.run import (
+    Result,
+    build_simulation,
+    iterate_rounds,
+    prepare_campaign,
+    preserve_thread_count,
+    resume,
+    run,
+    shortened,
+)
 from labelahead.data.dataset import Loaded
 from labelahead.errors import InputError
-from labelahead.learner.config import Campaign, parse, read, read_stored, to_toml
-from labelahead.models.trusted_code import code_names, require_trusted_code
-from labelahead.simulation.run import (
-    Result,
-    prepare,
-    resume,
-    rounds_of,
-    run,
-    same_threads,
-    shortened,
-    simulation,
-)
+from labelahead.learner.config import Campaign, parse_campaign, read_stored, read_toml, to_toml
+from labelahead.models.trusted_code import find_code_names, require_trusted_code
 from labelahead.simulation.store import Round
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 
 __all__ = [
     "LabelRatio",
@@ -49,10 +49,10 @@ __all__ = [
 
 # times as many labels as the strategy had, after which the baseline is given up
 MAX_BASELINE_FACTOR = 4
-CONFIDENCE = 0.95
-PLAN = "paired.json"  # in the folder: baseline and seeds
+CONFIDENCE_LEVEL = 0.95
+PLAN_FILE = "paired.json"  # in the folder: baseline and seeds
 # and the campaign; not config.toml, which would make it the folder of one campaign
-CONFIG = "paired.toml"
+CONFIG_FILE = "paired.toml"
 
 
 class SeedPair(NamedTuple):
@@ -142,28 +142,32 @@ def run_paired(
     if isinstance(config, Campaign):
         campaign = config
     else:
-        campaign = parse(config if isinstance(config, Mapping) else read(config))
-    find(baseline)
+        campaign = parse_campaign(config if isinstance(config, Mapping) else read_toml(config))
+    find_strategy(baseline)
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
             f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or "
             "choose another folder"
         )
-    with same_threads():
-        ready = prepare(campaign, data)
+    with preserve_thread_count():
+        ready = prepare_campaign(campaign, data)
         ready = shortened(ready, None) if shorten else ready
-        simulation(ready)  # data that cannot be simulated on are refused before anything is written
+        build_simulation(
+            ready
+        )  # data that cannot be simulated on are refused before anything is written
     if not len(ready.data.test):
         raise InputError(
             f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep "
             "some apart"
         )
-    files.make(folder)
+    files.make_folder(folder)
     campaign = ready.campaign  # with nothing left open, and paths in full
-    files.replace(folder / CONFIG, to_toml(campaign))
+    files.replace_file(folder / CONFIG_FILE, to_toml(campaign))
     every = [campaign.seed + i for i in range(seeds)]
-    files.replace(folder / PLAN, json.dumps({"baseline": baseline, "seeds": every}, indent=1))
+    files.replace_file(
+        folder / PLAN_FILE, json.dumps({"baseline": baseline, "seeds": every}, indent=1)
+    )
     return _run_pairs(campaign, baseline, every, folder, data, on_campaign)
 
 
@@ -184,21 +188,21 @@ def resume_paired(
             f"{path} holds no paired campaigns; expected the folder of `run --against ... --seeds`"
         )
     try:
-        plan = json.loads((path / PLAN).read_text(encoding="utf-8"))
+        plan = json.loads((path / PLAN_FILE).read_text(encoding="utf-8"))
         baseline, seeds = str(plan["baseline"]), [int(seed) for seed in plan["seeds"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path / PLAN} is damaged ({error}): restore it from a copy, or begin anew"
+            f"{path / PLAN_FILE} is damaged ({error}): restore it from a copy, or begin anew"
         ) from error
-    campaign = parse(read_stored(path / CONFIG, trust_code=trust_code))
-    named = code_names({"asking": {"strategy": baseline}})
-    require_trusted_code(named, path / PLAN, [path, campaign.data.name], trust_code)
+    campaign = parse_campaign(read_stored(path / CONFIG_FILE, trust_code=trust_code))
+    named = find_code_names({"asking": {"strategy": baseline}})
+    require_trusted_code(named, path / PLAN_FILE, [path, campaign.data.name], trust_code)
     return _run_pairs(campaign, baseline, seeds, path, data, on_campaign, trust_code=trust_code)
 
 
 def is_paired_folder(folder: Path) -> bool:
     """Whether a folder holds paired campaigns."""
-    return (folder / PLAN).is_file()
+    return (folder / PLAN_FILE).is_file()
 
 
 def labels_to_reach(rounds: Sequence[Round], accuracy: float) -> int | None:
@@ -220,7 +224,7 @@ def summarise_ratio(pairs: Sequence[SeedPair]) -> LabelRatio:
     if n < 2:
         return LabelRatio(math.exp(mean), None, None, n, given_up)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (n - 1))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n)
+    half = float(stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, n - 1)) * deviation / math.sqrt(n)
     return LabelRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, given_up)
 
 
@@ -239,7 +243,11 @@ def _run_pairs(
     trust_code: bool = False,
 ) -> PairedResult:
     tell = on_campaign or (lambda done, total, seed, strategy: None)
-    ours, theirs, total = find(campaign.asking.strategy).name, find(baseline).name, 2 * len(seeds)
+    ours, theirs, total = (
+        find_strategy(campaign.asking.strategy).name,
+        find_strategy(baseline).name,
+        2 * len(seeds),
+    )
     pairs = list[SeedPair]()
     for i, seed in enumerate(seeds):
         place = folder / f"seed-{seed}"
@@ -248,12 +256,12 @@ def _run_pairs(
             replace(campaign, seed=seed), place / "strategy", data, trust_code=trust_code
         )
         tell(2 * i + 1, total, seed, theirs)
-        pairs.append(_pair(result, baseline, place / "baseline", data, trust_code))
+        pairs.append(_run_baseline(result, baseline, place / "baseline", data, trust_code))
     tell(total, total, seeds[-1], theirs)
     return PairedResult(ours, theirs, tuple(pairs), folder)
 
 
-def _pair(
+def _run_baseline(
     result: Result, baseline: str, folder: Path, data: Loaded | None, trust_code: bool
 ) -> SeedPair:
     """Run the baseline until it is as accurate as a finished campaign, and count labels."""
@@ -284,7 +292,7 @@ def baseline_rounds(
     Nothing is kept of it.
     """
     goal, reached = result.rounds[-1].accuracy or 0.0, False
-    for entry in rounds_of(baseline_campaign(result, baseline), data=data):
+    for entry in iterate_rounds(baseline_campaign(result, baseline), data=data):
         yield entry
         reached = reached or (entry.accuracy or 0.0) >= goal
         if reached and entry.labels >= result.campaign.budget.labels:

@@ -12,42 +12,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.data.classes import refuse_unlisted
-from labelahead.data.dataset import Data, Loaded, hashed
+from labelahead.data.classes import refuse_unlisted_labels
+from labelahead.data.dataset import Data, Loaded, hash_tensor
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.learner.config import (
     Campaign,
     Progress,
-    assemble,
-    campaign_code,
-    parse,
-    read,
+    campaign_code_names,
+    load_campaign,
+    parse_campaign,
     read_stored,
+    read_toml,
     to_toml,
 )
-from labelahead.learner.preparation import Prepared, prepare
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.models.trusted_code import record_code
-from labelahead.simulation.loop import Labeller, Simulation, State, rounds
+from labelahead.simulation.loop import Labeller, Simulation, State, run_rounds
 from labelahead.simulation.store import Round, Store
-from labelahead.simulation.tracking import trackers
-from labelahead.strategies import GIVEN, find
+from labelahead.simulation.tracking import open_trackers
+from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 
 __all__ = [
-    "Prepared",
+    "PreparedCampaign",
     "Result",
-    "prepare",
-    "remember",
+    "build_simulation",
+    "check_data_fingerprint",
+    "fit_budget_to_pool",
+    "iterate_rounds",
+    "prepare_campaign",
+    "preserve_thread_count",
     "resume",
-    "rounds_of",
     "run",
-    "same_threads",
-    "shortened",
-    "simulation",
 ]
 
-CHANGEABLE = {
+CHANGEABLE_KEYS = {
     "data.name",
     "data.root",
     "model.name",
@@ -90,7 +90,7 @@ def run(
     out: str | Path | None = None,
     progress: Progress | None = None,
     on_round: Callable[[Round], None] | None = None,
-    on_ready: Callable[[Prepared], None] | None = None,
+    on_ready: Callable[[PreparedCampaign], None] | None = None,
     outlook: bool = True,
     shorten: bool = False,
 ) -> Result:
@@ -107,38 +107,40 @@ def run(
     >>> result.curve[-1][1] > 0.5
     True
     """
-    campaign = _campaign(config)
+    campaign = _load_config(config)
     if out is not None:
-        Store.require_free(out)
-    with same_threads():
-        ready = prepare(campaign, data, progress)
+        Store.require_no_campaign(out)
+    with preserve_thread_count():
+        ready = prepare_campaign(campaign, data, progress)
         if shorten:
-            ready = shortened(ready, labeller)
-        plan = replace(simulation(ready, labeller), outlook=outlook)
+            ready = fit_budget_to_pool(ready, labeller)
+        plan = replace(build_simulation(ready, labeller), outlook=outlook)
         if on_ready:
             on_ready(ready)
         if out is None:
-            return _run(ready, plan, None, progress, on_round)
+            return _run_rounds(ready, plan, None, progress, on_round)
         existed = Path(out).exists()
         with Store.create(out, to_toml(ready.campaign)) as store:
-            record_code(campaign_code(ready.campaign))
-            remember(store, ready)
+            record_code(campaign_code_names(ready.campaign))
+            check_data_fingerprint(store, ready)
             try:
-                return _run(ready, plan, store, progress, on_round)
+                return _run_rounds(ready, plan, store, progress, on_round)
             except Exception:
                 # A campaign that fails before its first round is over would fail again; nothing
                 # of worth is in its folder, unless a person answered.
-                if labeller is None and not existed and not store.rounds():
+                if labeller is None and not existed and not store.read_rounds():
                     shutil.rmtree(store.folder)
                 raise
 
 
-def rounds_of(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
+def iterate_rounds(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
     """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop
     early.
     """
-    with same_threads():
-        yield from rounds(replace(simulation(prepare(config, data)), outlook=False))
+    with preserve_thread_count():
+        yield from run_rounds(
+            replace(build_simulation(prepare_campaign(config, data)), outlook=False)
+        )
 
 
 def resume(
@@ -150,7 +152,7 @@ def resume(
     strategy: Strategy | None = None,
     progress: Progress | None = None,
     on_round: Callable[[Round], None] | None = None,
-    on_ready: Callable[[Prepared], None] | None = None,
+    on_ready: Callable[[PreparedCampaign], None] | None = None,
     outlook: bool = True,
     trust_code: bool | Collection[str] = False,
 ) -> Result:
@@ -168,34 +170,40 @@ def resume(
     >>> len(la.resume("half", {"budget.labels": 30}, outlook=False).pool)  # a larger budget
     30
     """
-    with Store.open(folder) as store, same_threads():
-        if set(changes or {}) - CHANGEABLE:
-            wrong, every = sorted(set(changes or {}) - CHANGEABLE)[0], sorted(CHANGEABLE)
+    with Store.open(folder) as store, preserve_thread_count():
+        if set(changes or {}) - CHANGEABLE_KEYS:
+            wrong, every = sorted(set(changes or {}) - CHANGEABLE_KEYS)[0], sorted(CHANGEABLE_KEYS)
             raise InputError(f"{wrong} cannot be changed; expected one of {', '.join(every)}")
         store.require_complete_labels()
         given = {} if strategy is None else {"asking.strategy": strategy}
         now = {**(changes or {}), **given}
         if "asking.strategy" in now:
             _require_same_strategy(store, now["asking.strategy"])
-        campaign = parse(read_stored(Path(folder) / "config.toml", now, trust_code=trust_code))
-        ready = prepare(campaign, data, progress)
-        record_code(campaign_code(ready.campaign))
-        plan = replace(simulation(ready, labeller), outlook=outlook)
-        remember(store, ready)
+        campaign = parse_campaign(
+            read_stored(Path(folder) / "config.toml", now, trust_code=trust_code)
+        )
+        ready = prepare_campaign(campaign, data, progress)
+        record_code(campaign_code_names(ready.campaign))
+        plan = replace(build_simulation(ready, labeller), outlook=outlook)
+        check_data_fingerprint(store, ready)
         if changes:
             store.write("config.toml", to_toml(ready.campaign).encode())
         if on_ready:
             on_ready(ready)
-        return _run(ready, plan, store, progress, on_round)
+        return _run_rounds(ready, plan, store, progress, on_round)
 
 
 def _require_same_strategy(store: Store, now: str | Strategy) -> None:
     """Raise unless it goes by the name that the campaign began with, wherever it has moved to."""
     before = str(
-        read(store.folder / "config.toml").get("asking", {}).get("strategy", QueryConfig.strategy)
+        read_toml(store.folder / "config.toml")
+        .get("asking", {})
+        .get("strategy", QueryConfig.strategy)
     )
-    called = GIVEN + now.name if isinstance(now, Strategy) else now
-    files = all(":" in name and not name.startswith(GIVEN) for name in (before, called))
+    called = PYTHON_OBJECT_PREFIX + now.name if isinstance(now, Strategy) else now
+    files = all(
+        ":" in name and not name.startswith(PYTHON_OBJECT_PREFIX) for name in (before, called)
+    )
     moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
     if called != before and not moved:
         raise InputError(
@@ -204,8 +212,8 @@ def _require_same_strategy(store: Store, now: str | Strategy) -> None:
         )
 
 
-def _run(
-    ready: Prepared,
+def _run_rounds(
+    ready: PreparedCampaign,
     plan: Simulation,
     store: Store | None,
     progress: Progress | None,
@@ -214,8 +222,8 @@ def _run(
     last: list[State] = []
     seen: list[Round] = []
     folder = store.folder if store else None
-    with trackers(ready.campaign.track, folder) as track:
-        for entry in rounds(plan, store, progress, last.append):
+    with open_trackers(ready.campaign.track, folder) as track:
+        for entry in run_rounds(plan, store, progress, last.append):
             del last[:-1]
             seen.append(entry)
             track(entry)
@@ -225,7 +233,7 @@ def _run(
 
 
 @contextmanager
-def same_threads() -> Iterator[None]:
+def preserve_thread_count() -> Iterator[None]:
     """The caller's number of threads is as before afterwards."""
     before = torch.get_num_threads()
     try:
@@ -234,37 +242,37 @@ def same_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _campaign(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
+def _load_config(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
     if isinstance(config, Campaign):
         return config
     if config is None:
         return Campaign()
-    return parse(config) if isinstance(config, Mapping) else assemble(config, (), {})
+    return parse_campaign(config) if isinstance(config, Mapping) else load_campaign(config, (), {})
 
 
-def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
+def build_simulation(ready: PreparedCampaign, labeller: Labeller | None = None) -> Simulation:
     """What the rounds need; refuses data that cannot be simulated on."""
     data, answers, budget = ready.data, ready.answers, ready.campaign.budget
     if labeller is None and answers is None:
         raise InputError(
             f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: "
-            f"{_where(data)}"
+            f"{_label_column_hint(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
-    refuse_unlisted(data.classes, ready.campaign.data.classes)
+    refuse_unlisted_labels(data.classes, ready.campaign.data.classes)
     if len(data.classes) < 2:
         raise InputError(
             f"{data.name} has {len(data.classes)} class; expected at least two to learn from"
         )
     test = data.test if answers is not None else data.test[:0]
-    closed = _closed(ready, labeller)
-    askable = int((~closed).sum())
+    excluded = _excluded_items(ready, labeller)
+    askable = int((~excluded).sum())
     if budget.labels > askable:
         raise InputError(
             f"labels is {budget.labels}, but the pool has {askable} items; expected at most that"
         )
-    strategy = find(ready.campaign.asking.strategy)
-    learner = ready.learner(len(data.classes), strategy.objective)
+    strategy = find_strategy(ready.campaign.asking.strategy)
+    learner = ready.make_learner(len(data.classes), strategy.objective)
     learner.network(ready.campaign.seed)  # one that fails, fails here
     return Simulation(
         learner=learner,
@@ -275,14 +283,14 @@ def simulation(ready: Prepared, labeller: Labeller | None = None) -> Simulation:
         labeller=labeller or answers,  # type: ignore[arg-type]
         test=test,
         test_labels=answers.take(test) if answers is not None else test,
-        closed=closed.nonzero().squeeze(1),
+        excluded=excluded.nonzero().squeeze(1),
         ids=data.ids,
         names=data.classes,
         seed=ready.campaign.seed,
     )
 
 
-def _where(data: Data) -> str:
+def _label_column_hint(data: Data) -> str:
     """In which column of a table labels may be found."""
     if data.rows is None or data.rows.files:
         return ""
@@ -292,18 +300,18 @@ def _where(data: Data) -> str:
     )
 
 
-def _closed(ready: Prepared, labeller: Labeller | None) -> Tensor:
+def _excluded_items(ready: PreparedCampaign, labeller: Labeller | None) -> Tensor:
     """(n,) bool: which items may not be asked for."""
-    closed = torch.zeros(len(ready.data), dtype=torch.bool)
-    closed[ready.data.test] = True
+    excluded = torch.zeros(len(ready.data), dtype=torch.bool)
+    excluded[ready.data.test] = True
     if labeller is None and ready.answers is not None:
-        closed |= ~ready.answers.known  # nobody can answer for these
-    return closed
+        excluded |= ~ready.answers.known  # nobody can answer for these
+    return excluded
 
 
-def shortened(ready: Prepared, labeller: Labeller | None) -> Prepared:
+def fit_budget_to_pool(ready: PreparedCampaign, labeller: Labeller | None) -> PreparedCampaign:
     """The same campaign with a budget that the pool has items for."""
-    budget, askable = ready.campaign.budget, int((~_closed(ready, labeller)).sum())
+    budget, askable = ready.campaign.budget, int((~_excluded_items(ready, labeller)).sum())
     if budget.labels <= askable or budget.initial > askable:
         return ready
     labels = min(askable, max(askable // 2, budget.initial + budget.retrain_every))
@@ -321,16 +329,16 @@ def _hash_names(data: Data, ids: Sequence[str]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def remember(store: Store, ready: Prepared) -> None:
+def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
     if not data.shape and data.rows is not None:
         content = data.rows.content()
     else:
         held = data.images or data.samples
-        content = hashed(data.inputs) if held is None else held.content()
+        content = hash_tensor(data.inputs) if held is None else held.content()
     if vectors is not None:
-        content += hashed(vectors)
+        content += hash_tensor(vectors)
     now = {"items": len(data), "names": _hash_names(data, data.ids), "content": content}
     path = store.folder / "data.json"
     if not path.exists():

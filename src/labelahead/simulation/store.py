@@ -20,11 +20,17 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
-from labelahead.files import Lines, hold, make, read_lines, replace
+from labelahead.files import (
+    JsonLinesFile,
+    lock_folder,
+    make_folder,
+    read_complete_lines,
+    replace_file,
+)
 
 __all__ = ["CONFIRMED", "Label", "Round", "Store"]
 
-KEPT = 2  # how many rounds' weights stay
+KEPT_WEIGHTS_ROUNDS = 2  # how many rounds' weights stay
 CONFIRMED = "confirmed"  # who said what was confirmed in a grid
 
 
@@ -83,20 +89,20 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lines: dict[str, Lines] = {}
+        self._lines: dict[str, JsonLinesFile] = {}
 
     @classmethod
     @contextmanager
     def create(cls, folder: str | Path, config: str) -> Iterator["Store"]:
         """A new folder with this configuration (TOML); refused if it holds a campaign already."""
         path = Path(folder)
-        cls.require_free(path)
+        cls.require_no_campaign(path)
         with cls(path)._locked() as store:
-            replace(path / "config.toml", config)
+            replace_file(path / "config.toml", config)
             yield store
 
     @staticmethod
-    def require_free(folder: str | Path) -> None:
+    def require_no_campaign(folder: str | Path) -> None:
         """Raise if the folder holds a campaign already, or is none."""
         path = Path(folder)
         if (path / "config.toml").exists():
@@ -122,7 +128,7 @@ class Store:
 
     @contextmanager
     def _locked(self) -> Iterator["Store"]:
-        with hold(self.folder):
+        with lock_folder(self.folder):
             try:
                 yield self
             finally:
@@ -130,13 +136,13 @@ class Store:
                     lines.close()
                 self._lines.clear()
 
-    def config(self) -> str:
+    def read_config(self) -> str:
         """The configuration, as TOML text."""
         return (self.folder / "config.toml").read_text(encoding="utf-8")
 
     def write(self, name: str, content: bytes) -> None:
         """A file of its own in the folder, replaced in one step."""
-        replace(self.folder / name, content)
+        replace_file(self.folder / name, content)
 
     def add_label(
         self,
@@ -154,11 +160,11 @@ class Store:
         self._append("labels.jsonl", asdict(entry))
         return entry
 
-    def labels(self) -> list[Label]:
+    def read_labels(self) -> list[Label]:
         """All accepted answers, in order."""
         entries = []
-        for row, where in read_lines(self.folder / "labels.jsonl"):
-            entry = _value(Label, row, where)
+        for row, where in read_complete_lines(self.folder / "labels.jsonl"):
+            entry = _parse_record(Label, row, where)
             whole = [
                 isinstance(n, int) and not isinstance(n, bool) and n >= 0
                 for n in (entry.position, entry.label)
@@ -176,11 +182,11 @@ class Store:
         """Record a finished round."""
         self._append("rounds.jsonl", asdict(entry))
 
-    def rounds(self) -> list[Round]:
+    def read_rounds(self) -> list[Round]:
         """All finished rounds, in order; of one told twice (the budget grew) the last."""
         by_number: dict[int, Round] = {}
-        for row, where in read_lines(self.folder / "rounds.jsonl"):
-            entry = _value(Round, row | {"notes": tuple(row.get("notes", ()))}, where)
+        for row, where in read_complete_lines(self.folder / "rounds.jsonl"):
+            entry = _parse_record(Round, row | {"notes": tuple(row.get("notes", ()))}, where)
             by_number[entry.number] = entry
         return [by_number[number] for number in sorted(by_number)]
 
@@ -190,10 +196,10 @@ class Store:
         Raises:
             InputError: it has fewer, since it was cut, replaced or removed.
         """
-        rounds = self.rounds()
+        rounds = self.read_rounds()
         if not rounds:
             return
-        entries = {entry.position: entry for entry in self.labels()}.values()
+        entries = {entry.position: entry for entry in self.read_labels()}.values()
         needed = rounds[0].labels  # the initial labels; nothing is confirmed before the first round
         for entry in rounds:
             held = [label for label in entries if label.round <= entry.number]
@@ -217,15 +223,15 @@ class Store:
     def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:
         """Keep a network; the oldest beyond the last few go."""
         folder = self.folder / "weights"
-        make(folder)
+        make_folder(folder)
         cpu = {k: v.cpu() for k, v in state.items()}
-        replace(_weights(folder, round), lambda file: torch.save(cpu, file))
-        for old in sorted(folder.glob("round-*.pt"))[:-KEPT]:
+        replace_file(_weights_path(folder, round), lambda file: torch.save(cpu, file))
+        for old in sorted(folder.glob("round-*.pt"))[:-KEPT_WEIGHTS_ROUNDS]:
             old.unlink()
 
-    def weights(self, round: int) -> dict[str, Tensor]:
+    def load_weights(self, round: int) -> dict[str, Tensor]:
         """The network after training in that round."""
-        path = _weights(self.folder / "weights", round)
+        path = _weights_path(self.folder / "weights", round)
         if not path.exists():
             raise InputError(f"{path} is missing; expected the weights of round {round}")
         try:
@@ -236,11 +242,11 @@ class Store:
 
     def _append(self, name: str, row: dict[str, Any]) -> None:
         if name not in self._lines:
-            self._lines[name] = Lines(self.folder / name)
+            self._lines[name] = JsonLinesFile(self.folder / name)
         self._lines[name].append(row)
 
 
-def _value(kind: type[Any], row: dict[str, Any], where: str) -> Any:
+def _parse_record(kind: type[Any], row: dict[str, Any], where: str) -> Any:
     """A record of that kind; fields that a newer version added are left aside."""
     names = {f.name for f in fields(kind)}
     try:
@@ -251,5 +257,5 @@ def _value(kind: type[Any], row: dict[str, Any], where: str) -> Any:
         ) from error
 
 
-def _weights(folder: Path, round: int) -> Path:
+def _weights_path(folder: Path, round: int) -> Path:
     return folder / f"round-{round:05d}.pt"

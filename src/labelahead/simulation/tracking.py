@@ -7,13 +7,13 @@ from pathlib import Path
 from labelahead.errors import InputError, import_extra
 from labelahead.simulation.store import Round
 
-__all__ = ["trackers"]
+__all__ = ["open_trackers"]
 
 Track = Callable[[Round], None]
 
 
 @contextmanager
-def trackers(names: Sequence[str], folder: Path | None) -> Iterator[Track]:
+def open_trackers(names: Sequence[str], folder: Path | None) -> Iterator[Track]:
     """One function that hands a round to all the named trackers; closed on the way out."""
     with ExitStack() as stack:
         open_ = {"tensorboard": _tensorboard, "mlflow": _mlflow}
@@ -26,7 +26,7 @@ def trackers(names: Sequence[str], folder: Path | None) -> Iterator[Track]:
         yield track
 
 
-def _numbers(entry: Round) -> dict[str, float]:
+def _metrics(entry: Round) -> dict[str, float]:
     """What is worth a curve, by name."""
     numbers = {
         "accuracy/test": entry.accuracy,
@@ -55,7 +55,7 @@ def _tensorboard(folder: Path | None) -> Iterator[Track]:
     writer = SummaryWriter(str(target))
 
     def track(entry: Round) -> None:
-        for name, value in _numbers(entry).items():
+        for name, value in _metrics(entry).items():
             writer.add_scalar(name, value, entry.labels)
         writer.flush()
 
@@ -71,7 +71,7 @@ def _mlflow(folder: Path | None) -> Iterator[Track]:
     mlflow = import_extra("mlflow", "mlflow", "track = mlflow")
 
     def track(entry: Round) -> None:
-        mlflow.log_metrics(_numbers(entry), step=entry.labels)
+        mlflow.log_metrics(_metrics(entry), step=entry.labels)
 
     with mlflow.start_run(run_name=folder.name if folder else None):
         yield track

@@ -23,15 +23,15 @@ from labelahead.integrations.label_studio import tasks as tasks_module
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
-from labelahead.integrations.label_studio.image_text import PLACE, picture_and_text
+from labelahead.integrations.label_studio.image_text import PICTURES_VARIABLE, picture_and_text
 from labelahead.integrations.label_studio.interface import read_interface
 from labelahead.integrations.label_studio.payloads import WEBHOOK_ACTIONS
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.models import image_encoder as backbone
 from labelahead.models import sentence_encoder as sentences
 from labelahead.server.app import create_app
 from labelahead.server.fitting import CurrentModel
-from labelahead.server.session import opened
+from labelahead.server.session import open_session
 from tests.support.label_studio import CONFIG, KEY, RECORDED, choice, free_port, replay, texts
 from tests.support.waiting import PATIENCE, until
 
@@ -45,14 +45,14 @@ NONE: list = []
 def joined(studio, out, *, there=NONE, predictions=False, started=False):
     """A session of the replayed project, its bridge, and a client of what Label Studio may call."""
     studio.replies["annotations"] = there
-    connection = Connection.made(studio.url, KEY, studio.project, out)
-    fetched = connection.fetch(lambda done, of: None)
+    connection = Connection.open(studio.url, KEY, studio.project, out)
+    fetched = connection.fetch_tasks(lambda done, of: None)
     tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
-    with opened(parse(tables), out, classes=connection.interface.choices) as session:
+    with open_session(parse_campaign(tables), out, classes=connection.interface.choices) as session:
         if started:
             session.schedule.start()
-        bridge = connection.bridge(session.assignment, fetched, predictions=predictions)
-        page = create_app(session.assignment, session.schedule)
+        bridge = connection.make_bridge(session.service, fetched, predictions=predictions)
+        page = create_app(session.service, session.schedule)
         with TestClient(
             LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret"),
             base_url="http://127.0.0.1",
@@ -62,8 +62,8 @@ def joined(studio, out, *, there=NONE, predictions=False, started=False):
 
 
 def kinds(session) -> list[tuple]:
-    names = session.assignment.tally.classes
-    items = session.assignment.items.ids
+    names = session.service.label_state.classes
+    items = session.service.items.ids
     return [
         (
             e.kind,
@@ -71,7 +71,7 @@ def kinds(session) -> list[tuple]:
             items[e.position].removesuffix(".txt"),
             None if e.label is None else names[e.label],
         )
-        for e in session.assignment.journal.events()
+        for e in session.service.journal.read_events()
         if e.kind != "class"
     ]
 
@@ -106,8 +106,8 @@ def test_recorded_webhooks_become_events_and_are_on_the_disk_at_201(tmp_path):
         for told in WEBHOOKS[2:4]:
             client.post("/webhook", json=told)
         assert len(kinds(session)) == 7  # nothing new, nothing doubled
-        assert dict(session.assignment.tally.labels) == {
-            session.assignment.items.ids.index(f"{TASKS[0]}.txt"): 1
+        assert dict(session.service.label_state.labels) == {
+            session.service.items.ids.index(f"{TASKS[0]}.txt"): 1
         }
 
 
@@ -121,7 +121,7 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
             "sampling": "Uncertainty sampling",
         }
         assert [row["score"] for row in rows] == sorted({row["score"] for row in rows})
-        asked = session.assignment.question(ANNA)
+        asked = session.service.next_query(ANNA)
         assert f"{rows[0]['task']}.txt" == asked["item"]
         assert rows[0]["result"] == []
         order = [path for method, path, _ in studio.asked if method in ("POST", "PATCH")]
@@ -130,12 +130,12 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
             f"/api/projects/{studio.project}/",
         ]
         before = len(studio.asked)
-        bridge.serve()
+        bridge.update_order()
         assert len(studio.asked) == before  # the same again is not sent again
         label = {**WEBHOOKS[1]["annotation"], "id": 900, "task": rows[0]["task"]}
         client.post("/webhook", json={**WEBHOOKS[1], "annotation": label})
         assert served_by(studio, [TASKS[0], rows[0]["task"]])[0] == int(
-            session.assignment.question(ANNA, fresh=True)["item"].removesuffix(".txt")
+            session.service.next_query(ANNA, fresh=True)["item"].removesuffix(".txt")
         )
         assert (
             len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
@@ -170,8 +170,8 @@ def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
             bridge.reconcile()
             for number in range(24):
                 settled(session)
-                bridge.serve()
-                best = [bridge.tasks[p] for p in session.assignment.ranked()]
+                bridge.update_order()
+                best = [bridge.tasks[p] for p in session.service.rank_items()]
                 free = [t for t in served_by(studio, answered) if t not in held.values()]
                 assert len(free) >= min(6, len(best)) - len(
                     held
@@ -199,7 +199,9 @@ def settled(session) -> None:
     """Until everything is learnt."""
     until(
         lambda: (
-            session.assignment.opinion and not session.assignment.behind and session.schedule.idle
+            session.service.page_model
+            and not session.service.is_behind
+            and session.schedule.is_idle
         )
     )
 
@@ -210,16 +212,16 @@ def test_what_was_skipped_on_top_leaves_everybody_enough(tmp_path):
             {**studio.replies["people"][0], "id": 2, "email": "ben@example.org"}
         )
         skip = WEBHOOKS[3]["annotation"]
-        first = next(iter(session.assignment.ranked()))
+        first = next(iter(session.service.rank_items()))
         task = bridge.tasks[first]
-        bridge.take(
+        bridge.record_annotations(
             [{**skip, "task": task}, {**skip, "id": 900, "task": TASKS[4], "completed_by": 2}]
         )
-        bridge.serve()
+        bridge.update_order()
         served = [row["task"] for row in studio.sent("POST", "/import/predictions")[-1]]
         for mine in ({task}, {TASKS[4]}):
             assert len(set(served) - mine) >= min(4, len(TASKS) - 1)
-        assert session.assignment.tally.answered.keys() == {ANNA, "ben@example.org"}
+        assert session.service.label_state.answered_positions.keys() == {ANNA, "ben@example.org"}
 
 
 def test_a_deletion_is_understood_after_a_restart(tmp_path):
@@ -227,7 +229,7 @@ def test_a_deletion_is_understood_after_a_restart(tmp_path):
         with joined(studio, tmp_path / "out") as (_, session, client):
             for told in WEBHOOKS[1:5]:
                 client.post("/webhook", json=told)
-            assert len(session.assignment.tally.labels) == 2
+            assert len(session.service.label_state.labels) == 2
         with joined(studio, tmp_path / "out") as (_, session, client):
             client.post("/webhook", json=WEBHOOKS[5])
             assert kinds(session) == SAID
@@ -241,8 +243,8 @@ def test_deleting_a_corrected_annotation_brings_nothing_back(tmp_path):
         client.post(
             "/webhook", json={**WEBHOOKS[5], "annotations": [{"id": number}, {"id": 10**6}]}
         )
-        assert not session.assignment.tally.labels
-        assert bridge.take_back([number]) == 0
+        assert not session.service.label_state.labels
+        assert bridge.undo_annotations([number]) == 0
 
 
 def test_what_was_missed_is_made_up_for(tmp_path):
@@ -263,7 +265,7 @@ def test_what_was_missed_is_made_up_for(tmp_path):
         assert {(str(TASKS[0]), "label", "food"), (str(TASKS[1]), "skip", None)} <= said
         assert bridge.reconcile() == (0, 0)
         assert {task for _, _, task, _ in kinds(session)} >= {str(lost["task"]), str(TASKS[3])}
-        left = {session.assignment.items.ids[p] for p in session.assignment.tally.labels}
+        left = {session.service.items.ids[p] for p in session.service.label_state.labels}
         assert left == {f"{a['task']}.txt" for a in known if not a["was_cancelled"]}
 
 
@@ -277,8 +279,8 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
         bridge._served = bridge._served[:2]  # so that there is something to say
         studio.down = True
         assert client.post("/webhook", json=second).status_code == 201
-        assert len(session.assignment.tally.labels) == 2
-        assert not bridge.current
+        assert len(session.service.label_state.labels) == 2
+        assert not bridge.is_current
         assert "no annotation is lost" in caplog.text
         with pytest.raises(Unreachable, match="cannot be reached"):
             bridge._look()
@@ -288,7 +290,7 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
             for w in (WEBHOOKS[1], second)
         ]
         bridge._look()
-        assert bridge.current
+        assert bridge.is_current
         assert len(studio.sent("POST", "/import/predictions")) == before + 1
         assert len(kinds(session)) == 2
         assert studio.sent("DELETE", "/model-versions/")  # what is served no more is removed
@@ -298,9 +300,9 @@ def test_a_webhook_that_never_comes_is_noticed(tmp_path, caplog):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, _):
         studio.replies["annotations"] = RECORDED["replies"]["annotations"]
         bridge._look()
-        assert not session.assignment.tally.labels  # it may be on its way
+        assert not session.service.label_state.labels  # it may be on its way
         bridge._look()
-        assert session.assignment.tally.labels
+        assert session.service.label_state.labels
         assert "no webhook told of" in caplog.text
 
 
@@ -364,19 +366,21 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
         for told in (WEBHOOKS[1], WEBHOOKS[4]):
             client.post("/webhook", json=told)
         settled(session)
-        bridge.serve(anew=True)
+        bridge.update_order(anew=True)
         rows = studio.sent("POST", "/import/predictions")[-1]
-        current = CurrentModel(session.assignment)
-        asked = session.assignment.question(ANNA, fresh=True)
+        current = CurrentModel(session.service)
+        asked = session.service.next_query(ANNA, fresh=True)
         assert (
             asked["position"]
             == bridge.positions[rows[0]["task"]]
-            == next(session.assignment.ranked())
+            == next(session.service.rank_items())
         )
         for rank, row in enumerate(rows):
-            label, p = current.guess(bridge.positions[row["task"]])
+            label, p = current.predict_item(bridge.positions[row["task"]])
             assert row["score"] == 0.5 + rank / 1000
-            assert row["result"][0]["value"]["choices"] == [session.assignment.tally.classes[label]]
+            assert row["result"][0]["value"]["choices"] == [
+                session.service.label_state.classes[label]
+            ]
             assert row["result"][0]["score"] == round(p, 6)
         results = client.post("/predict", json={"tasks": [{"id": TASKS[3]}, {"id": 10**6}]}).json()[
             "results"
@@ -410,7 +414,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_written(tmp_path, c
     with replay() as studio:
         studio.replies["project"]["label_config"] = config
         with pytest.raises(InputError, match=why):
-            Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
+            Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
@@ -434,22 +438,22 @@ def test_tasks_are_fetched_once_and_new_ones_come_into_play(tmp_path):
         tasks["total"] -= 1
         with joined(studio, tmp_path / "out") as (_, session, client):
             client.post("/webhook", json=WEBHOOKS[4])
-            before = list(session.assignment.items.ids)
+            before = list(session.service.items.ids)
             assert before == sorted(f"{t['id']}.txt" for t in tasks["tasks"])
-            labels = dict(session.assignment.tally.labels)
+            labels = dict(session.service.label_state.labels)
         tasks["tasks"].insert(0, late)
         gone = tasks["tasks"].pop()
         with joined(studio, tmp_path / "out") as (bridge, session, _):
-            assert session.assignment.items.ids == (*before, f"{late['id']}.txt")
-            assert dict(session.assignment.tally.labels) == labels
+            assert session.service.items.ids == (*before, f"{late['id']}.txt")
+            assert dict(session.service.label_state.labels) == labels
             assert any("1 new texts" in note for note in session.notes)
-            assert bridge.positions[gone["id"]] not in set(session.assignment.ranked())
-            assert bridge.positions[late["id"]] in set(session.assignment.ranked())
+            assert bridge.positions[gone["id"]] not in set(session.service.rank_items())
+            assert bridge.positions[late["id"]] in set(session.service.rank_items())
 
 
 def test_new_tasks_are_a_reason_to_begin_again_when_no_more_are_coming(tmp_path, monkeypatch):
-    monkeypatch.setattr(bridge_module, "QUIET", 0.2)
-    monkeypatch.setattr(bridge_module, "GLANCE", 0.05)
+    monkeypatch.setattr(bridge_module, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(bridge_module, "POLL_SECONDS", 0.05)
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, _, client):
         ready, renewed = threading.Event(), threading.Event()
         bridge.start("http://127.0.0.1:9/webhook", {SECRET: "s"}, ready.set, renewed.set)
@@ -459,15 +463,15 @@ def test_new_tasks_are_a_reason_to_begin_again_when_no_more_are_coming(tmp_path,
         assert not renewed.wait(0.5)
         client.post("/webhook", json={**same, "tasks": [{"id": 10**6}]})
         assert renewed.wait(PATIENCE)
-        assert bridge.outdated
+        assert bridge.is_outdated
 
 
 def test_a_folder_is_of_one_project(tmp_path):
     with replay() as studio:
-        Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
+        Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
         studio.replies["project"]["created_at"] = "2020-01-01T00:00:00Z"
         with pytest.raises(InputError, match="choose another folder"):
-            Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
+            Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
 
 
 def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
@@ -491,8 +495,8 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
         ]
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
-        connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
-        fetched = connection.fetch(lambda done, of: None)
+        connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
+        fetched = connection.fetch_tasks(lambda done, of: None)
         assert sorted(p.name for p in fetched.folder.iterdir()) == ["1.png", "2.png", "3.jpg"]
         assert {p.read_bytes() for p in fetched.folder.iterdir()} == {picture.read_bytes()}
         assert fetched.tasks == {1, 2, 3, 4, 5}
@@ -505,7 +509,7 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
 
     What Label Studio itself has is waited for.
     """
-    monkeypatch.setattr(tasks_module, "AT_ONCE", 1)
+    monkeypatch.setattr(tasks_module, "PARALLEL_DOWNLOADS", 1)
     with replay() as studio:
         studio.files = {"/data/upload/1/a.png": b"x"}
         studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
@@ -521,14 +525,14 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
         addresses += [f"{dead}/{i}.png" for i in range(20)]
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
-        connection = Connection.made(studio.url, KEY, studio.project, tmp_path / "out")
+        connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
         tried, ask = [], LabelStudioClient._ask
         monkeypatch.setattr(
             LabelStudioClient,
             "_ask",
             lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how),
         )
-        fetched = connection.fetch(lambda done, of: None)
+        fetched = connection.fetch_tasks(lambda done, of: None)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
         assert len([url for url in tried if url.startswith(dead)]) == 8
         assert "23 tasks cannot be fetched" in fetched.notes[0]
@@ -585,7 +589,7 @@ def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog
         bridge._look()
         assert "stop labelahead before another is chosen" in caplog.text
         assert studio.replies["project"]["sampling"] == "Uncertainty sampling"
-        assert served_by(studio) == [bridge.tasks[p] for p in session.assignment.ranked()]
+        assert served_by(studio) == [bridge.tasks[p] for p in session.service.rank_items()]
 
 
 def test_wrong_tokens_and_projects_are_said(tmp_path):
@@ -649,11 +653,11 @@ def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(
-    not (backbone.available() and sentences.sentences_available()),
+    not (backbone.is_image_encoder_available() and sentences.is_sentence_encoder_available()),
     reason="needs pretrained networks",
 )
 def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
-    monkeypatch.setenv(PLACE, str(tmp_path))
+    monkeypatch.setenv(PICTURES_VARIABLE, str(tmp_path))
     for name, colour in (("1.png", (250, 0, 0)), ("2.png", (0, 0, 250))):
         Image.new("RGB", (64, 64), colour).save(tmp_path / name)
     both = picture_and_text(["soup\n\n1.png", "soup\n\n2.png", "a rocket\n\n1.png"])

@@ -16,11 +16,11 @@ from labelahead.integrations.label_studio import bridge as bridge_module
 from labelahead.integrations.label_studio.client import Unreachable
 from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.task_importer import TaskImporter
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.models import image_encoder as backbone
 from labelahead.outofcore import embed
 from labelahead.server import large_pool as large
-from labelahead.server.session import opened
+from labelahead.server.session import open_session
 from tests.integrations.label_studio.test_bridge import ANNA, WEBHOOKS, served_by, settled
 from tests.support.label_studio import CONFIG, KEY, choice, replay
 from tests.support.large_pools import Inline, clouds, text_pool
@@ -31,8 +31,8 @@ TOPICS = ("sport", "food", "space")
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "SAMPLE", 60)
-    monkeypatch.setattr(large, "CANDIDATES", 20)
+    monkeypatch.setattr(large, "SAMPLE_ITEMS", 60)
+    monkeypatch.setattr(large, "CANDIDATES_PER_SCORING", 20)
     x, y = clouds(N)
     weights = [float("nan") if i % 2 else i / 2 for i in range(N)]
     text_pool(tmp_path / "pool", x, id="doc", weight=weights)
@@ -71,18 +71,20 @@ def joined(studio, store, out, *, refresh_every=10, pictures_at=None, **more):
 
     Webhooks of new tasks come within the request.
     """
-    connection = Connection.made(studio.url, KEY, studio.project, out, pool=True)
+    connection = Connection.open(studio.url, KEY, studio.project, out, pool=True)
     tables = {"data": {"name": str(store)}, "threads": 1}
     how = {
         "classes": connection.interface.choices,
         "executor": Inline(),
         "refresh_every": refresh_every,
     }
-    with opened(parse(tables), out, **how) as session:
+    with open_session(parse_campaign(tables), out, **how) as session:
         session.schedule.start()
-        supply = connection.supply(session.holding, pictures_at)
-        bridge = connection.pool_bridge(session.assignment, supply, predictions=False, **more)
-        studio.told = lambda tasks: bridge.hear({"action": "TASKS_CREATED", "tasks": tasks})
+        importer = connection.make_importer(session.pool_worker, pictures_at)
+        bridge = connection.make_pool_bridge(session.service, importer, predictions=False, **more)
+        studio.told = lambda tasks: bridge.handle_webhook(
+            {"action": "TASKS_CREATED", "tasks": tasks}
+        )
         bridge.reconcile()
         yield bridge, session
 
@@ -96,15 +98,15 @@ def annotate(bridge, studio, task, name, number):
     given = {**WEBHOOKS[1]["annotation"], "id": number, "task": task, "result": choice(name)}
     studio.replies["annotations"].append({"id": task, "annotations": [given]})
     studio.replies["project"]["total_annotations_number"] += 1
-    bridge.hear({**WEBHOOKS[1], "annotation": given})
+    bridge.handle_webhook({**WEBHOOKS[1], "annotation": given})
 
 
 def said(session):
     """Item and class of every label."""
-    assignment = session.assignment
+    service = session.service
     return {
-        assignment.items.ids[p]: assignment.tally.classes[c]
-        for p, c in assignment.tally.labels.items()
+        service.items.ids[p]: service.label_state.classes[c]
+        for p, c in service.label_state.labels.items()
     }
 
 
@@ -116,10 +118,10 @@ def label_some(bridge, session, studio, y, count, first=900):
     names = []
     for number in range(first, first + count):
         settled(session)
-        bridge.serve()
+        bridge.update_order()
         task = served_by(studio, [a["id"] for a in studio.replies["annotations"]])[0]
         name = tasks_of(studio)[task]["item_id"]
-        assert name == session.assignment.question(ANNA, fresh=True)["item"]
+        assert name == session.service.next_query(ANNA, fresh=True)["item"]
         annotate(bridge, studio, task, TOPICS[y[int(name.split()[1])]], number)
         names.append(name)
     return names
@@ -129,11 +131,11 @@ def test_items_become_tasks_when_their_turn_comes(store, studio, tmp_path):
     place, y = store
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
-        held = len(session.assignment.items)
+        held = len(session.service.items)
         names = label_some(bridge, session, studio, y, 25)
         assert said(session) == {name: TOPICS[y[int(name.split()[1])]] for name in names}
         settled(session)
-        assert len(session.assignment.items) > held  # the pool was scored again meanwhile
+        assert len(session.service.items) > held  # the pool was scored again meanwhile
         tasks = tasks_of(studio)
         assert (
             25 < len(tasks) < 25 * (2 * bridge._enough)
@@ -169,9 +171,9 @@ def test_a_reply_that_is_lost_makes_no_task_twice(store, studio, tmp_path):
         settled(session)
         studio.cut = True
         with pytest.raises(Unreachable):
-            bridge.serve()
+            bridge.update_order()
         studio.cut = False
-        bridge.serve()
+        bridge.update_order()
         items = [data["item_id"] for data in tasks_of(studio).values()]
         assert items
         assert len(set(items)) == len(items)
@@ -207,24 +209,24 @@ def test_tasks_of_ones_own_are_the_items_that_they_name(store, studio, tmp_path)
         assert said(session) == {"doc 7": "food", "doc 309": "space"}
         assert not bridge._late
         settled(session)
-        bridge.serve()
-        supply = bridge._supply
-        assert isinstance(supply, TaskImporter)
-        assert supply.strangers == 2
-        assert bridge.tasks[session.assignment.items.ids.index("doc 7")] == first
-        assert second in supply
+        bridge.update_order()
+        importer = bridge._supply
+        assert isinstance(importer, TaskImporter)
+        assert importer.foreign_tasks == 2
+        assert bridge.tasks[session.service.items.ids.index("doc 7")] == first
+        assert second in importer
         studio.imported([{"item": "doc 20"}], {})
         annotate(bridge, studio, max(tasks_of(studio)), "sport", 904)
-        bridge._read_tasks(supply)
+        bridge._read_tasks(importer)
         assert said(session)["doc 20"] == "sport"
 
 
 def test_our_own_tasks_are_no_news(store, studio, tmp_path, monkeypatch):
-    monkeypatch.setattr(bridge_module, "QUIET", 0.0)
+    monkeypatch.setattr(bridge_module, "QUIET_SECONDS", 0.0)
     place, _ = store
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
-        bridge.serve()
+        bridge.update_order()
         assert bridge._newest
         listed = len([path for _, path, _ in studio.asked if path == "/api/tasks/"])
         time.sleep(0.01)
@@ -238,14 +240,14 @@ def test_deleted_tasks_are_not_made_again(store, studio, tmp_path):
     place, _ = store
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
-        bridge.serve()
+        bridge.update_order()
         gone = served_by(studio)[0]
         name = tasks_of(studio)[gone]["item_id"]
-        bridge.hear({"action": "TASKS_DELETED", "tasks": [{"id": gone}]})
+        bridge.handle_webhook({"action": "TASKS_DELETED", "tasks": [{"id": gone}]})
         studio.replies["tasks"]["tasks"] = [
             t for t in studio.replies["tasks"]["tasks"] if t["id"] != gone
         ]
-        bridge.serve(anew=True)
+        bridge.update_order(anew=True)
         assert name not in {data["item_id"] for data in tasks_of(studio).values()}
         assert gone not in served_by(studio)
 
@@ -255,7 +257,7 @@ def test_a_text_may_have_another_name_in_the_project(store, studio, tmp_path):
     studio.replies["project"]["label_config"] = CONFIG.replace("$text", "$review")
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
-        bridge.serve()
+        bridge.update_order()
         assert all(data["review"] == data["text"] for data in tasks_of(studio).values())
         edited = CONFIG.replace("$text", "$weight").replace(
             "</Choices>", '<Choice value="art"/></Choices>'
@@ -296,7 +298,7 @@ def pictures(tmp_path_factory):
     return root / "store", folder
 
 
-@pytest.mark.skipif(not backbone.available(), reason="needs a pretrained network")
+@pytest.mark.skipif(not backbone.is_image_encoder_available(), reason="needs a pretrained network")
 @pytest.mark.parametrize("pictures_at", [None, "https://example.org/photos/"])
 def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(
     pictures, studio, tmp_path, pictures_at
@@ -307,7 +309,7 @@ def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(
     )
     with joined(studio, place, tmp_path / "out", pictures_at=pictures_at) as (bridge, session):
         settled(session)
-        bridge.serve()
+        bridge.update_order()
         sent = [body for body in studio.sent("POST", "/import") if isinstance(body, bytes)]
         for data in tasks_of(studio).values():
             name = data["item_id"]
@@ -315,14 +317,14 @@ def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(
             if pictures_at:
                 assert data["photo"] == f"https://example.org/photos/in%20a%20folder/{name[-6:]}"
             else:
-                position = session.assignment.items.ids.index(name)
+                position = session.service.items.ids.index(name)
                 assert data["photo"] == f"/data/upload/{studio.project}/0a1b2c3d-{position}.png"
                 assert (folder / name[-6:]).read_bytes() in sent[0]
         assert len(tasks_of(studio)) > 3
         assert bool(sent) != bool(pictures_at)
 
 
-@pytest.mark.skipif(not backbone.available(), reason="needs a pretrained network")
+@pytest.mark.skipif(not backbone.is_image_encoder_available(), reason="needs a pretrained network")
 def test_a_picture_that_is_gone_is_left_out(pictures, studio, tmp_path):
     place, folder = pictures
     studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
@@ -330,20 +332,20 @@ def test_a_picture_that_is_gone_is_left_out(pictures, studio, tmp_path):
     )
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
-        gone = session.assignment.items.ids[next(iter(session.assignment.ranked()))]
+        gone = session.service.items.ids[next(iter(session.service.rank_items()))]
         away = folder / gone[-6:]
         content = away.read_bytes()
         away.unlink()
         try:
-            bridge.serve()
+            bridge.update_order()
         finally:
             away.write_bytes(content)
         assert gone not in {data["item_id"] for data in tasks_of(studio).values()}
-        assert served_by(studio)[0] == bridge.tasks[next(iter(session.assignment.ranked()))]
+        assert served_by(studio)[0] == bridge.tasks[next(iter(session.service.rank_items()))]
 
 
 def test_pictures_in_a_storage_keep_their_addresses():
-    pictures = large.Pictures("s3://bucket/photos", ["a/1.png"])
+    pictures = large.PoolPictures("s3://bucket/photos", ["a/1.png"])
     assert pictures.address(0) == "s3://bucket/photos/a/1.png"
 
 

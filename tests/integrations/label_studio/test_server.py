@@ -18,9 +18,9 @@ from labelahead.integrations.label_studio.gateway import (
     LabelStudioGateway,
     protocol,
 )
-from labelahead.learner.config import parse
+from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
-from labelahead.server.session import opened
+from labelahead.server.session import open_session
 from tests.support.label_studio import KEY, RECORDED, replay
 from tests.support.malformed import malformed
 
@@ -35,12 +35,14 @@ def doors(tmp_path_factory):
     out = tmp_path_factory.mktemp("server") / "out"
     with replay() as studio:
         studio.replies["annotations"] = []
-        connection = Connection.made(studio.url, KEY, studio.project, out)
-        fetched = connection.fetch(lambda done, of: None)
+        connection = Connection.open(studio.url, KEY, studio.project, out)
+        fetched = connection.fetch_tasks(lambda done, of: None)
         tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
-        with opened(parse(tables), out, classes=connection.interface.choices) as session:
-            bridge = connection.bridge(session.assignment, fetched, predictions=False)
-            page = create_app(session.assignment, session.schedule)
+        with open_session(
+            parse_campaign(tables), out, classes=connection.interface.choices
+        ) as session:
+            bridge = connection.make_bridge(session.service, fetched, predictions=False)
+            page = create_app(session.service, session.schedule)
             yield LabelStudioGateway(
                 protocol(bridge),
                 page,

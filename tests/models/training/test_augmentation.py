@@ -10,13 +10,13 @@ from torch.nn import functional as F
 import labelahead as la
 from labelahead.data import from_arrays
 from labelahead.errors import InputError
-from labelahead.learner.config import Budget, Network, parse
-from labelahead.models import build
+from labelahead.learner.config import Budget, Network, parse_campaign
+from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
-from labelahead.models.training.augmentation import augment_pictures, padding_of
-from labelahead.models.training.fit import batches, make_optimiser, rates
+from labelahead.models.training.augmentation import augment_pictures, compute_padding
+from labelahead.models.training.fit import iter_batches, iter_learning_rates, make_optimiser
 from labelahead.ntk import kernel
-from labelahead.seeds import stream
+from labelahead.seeds import make_generator
 from labelahead.simulation.run import Campaign, resume, run
 from labelahead.strategies.base import QueryConfig
 from tests.support.campaigns import blobs
@@ -34,7 +34,7 @@ def augmented_one_by_one(x, kind, rng):
     Pad, cut out, mirror. Draws in the order that `augment_pictures` documents.
     """
     n, _, h, w = x.shape
-    p, q = padding_of(h), padding_of(w)
+    p, q = compute_padding(h), compute_padding(w)
     rows = torch.randint(2 * p + 1, (n,), generator=rng) if "crop" in kind else None
     columns = torch.randint(2 * q + 1, (n,), generator=rng) if "crop" in kind else None
     mirrored = (
@@ -56,15 +56,15 @@ def test_augment_pictures_equals_the_picture_by_picture_twin(kind, shape):
     x = pictures(*shape)
     before = x.clone()
     for seed in range(5):
-        found = augment_pictures(x, kind, stream(seed, "a"))
-        assert torch.equal(found, augmented_one_by_one(x, kind, stream(seed, "a")))
+        found = augment_pictures(x, kind, make_generator(seed, "a"))
+        assert torch.equal(found, augmented_one_by_one(x, kind, make_generator(seed, "a")))
     assert torch.equal(x, before)
 
 
 def test_augment_pictures_uses_every_shift_and_both_sides():
     x = pictures(1, 1, 32, 32).expand(4000, 1, 32, 32)
-    found = augment_pictures(x, "crop-flip", stream(0, "a"))
-    assert padding_of(32) == 4
+    found = augment_pictures(x, "crop-flip", make_generator(0, "a"))
+    assert compute_padding(32) == 4
     assert (
         len(torch.unique(found.flatten(1), dim=0)) == 2 * 9 * 9
     )  # shifts of −4 to 4 both ways, mirrored or not
@@ -77,9 +77,11 @@ def manual_training(model, x, y, how, seed, kind):
     """
     model.train()
     optimiser = make_optimiser(list(model.parameters()), how, how.rate)
-    targets, rng = F.one_hot(y, 3).to(x), stream(seed, "augment")
+    targets, rng = F.one_hot(y, 3).to(x), make_generator(seed, "augment")
     for at, rate in zip(
-        batches(len(x), how.batch, how.steps, seed, pairs=False), rates(how, how.rate), strict=True
+        iter_batches(len(x), how.batch, how.steps, seed, pairs=False),
+        iter_learning_rates(how, how.rate),
+        strict=True,
     ):
         rows = torch.arange(len(x)) if at is None else at
         optimiser.param_groups[0]["lr"] = rate
@@ -95,7 +97,7 @@ def test_train_sees_exactly_the_augmented_pictures(kind, batch):
     x, y = blobs(24, (1, 8, 8))
     x = x.double()
     how = Training(steps=12, batch=batch, augment=kind)
-    one, two = (build("fcn", (1, 8, 8), 3, width=8, seed=1).double() for _ in range(2))
+    one, two = (build_model("fcn", (1, 8, 8), 3, width=8, seed=1).double() for _ in range(2))
     train(one, x, y, 3, how, seed=5)
     manual_training(two, x, y, how, 5, kind)
     for p, q in zip(one.parameters(), two.parameters(), strict=True):
@@ -132,9 +134,9 @@ def test_augmentation_never_reaches_evaluation_kernel_or_outputs():
     )
     # Two networks with equal weights, one of them just trained with augmentation, are the same
     # network.
-    trained = build("cnn", (1, 8, 8), 3, width=4, seed=0)
+    trained = build_model("cnn", (1, 8, 8), 3, width=4, seed=0)
     train(trained, x, y, 3, Training(steps=5, augment="crop-flip"), seed=0)
-    other = build("cnn", (1, 8, 8), 3, width=4, seed=1)
+    other = build_model("cnn", (1, 8, 8), 3, width=4, seed=1)
     other.load_state_dict(trained.state_dict())
     assert torch.equal(predict(trained, x), predict(other.eval(), x))
     assert torch.equal(kernel(trained, x), kernel(other, x))
@@ -143,15 +145,17 @@ def test_augmentation_never_reaches_evaluation_kernel_or_outputs():
 def test_augment_off_equals_a_plain_loop_bit_for_bit():
     """To the last bit those of a plain loop that knows nothing of augmentation."""
     x, y = blobs(30, (1, 8, 8))
-    model = build("fcn", (1, 8, 8), 3, width=8, seed=3).double()
+    model = build_model("fcn", (1, 8, 8), 3, width=8, seed=3).double()
     train(model, x.double(), y, 3, Training(steps=15, batch=8), seed=2)
     assert Training().augment is None
-    twin = build("fcn", (1, 8, 8), 3, width=8, seed=3).double()
+    twin = build_model("fcn", (1, 8, 8), 3, width=8, seed=3).double()
     manual = Training(steps=15, batch=8)
     optimiser = make_optimiser(list(twin.parameters()), manual, manual.rate)
     targets = F.one_hot(y, 3).double()
     for at, rate in zip(
-        batches(30, 8, 15, 2, pairs=False), rates(manual, manual.rate), strict=True
+        iter_batches(30, 8, 15, 2, pairs=False),
+        iter_learning_rates(manual, manual.rate),
+        strict=True,
     ):
         optimiser.param_groups[0]["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
@@ -188,10 +192,10 @@ def test_augment_value_is_checked_and_read_from_toml():
         InputError, match="augment is 'crops'; expected one of 'crop', 'flip', 'crop-flip', or None"
     ):
         Training(augment="crops")
-    assert parse({"training": {"augment": "crop"}}).training["augment"] == "crop"
-    assert parse({"training": {"augment": "none"}}).training["augment"] is None
+    assert parse_campaign({"training": {"augment": "crop"}}).training["augment"] == "crop"
+    assert parse_campaign({"training": {"augment": "none"}}).training["augment"] is None
     with pytest.raises(InputError, match=r"training\.augment"):
-        parse({"training": {"augment": "mirror"}})
+        parse_campaign({"training": {"augment": "mirror"}})
 
 
 def test_an_augmented_campaign_is_resumed_bit_for_bit(tmp_path):
@@ -227,7 +231,7 @@ def test_naive_retraining_augments_too():
     With it, one after the other by `train`.
     """
     x, y = blobs(20, (1, 8, 8))
-    model = build("fcn", (1, 8, 8), 3, width=8).eval()
+    model = build_model("fcn", (1, 8, 8), 3, width=8).eval()
     pool = la.Pool(20)
     pool.label(range(6), y[:6])
     how = QueryConfig("naive", retrainings=4, candidates=6)

@@ -8,9 +8,20 @@ import torch
 from torch import nn
 
 from labelahead.errors import InputError, ModelError, NumericalError
-from labelahead.models import MODELS, build
-from labelahead.models.training import Trained, Training, fresh_start, predict, recipe, train
-from labelahead.models.training.fit import batches, rates, settle
+from labelahead.models import MODELS, build_model
+from labelahead.models.training import (
+    Training,
+    TrainingResult,
+    get_default_training,
+    initialise_model,
+    predict,
+    train,
+)
+from labelahead.models.training.fit import (
+    iter_batches,
+    iter_learning_rates,
+    recompute_batchnorm_statistics,
+)
 
 SGD = Training(optimiser="sgd", schedule="constant", momentum=0.0, rate=0.1, steps=3, batch=99)
 
@@ -23,7 +34,7 @@ def blobs(n=30, d=4, classes=3, seed=0, dtype=torch.float32):
 
 
 def small(classes=3, d=4, seed=0, **options):
-    return build("mlp", (d,), classes, width=16, seed=seed, **options)
+    return build_model("mlp", (d,), classes, width=16, seed=seed, **options)
 
 
 def weights(model):
@@ -93,22 +104,24 @@ def test_one_cycle_is_torchs(steps):
         optimiser.step()
         if len(want) < steps:
             schedule.step()
-    assert list(rates(how, 0.3)) == pytest.approx(want)
+    assert list(iter_learning_rates(how, 0.3)) == pytest.approx(want)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_short_schedules_are_finite_and_reach_the_rate(steps):
-    found = list(rates(Training(steps=steps), 0.3))
+    found = list(iter_learning_rates(Training(steps=steps), 0.3))
     assert len(found) == steps
     assert all(0 < r <= 0.3 + 1e-12 for r in found)
     assert not found or max(found) == pytest.approx(0.3)
-    assert list(rates(Training(steps=steps, schedule="constant"), 0.2)) == [0.2] * steps
+    assert (
+        list(iter_learning_rates(Training(steps=steps, schedule="constant"), 0.2)) == [0.2] * steps
+    )
 
 
 @pytest.mark.parametrize(("n", "size"), [(10, 4), (7, 7), (9, 2), (3, 2), (100, 32), (2, 1)])
 @pytest.mark.parametrize("pairs", [True, False])
 def test_an_epoch_visits_everything_once_in_equal_parts(n, size, pairs):
-    first = list(batches(n, size, 1000, 5, pairs=pairs))
+    first = list(iter_batches(n, size, 1000, 5, pairs=pairs))
     assert len(first) == 1000
     if first[0] is None:
         assert n <= size or (pairs and n < 4)
@@ -124,9 +137,9 @@ def test_an_epoch_visits_everything_once_in_equal_parts(n, size, pairs):
             assert max(sizes) <= size + pairs
             assert min(sizes) >= (2 if pairs else 1)
             epoch, seen = [], 0
-    again = list(batches(n, size, 1000, 5, pairs=pairs))
+    again = list(iter_batches(n, size, 1000, 5, pairs=pairs))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    other = list(batches(n, size, 1000, 6, pairs=pairs))
+    other = list(iter_batches(n, size, 1000, 6, pairs=pairs))
     assert any(not torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
@@ -137,7 +150,7 @@ def test_it_learns(loss, optimiser):
     rate = 0.1 if optimiser == "sgd" else 1e-2
     model = small()
     trained = train(model, x, y, 3, Training(loss=loss, optimiser=optimiser, rate=rate), seed=0)
-    assert isinstance(trained, Trained)
+    assert isinstance(trained, TrainingResult)
     assert trained.accuracy > 0.9
     assert trained.steps == 120
     assert trained.rate == rate
@@ -174,7 +187,7 @@ def test_networks_with_batchnorm_repeat_themselves_too(name):
     how = Training(steps=3, batch=4, rate=1e-3)
     states = []
     for _ in range(2):
-        model = build(name, (1, 16, 16), 3, width=width, seed=1)
+        model = build_model(name, (1, 16, 16), 3, width=width, seed=1)
         train(model, x, y, 3, how, seed=4)
         states.append(model.state_dict())
     assert all(torch.equal(states[0][k], states[1][k]) for k in states[0])
@@ -196,7 +209,7 @@ def test_settled_statistics_are_the_labelled_sets_own():
 @pytest.mark.usefixtures("float64")
 def test_settling_images_layer_after_layer():
     x = torch.randn(12, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    model = build("cnn", (1, 6, 6), 2, width=2)
+    model = build_model("cnn", (1, 6, 6), 2, width=2)
     train(model, x, torch.arange(12) % 2, 2, Training(steps=4, batch=5), seed=0)
     h = x
     for layer in model:
@@ -216,10 +229,10 @@ def test_settling_images_layer_after_layer():
 def test_settling_a_large_set_averages_equal_batches(monkeypatch):
     from labelahead.models.training import fit
 
-    monkeypatch.setattr(fit, "rows_at_once", lambda _: 4)
+    monkeypatch.setattr(fit, "choose_batch_rows", lambda _: 4)
     x, _ = blobs(12, dtype=torch.float64)
     model = normed().double().eval()
-    settle(model, [model[1]], x)
+    recompute_batchnorm_statistics(model, [model[1]], x)
     h = model[0](x)
     assert torch.allclose(model[1].running_mean, h.mean(0))
     means = torch.stack([p.var(0, correction=1) for p in h.split(4)]).mean(0)
@@ -487,14 +500,14 @@ def test_starts():
 
     new = factory(3).state_dict()
     for start in ("cold", "warm", "shrink"):
-        first = fresh_start(factory, None, Training(start=start), seed=3).state_dict()
+        first = initialise_model(factory, None, Training(start=start), seed=3).state_dict()
         assert all(torch.equal(first[k], new[k]) for k in new)
-    cold = fresh_start(factory, previous, Training(), seed=3).state_dict()
+    cold = initialise_model(factory, previous, Training(), seed=3).state_dict()
     assert all(torch.equal(cold[k], new[k]) for k in new)
-    warm = fresh_start(factory, previous, Training(start="warm"), seed=3).state_dict()
+    warm = initialise_model(factory, previous, Training(start="warm"), seed=3).state_dict()
     assert all(torch.equal(warm[k], previous[k]) for k in new)
     how = Training(start="shrink", shrink=0.3, perturb=0.2)
-    between = fresh_start(factory, previous, how, seed=3).state_dict()
+    between = initialise_model(factory, previous, how, seed=3).state_dict()
     for k in new:
         frozen = k == "1.weight"
         want = previous[k] if frozen else 0.3 * previous[k] + 0.2 * new[k]
@@ -510,10 +523,10 @@ def test_a_start_does_not_touch_what_it_came_from_nor_the_generator():
     def make(seed):
         return nn.Sequential(nn.Flatten(), *list(small().children())[1:-1], nn.Linear(16, 3))
 
-    one, two = (fresh_start(make, None, Training(), seed=1) for _ in range(2))
+    one, two = (initialise_model(make, None, Training(), seed=1) for _ in range(2))
     assert torch.equal(weights(one), weights(two))  # a factory without a seed of its own
     assert torch.equal(torch.random.get_rng_state(), state)
-    model = fresh_start(make, old.state_dict(), Training(start="shrink"), seed=1)
+    model = initialise_model(make, old.state_dict(), Training(start="shrink"), seed=1)
     x, y = blobs()
     train(model, x, y, 3, Training(steps=3), seed=0)
     assert torch.equal(weights(old), before)
@@ -521,9 +534,9 @@ def test_a_start_does_not_touch_what_it_came_from_nor_the_generator():
 
 def test_a_start_that_does_not_fit():
     with pytest.raises(ModelError, match=r"do not fit the network .*start='cold'"):
-        fresh_start(lambda s: small(5), small(3).state_dict(), Training(start="warm"), seed=0)
+        initialise_model(lambda s: small(5), small(3).state_dict(), Training(start="warm"), seed=0)
     with pytest.raises(ModelError, match="returned a NoneType"):
-        fresh_start(lambda s: None, None, Training(), seed=0)
+        initialise_model(lambda s: None, None, Training(), seed=0)
 
 
 def test_predict_in_batches_of_any_size():
@@ -563,7 +576,7 @@ def test_predict_restores_modes_after_an_error():
 
 def test_recipes():
     for name in MODELS:
-        assert isinstance(recipe(name), Training)
-        assert recipe(name) == Training(**MODELS[name].training)
+        assert isinstance(get_default_training(name), Training)
+        assert get_default_training(name) == Training(**MODELS[name].training)
     with pytest.raises(InputError, match="did you mean 'mlp'"):
-        recipe("mpl")
+        get_default_training("mpl")

@@ -15,12 +15,18 @@ from filelock import FileLock
 from labelahead.errors import InputError, StorageError
 from labelahead.learner.config import Budget, Network
 from labelahead.models.training import Training
-from labelahead.simulation.comparison import Comparison, arms, compare, read_comparison
-from labelahead.simulation.comparison.execution import RETRIES, _cause, finished
-from labelahead.simulation.comparison.plan import Arm, arm, comparison_text, differences, joined
+from labelahead.simulation.comparison import Comparison, compare, parse_contenders, read_comparison
+from labelahead.simulation.comparison.execution import MAX_RETRIES, _cause, is_finished
+from labelahead.simulation.comparison.plan import (
+    Contender,
+    format_comparison,
+    list_differences,
+    merge_comparisons,
+    parse_contender,
+)
 from labelahead.simulation.run import run
 from labelahead.simulation.store import Store
-from labelahead.strategies import find
+from labelahead.strategies import find_strategy
 from tests.support.comparisons import made_up, random_curves, tiny
 from tests.support.waiting import PATIENCE, Gate, until
 
@@ -28,19 +34,21 @@ from tests.support.waiting import PATIENCE, Gate, until
 def outcome(folder):
     """What must not depend on how a campaign came to be: all but the clock."""
     store = Store(folder)
-    rounds = [replace(r, seconds={}) for r in store.rounds()]
-    return rounds, [(e.position, e.label, e.round) for e in store.labels()]
+    rounds = [replace(r, seconds={}) for r in store.read_rounds()]
+    return rounds, [(e.position, e.label, e.round) for e in store.read_labels()]
 
 
 def test_arms_from_text():
-    assert arms("random, flip:greedy,margin") == (
-        Arm("random", "top"),
-        Arm("flip", "greedy"),
-        Arm("margin", "top"),
+    assert parse_contenders("random, flip:greedy,margin") == (
+        Contender("random", "top"),
+        Contender("flip", "greedy"),
+        Contender("margin", "top"),
     )
-    assert arms("flip,flip:sequential") == (Arm("flip", "sequential"),)  # the same twice
-    assert [a.name for a in arms("flip,flip:greedy")] == ["flip", "flip:greedy"]
-    assert [a.folder for a in arms("flip,flip:top,random")] == [
+    assert parse_contenders("flip,flip:sequential") == (
+        Contender("flip", "sequential"),
+    )  # the same twice
+    assert [a.name for a in parse_contenders("flip,flip:greedy")] == ["flip", "flip:greedy"]
+    assert [a.folder for a in parse_contenders("flip,flip:top,random")] == [
         "flip-sequential",
         "flip-top",
         "random",
@@ -52,7 +60,7 @@ def test_arms_from_text():
         " , ": "names with commas",
     }.items():
         with pytest.raises(InputError, match=message):
-            arms(text)
+            parse_contenders(text)
 
 
 def own_strategies(folder):
@@ -68,12 +76,12 @@ def own_strategies(folder):
 def test_arms_of_ones_own(tmp_path, monkeypatch):
     path = own_strategies(tmp_path)
     monkeypatch.chdir(tmp_path)
-    own = arms("own.py:mine, own.py:mine:greedy ,own.py:greedy,own:mine:top,random")
-    assert own[:2] == (Arm(f"{path}:mine", "sequential"), Arm(f"{path}:mine", "greedy"))
+    own = parse_contenders("own.py:mine, own.py:mine:greedy ,own.py:greedy,own:mine:top,random")
+    assert own[:2] == (Contender(f"{path}:mine", "sequential"), Contender(f"{path}:mine", "greedy"))
     names = ["own.py:mine", "own.py:mine:greedy", "own.py:greedy", "own:mine:top", "random"]
     assert [a.name for a in own] == names
     assert [a.folder for a in own][:2] == ["own.py-mine-sequential", "own.py-mine-greedy"]
-    assert arms([a.spec for a in own]) == own
+    assert parse_contenders([a.spec for a in own]) == own
     for text, message in {
         "own.py:mine:best": "mode is 'best'",
         "own.py:mine:": "colon",
@@ -82,17 +90,17 @@ def test_arms_of_ones_own(tmp_path, monkeypatch):
         "own.py:": "incomplete",
     }.items():
         with pytest.raises(InputError, match=message):
-            arms(text)
+            parse_contenders(text)
     with pytest.raises(InputError, match=r"your own as file.py:name, where the processes"):
-        arms([find("flip")])
+        parse_contenders([find_strategy("flip")])
     other = own_strategies(tmp_path / "other")
     with pytest.raises(InputError, match=r"two strategies are called own.py:mine"):
-        Comparison(tiny(tmp_path), arms(f"own.py:mine,{other}:mine"), (0,))
+        Comparison(tiny(tmp_path), parse_contenders(f"own.py:mine,{other}:mine"), (0,))
 
 
 def test_a_strategy_of_ones_own_is_compared(tmp_path):
     path = own_strategies(tmp_path / "code")
-    comparison = Comparison(tiny(tmp_path), arms(f"random,flip,{path}:mine"), (0,))
+    comparison = Comparison(tiny(tmp_path), parse_contenders(f"random,flip,{path}:mine"), (0,))
     done = compare(comparison, tmp_path / "a", workers=1)
     assert (done.finished, done.failed) == (3, ())
     assert read_comparison(tmp_path / "a") == comparison
@@ -104,20 +112,25 @@ def test_a_strategy_of_ones_own_is_compared(tmp_path):
 
 
 def test_a_comparison_is_read_as_it_was_written(tmp_path):
-    comparison = Comparison(tiny(tmp_path), arms("flip:greedy,margin"), (3, 4))
-    (tmp_path / "compare.toml").write_text(comparison_text(comparison))
+    comparison = Comparison(tiny(tmp_path), parse_contenders("flip:greedy,margin"), (3, 4))
+    (tmp_path / "compare.toml").write_text(format_comparison(comparison))
     assert read_comparison(tmp_path) == comparison
-    assert comparison.reference == arm("flip:greedy")  # no random: the first
-    assert comparison.of(arm("margin"), 4).asking.strategy == "margin"
-    assert comparison.of(arm("margin"), 4).seed == 4
-    more = joined(
-        comparison, replace(comparison, arms=arms("random,margin"), seeds=(4, 5)), tmp_path
+    assert comparison.reference == parse_contender("flip:greedy")  # no random: the first
+    assert comparison.campaign_for(parse_contender("margin"), 4).asking.strategy == "margin"
+    assert comparison.campaign_for(parse_contender("margin"), 4).seed == 4
+    more = merge_comparisons(
+        comparison,
+        replace(comparison, contenders=parse_contenders("random,margin"), seeds=(4, 5)),
+        tmp_path,
     )
-    assert (more.arms, more.seeds) == (arms("flip:greedy,margin,random"), (3, 4, 5))
-    assert more.reference == arm("random")
+    assert (more.contenders, more.seeds) == (
+        parse_contenders("flip:greedy,margin,random"),
+        (3, 4, 5),
+    )
+    assert more.reference == parse_contender("random")
     for budget, rounds in {(5, 11, 3): 3, (5, 12, 3): 4, (5, 5, 3): 1}.items():
         campaign = tiny(tmp_path, budget=Budget(*budget))
-        assert Comparison(campaign, arms("random"), (0,)).rounds == rounds
+        assert Comparison(campaign, parse_contenders("random"), (0,)).rounds == rounds
 
 
 def test_paths_are_kept_in_full(tmp_path, monkeypatch):
@@ -128,7 +141,7 @@ def test_paths_are_kept_in_full(tmp_path, monkeypatch):
         data=replace(campaign.data, name="blobs.npz", root="."),
         model=Network("n.py:make"),
     )
-    comparison = Comparison(relative, arms("random"), (0,))
+    comparison = Comparison(relative, parse_contenders("random"), (0,))
     assert comparison.campaign.data.name == str(tmp_path / "blobs.npz")
     assert comparison.campaign.data.root == str(tmp_path)
     assert comparison.campaign.model.name == f"{tmp_path / 'n.py'}:make"
@@ -147,8 +160,8 @@ def test_folders_of_before_a_key_was_known_are_of_the_same_configuration(tmp_pat
     before = replace(tiny(tmp_path), training=asdict(Training()))
     del before.training["epochs"]
     now = replace(before, training=asdict(Training()))
-    assert differences(before, now) == []
-    changed = differences(before, replace(now, training=asdict(Training(epochs=3))))
+    assert list_differences(before, now) == []
+    changed = list_differences(before, replace(now, training=asdict(Training(epochs=3))))
     assert changed == ["training.epochs was not set and is 3 now"]
 
 
@@ -178,7 +191,7 @@ def test_other_configurations_and_other_folders_are_refused(tmp_path):
     ],
 )
 def test_what_cannot_work_is_said_before_anything_begins(tmp_path, changes, message):
-    comparison = Comparison(tiny(tmp_path, **changes), arms("random,margin"), (0, 1))
+    comparison = Comparison(tiny(tmp_path, **changes), parse_contenders("random,margin"), (0, 1))
     with pytest.raises(InputError, match=message):
         compare(comparison, tmp_path / "a")
     campaign = tiny(tmp_path)
@@ -218,7 +231,7 @@ def make(shape, classes):
 def test_end_to_end_then_extended(tmp_path):
     (tmp_path / "net.py").write_text(NETWORK)
     campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
-    comparison = Comparison(campaign, arms("random,margin"), (0, 1))
+    comparison = Comparison(campaign, parse_contenders("random,margin"), (0, 1))
     folder, events = tmp_path / "a", []
     before = os.environ.get("OMP_NUM_THREADS")
     found = compare(comparison, folder, workers=2, on_event=events.append)
@@ -232,7 +245,7 @@ def test_end_to_end_then_extended(tmp_path):
     assert list(workers.values()) == [("1", "1")] * 2
     # each is the campaign that `run` alone would have made, bit for bit
     alone = tmp_path / "alone"
-    run(comparison.of(arm("margin"), 1), out=alone)
+    run(comparison.campaign_for(parse_contender("margin"), 1), out=alone)
     assert outcome(alone) == outcome(folder / "margin" / "seed-1")
     # within a seed all begin with the same labels; other seeds with others
     first = {
@@ -247,20 +260,22 @@ def test_end_to_end_then_extended(tmp_path):
     rounds = folder / "margin" / "seed-0" / "rounds.jsonl"
     rounds.write_text(rounds.read_text().replace('"number":1', '"number":', 1))
     kept = outcome(folder / "random" / "seed-1")
-    wider = replace(comparison, arms=arms("margin,entropy"), seeds=(0,))
+    wider = replace(comparison, contenders=parse_contenders("margin,entropy"), seeds=(0,))
     found = compare(wider, folder, workers=1)
     assert [e.job.name for e in found.failed] == ["margin, seed 0"]
     assert "is damaged" in found.failed[0].detail
     assert found.finished == 1
-    assert finished(folder / "entropy" / "seed-0")
+    assert is_finished(folder / "entropy" / "seed-0")
     assert outcome(folder / "random" / "seed-1") == kept
     whole = read_comparison(folder)
-    assert (whole.arms, whole.seeds) == (arms("random,margin,entropy"), (0, 1))
+    assert (whole.contenders, whole.seeds) == (parse_contenders("random,margin,entropy"), (0, 1))
 
 
 def test_a_killed_worker_is_replaced_and_its_campaign_resumed(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
-    comparison = Comparison(tiny(tmp_path, model=Network(gate.model)), arms("margin"), (0,))
+    comparison = Comparison(
+        tiny(tmp_path, model=Network(gate.model)), parse_contenders("margin"), (0,)
+    )
     killed = []
 
     def kill_once(event):
@@ -274,7 +289,7 @@ def test_a_killed_worker_is_replaced_and_its_campaign_resumed(tmp_path):
     assert len(killed) == 1
     assert (found.finished, found.failed) == (1, ())
     assert [e.detail.split(";")[0] for e in found.died] == ["by signal SIGKILL"]
-    run(comparison.of(arm("margin"), 0), out=tmp_path / "alone")
+    run(comparison.campaign_for(parse_contender("margin"), 0), out=tmp_path / "alone")
     assert outcome(tmp_path / "alone") == outcome(tmp_path / "a" / "margin" / "seed-0")
     rows = [json.loads(x) for x in (tmp_path / "a" / "events.jsonl").read_text().splitlines()]
     assert [r["what"] for r in rows] == ["died", "finished"]
@@ -293,11 +308,13 @@ def make(shape, classes):
 
 
 def test_a_campaign_that_kills_every_worker_is_given_up(tmp_path, monkeypatch):
-    assert RETRIES == 2
+    assert MAX_RETRIES == 2
     monkeypatch.setattr("labelahead.simulation.comparison.execution.RETRIES", 0)  # quicker
     (tmp_path / "net.py").write_text(DEADLY)
     campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
-    found = compare(Comparison(campaign, arms("random"), (0,)), tmp_path / "a", workers=1)
+    found = compare(
+        Comparison(campaign, parse_contenders("random"), (0,)), tmp_path / "a", workers=1
+    )
     assert (found.finished, len(found.died)) == (0, 1)
     assert "its worker died 1 times" in found.failed[0].detail
     assert "memory" in found.failed[0].detail
@@ -355,6 +372,6 @@ def test_interrupted_or_killed_it_leaves_nobody_behind(tmp_path, how):
     assert "Traceback" not in out + err
     assert workers
     assert until(lambda: not any(map(alive, workers)))
-    assert not finished(where)
+    assert not is_finished(where)
     with Store.open(where) as store:  # free, and whole as far as it goes
-        assert 1 <= len(store.labels()) < 65
+        assert 1 <= len(store.read_labels()) < 65

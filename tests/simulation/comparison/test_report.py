@@ -22,8 +22,8 @@ from labelahead.simulation.comparison.figures import (
     _intervals,
     _styles,
 )
-from labelahead.simulation.comparison.plan import arm
-from labelahead.simulation.comparison.plot_style import Picture
+from labelahead.simulation.comparison.plan import parse_contender
+from labelahead.simulation.comparison.plot_style import RenderedFigure
 from labelahead.simulation.comparison.summary import summarise
 from labelahead.simulation.comparison.tables import headline, labels, p_text, seconds
 from labelahead.simulation.store import Store
@@ -36,7 +36,7 @@ FOUR = {"random": 0.0, "entropy": -0.01, "margin": 0.05, "flip": 0.1}
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pictures take the time, and most tests look at numbers and words."""
-    one = Picture("curves", b"png", b"svg", "<svg></svg>")
+    one = RenderedFigure("curves", b"png", b"svg", "<svg></svg>")
     monkeypatch.setattr(
         "labelahead.simulation.comparison.report_page.pictures", lambda s: {"curves": one}
     )
@@ -215,8 +215,8 @@ def test_missing_seeds_are_paired_on_the_common_ones(tmp_path, undrawn):
     written = report(folder)
     assert any("2 campaigns are not finished" in w for w in written.warnings)
     s = summarise(read_curves(folder))
-    assert s.pair(arm("flip"), arm("random")).difference.n == 3
-    assert s.pair(arm("margin"), arm("random")).difference.n == 5
+    assert s.pair(parse_contender("flip"), parse_contender("random")).difference.n == 3
+    assert s.pair(parse_contender("margin"), parse_contender("random")).difference.n == 5
     assert s.by_seed.blocks == 3
     assert "flip, seed 0; flip, seed 3" in page(written).text
     curves["flip"] = {}  # none at all: left out, and said
@@ -248,7 +248,7 @@ def test_unfair_comparisons_are_called_so(tmp_path, undrawn):
     lines = (where / "labels.jsonl").read_text().replace('"position":3', '"position":77', 1)
     (where / "labels.jsonl").write_text(lines)
     comparison = read_comparison(folder)
-    usual = comparison.of(arm("margin"), 1)
+    usual = comparison.campaign_for(parse_contender("margin"), 1)
     other = replace(usual, training={**usual.training, "steps": 7})
     (where / "config.toml").write_text(to_toml(other))
     (where / "data.json").write_text(json.dumps({"name": "y"}))
@@ -316,9 +316,9 @@ def test_the_command_that_repeats_it(tmp_path, undrawn):
     text = page(written).text
     assert "--strategies random,flip:greedy --seed 0 --seeds 3 --out again" in text
     assert "--seed 7 --seeds 1 --out again" in text
-    from labelahead.learner.config import assemble
+    from labelahead.learner.config import load_campaign
 
-    again = assemble(tmp_path / "elsewhere" / "campaign.toml", [], {})
+    again = load_campaign(tmp_path / "elsewhere" / "campaign.toml", [], {})
     assert again.budget == read_comparison(tmp_path / "a").campaign.budget
 
 
@@ -360,7 +360,7 @@ def test_folders_that_cannot_be_reported(tmp_path):
         report(folder)
     rounds.write_text(whole)
     with Store.open(folder / "random" / "seed-0") as store:
-        last = store.rounds()[-1]
+        last = store.read_rounds()[-1]
     rounds.write_text(whole.replace(f'"accuracy":{last.accuracy}', '"accuracy":null'))
     with pytest.raises(InputError, match="without a test accuracy"):
         report(folder)

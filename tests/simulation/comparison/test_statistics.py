@@ -11,14 +11,14 @@ from scipy import stats
 
 from labelahead.simulation.comparison import statistics
 from labelahead.simulation.comparison.statistics import (
-    area,
+    area_under_curve,
+    compare_pairs,
+    compute_saving,
     critical_difference,
-    labels_to,
+    labels_to_accuracy,
     mean_ranks,
     nemenyi,
-    omnibus,
-    pairs,
-    saving,
+    run_omnibus_test,
     t_interval,
 )
 
@@ -47,19 +47,19 @@ def test_one_seed_has_no_interval():
 
 def test_area_by_hand():
     # trapezoids of 10, 10 and 20 labels: (0.5+0.7)/2, (0.7+0.7)/2, (0.7+0.9)/2
-    found = area(np.array([10.0, 20, 30, 50]), np.array([0.5, 0.7, 0.7, 0.9]))
+    found = area_under_curve(np.array([10.0, 20, 30, 50]), np.array([0.5, 0.7, 0.7, 0.9]))
     assert found == pytest.approx((10 * 0.6 + 10 * 0.7 + 20 * 0.8) / 40)
-    assert area(np.array([10.0]), np.array([[0.5], [0.6]])).tolist() == [0.5, 0.6]
+    assert area_under_curve(np.array([10.0]), np.array([[0.5], [0.6]])).tolist() == [0.5, 0.6]
 
 
 @settings(deadline=None)
 @given(curves)
 def test_area_is_a_mean(accuracy):
-    found = area(LABELS, accuracy)
+    found = area_under_curve(LABELS, accuracy)
     assert np.all(found >= accuracy.min(1) - 1e-12)
     assert np.all(found <= accuracy.max(1) + 1e-12)
-    assert area(LABELS, accuracy + 0.25) == pytest.approx(found + 0.25)
-    assert area(LABELS * 3 + 7, accuracy) == pytest.approx(found)
+    assert area_under_curve(LABELS, accuracy + 0.25) == pytest.approx(found + 0.25)
+    assert area_under_curve(LABELS * 3 + 7, accuracy) == pytest.approx(found)
 
 
 def labels_to_by_hand(labels, accuracy, target):
@@ -87,46 +87,48 @@ def labels_to_by_hand(labels, accuracy, target):
     ],
 )
 def test_labels_to_an_accuracy(accuracy, target, wanted):
-    assert labels_to(LABELS, np.array(accuracy), target) == pytest.approx(wanted)
+    assert labels_to_accuracy(LABELS, np.array(accuracy), target) == pytest.approx(wanted)
     assert labels_to_by_hand(LABELS, accuracy, target) == pytest.approx(wanted)
 
 
 @settings(deadline=None)
 @given(curves, ACCURACY)
 def test_labels_to_as_a_plain_loop(accuracy, target):
-    found = labels_to(LABELS, accuracy, target)
+    found = labels_to_accuracy(LABELS, accuracy, target)
     assert found == pytest.approx([labels_to_by_hand(LABELS, row, target) for row in accuracy])
-    assert np.all(labels_to(LABELS, accuracy, target + 0.1) >= found)
+    assert np.all(labels_to_accuracy(LABELS, accuracy, target + 0.1) >= found)
     assert np.all(found >= 10)
 
 
 def test_saving_by_hand():
     reference = np.array([[0.5, 0.6, 0.7, 0.8], [0.4, 0.5, 0.65, 0.7]])  # mean ends at 0.75
     other = reference + 0.1  # mean 0.55 0.65 0.775 0.85: 0.75 at 20 + 10·0.1/0.125
-    found = saving(LABELS, reference, other)
+    found = compute_saving(LABELS, reference, other)
     assert found.accuracy == pytest.approx(0.75)
     assert (found.reference, found.other) == pytest.approx((40, 28))
     assert found.ratio == pytest.approx(40 / 28)
     # two seeds: the widened interval reaches from one seed alone to the other
-    alone = [saving(LABELS, reference[i : i + 1], other[i : i + 1]).ratio for i in (0, 1)]
+    alone = [compute_saving(LABELS, reference[i : i + 1], other[i : i + 1]).ratio for i in (0, 1)]
     assert (found.ratio_low, found.ratio_high) == pytest.approx((min(alone), max(alone)))
-    assert saving(LABELS, reference, other) == found  # the same draws every time
-    assert saving(LABELS, reference, other, seed=1).ratio == found.ratio
+    assert compute_saving(LABELS, reference, other) == found  # the same draws every time
+    assert compute_saving(LABELS, reference, other, seed=1).ratio == found.ratio
 
 
 def test_a_saving_that_is_not_reached():
     reference = np.array([[0.5, 0.6, 0.7, 0.8]] * 3)
-    found = saving(LABELS, reference, reference - 0.1)
+    found = compute_saving(LABELS, reference, reference - 0.1)
     assert found.other == np.inf
     assert found.ratio == 0
     assert (found.ratio_low, found.ratio_high) == (0, 0)
     assert found.other_high == np.inf
-    same = saving(LABELS, reference, reference)
+    same = compute_saving(LABELS, reference, reference)
     assert (same.ratio, same.ratio_low, same.ratio_high) == (1, 1, 1)
-    nobody = saving(LABELS, reference, reference, 0.99)
+    nobody = compute_saving(LABELS, reference, reference, 0.99)
     assert (nobody.reference, nobody.ratio) == (np.inf, 1)
     # sometimes reached: the interval says so at its open end, and holds no NaN
-    some = saving(LABELS, reference, np.array([[0.5, 0.7, 0.8, 0.9], [0.5] * 4, [0.6] * 4]), 0.62)
+    some = compute_saving(
+        LABELS, reference, np.array([[0.5, 0.7, 0.8, 0.9], [0.5] * 4, [0.6] * 4]), 0.62
+    )
     assert some.other_high == np.inf
     assert some.ratio_low == 0
     assert some.ratio_high > 1
@@ -135,7 +137,7 @@ def test_a_saving_that_is_not_reached():
 @settings(max_examples=20, deadline=None)
 @given(curves)
 def test_one_seed_saves_without_an_interval(accuracy):
-    found = saving(LABELS, accuracy[:1], accuracy[:1])
+    found = compute_saving(LABELS, accuracy[:1], accuracy[:1])
     assert found.ratio == 1
     assert found.ratio_low is None
 
@@ -143,10 +145,10 @@ def test_one_seed_saves_without_an_interval(accuracy):
 def test_the_bootstrap_covers_about_as_often_as_it_says():
     rng, hits, trials = np.random.default_rng(5), 0, 80
     rise = np.linspace(0.5, 0.8, 4)
-    truth = saving(LABELS, rise[None], rise[None] + 0.06).ratio
+    truth = compute_saving(LABELS, rise[None], rise[None] + 0.06).ratio
     for _ in range(trials):
         noise = 0.015 * rng.standard_normal((2, 6, 4))
-        found = saving(LABELS, rise + noise[0], rise + 0.06 + noise[1])
+        found = compute_saving(LABELS, rise + noise[0], rise + 0.06 + noise[1])
         hits += found.ratio_low <= truth <= found.ratio_high
     assert hits / trials > 0.88
 
@@ -154,7 +156,7 @@ def test_the_bootstrap_covers_about_as_often_as_it_says():
 @settings(deadline=None)
 @given(tables)
 def test_friedman_is_scipys(values):
-    found = omnibus(values)
+    found = run_omnibus_test(values)
     assert found.blocks == len(values)
     if np.ptp(values, axis=1).max() == 0:
         assert found.p == 1
@@ -166,7 +168,7 @@ def test_friedman_is_scipys(values):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=2, max_size=7))
 def test_wilcoxon_for_two_by_all_sign_patterns(gaps):
-    found = omnibus(np.array([[0.5 + g / 100, 0.5] for g in gaps]))
+    found = run_omnibus_test(np.array([[0.5 + g / 100, 0.5] for g in gaps]))
     assert found.test == "Wilcoxon"
     left = np.array([g for g in gaps if g])
     if len(left) < 2:
@@ -183,7 +185,7 @@ def test_wilcoxon_for_two_by_all_sign_patterns(gaps):
 @settings(max_examples=20, deadline=None)
 @given(tables)
 def test_pairs_are_scipys_with_holm_by_hand(values):
-    found = pairs([dict(enumerate(column)) for column in values.T])
+    found = compare_pairs([dict(enumerate(column)) for column in values.T])
     k = values.shape[1]
     assert [(p.first, p.second) for p in found] == list(combinations(range(k), 2))
     for pair in found:
@@ -202,18 +204,18 @@ def test_pairs_are_scipys_with_holm_by_hand(values):
 
 def test_pairs_use_the_seeds_both_have():
     columns = [{0: 0.5, 1: 0.6, 2: 0.9}, {1: 0.5, 2: 0.7, 3: 0.1}, {3: 0.2}]
-    (found,) = pairs(columns)  # the third shares one seed with the second: no test
+    (found,) = compare_pairs(columns)  # the third shares one seed with the second: no test
     assert (found.first, found.second, found.difference.n) == (0, 1, 2)
     assert found.difference.mean == pytest.approx(0.15)
     assert found.p == pytest.approx(stats.ttest_rel([0.6, 0.9], [0.5, 0.7]).pvalue)
-    assert pairs([{0: 1.0}, {0: 0.5}]) == []
+    assert compare_pairs([{0: 1.0}, {0: 0.5}]) == []
 
 
 def test_differences_without_any_spread():
     same, above = {i: 0.5 + i / 10 for i in range(4)}, {i: 0.6 + i / 10 for i in range(4)}
-    (pair,) = pairs([same, same])
+    (pair,) = compare_pairs([same, same])
     assert (pair.p, pair.holm, pair.constant) == (1, 1, True)
-    (pair,) = pairs([above, same])
+    (pair,) = compare_pairs([above, same])
     assert pair.p == pytest.approx(2 * 0.5**4)  # a t-test would say 0
 
 

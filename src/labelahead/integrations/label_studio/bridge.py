@@ -14,7 +14,11 @@ from contextlib import suppress
 from typing import Any
 
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.integrations.label_studio.client import UNCERTAINTY, LabelStudioClient, Unreachable
+from labelahead.integrations.label_studio.client import (
+    UNCERTAINTY_SAMPLING,
+    LabelStudioClient,
+    Unreachable,
+)
 from labelahead.integrations.label_studio.interface import Interface, read_interface
 from labelahead.integrations.label_studio.payloads import (
     ANNOTATION_ACTIONS,
@@ -26,38 +30,43 @@ from labelahead.integrations.label_studio.payloads import (
     parse_webhook,
 )
 from labelahead.integrations.label_studio.task_importer import TaskImporter
-from labelahead.integrations.label_studio.tasks import task_of
+from labelahead.integrations.label_studio.tasks import parse_task_id
 from labelahead.server.fitting import CurrentModel
 from labelahead.server.label_state import Event
 from labelahead.server.service import LabellingService
 
 __all__ = ["Bridge"]
 
-KEY = "label-studio"
+KEY_PREFIX = "label-studio"
 VERSION = "labelahead"
-FEW = 3  # tasks that are served ahead in any case, so that a skip leaves some
+MIN_TASKS_AHEAD = 3  # tasks that are served ahead in any case, so that a skip leaves some
 # users who may all begin at once; where every task that is served is somebody's, there is none for
 # the next
-CROWD = 50
+MAX_STARTING_USERS = 50
 # the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
-MIDDLE = 0.5
-LOWEST = 400  # predictions that are added before a new version begins
-QUIET, LONG = (
+FIRST_SCORE = 0.5
+MAX_ADDED_PREDICTIONS = 400  # predictions that are added before a new version begins
+QUIET_SECONDS, MAX_WAIT_SECONDS = (
     5.0,
     60.0,
 )  # seconds without a further new task, and since the first, after which they come into play
-GLANCE, LOOK = 1.0, 10.0  # seconds between two looks at our own state, and at Label Studio's
-GONE = "its task is deleted"
-NOBODY = "label-studio"  # who annotated what no user is named for
-UNHEARD = (
+POLL_SECONDS, COMPARE_SECONDS = (
+    1.0,
+    10.0,
+)  # seconds between two looks at our own state, and at Label Studio's
+TASK_DELETED = "its task is deleted"
+UNKNOWN_ANNOTATOR = "label-studio"  # who annotated what no user is named for
+WEBHOOK_WARNING = (
     "annotations came that no webhook told of, so tasks are served late: Label Studio must be "
     "able to call the "
     "address that was printed (--webhook-url), and may call one of its own machine only with "
     "SSRF_PROTECTION_ENABLED=false; WEBHOOK_TIMEOUT=10 leaves it time"
 )
-SET_BACK = "it is set back, since tasks are served by it: stop labelahead before another is chosen"
-WAITED_FOR = "tried again until it works: no annotation is lost"
-REFUSED = (
+SAMPLING_RESTORED = (
+    "it is set back, since tasks are served by it: stop labelahead before another is chosen"
+)
+RETRY_NOTE = "tried again until it works: no annotation is lost"
+REFUSED_NOTE = (
     "set that right and start labelahead again: until then annotations are recorded, but "
     "tasks come in no order"
 )
@@ -76,52 +85,59 @@ class Bridge:
         self,
         studio: LabelStudioClient,
         interface: Interface,
-        assignment: LabellingService,
+        service: LabellingService,
         tasks: Iterable[int],
         *,
         predictions: bool = False,
-        supply: TaskImporter | None = None,
+        importer: TaskImporter | None = None,
     ) -> None:
-        self.studio, self.interface, self.assignment, self.predictions = (
+        self.studio, self.interface, self.service, self.predictions = (
             studio,
             interface,
-            assignment,
+            service,
             predictions,
         )
-        self._current = CurrentModel(assignment)
-        self._supply, self._late = (
-            supply,
+        self._current = CurrentModel(service)
+        self._importer, self._has_unknown_items = (
+            importer,
             False,
         )  # late: somebody labelled an item that is not held yet
         self.positions: dict[int, int] = {}
         self.tasks: dict[int, int] = {}
-        self._learn_tasks()
-        self.outdated = False  # whether there are tasks that came after the session was opened
+        self._map_tasks()
+        self.is_outdated = False  # whether there are tasks that came after the session was opened
         # Tasks, and when those were heard of that are not among them: the first and the newest.
-        self._known, self._arrived, self._oldest, self._newest = set(tasks), set[int](), 0.0, 0.0
-        self._turn = threading.RLock()
-        self._said: dict[int, list[Event]] = {}  # annotation -> its surviving events, oldest first
-        self._count: dict[int, int] = {}  # annotation -> all of its events
-        self._people: dict[int, str] = {}
+        self._known, self._new_task_ids, self._first_arrival, self._last_arrival = (
+            set(tasks),
+            set[int](),
+            0.0,
+            0.0,
+        )
+        self._lock = threading.RLock()
+        self._events: dict[
+            int, list[Event]
+        ] = {}  # annotation -> its surviving events, oldest first
+        self._event_counts: dict[int, int] = {}  # annotation -> all of its events
+        self._annotators: dict[int, str] = {}
         self._served: list[int] = []  # the lowest score first
-        self._version, self._lower, self._stale = (
+        self._version, self._scores_below_first, self._stale_versions = (
             "",
             0,
             set[str](),
         )  # lower: scores below those it began with
-        self._opinion: object = None  # that the served ones come from
-        self._down = self._warned = False
-        self._config = ""  # the labelling configuration at the last look
+        self._served_model: object = None  # that the served ones come from
+        self._is_unreachable = self._has_warned = False
+        self._last_config = ""  # the labelling configuration at the last look
         # annotations that the record has not: at the last look, after the last comparison
-        self._missing = self._lacking = 0
+        self._missing_annotations = self._missing_after_reconcile = 0
         self._connect: Callable[[], None] | None = None
-        self._renew: Callable[[], None] | None = None
-        self._ending = threading.Event()
+        self._on_new_tasks: Callable[[], None] | None = None
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="label-studio")
-        for event in assignment.journal.events():
-            self._remember(event)
+        for event in service.journal.read_events():
+            self._index_event(event)
         gone = self.positions.keys() - self._known
-        assignment.leave_out({self.positions[task]: GONE for task in gone})
+        service.exclude_items({self.positions[task]: TASK_DELETED for task in gone})
 
     def start(
         self,
@@ -137,33 +153,33 @@ class Bridge:
         """
 
         def connect() -> None:
-            self.studio.call_back(url, WEBHOOK_ACTIONS, headers)
+            self.studio.register_webhook(url, WEBHOOK_ACTIONS, headers)
             self.reconcile()
-            self.serve(anew=True)
-            self._stale |= {
+            self.update_order(anew=True)
+            self._stale_versions |= {
                 v
-                for v in self.studio.versions()
+                for v in self.studio.list_versions()
                 if v.startswith(f"{VERSION}-") and v != self._version
             }
             tell()
 
-        self._connect, self._renew = connect, renew
+        self._connect, self._on_new_tasks = connect, renew
         self._thread.start()
 
     def stop(self) -> None:
         """End that."""
-        self._ending.set()
+        self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5)
 
     @property
-    def current(self) -> bool:
+    def is_current(self) -> bool:
         """Whether Label Studio serves what matters most by all that is known now."""
-        with self._turn:
-            told = self._opinion is self.assignment.opinion and not self.assignment.behind
-            return told and bool(self._served) and not self._down
+        with self._lock:
+            told = self._served_model is self.service.page_model and not self.service.is_behind
+            return told and bool(self._served) and not self._is_unreachable
 
-    def hear(self, payload: Mapping[str, Any]) -> None:
+    def handle_webhook(self, payload: Mapping[str, Any]) -> None:
         """Record what a webhook says and update which tasks are served first; on the disk when this
         returns.
 
@@ -179,47 +195,47 @@ class Bridge:
         if (
             webhook.action == TASKS_CREATED
         ):  # without a turn: it may be told within our own request for new tasks
-            self._new_tasks(webhook.ids)
+            self._note_new_tasks(webhook.ids)
             return
-        with self._turn:
+        with self._lock:
             if webhook.action in ANNOTATION_ACTIONS:
-                self._take(webhook.annotations)
-                if self._supply is not None:
+                self._record_parsed(webhook.annotations)
+                if self._importer is not None:
                     new = {
                         annotation.task for annotation in webhook.annotations
                     } - self.positions.keys()
-                    self._late |= any(task in self._supply for task in new)
+                    self._has_unknown_items |= any(task in self._importer for task in new)
             elif webhook.action == ANNOTATIONS_DELETED:
-                self.take_back(webhook.ids)
+                self.undo_annotations(webhook.ids)
             else:
-                self._lost_tasks(set(webhook.ids))
+                self._exclude_tasks(set(webhook.ids))
             with suppress(
                 LabelaheadError
             ):  # what is recorded is recorded: the first tasks follow when it is back
-                self.serve()
+                self.update_order()
 
-    def take(self, annotations: Iterable[Mapping[str, Any]]) -> int:
+    def record_annotations(self, annotations: Iterable[Mapping[str, Any]]) -> int:
         """Record annotations as they are now.
 
         How many said something new. Twice the same adds nothing.
         """
-        return self._take([parse_annotation(annotation) for annotation in annotations])
+        return self._record_parsed([parse_annotation(annotation) for annotation in annotations])
 
-    def _take(self, annotations: Iterable[Annotation]) -> int:
-        with self._turn:
-            new = sum(self._record(annotation) for annotation in annotations)
+    def _record_parsed(self, annotations: Iterable[Annotation]) -> int:
+        with self._lock:
+            new = sum(self._record_annotation(annotation) for annotation in annotations)
             if new:
-                self.assignment.bring_in(())  # learn from the labels as they stand
+                self.service.add_labels(())  # learn from the labels as they stand
             return new
 
-    def take_back(self, ids: Iterable[int]) -> int:
+    def undo_annotations(self, ids: Iterable[int]) -> int:
         """Undo all that these annotations have said; how many had said anything."""
-        with self._turn:
-            gone = [number for number in ids if self._said.get(number)]
+        with self._lock:
+            gone = [number for number in ids if self._events.get(number)]
             for number in gone:
-                self._undo(number, self._said[number])
+                self._undo_events(number, self._events[number])
             if gone:
-                self.assignment.bring_in(())
+                self.service.add_labels(())
             return len(gone)
 
     def reconcile(self) -> tuple[int, int]:
@@ -227,141 +243,160 @@ class Bridge:
 
         How many were new, how many are gone.
         """
-        with self._turn:
-            there = self.studio.annotations()
-            self._people = self.studio.people()
-            self._hold({int(annotation["task"]) for annotation in there})
+        with self._lock:
+            there = self.studio.list_annotations()
+            self._annotators = self.studio.list_users()
+            self._hold_items({int(annotation["task"]) for annotation in there})
             ids = {int(annotation["id"]) for annotation in there}
-            return self.take(there), self.take_back(
-                [i for i, said in self._said.items() if said and i not in ids]
+            return self.record_annotations(there), self.undo_annotations(
+                [i for i, said in self._events.items() if said and i not in ids]
             )
 
-    def serve(self, *, anew: bool = False) -> None:
+    def update_order(self, *, anew: bool = False) -> None:
         """Have Label Studio serve what matters most now.
 
         Nothing if that is what it serves. anew: in any case.
         """
-        with self._turn:
-            self._opinion = self.assignment.opinion
-            wanted, needed = self._first()
+        with self._lock:
+            self._served_model = self.service.page_model
+            wanted, needed = self._choose_served()
             if not wanted:
                 return
-            without = self.assignment.tally.labels.keys() | self.assignment.broken.keys()
+            without = self.service.label_state.labels.keys() | self.service.excluded.keys()
             left = [p for p in self._served if p not in without]
-            same = wanted[:needed] == left[:needed] and self._deep(left, wanted)
+            same = wanted[:needed] == left[:needed] and self._is_deep_enough(left, wanted)
             if self.predictions:
                 same = wanted == self._served  # those that are shown are to be the newest
             if same and not anew:
                 return
             try:
-                if self._supply is not None and self._bring(self._supply, wanted):
-                    self.serve(anew=anew)
+                if self._importer is not None and self._import_tasks(self._importer, wanted):
+                    self.update_order(anew=anew)
                     return
-                self._served = self._send(wanted, needed, [] if anew else left)
+                self._served = self._send_predictions(wanted, needed, [] if anew else left)
             except LabelaheadError as error:
                 self._served = []
-                if isinstance(error, InputError) and self._missing_tasks():
-                    self.serve()
+                if isinstance(error, InputError) and self._exclude_missing_tasks():
+                    self.update_order()
                     return
-                self._lost(error)
+                self._note_unreachable(error)
                 raise
 
-    def _send(self, wanted: Sequence[int], needed: int, left: Sequence[int]) -> list[int]:
+    def _send_predictions(
+        self, wanted: Sequence[int], needed: int, left: Sequence[int]
+    ) -> list[int]:
         """Have these served before those that are left; what is served then, the first first.
 
         Everybody gets the lowest score that nobody else holds. So still lower ones, for as many as
         are needed, do: half the calls of a new version, which is begun where there is none, or
         where predictions are looked at.
         """
-        first = wanted[:needed] if self._deep({*wanted[:needed], *left}, wanted) else wanted
-        if left and not self.predictions and self._lower + len(first) <= LOWEST:
-            self._lower += len(first)
-            rows = [self._prediction(p, rank) for rank, p in enumerate(first, -self._lower)]
+        first = (
+            wanted[:needed] if self._is_deep_enough({*wanted[:needed], *left}, wanted) else wanted
+        )
+        if (
+            left
+            and not self.predictions
+            and self._scores_below_first + len(first) <= MAX_ADDED_PREDICTIONS
+        ):
+            self._scores_below_first += len(first)
+            rows = [
+                self._make_prediction(p, rank)
+                for rank, p in enumerate(first, -self._scores_below_first)
+            ]
             self.studio.add_predictions(self._version, rows)
             return [*first, *(p for p in left if p not in first)]
         version = f"{VERSION}-{time.time_ns() // 1_000_000}"
-        self._stale |= {version, self._version} - {""}
+        self._stale_versions |= {version, self._version} - {""}
         self.studio.add_predictions(
-            version, [self._prediction(p, rank) for rank, p in enumerate(wanted)]
+            version, [self._make_prediction(p, rank) for rank, p in enumerate(wanted)]
         )
-        self.studio.serve_lowest(version)
-        self._stale.discard(version)
-        self._version, self._lower = version, 0
+        self.studio.serve_lowest_scores(version)
+        self._stale_versions.discard(version)
+        self._version, self._scores_below_first = version, 0
         return list(wanted)
 
-    def predict(self, tasks: Iterable[int]) -> list[dict[str, Any]]:
+    def predict_tasks(self, tasks: Iterable[int]) -> list[dict[str, Any]]:
         """Predict each task, as an ML backend does.
 
         The result is empty for a task that is not in the pool.
         """
-        guesses = [self._guess(self.positions.get(task, -1)) for task in tasks]
+        guesses = [self._predict(self.positions.get(task, -1)) for task in tasks]
         return [
             {"result": result, "score": score, "model_version": VERSION}
             for result, score in guesses
         ]
 
-    def _first(self) -> tuple[list[int], int]:
+    def _choose_served(self) -> tuple[list[int], int]:
         """Positions, the best first, and how many of them must be the best.
 
         Whoever asks next gets one of these.
         """
         few: list[int] = []
         needed = 0
-        for position in self.assignment.ranked():
+        for position in self.service.rank_items():
             few.append(position)
-            depth = self._depth(few)
-            needed = len(few) if depth <= self._enough else needed
-            if depth >= 2 * self._enough:  # so that not every answer calls for more
+            depth = self._count_left(few)
+            needed = len(few) if depth <= self._min_depth else needed
+            if depth >= 2 * self._min_depth:  # so that not every answer calls for more
                 break
         return few, needed
 
     @property
-    def _enough(self) -> int:
+    def _min_depth(self) -> int:
         """How many tasks everybody must have left.
 
         One more than all others may hold, and those who are yet to come.
         """
-        return max(FEW, len(self.assignment.tally.answered) + 2, min(len(self._people), CROWD) + 1)
+        return max(
+            MIN_TASKS_AHEAD,
+            len(self.service.label_state.answered_positions) + 2,
+            min(len(self._annotators), MAX_STARTING_USERS) + 1,
+        )
 
-    def _deep(self, positions: Collection[int], wanted: Collection[int]) -> bool:
-        return self._depth(positions) >= min(self._enough, self._depth(wanted))
+    def _is_deep_enough(self, positions: Collection[int], wanted: Collection[int]) -> bool:
+        return self._count_left(positions) >= min(self._min_depth, self._count_left(wanted))
 
-    def _depth(self, positions: Collection[int]) -> int:
+    def _count_left(self, positions: Collection[int]) -> int:
         """How many of these everybody has left.
 
         What somebody skipped is not served to them again.
         """
-        mine = (*self.assignment.tally.answered.values(), frozenset())
+        mine = (*self.service.label_state.answered_positions.values(), frozenset())
         return min(len(positions) - len(answered.intersection(positions)) for answered in mine)
 
-    def _prediction(self, position: int, rank: int) -> dict[str, Any]:
+    def _make_prediction(self, position: int, rank: int) -> dict[str, Any]:
         """The score is the rank, since by it Label Studio orders.
 
         How likely the choice is stands beside the choice.
         """
-        result = self._guess(position)[0] if self.predictions else []
-        return {"task": self.tasks[position], "result": result, "score": MIDDLE + rank / 1000}
+        result = self._predict(position)[0] if self.predictions else []
+        return {"task": self.tasks[position], "result": result, "score": FIRST_SCORE + rank / 1000}
 
-    def _guess(self, position: int) -> tuple[list[dict[str, Any]], float]:
-        guess = self._current.guess(position)
+    def _predict(self, position: int) -> tuple[list[dict[str, Any]], float]:
+        guess = self._current.predict_item(position)
         if guess is None:
             return [], 0.0
         label, p = guess
-        return self.interface.result(self.assignment.tally.classes[label], round(p, 6)), round(p, 6)
+        return self.interface.result(self.service.label_state.classes[label], round(p, 6)), round(
+            p, 6
+        )
 
     # --- tasks
     # ------------------------------------------------------------------------------------------------
 
-    def _learn_tasks(self) -> None:
+    def _map_tasks(self) -> None:
         """Which task is which item."""
-        if self._supply is None:
-            self.positions = {task_of(item): p for p, item in enumerate(self.assignment.items.ids)}
+        if self._importer is None:
+            self.positions = {
+                parse_task_id(item): p for p, item in enumerate(self.service.items.ids)
+            }
         else:
-            self.positions = self._supply.positions()
+            self.positions = self._importer.map_positions()
         # Where several tasks are one item, it is asked as the first of them.
         self.tasks = {p: task for task, p in sorted(self.positions.items(), reverse=True)}
 
-    def _bring(self, supply: TaskImporter, wanted: Sequence[int]) -> bool:
+    def _import_tasks(self, importer: TaskImporter, wanted: Sequence[int]) -> bool:
         """Make tasks of items that are to be served.
 
         Whether some of these cannot be read: then others are wanted.
@@ -369,44 +404,44 @@ class Bridge:
         new = [p for p in wanted if p not in self.tasks]
         if not new:
             return False
-        failed = supply.bring(new)
-        self.assignment.leave_out(failed)
-        self._known |= supply.tasks
-        self._learn_tasks()
+        failed = importer.import_items(new)
+        self.service.exclude_items(failed)
+        self._known |= importer.tasks
+        self._map_tasks()
         return bool(failed)
 
-    def _hold(self, tasks: Collection[int]) -> None:
+    def _hold_items(self, tasks: Collection[int]) -> None:
         """Of a pool of millions, hold what has been labelled."""
-        if self._supply is not None and not self.positions.keys() >= set(tasks):
-            self._supply.hold(tasks)
-            self._learn_tasks()
-        self._late = False
+        if self._importer is not None and not self.positions.keys() >= set(tasks):
+            self._importer.hold_items(tasks)
+            self._map_tasks()
+        self._has_unknown_items = False
 
-    def _read_tasks(self, supply: TaskImporter) -> None:
+    def _read_new_tasks(self, importer: TaskImporter) -> None:
         """Somebody has imported tasks by themselves.
 
         Those that are items of the pool are known from now on.
         """
-        with self._turn:
-            arrived, self._arrived = self._arrived, set()
-            self._newest = self._oldest = 0.0
+        with self._lock:
+            arrived, self._new_task_ids = self._new_task_ids, set()
+            self._last_arrival = self._first_arrival = 0.0
             if arrived and arrived <= self._known:  # our own
                 return
-            supply.read()
-            self._known |= supply.tasks
-            self._learn_tasks()
+            importer.read_tasks()
+            self._known |= importer.tasks
+            self._map_tasks()
             self.reconcile()
 
-    def _record(self, annotation: Annotation) -> bool:
+    def _record_annotation(self, annotation: Annotation) -> bool:
         """One annotation as it is now; whether that is new."""
         number, position = annotation.id, self.positions.get(annotation.task)
         if position is None:
-            self._new_tasks([annotation.task])
+            self._note_new_tasks([annotation.task])
             return False
         name = None if annotation.was_cancelled else self.interface.label(annotation.result)
         kind = "skip" if annotation.was_cancelled else "unsure" if name is None else "label"
-        label = None if name is None else self._class(name)
-        who, said = self._who(annotation.completed_by), self._said.get(number, [])
+        label = None if name is None else self._find_or_add_class(name)
+        who, said = self._find_annotator(annotation.completed_by), self._events.get(number, [])
         if said and (said[-1].kind, said[-1].label, said[-1].who, said[-1].position) == (
             kind,
             label,
@@ -414,87 +449,93 @@ class Bridge:
             position,
         ):
             return False
-        self._undo(
+        self._undo_events(
             number, [event for event in said if event.who != who or event.position != position]
         )
-        self._add(
-            number, lambda key: self.assignment.journal.add(kind, who, position, label, key=key)
+        self._add_event(
+            number, lambda key: self.service.journal.add_event(kind, who, position, label, key=key)
         )
         return True
 
-    def _undo(self, number: int, events: Sequence[Event]) -> None:
+    def _undo_events(self, number: int, events: Sequence[Event]) -> None:
         for event in list(events):
-            self._add(
-                number, lambda key, e=event: self.assignment.journal.undo(e.who, e.seq, key=key)
+            self._add_event(
+                number, lambda key, e=event: self.service.journal.undo_answer(e.who, e.seq, key=key)
             )
 
-    def _add(self, number: int, write: Any) -> None:
-        event = write(f"{KEY} {number} {self._count.get(number, 0)}")
+    def _add_event(self, number: int, write: Any) -> None:
+        event = write(f"{KEY_PREFIX} {number} {self._event_counts.get(number, 0)}")
         if event is not None:
-            self._remember(event)
+            self._index_event(event)
 
-    def _remember(self, event: Event) -> None:
+    def _index_event(self, event: Event) -> None:
         """What an event says of its annotation."""
         first, _, rest = (event.key or "").partition(" ")
-        if first != KEY:
+        if first != KEY_PREFIX:
             return
         number = int(rest.split()[0])
-        self._count[number] = self._count.get(number, 0) + 1
-        said = self._said.setdefault(number, [])
+        self._event_counts[number] = self._event_counts.get(number, 0) + 1
+        said = self._events.setdefault(number, [])
         said[:] = (
             [e for e in said if e.seq != event.ref] if event.kind == "undo" else [*said, event]
         )
 
-    def _class(self, name: str) -> int:
-        number = self.assignment.journal.number(name)  # also of one that was renamed on a page
-        return int(self.assignment.add_class(NOBODY, name)["number"]) if number is None else number
+    def _find_or_add_class(self, name: str) -> int:
+        number = self.service.journal.find_class(name)  # also of one that was renamed on a page
+        return (
+            int(self.service.add_class(UNKNOWN_ANNOTATOR, name)["number"])
+            if number is None
+            else number
+        )
 
-    def _who(self, user: int | str | None) -> str:
+    def _find_annotator(self, user: int | str | None) -> str:
         if isinstance(user, str):
             return user
         if user is None:
-            return NOBODY
-        if user not in self._people:
+            return UNKNOWN_ANNOTATOR
+        if user not in self._annotators:
             try:
-                self._people = self.studio.people()
+                self._annotators = self.studio.list_users()
             except (
                 LabelaheadError
             ) as error:  # the answer counts all the same, and is set right at the next look
-                self._lost(error)
-        return self._people.get(user, f"user {user}")
+                self._note_unreachable(error)
+        return self._annotators.get(user, f"user {user}")
 
-    def _missing_tasks(self) -> int:
+    def _exclude_missing_tasks(self) -> int:
         """Leave out what Label Studio has no more; how many those are."""
-        there = {int(task["id"]) for task in self.studio.tasks()}
+        there = {int(task["id"]) for task in self.studio.list_tasks()}
         gone = {
             task
             for task, p in self.positions.items()
-            if task not in there and p not in self.assignment.broken
+            if task not in there and p not in self.service.excluded
         }
-        self._lost_tasks(gone)
+        self._exclude_tasks(gone)
         return len(gone)
 
-    def _lost_tasks(self, gone: Collection[int]) -> None:
+    def _exclude_tasks(self, gone: Collection[int]) -> None:
         """Nobody is asked about what somebody has deleted."""
-        self.assignment.leave_out(
-            {self.positions[task]: GONE for task in gone if task in self.positions}
+        self.service.exclude_items(
+            {self.positions[task]: TASK_DELETED for task in gone if task in self.positions}
         )
         self._known -= set(gone)
-        if self._supply is not None:
-            self._supply.tasks -= set(gone)
+        if self._importer is not None:
+            self._importer.tasks -= set(gone)
 
-    def _new_tasks(self, numbers: Iterable[int]) -> None:
+    def _note_new_tasks(self, numbers: Iterable[int]) -> None:
         new = set(numbers) - self._known
         if new:
-            self._arrived |= new
-            self._newest = time.monotonic()
-            self._oldest = self._oldest or self._newest
+            self._new_task_ids |= new
+            self._last_arrival = time.monotonic()
+            self._first_arrival = self._first_arrival or self._last_arrival
 
-    def _lost(self, error: LabelaheadError) -> None:
+    def _note_unreachable(self, error: LabelaheadError) -> None:
         """Said once, not with every try."""
-        if not self._down:
-            log.warning("%s; %s", error, WAITED_FOR if isinstance(error, Unreachable) else REFUSED)
-        self._down = True
+        if not self._is_unreachable:
+            log.warning(
+                "%s; %s", error, RETRY_NOTE if isinstance(error, Unreachable) else REFUSED_NOTE
+            )
+        self._is_unreachable = True
 
     def _watch(self) -> None:
         looked = time.monotonic()
@@ -503,48 +544,52 @@ class Bridge:
                 if self._connect is not None:
                     self._connect()
                     self._connect = None
-                elif self._opinion is not self.assignment.opinion or not self._served:
-                    self.serve()
-                if self._late:
+                elif self._served_model is not self.service.page_model or not self._served:
+                    self.update_order()
+                if self._has_unknown_items:
                     self.reconcile()
-                if self._all_there() and self._supply is not None:
-                    self._read_tasks(self._supply)
-                elif self._all_there() and self._renew is not None:
-                    self.outdated = True
-                    self._renew()
+                if self._has_complete_import() and self._importer is not None:
+                    self._read_new_tasks(self._importer)
+                elif self._has_complete_import() and self._on_new_tasks is not None:
+                    self.is_outdated = True
+                    self._on_new_tasks()
                     return
-                if time.monotonic() - looked > LOOK:
+                if time.monotonic() - looked > COMPARE_SECONDS:
                     looked = time.monotonic()
-                    self._look()
+                    self._compare_with_studio()
             except LabelaheadError as error:
-                self._lost(error)
+                self._note_unreachable(error)
             except Exception:  # this thread must be there for the next annotations
                 log.exception("looking after Label Studio failed; tried again")
-            if self._ending.wait(GLANCE):
+            if self._stopping.wait(POLL_SECONDS):
                 return
 
-    def _all_there(self) -> bool:
+    def _has_complete_import(self) -> bool:
         """Whether there are new tasks, and no more of them are to be waited for."""
         now = time.monotonic()
-        return bool(self._newest) and (now - self._newest > QUIET or now - self._oldest > LONG)
+        return bool(self._last_arrival) and (
+            now - self._last_arrival > QUIET_SECONDS or now - self._first_arrival > MAX_WAIT_SECONDS
+        )
 
-    def _keep_order(self, project: Mapping[str, Any]) -> None:
+    def _restore_sampling(self, project: Mapping[str, Any]) -> None:
         """Whoever saves a project's settings may set back, unseen, what its tasks are served by."""
         now = project["sampling"], project["model_version"]
-        if self._served and self._version and now != (UNCERTAINTY, self._version):
+        if self._served and self._version and now != (UNCERTAINTY_SAMPLING, self._version):
             log.warning(
-                "the project's sampling or model version was changed (%s, %s); %s", *now, SET_BACK
+                "the project's sampling or model version was changed (%s, %s); %s",
+                *now,
+                SAMPLING_RESTORED,
             )
-            self.serve(anew=True)
+            self.update_order(anew=True)
 
-    def _read_interface(self, config: str) -> None:
+    def _update_interface(self, config: str) -> None:
         """A project's configuration may be edited at any time.
 
         What was annotated by it is read anew.
         """
-        if config == self._config:
+        if config == self._last_config:
             return
-        self._config = config
+        self._last_config = config
         try:
             now = read_interface(config)
         except InputError as error:
@@ -555,9 +600,9 @@ class Bridge:
             return
         if now == self.interface:
             return
-        if self._supply is not None:
+        if self._importer is not None:
             try:
-                self._supply.show(now)
+                self._importer.set_interface(now)
             except InputError as error:
                 log.warning("%s. Tasks are made as before", error)
                 return
@@ -574,37 +619,42 @@ class Bridge:
             new,
         )
 
-    def _heard(self) -> int:
+    def _count_recorded(self) -> int:
         """Annotations that say something in the record."""
-        return sum(map(bool, self._said.values()))
+        return sum(map(bool, self._events.values()))
 
-    def _look(self) -> None:
+    def _compare_with_studio(self) -> None:
         """Whether Label Studio has what the record has.
 
         If not, or if it was away, all of it is compared.
         """
-        version, project = self._version, self.studio.project()
-        with self._turn:
+        version, project = self._version, self.studio.get_project()
+        with self._lock:
             there = project["total_annotations_number"] + project["skipped_annotations_number"]
-            before, self._missing = self._missing, there - self._heard()
+            before, self._missing_annotations = (
+                self._missing_annotations,
+                there - self._count_recorded(),
+            )
             # A webhook may be on its way: what differs must differ in the same way for two looks.
             # Annotations of tasks that could not be fetched are missing for good.
-            if self._down or (self._missing == before != self._lacking):
+            if self._is_unreachable or (
+                self._missing_annotations == before != self._missing_after_reconcile
+            ):
                 new, _ = self.reconcile()
-                self._lacking = there - self._heard()
-                if new and not self._down and not self._warned:
-                    self._warned = True
-                    log.warning(UNHEARD)
-                self.serve(anew=self._down)
+                self._missing_after_reconcile = there - self._count_recorded()
+                if new and not self._is_unreachable and not self._has_warned:
+                    self._has_warned = True
+                    log.warning(WEBHOOK_WARNING)
+                self.update_order(anew=self._is_unreachable)
             if version == self._version:  # else somebody has annotated meanwhile
-                self._keep_order(project)
-            self._read_interface(str(project["label_config"]))
+                self._restore_sampling(project)
+            self._update_interface(str(project["label_config"]))
             if project["task_number"] > len(self._known):
-                self._newest = self._newest or time.monotonic()
-                self._oldest = self._oldest or self._newest
-            if self._down:
+                self._last_arrival = self._last_arrival or time.monotonic()
+                self._first_arrival = self._first_arrival or self._last_arrival
+            if self._is_unreachable:
                 log.warning("%s answers again: nothing is missing", self.studio.url)
-            self._down = False
-        for version in list(self._stale):
-            self.studio.forget(version)
-            self._stale.discard(version)
+            self._is_unreachable = False
+        for version in list(self._stale_versions):
+            self.studio.delete_predictions(version)
+            self._stale_versions.discard(version)

@@ -18,15 +18,17 @@ from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.server.security import is_loopback
 
-__all__ = ["UNCERTAINTY", "LabelStudioClient", "Unreachable"]
+__all__ = ["UNCERTAINTY_SAMPLING", "LabelStudioClient", "Unreachable"]
 
-PAGE = 500  # tasks that are asked for at a time
+TASKS_PER_PAGE = 500  # tasks that are asked for at a time
 # the lowest score is served first; hidden in the open edition, but honoured
-UNCERTAINTY = "Uncertainty sampling"
-CLOUDS = ("s3://", "gs://", "azure-blob://", "azure_spi://")
-LARGEST = 1 << 30  # bytes of one answer
-EXPORT = 600.0  # seconds that all annotations of a large project may take
-ELSEWHERE = 20.0  # seconds that a picture may take that Label Studio does not have itself
+UNCERTAINTY_SAMPLING = "Uncertainty sampling"
+CLOUD_SCHEMES = ("s3://", "gs://", "azure-blob://", "azure_spi://")
+MAX_RESPONSE_BYTES = 1 << 30  # bytes of one answer
+EXPORT_TIMEOUT_SECONDS = 600.0  # seconds that all annotations of a large project may take
+FOREIGN_TIMEOUT_SECONDS = (
+    20.0  # seconds that a picture may take that Label Studio does not have itself
+)
 
 
 class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
@@ -59,34 +61,36 @@ class LabelStudioClient:
                 "Settings"
             )
         self.url, self.number, self.timeout = url.rstrip("/"), project, timeout
-        self._key, self._access, self._turn = key.strip(), "", threading.Lock()
+        self._key, self._access_token, self._token_lock = key.strip(), "", threading.Lock()
         near = is_loopback(parts.hostname or "")
         self._opener: OpenerDirector = build_opener(*([ProxyHandler({})] if near else []))
 
-    def project(self) -> dict[str, Any]:
+    def get_project(self) -> dict[str, Any]:
         """All that Label Studio says of the project."""
-        return dict(self._json("GET", f"/api/projects/{self.number}/"))
+        return dict(self._request_json("GET", f"/api/projects/{self.number}/"))
 
-    def tasks(self) -> Iterator[dict[str, Any]]:
+    def list_tasks(self) -> Iterator[dict[str, Any]]:
         """Every task: its id and its data."""
         page, seen = 1, 0
         while True:
             wanted = {
                 "project": self.number,
                 "page": page,
-                "page_size": PAGE,
+                "page_size": TASKS_PER_PAGE,
                 "fields": "task_only",
             }
-            reply = self._json("GET", f"/api/tasks/?{urlencode(wanted)}")
+            reply = self._request_json("GET", f"/api/tasks/?{urlencode(wanted)}")
             yield from reply["tasks"]
             page, seen = page + 1, seen + len(reply["tasks"])
             if seen >= reply["total"] or not reply["tasks"]:
                 return
 
-    def annotations(self) -> list[dict[str, Any]]:
+    def list_annotations(self) -> list[dict[str, Any]]:
         """Every annotation, skips among them, the oldest change first."""
-        tasks = self._json(
-            "GET", f"/api/projects/{self.number}/export?exportType=JSON", patience=EXPORT
+        tasks = self._request_json(
+            "GET",
+            f"/api/projects/{self.number}/export?exportType=JSON",
+            timeout_seconds=EXPORT_TIMEOUT_SECONDS,
         )
         made = [
             {**annotation, "task": task["id"]}
@@ -95,14 +99,16 @@ class LabelStudioClient:
         ]
         return sorted(made, key=lambda annotation: str(annotation["updated_at"]))
 
-    def people(self) -> dict[int, str]:
+    def list_users(self) -> dict[int, str]:
         """The address of every user, by id."""
-        return {int(user["id"]): str(user["email"]) for user in self._json("GET", "/api/users/")}
+        return {
+            int(user["id"]): str(user["email"]) for user in self._request_json("GET", "/api/users/")
+        }
 
     def add_predictions(self, version: str, predictions: Sequence[Mapping[str, Any]]) -> None:
         """Task, result and score of each, under a model version."""
         rows = [{**one, "model_version": version} for one in predictions]
-        done = self._json("POST", f"/api/projects/{self.number}/import/predictions", rows)
+        done = self._request_json("POST", f"/api/projects/{self.number}/import/predictions", rows)
         if done["created"] != len(rows):  # it says 201 all the same
             raise InputError(
                 f"{self.url} took {done['created']} of {len(rows)} predictions; its log says why"
@@ -113,12 +119,12 @@ class LabelStudioClient:
 
         Their ids in this order, or nothing where Label Studio does it later.
         """
-        said = self._json(
+        said = self._request_json(
             "POST", f"/api/projects/{self.number}/import?return_task_ids=true", list(rows)
         )
         return [int(number) for number in said.get("task_ids") or ()]
 
-    def upload(self, named: Sequence[tuple[str, bytes]]) -> list[str]:
+    def upload_files(self, named: Sequence[tuple[str, bytes]]) -> list[str]:
         """Have Label Studio keep files, names and contents, without making tasks of them.
 
         Their addresses there.
@@ -139,33 +145,37 @@ class LabelStudioClient:
             method="POST",
             headers=headers,
         )
-        numbers = json.loads(self._ask(request, patience=EXPORT))["file_upload_ids"]
-        kept = self._json(
+        numbers = json.loads(self._request(request, timeout_seconds=EXPORT_TIMEOUT_SECONDS))[
+            "file_upload_ids"
+        ]
+        kept = self._request_json(
             "GET", f"/api/projects/{self.number}/file-uploads?ids={quote(json.dumps(numbers))}"
         )
         # Each is kept as PREFIX-NAME.
         by_name = {str(one["file"]).rpartition("-")[2]: f"/data/{one['file']}" for one in kept}
         return [by_name[name] for name, _ in named]
 
-    def serve_lowest(self, version: str) -> None:
+    def serve_lowest_scores(self, version: str) -> None:
         """From now on tasks with predictions of this version are served, the lowest score first."""
-        self._json(
+        self._request_json(
             "PATCH",
             f"/api/projects/{self.number}/",
-            {"model_version": version, "sampling": UNCERTAINTY},
+            {"model_version": version, "sampling": UNCERTAINTY_SAMPLING},
         )
 
-    def versions(self) -> list[str]:
+    def list_versions(self) -> list[str]:
         """Model versions that there are predictions of."""
-        return list(self._json("GET", f"/api/projects/{self.number}/model-versions/"))
+        return list(self._request_json("GET", f"/api/projects/{self.number}/model-versions/"))
 
-    def forget(self, version: str) -> None:
+    def delete_predictions(self, version: str) -> None:
         """Remove the predictions of a model version."""
-        self._json(
+        self._request_json(
             "DELETE", f"/api/projects/{self.number}/model-versions/", {"model_version": version}
         )
 
-    def call_back(self, url: str, actions: Sequence[str], headers: Mapping[str, str]) -> None:
+    def register_webhook(
+        self, url: str, actions: Sequence[str], headers: Mapping[str, str]
+    ) -> None:
         """Have Label Studio tell this address what happens in the project.
 
         At most one webhook is there for it.
@@ -179,18 +189,18 @@ class LabelStudioClient:
             "actions": list(actions),
             "headers": dict(headers),
         }
-        hooks = self._json("GET", f"/api/webhooks/?project={self.number}")
+        hooks = self._request_json("GET", f"/api/webhooks/?project={self.number}")
         known = [
             h["id"]
             for h in hooks
             if h["url"] == url or (h.get("headers") or {}).keys() >= headers.keys()
         ]
         for extra in known[1:]:
-            self._json("DELETE", f"/api/webhooks/{extra}/")
+            self._request_json("DELETE", f"/api/webhooks/{extra}/")
         if known:
-            self._json("PATCH", f"/api/webhooks/{known[0]}/", wanted)
+            self._request_json("PATCH", f"/api/webhooks/{known[0]}/", wanted)
         else:
-            self._json("POST", "/api/webhooks/", wanted)
+            self._request_json("POST", "/api/webhooks/", wanted)
 
     def download(self, address: str, task: int) -> bytes:
         """What a task's data point at. The token goes to Label Studio alone."""
@@ -209,8 +219,8 @@ class LabelStudioClient:
             return (
                 base64.b64decode(content) if kind.endswith(";base64") else unquote_to_bytes(content)
             )
-        if address.startswith(CLOUDS):
-            return self._from_cloud(address, task)
+        if address.startswith(CLOUD_SCHEMES):
+            return self._download_from_cloud(address, task)
         absolute = urljoin(self.url + "/", quote(address, safe="/:?&=%#+,;@~!$'()*[]"))
         if urlsplit(absolute).scheme not in ("http", "https"):
             raise InputError(
@@ -218,31 +228,31 @@ class LabelStudioClient:
                 "of Label Studio"
             )
         if absolute.startswith(self.url + "/"):
-            return self._ask(Request(absolute))
-        return self._ask(Request(absolute), own=False, patience=ELSEWHERE)
+            return self._request(Request(absolute))
+        return self._request(Request(absolute), own=False, timeout_seconds=FOREIGN_TIMEOUT_SECONDS)
 
-    def _from_cloud(self, address: str, task: int) -> bytes:
+    def _download_from_cloud(self, address: str, task: int) -> bytes:
         """Label Studio has the keys to its storages.
 
         It hands the file on, or an address that is signed for a while.
         """
         uri = quote(base64.b64encode(address.encode()).decode(), safe="")
         try:
-            return self._ask(Request(f"{self.url}/tasks/{task}/resolve/?fileuri={uri}"))
+            return self._request(Request(f"{self.url}/tasks/{task}/resolve/?fileuri={uri}"))
         except InputError as error:
             raise InputError(
                 f"{address[:100]} is in no storage that the project can read ({error}); see its "
                 "Settings, Cloud Storage"
             ) from error
 
-    def _json(
-        self, method: str, path: str, content: Any = None, *, patience: float | None = None
+    def _request_json(
+        self, method: str, path: str, content: Any = None, *, timeout_seconds: float | None = None
     ) -> Any:
         body = None if content is None else json.dumps(content).encode()
         request = Request(
             self.url + path, data=body, method=method, headers={"Content-Type": "application/json"}
         )
-        reply = self._ask(request, patience=patience)
+        reply = self._request(request, timeout_seconds=timeout_seconds)
         try:
             return json.loads(reply) if reply else None
         except ValueError as error:
@@ -250,28 +260,28 @@ class LabelStudioClient:
                 f"{self.url}{path} answers with no JSON; is that a Label Studio?"
             ) from error
 
-    def _ask(
+    def _request(
         self,
         request: Request,
         *,
         own: bool = True,
         again: bool = True,
-        patience: float | None = None,
+        timeout_seconds: float | None = None,
     ) -> bytes:
         if own:  # unredirected: a link to a cloud's storage must not see it
             request.add_unredirected_header("Authorization", self._authorization())
         try:
-            with self._opener.open(request, timeout=patience or self.timeout) as reply:
-                content = bytes(reply.read(LARGEST + 1))
+            with self._opener.open(request, timeout=timeout_seconds or self.timeout) as reply:
+                content = bytes(reply.read(MAX_RESPONSE_BYTES + 1))
         except HTTPError as error:
             with error:
-                said = _sentence(error.read())
+                said = _read_error(error.read())
             if (
-                error.code == 401 and own and again and self._access
+                error.code == 401 and own and again and self._access_token
             ):  # the short-lived one has run out
-                self._access = ""
-                return self._ask(request, own=own, again=False, patience=patience)
-            raise self._refusal(
+                self._access_token = ""
+                return self._request(request, own=own, again=False, timeout_seconds=timeout_seconds)
+            raise self._make_error(
                 request.get_method(), error.url or request.full_url, error.code, said
             ) from None
         except (OSError, HTTPException) as error:
@@ -280,14 +290,14 @@ class LabelStudioClient:
                 f"({getattr(error, 'reason', error)})",
                 elsewhere=not request.full_url.startswith(self.url + "/"),
             ) from error
-        if len(content) > LARGEST:
+        if len(content) > MAX_RESPONSE_BYTES:
             raise InputError(
-                f"{urlsplit(request.full_url).path} is larger than {LARGEST >> 20} MB; expected "
+                f"{urlsplit(request.full_url).path} is larger than {MAX_RESPONSE_BYTES >> 20} MB; expected "
                 "less"
             )
         return content
 
-    def _refusal(self, method: str, url: str, code: int, said: str) -> LabelaheadError:
+    def _make_error(self, method: str, url: str, code: int, said: str) -> LabelaheadError:
         """What a code means. url.
 
         That refused, which is where Label Studio has sent us, if it has.
@@ -312,15 +322,15 @@ class LabelStudioClient:
         """A personal token is exchanged for one that lasts minutes; a legacy one goes as it is."""
         if self._key.count(".") != 2:
             return f"Token {self._key}"
-        with self._turn:
-            if not self._access:
+        with self._token_lock:
+            if not self._access_token:
                 body = json.dumps({"refresh": self._key}).encode()
                 headers = {"Content-Type": "application/json"}
-                reply = self._ask(
+                reply = self._request(
                     Request(f"{self.url}/api/token/refresh/", data=body, headers=headers), own=False
                 )
-                self._access = str(json.loads(reply)["access"])
-            return f"Bearer {self._access}"
+                self._access_token = str(json.loads(reply)["access"])
+            return f"Bearer {self._access_token}"
 
 
 def _origin(url: str) -> str:
@@ -328,7 +338,7 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _sentence(body: bytes) -> str:
+def _read_error(body: bytes) -> str:
     """What Label Studio says is wrong, of a reply that may be a whole page."""
     try:
         said = json.loads(body)

@@ -7,11 +7,16 @@ from pathlib import Path
 
 from labelahead.integrations.label_studio.bridge import Bridge
 from labelahead.integrations.label_studio.client import LabelStudioClient
-from labelahead.integrations.label_studio.image_text import PLACE
+from labelahead.integrations.label_studio.image_text import PICTURES_VARIABLE
 from labelahead.integrations.label_studio.interface import Interface, read_interface
 from labelahead.integrations.label_studio.task_importer import TaskImporter
-from labelahead.integrations.label_studio.tasks import PICTURES, Fetched, claim, fetch
-from labelahead.server.large_pool import Holding
+from labelahead.integrations.label_studio.tasks import (
+    PICTURES_FOLDER,
+    FetchedTasks,
+    claim_folder,
+    fetch_tasks,
+)
+from labelahead.server.large_pool import LargePoolWorker
 from labelahead.server.service import LabellingService
 
 __all__ = ["Connection"]
@@ -26,7 +31,7 @@ class Connection:
     folder: Path
 
     @classmethod
-    def made(
+    def open(
         cls, url: str, key: str, project: int, folder: Path | None = None, *, pool: bool = False
     ) -> "Connection":
         """Ask what the project is; what cannot be served is refused before anything is written.
@@ -34,10 +39,10 @@ class Connection:
         pool: whether its items are those of a pool of millions.
         """
         studio = LabelStudioClient(url, key, project)
-        about = studio.project()
+        about = studio.get_project()
         interface = read_interface(str(about["label_config"]))
         place = folder or Path(f"labels-label-studio-{project}")
-        claim(place, about, pool=pool)
+        claim_folder(place, about, pool=pool)
         return cls(studio, interface, place)
 
     @property
@@ -45,34 +50,34 @@ class Connection:
         """Where annotators begin."""
         return f"{self.studio.url}/projects/{self.studio.number}/data"
 
-    def fetch(self, tell: Callable[[int, int], None]) -> Fetched:
+    def fetch_tasks(self, tell: Callable[[int, int], None]) -> FetchedTasks:
         """The tasks as files."""
-        environ[PLACE] = str(
-            (self.folder / PICTURES).resolve()
+        environ[PICTURES_VARIABLE] = str(
+            (self.folder / PICTURES_FOLDER).resolve()
         )  # for the process that looks at them
-        return fetch(self.studio, self.interface, self.folder, tell)
+        return fetch_tasks(self.studio, self.interface, self.folder, tell)
 
-    def bridge(
-        self, assignment: LabellingService, fetched: Fetched, *, predictions: bool
+    def make_bridge(
+        self, service: LabellingService, fetched: FetchedTasks, *, predictions: bool
     ) -> Bridge:
         """Between this project and an open session."""
-        return Bridge(
-            self.studio, self.interface, assignment, fetched.tasks, predictions=predictions
-        )
+        return Bridge(self.studio, self.interface, service, fetched.tasks, predictions=predictions)
 
-    def pool_bridge(
-        self, assignment: LabellingService, supply: TaskImporter, *, predictions: bool
+    def make_pool_bridge(
+        self, service: LabellingService, importer: TaskImporter, *, predictions: bool
     ) -> Bridge:
         """Between this project and a session that holds a part of a pool of millions."""
         return Bridge(
             self.studio,
             self.interface,
-            assignment,
-            supply.tasks,
+            service,
+            importer.tasks,
             predictions=predictions,
-            supply=supply,
+            importer=importer,
         )
 
-    def supply(self, holding: Holding, pictures_at: str | None = None) -> TaskImporter:
+    def make_importer(
+        self, pool_worker: LargePoolWorker, pictures_at: str | None = None
+    ) -> TaskImporter:
         """Items of such a pool as tasks."""
-        return TaskImporter(self.studio, self.interface, holding, pictures_at)
+        return TaskImporter(self.studio, self.interface, pool_worker, pictures_at)

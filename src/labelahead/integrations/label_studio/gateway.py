@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelahead.integrations.label_studio.bridge import VERSION, Bridge
 from labelahead.integrations.label_studio.payloads import parse_task_ids
-from labelahead.server.app import one_sentence
+from labelahead.server.app import add_error_handlers
 from labelahead.server.routes import Json
 from labelahead.server.security import LOOPBACK, HostNames, refuse_ambiguous
 
@@ -125,11 +125,11 @@ def protocol(bridge: Bridge) -> FastAPI:
         openapi_url=None,
         default_response_class=Json,
     )
-    one_sentence(app)
+    add_error_handlers(app)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
-        return {"status": "UP", "model_class": VERSION, "current": bridge.current}
+        return {"status": "UP", "model_class": VERSION, "current": bridge.is_current}
 
     @app.get("/versions")
     def versions() -> dict[str, Any]:
@@ -141,12 +141,12 @@ def protocol(bridge: Bridge) -> FastAPI:
 
     @app.post("/predict")
     def predict(payload: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-        return {"results": bridge.predict(parse_task_ids(payload)), "model_version": VERSION}
+        return {"results": bridge.predict_tasks(parse_task_ids(payload)), "model_version": VERSION}
 
     @app.post("/webhook", status_code=201)
     def webhook(payload: Annotated[dict[str, Any], Body()]) -> dict[str, str]:
         """201 says that it is on the disk."""
-        bridge.hear(payload)
+        bridge.handle_webhook(payload)
         return {"status": "recorded"}
 
     return app

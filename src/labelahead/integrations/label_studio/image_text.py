@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelahead.data.folder import Files, Photos
-from labelahead.models import embed
+from labelahead.data.folder import FileTree, ImageFiles
+from labelahead.models import embed_images
 from labelahead.models.sentence_encoder import embed_texts
 
-__all__ = ["PLACE", "picture_and_text"]
+__all__ = ["PICTURES_VARIABLE", "picture_and_text"]
 
 # where the pictures are; the process that looks at them inherits it
-PLACE = "LABELAHEAD_LABEL_STUDIO_PICTURES"
-SIZE = 128
+PICTURES_VARIABLE = "LABELAHEAD_LABEL_STUDIO_PICTURES"
+IMAGE_PIXELS = 128
 
 
 def picture_and_text(items: Sequence[str]) -> Tensor:
@@ -28,8 +28,10 @@ def picture_and_text(items: Sequence[str]) -> Tensor:
     Both halves weigh the same.
     """
     texts, _, names = zip(*(item.rpartition("\n\n") for item in items), strict=True)
-    root = Path(os.environ[PLACE])
-    photos = Photos(Files(root, names, (), (), is_zip=False, links=False), names, SIZE)
-    seen = embed(photos, len(names), cache=None, size=SIZE, standardised=False)
+    root = Path(os.environ[PICTURES_VARIABLE])
+    photos = ImageFiles(
+        FileTree(root, names, (), (), is_zip=False, links=False), names, IMAGE_PIXELS
+    )
+    seen = embed_images(photos, len(names), cache=None, size=IMAGE_PIXELS, standardised=False)
     unit = partial(torch.nn.functional.normalize, dim=1)
     return torch.cat([unit(seen), unit(embed_texts(texts, cache=None))], 1)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from labelahead.data.classes import alike
+from labelahead.data.classes import normalise_name
 from labelahead.errors import InputError
 
 __all__ = ["Interface", "read_interface"]
 
-PICTURE, TEXT = "Image", "Text"
-SHOWN = {PICTURE: "pictures", TEXT: "texts"}
+PICTURE_TAG, TEXT_TAG = "Image", "Text"
+SHOWN_TAGS = {PICTURE_TAG: "pictures", TEXT_TAG: "texts"}
 # Tags that say something of the whole task beside the choice: they stay Label Studio's own affair.
-BESIDE = {"TextArea", "Rating", "Number", "DateTime"}
+IGNORED_TAGS = {"TextArea", "Rating", "Number", "DateTime"}
 # Tags that people look at or that lay out, and mark nothing.
-DECORATION = {
+LAYOUT_TAGS = {
     "View",
     "Header",
     "Style",
@@ -29,7 +29,7 @@ DECORATION = {
     "Filter",
     "Markdown",
 }
-NEEDED = (
+SUPPORTED = (
     "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both"
 )
 
@@ -52,7 +52,7 @@ class Interface:
 
     def result(self, name: str, confidence: float) -> list[dict[str, Any]]:
         """A choice as a prediction states it; nothing if there is no such choice (any more)."""
-        choice = next((c for c in self.choices if alike(c) == alike(name)), None)
+        choice = next((c for c in self.choices if normalise_name(c) == normalise_name(name)), None)
         if choice is None:
             return []
         value = {"choices": [choice]}
@@ -79,45 +79,51 @@ def read_interface(config: str) -> Interface:
             f"the project's labelling configuration is no XML ({error}); set it up first"
         ) from error
     choices = [tag for tag in tags if tag.tag == "Choices"]
-    others = sorted({tag.tag for tag in tags} - {"Choices", *SHOWN, *BESIDE, *DECORATION})
+    others = sorted(
+        {tag.tag for tag in tags} - {"Choices", *SHOWN_TAGS, *IGNORED_TAGS, *LAYOUT_TAGS}
+    )
     if others:
         raise InputError(
-            f"the project uses {', '.join(f'<{t}>' for t in others)}; {NEEDED}, so take them out"
+            f"the project uses {', '.join(f'<{t}>' for t in others)}; {SUPPORTED}, so take them out"
         )
     if len(choices) != 1:
         raise InputError(
-            f"the project has {len(choices)} <Choices>; {NEEDED}: a project for each of several"
+            f"the project has {len(choices)} <Choices>; {SUPPORTED}: a project for each of several"
         )
     control, name = choices[0], choices[0].get("name", "")
     if control.get("choice", "single") not in ("single", "single-radio"):
         raise InputError(
-            f'<Choices name="{name}"> takes several choices at once; {NEEDED}: set choice="single"'
+            f'<Choices name="{name}"> takes several choices at once; {SUPPORTED}: set choice="single"'
         )
     if control.get("perRegion") == "true" or control.get("perItem") == "true":
         raise InputError(
-            f'<Choices name="{name}"> is asked for each region; {NEEDED}: of whole tasks'
+            f'<Choices name="{name}"> is asked for each region; {SUPPORTED}: of whole tasks'
         )
-    names = tuple(_spelt(choice) for choice in control.findall("Choice"))
+    names = tuple(_read_choice(choice) for choice in control.findall("Choice"))
     if len(names) < 2 or any(len(choice) for choice in control.findall("Choice")):
         raise InputError(
             f'<Choices name="{name}"> has {len(names)} <Choice> side by side; expected two or '
             "more, not nested"
         )
-    if len({alike(n) for n in names}) < len(names):
+    if len({normalise_name(n) for n in names}) < len(names):
         raise InputError(
             f'two choices of <Choices name="{name}"> have the same name but for capital letters; '
             "rename one"
         )
     return Interface(
-        name, control.get("toName", ""), names, _keys(tags, PICTURE), _keys(tags, TEXT)
+        name,
+        control.get("toName", ""),
+        names,
+        _find_fields(tags, PICTURE_TAG),
+        _find_fields(tags, TEXT_TAG),
     )
 
 
-def _spelt(choice: ElementTree.Element) -> str:
+def _read_choice(choice: ElementTree.Element) -> str:
     return str(choice.get("alias") or choice.get("value", ""))
 
 
-def _keys(tags: list[ElementTree.Element], kind: str) -> tuple[str, ...]:
+def _find_fields(tags: list[ElementTree.Element], kind: str) -> tuple[str, ...]:
     """What of a task's data the tags of one kind show."""
     values = [tag.get("value") or tag.get("valueList") or "" for tag in tags if tag.tag == kind]
     odd = [value for value in values if not value.startswith("$") or not value[1:]]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labelahead.data.classes import checked_name
+from labelahead.data.classes import check_name
 from labelahead.errors import InputError
 
 __all__ = [
@@ -125,7 +125,7 @@ def _parse_annotator(given: object) -> int | str | None:
     if given is None:
         return None
     if isinstance(given, Mapping):
-        return checked_name(given.get("email"), "annotation.completed_by.email")
+        return check_name(given.get("email"), "annotation.completed_by.email")
     return _as_id(given, "annotation.completed_by")
 
 
@@ -142,7 +142,7 @@ def _parse_result(given: object) -> tuple[Mapping[str, Any], ...]:
         for choice in (
             [] if choices is None else _as_list(choices, "annotation.result.value.choices")
         ):
-            checked_name(choice, "a choice")
+            check_name(choice, "a choice")
     return regions
 
 

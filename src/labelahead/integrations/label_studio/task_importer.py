@@ -12,19 +12,19 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from labelahead.data.dataset import Unreadable
-from labelahead.data.labels import ITEM_ID
-from labelahead.data.records import text_of_id, with_original_names
+from labelahead.data.dataset import UnreadableImagesError
+from labelahead.data.labels import ITEM_ID_FIELD
+from labelahead.data.records import format_id, rename_clashing_columns
 from labelahead.errors import InputError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface
-from labelahead.server.large_pool import Holding, Pictures
+from labelahead.server.large_pool import LargePoolWorker, PoolPictures
 
 __all__ = ["TaskImporter"]
 
 # Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool ask
 # --format json`.
-ID_FIELDS = (ITEM_ID, "item", "id")
+ID_FIELDS = (ITEM_ID_FIELD, "item", "id")
 
 
 class TaskImporter:
@@ -38,92 +38,103 @@ class TaskImporter:
         self,
         studio: LabelStudioClient,
         interface: Interface,
-        holding: Holding,
+        pool_worker: LargePoolWorker,
         pictures_at: str | None = None,
     ) -> None:
-        self.studio, self.holding, self.pictures_at = studio, holding, pictures_at
-        self.show(interface)
+        self.studio, self.pool_worker, self.pictures_at = studio, pool_worker, pictures_at
+        self.set_interface(interface)
         self.tasks: set[int] = set()  # all that the project has
-        self.strangers = 0  # tasks that are no items of the pool
-        self._places: dict[int, int] = {}  # task -> place in the pool
-        self._unsure = False  # whether there may be tasks that we have not heard of
-        self.read()
+        self.foreign_tasks = 0  # tasks that are no items of the pool
+        self._pool_positions: dict[int, int] = {}  # task -> place in the pool
+        self._may_have_unseen_tasks = False  # whether there may be tasks that we have not heard of
+        self.read_tasks()
 
-    def read(self) -> None:
+    def read_tasks(self) -> None:
         """Which tasks there are, and which items they are."""
-        names = {int(task["id"]): self._name(task["data"]) for task in self.studio.tasks()}
-        self.tasks, self._unsure = set(names), False
+        names = {
+            int(task["id"]): self._find_item_name(task["data"]) for task in self.studio.list_tasks()
+        }
+        self.tasks, self._may_have_unseen_tasks = set(names), False
         held = dict(
-            zip(self.holding.data.ids, self.holding.positions, strict=False)
+            zip(self.pool_worker.data.ids, self.pool_worker.positions, strict=False)
         )  # it may be growing
         new = {
             name
             for task, name in names.items()
-            if task not in self._places and name and name not in held
+            if task not in self._pool_positions and name and name not in held
         }
-        places = held | self.holding.find(sorted(new))
-        self._places |= {task: places[name] for task, name in names.items() if name in places}
-        self.strangers = len(self.tasks - self._places.keys())
+        places = held | self.pool_worker.find_positions(sorted(new))
+        self._pool_positions |= {
+            task: places[name] for task, name in names.items() if name in places
+        }
+        self.foreign_tasks = len(self.tasks - self._pool_positions.keys())
 
     def __contains__(self, task: int) -> bool:
         """Whether it is an item of the pool, held or not."""
-        return task in self._places
+        return task in self._pool_positions
 
-    def positions(self) -> dict[int, int]:
+    def map_positions(self) -> dict[int, int]:
         """Positions of the tasks whose items are held."""
-        here = {at: position for position, at in enumerate(self.holding.positions)}
+        here = {at: position for position, at in enumerate(self.pool_worker.positions)}
         return {
-            task: here[at] for task, at in self._places.items() if at in here and task in self.tasks
+            task: here[at]
+            for task, at in self._pool_positions.items()
+            if at in here and task in self.tasks
         }
 
-    def hold(self, tasks: Iterable[int]) -> None:
+    def hold_items(self, tasks: Iterable[int]) -> None:
         """Hold the items of these tasks, as far as they are of the pool.
 
         Somebody has labelled them.
         """
-        self.holding.bring({self._places[task] for task in tasks if task in self._places})
+        self.pool_worker.add_items(
+            {self._pool_positions[task] for task in tasks if task in self._pool_positions}
+        )
 
-    def bring(self, positions: Sequence[int]) -> dict[int, str]:
+    def import_items(self, positions: Sequence[int]) -> dict[int, str]:
         """Make tasks of these items, which `positions()` tells then.
 
         Those that cannot be read, and why.
         """
-        if self._unsure:
-            self.read()
-            there = set(self.positions().values())
+        if self._may_have_unseen_tasks:
+            self.read_tasks()
+            there = set(self.map_positions().values())
             positions = [p for p in positions if p not in there]
-        rows, failed = self._rows(positions)
+        rows, failed = self._build_rows(positions)
         if rows:
-            self._unsure = True  # until Label Studio has said what it made
+            self._may_have_unseen_tasks = True  # until Label Studio has said what it made
             made = self.studio.add_tasks(list(rows.values()))
             if len(made) != len(rows):
                 raise Unreachable(
                     f"{self.studio.url} has not said which tasks it made of {len(rows)} items"
                 )
-            self._places |= {
-                task: self.holding.positions[p] for task, p in zip(made, rows, strict=True)
+            self._pool_positions |= {
+                task: self.pool_worker.positions[p] for task, p in zip(made, rows, strict=True)
             }
             self.tasks |= set(made)
-            self._unsure = False
+            self._may_have_unseen_tasks = False
         return failed
 
     # --- what a task says
     # ---------------------------------------------------------------------------------------
 
-    def _name(self, data: Mapping[str, Any]) -> str:
+    def _find_item_name(self, data: Mapping[str, Any]) -> str:
         """The item that a task says it is, or "".
 
         By our field, or by the column that names items in the pool.
         """
         ours, *others = ID_FIELDS
-        own = self.holding.pool.manifest.reading.id
+        own = self.pool_worker.pool.manifest.reading.id
         fields = (ours, *([own] if own is not None else []), *others)
-        return next((text for key in fields if (text := text_of_id(data.get(key)))), "")
+        return next((text for key in fields if (text := format_id(data.get(key)))), "")
 
-    def show(self, interface: Interface) -> None:
+    def set_interface(self, interface: Interface) -> None:
         """What a project shows, if the items have that; one text may go by another name there."""
-        data = self.holding.data
-        have = {ITEM_ID, *(data.rows.columns if data.rows is not None else interface.pictures[:1])}
+        data = self.pool_worker.data
+        have = {
+            ITEM_ID_FIELD,
+            *(data.rows.columns if data.rows is not None else interface.pictures[:1]),
+        }
         missing = [field for field in (*interface.pictures, *interface.texts) if field not in have]
         text = ""
         if (
@@ -141,30 +152,35 @@ class TaskImporter:
             )
         self._picture, self._text = next(iter(interface.pictures), ""), text
 
-    def _rows(self, positions: Sequence[int]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    def _build_rows(
+        self, positions: Sequence[int]
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
         """The data of each one's task.
 
         Its name, its own columns, or its picture's address. And what cannot be read.
         """
-        data = self.holding.data
-        if isinstance(data.images, Pictures):
-            addresses, failed = self._addresses(data.images, positions)
+        data = self.pool_worker.data
+        if isinstance(data.images, PoolPictures):
+            addresses, failed = self._find_addresses(data.images, positions)
             return {
-                p: {ITEM_ID: data.ids[p], self._picture: where} for p, where in addresses.items()
+                p: {ITEM_ID_FIELD: data.ids[p], self._picture: where}
+                for p, where in addresses.items()
             }, failed
         assert data.rows is not None
-        rows = {p: {name: _plain(value) for name, value in data.rows.row(p)} for p in positions}
+        rows = {
+            p: {name: _to_json_value(value) for name, value in data.rows.row(p)} for p in positions
+        }
         if self._text and data.rows.text:
             rows = {p: {**row, self._text: row[data.rows.text]} for p, row in rows.items()}
-        names = with_original_names(list(data.rows.columns), (ITEM_ID,))
+        names = rename_clashing_columns(list(data.rows.columns), (ITEM_ID_FIELD,))
         return {
-            p: {ITEM_ID: data.ids[p]}
+            p: {ITEM_ID_FIELD: data.ids[p]}
             | {names.get(name, name): value for name, value in row.items()}
             for p, row in rows.items()
         }, {}
 
-    def _addresses(
-        self, pictures: Pictures, positions: Sequence[int]
+    def _find_addresses(
+        self, pictures: PoolPictures, positions: Sequence[int]
     ) -> tuple[dict[int, str], dict[int, str]]:
         """Where Label Studio finds the pictures."""
         if self.pictures_at is not None:
@@ -175,13 +191,13 @@ class TaskImporter:
         for p in positions:
             try:
                 files[p] = f"{p}{PurePosixPath(pictures.names[p]).suffix.lower()}", pictures.file(p)
-            except Unreadable as error:
+            except UnreadableImagesError as error:
                 failed[p] = str(error)
-        there = self.studio.upload(list(files.values())) if files else []
+        there = self.studio.upload_files(list(files.values())) if files else []
         return dict(zip(files, there, strict=True)), failed
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """A cell as JSON has it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None

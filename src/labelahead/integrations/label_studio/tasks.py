@@ -15,25 +15,27 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from labelahead import files
-from labelahead.data.folder import SUFFIXES
+from labelahead.data.folder import IMAGE_SUFFIXES
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface
 from labelahead.server.permissions import make_private_folder
 
-__all__ = ["Fetched", "claim", "fetch", "task_of"]
+__all__ = ["FetchedTasks", "claim_folder", "fetch_tasks", "parse_task_id"]
 
-ITEMS, PICTURES = "items", "pictures"
-CLAIM = "label-studio.json"  # which project a folder is of
-AT_ONCE = 8  # downloads
-NAMED = 3  # tasks that a note names
-TRIES = 8  # pictures that a place does not answer for, before no more are asked of it
-BOTH = "labelahead.integrations.label_studio.image_text:picture_and_text"
+ITEMS_FOLDER, PICTURES_FOLDER = "items", "pictures"
+CLAIM_FILE = "label-studio.json"  # which project a folder is of
+PARALLEL_DOWNLOADS = 8  # downloads
+MAX_NAMES_SHOWN = 3  # tasks that a note names
+MAX_FAILURES_PER_HOST = (
+    8  # pictures that a place does not answer for, before no more are asked of it
+)
+IMAGE_TEXT_ENCODER = "labelahead.integrations.label_studio.image_text:picture_and_text"
 log = logging.getLogger("labelahead")
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedTasks:
     """Where the items are, what they are learnt from where that is not left open, and what to say."""
 
     folder: Path
@@ -42,19 +44,19 @@ class Fetched:
     tasks: frozenset[int]  # that Label Studio has now, also those that could not be fetched
 
 
-def task_of(item: str) -> int:
+def parse_task_id(item: str) -> int:
     """The task that a file is of."""
     return int(PurePosixPath(item).stem)
 
 
-def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> None:
+def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> None:
     """A folder is of one project; the address of a Label Studio may change, so it is known by when
     it was made.
 
     pool: whether its items are those of a pool of millions, and not the project's tasks.
     """
     mine = {"project": project["id"], "created_at": project["created_at"]}
-    path = folder / CLAIM
+    path = folder / CLAIM_FILE
     if not path.exists():
         if (folder / "labels.db").exists():
             raise InputError(
@@ -62,7 +64,7 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
                 "with --out"
             )
         make_private_folder(folder)
-        files.replace(
+        files.replace_file(
             path,
             json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False)
             + "\n",
@@ -89,28 +91,30 @@ def claim(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> No
     make_private_folder(folder)  # earlier versions left it open to other users
 
 
-def fetch(
+def fetch_tasks(
     studio: LabelStudioClient, interface: Interface, folder: Path, tell: Callable[[int, int], None]
-) -> Fetched:
+) -> FetchedTasks:
     """Bring every task's picture or text into `folder`/items.
 
     What is there already is not fetched again.
     """
-    items, pictures = folder / ITEMS, folder / PICTURES
+    items, pictures = folder / ITEMS_FOLDER, folder / PICTURES_FOLDER
     for place in (items, *([pictures] if interface.pictures and interface.texts else ())):
-        files.make(place)
-    here = {task_of(p.name) for p in items.iterdir() if p.stem.isdecimal()}
-    tasks = list(studio.tasks())
+        files.make_folder(place)
+    here = {parse_task_id(p.name) for p in items.iterdir() if p.stem.isdecimal()}
+    tasks = list(studio.list_tasks())
     missing = [task for task in tasks if task["id"] not in here]
     failed: dict[int, str] = {}
     silent: dict[str, list[str]] = {}  # a place that does not answer -> what was said of it
 
     def one(task: Mapping[str, Any]) -> None:
-        place = _place(interface, task)
+        place = _find_host(interface, task)
         try:
-            if len(silent.get(place, ())) >= TRIES:  # not a minute more for each of thousands
+            if (
+                len(silent.get(place, ())) >= MAX_FAILURES_PER_HOST
+            ):  # not a minute more for each of thousands
                 raise InputError(silent[place][-1])
-            _store(studio, interface, task, folder)
+            _store_task(studio, interface, task, folder)
         except LabelaheadError as error:
             if isinstance(error, Unreachable) and not error.elsewhere:
                 raise
@@ -118,7 +122,7 @@ def fetch(
             if isinstance(error, Unreachable):
                 silent.setdefault(place, []).append(str(error))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(PARALLEL_DOWNLOADS) as pool:
         for done, _ in enumerate(pool.map(one, missing), 1):
             tell(done, len(missing))
     if len(failed) == len(tasks):
@@ -126,11 +130,13 @@ def fetch(
         raise InputError(
             f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first"
         )
-    embedding = BOTH if interface.pictures and interface.texts else None
-    return Fetched(items, embedding, tuple(_said(failed)), frozenset(int(t["id"]) for t in tasks))
+    embedding = IMAGE_TEXT_ENCODER if interface.pictures and interface.texts else None
+    return FetchedTasks(
+        items, embedding, tuple(_describe_failures(failed)), frozenset(int(t["id"]) for t in tasks)
+    )
 
 
-def _place(interface: Interface, task: Mapping[str, Any]) -> str:
+def _find_host(interface: Interface, task: Mapping[str, Any]) -> str:
     """The host of a task's picture, as it is written."""
     return (
         str(task["data"].get(interface.pictures[0], "")).partition("//")[2].partition("/")[0]
@@ -139,24 +145,24 @@ def _place(interface: Interface, task: Mapping[str, Any]) -> str:
     )
 
 
-def _said(failed: Mapping[int, str]) -> Iterable[str]:
+def _describe_failures(failed: Mapping[int, str]) -> Iterable[str]:
     if failed:
-        some = "; ".join(f"{task}: {why}" for task, why in list(failed.items())[:NAMED])
-        more = "; ..." if len(failed) > NAMED else ""
+        some = "; ".join(f"{task}: {why}" for task, why in list(failed.items())[:MAX_NAMES_SHOWN])
+        more = "; ..." if len(failed) > MAX_NAMES_SHOWN else ""
         yield (
             f"{len(failed)} tasks cannot be fetched and are left out until the next start "
             f"({some}{more})"
         )
 
 
-def _store(
+def _store_task(
     studio: LabelStudioClient, interface: Interface, task: Mapping[str, Any], folder: Path
 ) -> None:
     """The files of one task; the one in `items` last, since it says that all are there."""
     number, data = int(task["id"]), task["data"]
-    texts = [_text(data, key) for key in interface.texts]
+    texts = [_read_text(data, key) for key in interface.texts]
     if not interface.pictures:
-        files.replace(folder / ITEMS / f"{number}.txt", "\n\n".join(texts))
+        files.replace_file(folder / ITEMS_FOLDER / f"{number}.txt", "\n\n".join(texts))
         return
     address = data.get(interface.pictures[0])
     if not isinstance(address, str) or not address:
@@ -164,15 +170,15 @@ def _store(
     content = studio.download(address, number)
     suffix = PurePosixPath(unquote(urlsplit(address).path)).suffix.lower()
     # what is in it decides how it is read
-    named = f"{number}{suffix if suffix in SUFFIXES else '.jpg'}"
+    named = f"{number}{suffix if suffix in IMAGE_SUFFIXES else '.jpg'}"
     if not texts:
-        files.replace(folder / ITEMS / named, content)
+        files.replace_file(folder / ITEMS_FOLDER / named, content)
         return
-    files.replace(folder / PICTURES / named, content)
-    files.replace(folder / ITEMS / f"{number}.txt", "\n\n".join([*texts, named]))
+    files.replace_file(folder / PICTURES_FOLDER / named, content)
+    files.replace_file(folder / ITEMS_FOLDER / f"{number}.txt", "\n\n".join([*texts, named]))
 
 
-def _text(data: Mapping[str, Any], key: str) -> str:
+def _read_text(data: Mapping[str, Any], key: str) -> str:
     value = data.get(key)
     if value is None:
         raise InputError(f"no text in {key!r}")

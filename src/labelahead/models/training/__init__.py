@@ -7,15 +7,23 @@ outputs = predict(model, pool)
 The examples here begin with
 
     >>> import torch
-    >>> from labelahead.models import build
+    >>> from labelahead.models import build_model
     >>> generator = torch.manual_seed(0)
     >>> x = torch.randn(40, 4)
     >>> y = (x[:, 0] > 0).long()
 """
 
-from labelahead.models.training.fit import fresh_start, train
+from labelahead.models.training.fit import initialise_model, train
 from labelahead.models.training.forward import predict
 from labelahead.models.training.objective import AuxiliaryObjective
-from labelahead.models.training.settings import Trained, Training, recipe
+from labelahead.models.training.settings import Training, TrainingResult, get_default_training
 
-__all__ = ["AuxiliaryObjective", "Trained", "Training", "fresh_start", "predict", "recipe", "train"]
+__all__ = [
+    "AuxiliaryObjective",
+    "Training",
+    "TrainingResult",
+    "get_default_training",
+    "initialise_model",
+    "predict",
+    "train",
+]

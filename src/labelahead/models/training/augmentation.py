@@ -4,21 +4,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labelahead.batching import Batch, described
+from labelahead.batching import Batch, describe_batch
 from labelahead.errors import InputError
 
-__all__ = ["augment_pictures", "padding_of", "require_pictures"]
+__all__ = ["augment_pictures", "compute_padding", "require_pictures"]
 
 # a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
-PADDED_SHARE = 8
+PADDING_DIVISOR = 8
 
 
-def padding_of(side: int) -> int:
+def compute_padding(side: int) -> int:
     """Return the pixels added on both ends of a side before cropping.
 
     An eighth of it, at least one.
     """
-    return max(1, side // PADDED_SHARE)
+    return max(1, side // PADDING_DIVISOR)
 
 
 def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tensor:
@@ -26,7 +26,7 @@ def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tenso
 
     Args:
         pictures: (n, channels, height, width), left unchanged. kind: "crop" pads each picture with
-        zeros (see `padding_of`) and cuts its own size out at a random place;
+        zeros (see `compute_padding`) and cuts its own size out at a random place;
             "flip" mirrors it from left to right with probability 1/2; "crop-flip" does both.
         rng: draws, for each picture in turn of a kind, the row, the column and whether to flip.
 
@@ -37,7 +37,7 @@ def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tenso
     n, channels, height, width = pictures.shape
     down, right = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
     if "crop" in kind:
-        tall, wide = padding_of(height), padding_of(width)
+        tall, wide = compute_padding(height), compute_padding(width)
         down = torch.randint(2 * tall + 1, (n,), generator=rng)
         right = torch.randint(2 * wide + 1, (n,), generator=rng)
         pictures = F.pad(pictures, (wide, wide, tall, tall))
@@ -59,7 +59,7 @@ def require_pictures(batch: Batch, kind: str) -> None:
     if isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point():
         return
     raise InputError(
-        f"training.augment is {kind!r}, but the network sees inputs of shape {described(batch)}; "
+        f"training.augment is {kind!r}, but the network sees inputs of shape {describe_batch(batch)}; "
         "expected pictures "
         "(n, channels, height, width) of real numbers: leave augment out, or train on pixels "
         "(embedding 'none')"

@@ -12,31 +12,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelahead.batching import Inputs, Samples, batch_of
+from labelahead.batching import Inputs, Samples, read_batch
 from labelahead.errors import InputError, ModelError, NumericalError
-from labelahead.models.layers import restored, whole
+from labelahead.models.layers import require_whole_number, restore_modes
 from labelahead.models.training.augmentation import augment_pictures, require_pictures
 from labelahead.models.training.forward import (
     check_inputs,
+    choose_batch_rows,
     eval_mode,
-    forward,
-    place,
+    get_device_and_dtype,
     predict,
-    rows_at_once,
+    run_forward,
 )
 from labelahead.models.training.objective import AuxiliaryObjective
-from labelahead.models.training.settings import Trained, Training
-from labelahead.seeds import seeded, stream
+from labelahead.models.training.settings import Training, TrainingResult
+from labelahead.seeds import make_generator, temporary_seed
 
-__all__ = ["batches", "fresh_start", "learning_norms", "make_optimiser", "rates", "settle", "train"]
+__all__ = [
+    "find_batchnorms",
+    "initialise_model",
+    "iter_batches",
+    "iter_learning_rates",
+    "make_optimiser",
+    "recompute_batchnorm_statistics",
+    "train",
+]
 
-WATCH = 10  # steps between two looks at the loss
-RETRIES = 3
-RUNAWAY = 1e4  # a loss so many times the first one has diverged, finite or not
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+LOSS_CHECK_EVERY = 10  # steps between two looks at the loss
+MAX_RETRIES = 3
+DIVERGENCE_FACTOR = 1e4  # a loss so many times the first one has diverged, finite or not
+INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
-def fresh_start(
+def initialise_model(
     model_factory: Callable[[int], nn.Module],
     previous: Mapping[str, Tensor] | None,
     training: Training,
@@ -49,14 +57,14 @@ def fresh_start(
     "warm": the previous state. "shrink": shrink × previous + perturb × new weights, parameter by
     parameter (Ash & Adams 2020); frozen parameters and buffers are the previous ones.
 
-    >>> from labelahead.models.training import Training, fresh_start
-    >>> make = lambda seed: build("mlp", (4,), 2, seed=seed)
+    >>> from labelahead.models.training import Training, initialise_model
+    >>> make = lambda seed: build_model("mlp", (4,), 2, seed=seed)
     >>> old = make(0).state_dict()
-    >>> warm = fresh_start(make, old, Training(start="warm"), seed=1)
+    >>> warm = initialise_model(make, old, Training(start="warm"), seed=1)
     >>> all(torch.equal(warm.state_dict()[name], old[name]) for name in old)
     True
     """
-    with seeded(seed):
+    with temporary_seed(seed):
         model = model_factory(seed)
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -90,7 +98,7 @@ def train(
     *,
     seed: int,
     objective: AuxiliaryObjective | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
 
     The same seed gives the same weights to the last bit on one machine. If training diverges, the
@@ -99,7 +107,7 @@ def train(
     every step; the loss that is reported is the network's alone.
 
     >>> from labelahead.models.training import Training, predict, train
-    >>> model = build("mlp", (4,), 2)
+    >>> model = build_model("mlp", (4,), 2)
     >>> trained = train(model, x, y, 2, Training(steps=60), seed=0)
     >>> bool((predict(model, x).argmax(1) == y).double().mean() > 0.9)
     True
@@ -109,23 +117,23 @@ def train(
         raise InputError(
             f"training is a {type(training).__name__}; expected a Training, such as recipe('mlp')"
         )
-    classes = whole(classes, "classes")
-    samples, labels = check_set(inputs, labels, classes)
+    classes = require_whole_number(classes, "classes")
+    samples, labels = check_labelled_set(inputs, labels, classes)
     training = training.counted(len(samples))
-    session = _Session(model, samples, labels, classes, training, seed, objective)
+    session = _TrainingRun(model, samples, labels, classes, training, seed, objective)
     learning = [model] if objective is None else [model, objective]
     before = [copy.deepcopy(module.state_dict()) for module in learning]
     rate, notes = training.rate, session.warnings()
-    for attempt in range(RETRIES + 1):
+    for attempt in range(MAX_RETRIES + 1):
         try:
             steps, (loss, accuracy) = session.run(rate)
             break
         except _DivergedError as trouble:
             for module, state in zip(learning, before, strict=True):
                 module.load_state_dict(state)
-            if attempt == RETRIES:
+            if attempt == MAX_RETRIES:
                 raise NumericalError(
-                    f"training diverged at the rate {training.rate:g} and at {RETRIES} rates down "
+                    f"training diverged at the rate {training.rate:g} and at {MAX_RETRIES} rates down "
                     f"to {rate:g} ({trouble}); expected a finite loss: scale the inputs to order "
                     "one, or use a smaller rate or clip"
                 ) from None
@@ -141,10 +149,10 @@ def train(
             f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; "
             f"{target:.3f} was asked for"
         )
-    return Trained(loss, accuracy, steps, rate, tuple(notes), time.perf_counter() - began)
+    return TrainingResult(loss, accuracy, steps, rate, tuple(notes), time.perf_counter() - began)
 
 
-class _Session:
+class _TrainingRun:
     """One call of `train`: what stays the same from attempt to attempt."""
 
     def __init__(
@@ -160,17 +168,17 @@ class _Session:
         self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
         self.objective = objective
         self.parameters = [
-            *trainable(model),
+            *get_trainable_parameters(model),
             *(objective.parameters() if objective is not None else ()),
         ]
-        self.norms = learning_norms(model)
-        self.device, self.dtype = place(model, inputs)
+        self.norms = find_batchnorms(model)
+        self.device, self.dtype = get_device_and_dtype(model, inputs)
         self.labels, self.classes = labels.to(self.device), classes
         self.lone = len(inputs) == 1 and bool(self.norms)
         weights = next(p for p in self.parameters)
         self.targets = F.one_hot(self.labels, classes).to(weights.dtype)
         if training.augment is not None:
-            require_pictures(batch_of(inputs[:1]), training.augment)
+            require_pictures(read_batch(inputs[:1]), training.augment)
 
     def warnings(self) -> list[str]:
         """What the caller should know before any step is taken."""
@@ -186,11 +194,11 @@ class _Session:
     def run(self, rate: float) -> tuple[int, tuple[float, float]]:
         """One attempt: the steps taken, then loss and accuracy on the labelled set."""
         # Dropout draws from the global generator.
-        with seeded(self.seed), torch.enable_grad(), self._observed():
+        with temporary_seed(self.seed), torch.enable_grad(), self._observed():
             steps = self._descend(rate)
         if not all(bool(torch.isfinite(p.detach()).all()) for p in self.parameters):
             raise _DivergedError(f"weights became infinite by step {steps}")
-        settle(self.model, self.norms, self.inputs)
+        recompute_batchnorm_statistics(self.model, self.norms, self.inputs)
         return steps, self._measure()
 
     def _descend(self, rate: float) -> int:
@@ -198,16 +206,18 @@ class _Session:
         optimiser = make_optimiser(self.parameters, t, rate)
         group = optimiser.param_groups[0]
         n = len(self.inputs)
-        sizes = batches(n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.lone)
-        often = max(WATCH, -(-n // t.batch))
-        watch = _Watch()
+        sizes = iter_batches(
+            n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.lone
+        )
+        often = max(LOSS_CHECK_EVERY, -(-n // t.batch))
+        watch = _LossMonitor()
         everything: tuple[Inputs, Tensor] | None = None
         # A generator of its own: the order of the batches is the same with and without
         # augmentation.
-        rng = stream(self.seed, "augment")
+        rng = make_generator(self.seed, "augment")
         step = 0
         self._train_mode()
-        for step, (at, now) in enumerate(zip(sizes, rates(t, rate), strict=True), 1):
+        for step, (at, now) in enumerate(zip(sizes, iter_learning_rates(t, rate), strict=True), 1):
             if at is None:
                 everything = everything or self._rows(None)
             x, y = self._rows(at) if at is not None or everything is None else everything
@@ -223,7 +233,7 @@ class _Session:
             optimiser.step()
             watch.see(loss.detach(), step)
             if t.stop_accuracy is not None and step % often == 0 and step < t.steps:
-                settle(self.model, self.norms, self.inputs)
+                recompute_batchnorm_statistics(self.model, self.norms, self.inputs)
                 if self._measure()[1] >= t.stop_accuracy:
                     break
                 self._train_mode()
@@ -261,10 +271,10 @@ class _Session:
     def _rows(self, at: Tensor | None) -> tuple[Inputs, Tensor]:
         x = self.inputs if at is None else self.inputs[at.to(getattr(self.inputs, "device", "cpu"))]
         y = self.targets if at is None else self.targets[at.to(self.device)]
-        return batch_of(x.to(device=self.device, dtype=self.dtype)), y
+        return read_batch(x.to(device=self.device, dtype=self.dtype)), y
 
     def _outputs(self, x: Inputs) -> Tensor:
-        out = forward(self.model, x)
+        out = run_forward(self.model, x)
         if out.shape[1] != self.classes:
             raise ModelError(
                 f"the network has {out.shape[1]} outputs for {self.classes} classes; expected as "
@@ -299,7 +309,7 @@ class _DivergedError(Exception):
     """Training left the finite numbers, or ran away from where it began."""
 
 
-class _Watch:
+class _LossMonitor:
     """Looks at the loss now and then: each look waits for the device, so not at every step."""
 
     def __init__(self) -> None:
@@ -309,7 +319,7 @@ class _Watch:
     def see(self, loss: Tensor, step: int) -> None:
         """Take a loss in; a NaN or infinity in any of them stays in the sum."""
         self.total = loss if self.total is None else self.total + loss
-        if step == 1 or step % WATCH == 0:
+        if step == 1 or step % LOSS_CHECK_EVERY == 0:
             self.look(step)
 
     def look(self, step: int) -> None:
@@ -321,14 +331,16 @@ class _Watch:
             self.first = total
         if not isfinite(total):
             raise _DivergedError(f"the loss became infinite by step {step}")
-        if total > RUNAWAY * (1.0 + self.first):
+        if total > DIVERGENCE_FACTOR * (1.0 + self.first):
             raise _DivergedError(f"the loss rose from {self.first:.3g} to {total:.3g}")
 
 
-def check_set(given: Inputs, labels: Tensor, classes: int) -> tuple[Tensor | Samples, Tensor]:
+def check_labelled_set(
+    given: Inputs, labels: Tensor, classes: int
+) -> tuple[Tensor | Samples, Tensor]:
     """Inputs, and labels as int64 (n,), after a look at everything that could be wrong with them."""
     inputs = check_inputs(given)
-    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
+    if not isinstance(labels, Tensor) or labels.dtype not in INTEGER_DTYPES:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise InputError(
             f"labels are {kind}; expected class numbers as an integer tensor (n,): "
@@ -348,7 +360,7 @@ def check_set(given: Inputs, labels: Tensor, classes: int) -> tuple[Tensor | Sam
     return inputs.detach() if isinstance(inputs, Tensor) else inputs, labels.detach().long()
 
 
-def trainable(model: nn.Module) -> list[nn.Parameter]:
+def get_trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that require a gradient: at least one, all finite."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
@@ -372,7 +384,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return chosen
 
 
-def batches(n: int, size: int, steps: int, seed: int, *, pairs: bool) -> Iterator[Tensor | None]:
+def iter_batches(
+    n: int, size: int, steps: int, seed: int, *, pairs: bool
+) -> Iterator[Tensor | None]:
     """Positions of each of `steps` batches; None stands for the whole set.
 
     Every epoch is shuffled anew and cut into equal parts of at most `size`, so that no update is
@@ -415,7 +429,7 @@ def make_optimiser(
     )
 
 
-def rates(training: Training, rate: float) -> Iterator[float]:
+def iter_learning_rates(training: Training, rate: float) -> Iterator[float]:
     """The learning rate of each step.
 
     One-cycle as in Smith & Topin and in torch's OneCycleLR: by a cosine from rate/25 up to the
@@ -435,12 +449,12 @@ def rates(training: Training, rate: float) -> Iterator[float]:
         yield there + (here - there) / 2 * (1 + cos(pi * part))
 
 
-def learning_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+def find_batchnorms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """BatchNorms that would use the batch if the network were in train mode.
 
     A network may keep some in eval mode also then, as a pretrained one does; these are left alone.
     """
-    with restored(model):
+    with restore_modes(model):
         model.train()
         return [
             module
@@ -449,7 +463,7 @@ def learning_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
         ]
 
 
-def settle(
+def recompute_batchnorm_statistics(
     model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor | Samples
 ) -> None:
     """Statistics of `norms` from all of `inputs` with the weights as they are; all else in eval.
@@ -465,8 +479,8 @@ def settle(
     kept = [norm for norm in norms if norm.running_mean is not None]
     if not kept or len(inputs) < 2:
         return
-    device, dtype = place(model, inputs)
-    parts = min(-(-len(inputs) // rows_at_once(inputs)), len(inputs) // 2)
+    device, dtype = get_device_and_dtype(model, inputs)
+    parts = min(-(-len(inputs) // choose_batch_rows(inputs)), len(inputs) // 2)
     momenta = [norm.momentum for norm in kept]
     with eval_mode(model), torch.no_grad():
         for norm in kept:
@@ -476,7 +490,7 @@ def settle(
         try:
             for part in torch.arange(len(inputs)).tensor_split(max(1, parts)):
                 some = inputs[int(part[0]) : int(part[-1]) + 1]
-                forward(model, some.to(device=device, dtype=dtype))
+                run_forward(model, some.to(device=device, dtype=dtype))
         finally:
             for norm, momentum in zip(kept, momenta, strict=True):
                 norm.momentum = momentum

@@ -12,30 +12,30 @@ from labelahead.batching import (
     Inputs,
     Samples,
     as_inputs,
-    batch_of,
-    described,
-    invoked,
-    length,
-    tensors,
+    call_model,
+    count_samples,
+    describe_batch,
+    list_tensors,
+    read_batch,
 )
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.models.layers import eval_mode
 
 __all__ = [
+    "apply_dropout",
     "check_inputs",
-    "dropout",
+    "choose_batch_rows",
+    "compute_penultimate_features",
     "eval_mode",
-    "forward",
-    "penultimate",
-    "place",
+    "get_device_and_dtype",
     "predict",
-    "predict_dropped",
-    "rows_at_once",
+    "predict_with_dropout",
+    "run_forward",
 ]
 
 # samples a pass of inputs that are not one tensor: what a network does with them cannot be told by
 # size
-SEVERAL = 64
+SAMPLES_BATCH_ROWS = 64
 
 
 def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Tensor:
@@ -44,17 +44,17 @@ def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Te
     batch: samples a forward pass; by default from the size of one input.
 
     >>> from labelahead.models.training import predict
-    >>> predict(build("mlp", (4,), 2), x).shape
+    >>> predict(build_model("mlp", (4,), 2), x).shape
     torch.Size([40, 2])
     """
     inputs = check_inputs(inputs)
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InputError(f"batch is {batch!r}; expected a whole number of at least 1, or None")
-    device, dtype = place(model, inputs)
+    device, dtype = get_device_and_dtype(model, inputs)
     with eval_mode(model), torch.no_grad():
-        rows = batch or rows_at_once(inputs)
+        rows = batch or choose_batch_rows(inputs)
         parts = [
-            forward(model, inputs[start : start + rows].to(device=device, dtype=dtype))
+            run_forward(model, inputs[start : start + rows].to(device=device, dtype=dtype))
             for start in range(0, len(inputs), rows)
         ]
     out = torch.cat(parts)
@@ -67,13 +67,13 @@ def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Te
     return out
 
 
-def penultimate(model: nn.Module, inputs: Inputs) -> Tensor:
+def compute_penultimate_features(model: nn.Module, inputs: Inputs) -> Tensor:
     """(n, h): the input of the linear layer that is called last, in eval mode.
 
     Several tokens a sample are averaged. A network without a linear layer gives its outputs.
     """
     inputs = check_inputs(inputs)
-    device, dtype = place(model, inputs)
+    device, dtype = get_device_and_dtype(model, inputs)
     last: list[Tensor] = []
 
     def note(module: nn.Module, given: tuple[Any, ...]) -> None:
@@ -83,40 +83,42 @@ def penultimate(model: nn.Module, inputs: Inputs) -> Tensor:
     parts = []
     try:
         with eval_mode(model), torch.no_grad():
-            rows = rows_at_once(inputs)
+            rows = choose_batch_rows(inputs)
             for start in range(0, len(inputs), rows):
                 part = inputs[start : start + rows]
                 last.clear()
-                out = forward(model, part.to(device=device, dtype=dtype))
-                parts.append(_rows(last[0] if last else out, len(part)))
+                out = run_forward(model, part.to(device=device, dtype=dtype))
+                parts.append(_average_tokens(last[0] if last else out, len(part)))
     finally:
         for hook in hooks:
             hook.remove()
     return torch.cat(parts)
 
 
-def predict_dropped(model: nn.Module, inputs: Inputs, rate: float, rng: torch.Generator) -> Tensor:
+def predict_with_dropout(
+    model: nn.Module, inputs: Inputs, rate: float, rng: torch.Generator
+) -> Tensor:
     """Outputs (n, C) with dropout on the input of the linear layer that is called last, all else in
     eval mode.
 
     A network without a linear layer has its outputs dropped.
     """
     inputs = check_inputs(inputs)
-    device, dtype = place(model, inputs)
+    device, dtype = get_device_and_dtype(model, inputs)
     called: list[nn.Module] = []
 
     def note(module: nn.Module, given: tuple[Any, ...]) -> None:
         called[:] = [module]
 
     def drop(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        return dropout(given[0], rate, rng), *given[1:]
+        return apply_dropout(given[0], rate, rng), *given[1:]
 
     hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
     try:
         with eval_mode(model), torch.no_grad():
-            forward(model, inputs[:1].to(device=device, dtype=dtype))
+            run_forward(model, inputs[:1].to(device=device, dtype=dtype))
         if not called:
-            return dropout(predict(model, inputs), rate, rng)
+            return apply_dropout(predict(model, inputs), rate, rng)
         hooks.append(called[0].register_forward_pre_hook(drop))
         return predict(model, inputs)
     finally:
@@ -124,13 +126,13 @@ def predict_dropped(model: nn.Module, inputs: Inputs, rate: float, rng: torch.Ge
             hook.remove()
 
 
-def dropout(values: Tensor, rate: float, rng: torch.Generator) -> Tensor:
+def apply_dropout(values: Tensor, rate: float, rng: torch.Generator) -> Tensor:
     """Each entry zero with probability `rate`, else divided by 1 − rate."""
     kept = torch.rand(values.shape, generator=rng) >= rate
     return values * kept.to(values) / (1 - rate)
 
 
-def _rows(values: Tensor, n: int) -> Tensor:
+def _average_tokens(values: Tensor, n: int) -> Tensor:
     """One row a sample: tokens between the first and the last dimension are averaged."""
     if values.shape[0] != n:
         raise ModelError(
@@ -164,17 +166,19 @@ def check_inputs(inputs: Inputs) -> Tensor | Samples:
     return inputs
 
 
-def place(model: nn.Module, inputs: Tensor | Samples) -> tuple[torch.device, torch.dtype]:
+def get_device_and_dtype(
+    model: nn.Module, inputs: Tensor | Samples
+) -> tuple[torch.device, torch.dtype]:
     """Where the network's weights are, and the dtype its inputs need: integers stay integers."""
     weights = next((p for p in model.parameters() if p.is_floating_point()), None)
     if isinstance(inputs, Samples):
-        like = tensors(inputs[:1].read())[0] if weights is None else weights
+        like = list_tensors(inputs[:1].read())[0] if weights is None else weights
         return like.device, like.dtype if like.is_floating_point() else torch.get_default_dtype()
     like = inputs if weights is None else weights
     return like.device, like.dtype if inputs.is_floating_point() else inputs.dtype
 
 
-def rows_at_once(inputs: Tensor | Samples) -> int:
+def choose_batch_rows(inputs: Tensor | Samples) -> int:
     """Samples a forward pass without gradients.
 
     Activations of images should stay in the cache: 64 of 28x28 pixels were two to three times
@@ -182,16 +186,16 @@ def rows_at_once(inputs: Tensor | Samples) -> int:
     64x64 pixels, one core). Vectors are matrix products, which gain from size.
     """
     if isinstance(inputs, Samples):
-        return SEVERAL
+        return SAMPLES_BATCH_ROWS
     budget = 1 << (18 if inputs.dim() == 2 else 16)
     return max(32, min(1024, budget // max(1, inputs[0].numel())))
 
 
-def forward(model: nn.Module, inputs: Inputs) -> Tensor:
+def run_forward(model: nn.Module, inputs: Inputs) -> Tensor:
     """Outputs (n, C), or an error that says what the network did instead."""
-    x, n = batch_of(inputs), length(inputs)
+    x, n = read_batch(inputs), count_samples(inputs)
     try:
-        out = invoked(model, x)
+        out = call_model(model, x)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, (torch.OutOfMemoryError, NotImplementedError)):
             raise
@@ -199,7 +203,7 @@ def forward(model: nn.Module, inputs: Inputs) -> Tensor:
         whole = isinstance(x, Tensor) and not x.is_floating_point()
         hint = "inputs.float(), if real numbers" if whole else "check their shape"
         raise InputError(
-            f"the network's forward failed on inputs of shape {described(x)} ({cause});"
+            f"the network's forward failed on inputs of shape {describe_batch(x)} ({cause});"
             f" expected inputs that it takes: {hint}"
         ) from error
     if isinstance(out, Tensor) and out.shape == (n,):

@@ -5,10 +5,10 @@ from math import isfinite
 from typing import Literal, get_args
 
 from labelahead.errors import InputError
-from labelahead.models import OWN_TRAINING, spec
-from labelahead.seeds import training_seed
+from labelahead.models import USER_MODEL_TRAINING, get_model_spec
+from labelahead.seeds import derive_training_seed
 
-__all__ = ["Trained", "Training", "recipe"]
+__all__ = ["Training", "TrainingResult", "get_default_training"]
 
 Loss = Literal["squared", "cross-entropy"]
 Optimiser = Literal["sgd", "adam"]
@@ -80,7 +80,7 @@ class Training:
         Networks that began elsewhere differ by more than ten labels do, up and down, at no average
         gain; begun alike, two of them differ by what was labelled in between (docs/campaigns.md).
         """
-        return training_seed(seed, 0 if self.start == "same" else number)
+        return derive_training_seed(seed, 0 if self.start == "same" else number)
 
     def __post_init__(self) -> None:
         """Raise `InputError` for a value out of range."""
@@ -99,28 +99,28 @@ class Training:
                 f"augment is {self.augment!r}; expected one of "
                 f"{', '.join(map(repr, get_args(Augment)))}, or None"
             )
-        _above("rate", self.rate, 0)
-        _within("momentum", self.momentum, 0, 1, last=False)
-        _within("weight_decay", self.weight_decay, 0, None)
-        _count("steps", self.steps, least=0)
-        _count("batch", self.batch, least=1)
+        _require_above("rate", self.rate, 0)
+        _require_within("momentum", self.momentum, 0, 1, last=False)
+        _require_within("weight_decay", self.weight_decay, 0, None)
+        _require_count("steps", self.steps, least=0)
+        _require_count("batch", self.batch, least=1)
         if self.epochs is not None:
-            _count("epochs", self.epochs, least=1)
+            _require_count("epochs", self.epochs, least=1)
         if self.clip is not None:
-            _above("clip", self.clip, 0)
-        _within("shrink", self.shrink, 0, None)
-        _within("perturb", self.perturb, 0, None)
+            _require_above("clip", self.clip, 0)
+        _require_within("shrink", self.shrink, 0, None)
+        _require_within("perturb", self.perturb, 0, None)
         if self.stop_accuracy is not None:
-            _above("stop_accuracy", self.stop_accuracy, 0)
-            _within("stop_accuracy", self.stop_accuracy, 0, 1)
+            _require_above("stop_accuracy", self.stop_accuracy, 0)
+            _require_within("stop_accuracy", self.stop_accuracy, 0, 1)
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """What came of it, on the labelled set and in eval mode.
 
     >>> from labelahead.models.training import Training, train
-    >>> trained = train(build("mlp", (4,), 2), x, y, 2, Training(steps=60), seed=0)
+    >>> trained = train(build_model("mlp", (4,), 2), x, y, 2, Training(steps=60), seed=0)
     >>> trained.steps, trained.accuracy > 0.9, trained.notes
     (60, True, ())
     """
@@ -133,34 +133,36 @@ class Trained:
     seconds: float
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
 
-def _above(name: str, value: float, low: float) -> None:
-    if not _number(value) or value <= low:
+def _require_above(name: str, value: float, low: float) -> None:
+    if not _is_number(value) or value <= low:
         raise InputError(f"{name} is {value!r}; expected a number above {low}")
 
 
-def _within(name: str, value: float, low: float, high: float | None, *, last: bool = True) -> None:
-    top = high is None or (_number(value) and (value <= high if last else value < high))
-    if not _number(value) or value < low or not top:
+def _require_within(
+    name: str, value: float, low: float, high: float | None, *, last: bool = True
+) -> None:
+    top = high is None or (_is_number(value) and (value <= high if last else value < high))
+    if not _is_number(value) or value < low or not top:
         upper = "" if high is None else f" to {'' if last else 'below '}{high}"
         raise InputError(f"{name} is {value!r}; expected a number from {low}{upper}")
 
 
-def _count(name: str, value: object, *, least: int) -> None:
+def _require_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}")
 
 
-def recipe(model: str) -> Training:
+def get_default_training(model: str) -> Training:
     """How the network of this name is trained unless somebody says otherwise.
 
-    >>> from labelahead.models.training import recipe
-    >>> recipe("mlp").steps
+    >>> from labelahead.models.training import get_default_training
+    >>> get_default_training("mlp").steps
     200
     """
     if isinstance(model, str) and ":" in model:
-        return Training(**OWN_TRAINING)
-    return Training(**spec(model).training)
+        return Training(**USER_MODEL_TRAINING)
+    return Training(**get_model_spec(model).training)

@@ -3,24 +3,29 @@
 The examples here begin with a small comparison, which takes some seconds:
 
     >>> from labelahead import Budget, Campaign, Network
-    >>> from labelahead.simulation.comparison import Arm, Begun, Comparison, arms, compare, read_comparison, report
+    >>> from labelahead.simulation.comparison import Contender, ComparisonStart, Comparison, parse_contenders, compare, read_comparison, report
     >>> small = Campaign(model=Network("exact"), budget=Budget(initial=10, labels=20), threads=1)
-    >>> comparison = Comparison(small, arms("random,resolve"), seeds=(0, 1))
+    >>> comparison = Comparison(small, parse_contenders("random,resolve"), seeds=(0, 1))
     >>> outcome = compare(comparison, "runs/b", workers=1)
 """
 
-from labelahead.simulation.comparison.execution import Begun, Outcome, compare
-from labelahead.simulation.comparison.plan import Arm, Comparison, arms, read_comparison
-from labelahead.simulation.comparison.report_page import Written, report
+from labelahead.simulation.comparison.execution import ComparisonStart, Outcome, compare
+from labelahead.simulation.comparison.plan import (
+    Comparison,
+    Contender,
+    parse_contenders,
+    read_comparison,
+)
+from labelahead.simulation.comparison.report_page import WrittenReport, report
 
 __all__ = [
-    "Arm",
-    "Begun",
     "Comparison",
+    "ComparisonStart",
+    "Contender",
     "Outcome",
-    "Written",
-    "arms",
+    "WrittenReport",
     "compare",
+    "parse_contenders",
     "read_comparison",
     "report",
 ]

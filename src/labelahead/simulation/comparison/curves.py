@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 
 from labelahead.errors import InputError
-from labelahead.learner.config import Campaign, parse, read_stored
-from labelahead.simulation.comparison.execution import MACHINE, finished
-from labelahead.simulation.comparison.plan import Arm, Comparison, differences, read_comparison
+from labelahead.learner.config import Campaign, parse_campaign, read_stored
+from labelahead.simulation.comparison.execution import MACHINE_FILE, is_finished
+from labelahead.simulation.comparison.plan import (
+    Comparison,
+    Contender,
+    list_differences,
+    read_comparison,
+)
 from labelahead.simulation.comparison.statistics import Array
 from labelahead.simulation.store import Round, Store
 
@@ -20,10 +25,10 @@ __all__ = ["Curves", "read_curves"]
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class FinishedCampaign:
     """One finished campaign."""
 
-    arm: Arm
+    contender: Contender
     seed: int
     campaign: Campaign  # with nothing left open
     rounds: tuple[Round, ...]
@@ -47,21 +52,21 @@ class Curves:
     comparison: Comparison  # the arms that have a finished campaign
     folder: Path
     labels: Array  # (rounds,)
-    accuracy: Mapping[Arm, Mapping[int, Array]]
-    done: tuple[Done, ...]
+    accuracy: Mapping[Contender, Mapping[int, Array]]
+    done: tuple[FinishedCampaign, ...]
     missing: tuple[str, ...]  # campaigns that are not finished
     checks: tuple[Check, ...]
     events: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
-    def seeds(self, *arms: Arm) -> list[int]:
+    def seeds(self, *contenders: Contender) -> list[int]:
         """Seeds that all these arms have finished."""
-        each = [set(self.accuracy[a]) for a in arms]
+        each = [set(self.accuracy[a]) for a in contenders]
         return sorted(set.intersection(*each)) if each else []
 
-    def stack(self, arm: Arm, seeds: Sequence[int]) -> Array:
+    def stack(self, contender: Contender, seeds: Sequence[int]) -> Array:
         """(seeds, rounds)"""
-        return np.stack([self.accuracy[arm][s] for s in seeds])
+        return np.stack([self.accuracy[contender][s] for s in seeds])
 
 
 def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
@@ -72,52 +77,54 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
     path = Path(folder)
     comparison = read_comparison(path, trust_code=trust_code)
     done, missing = [], []
-    for arm in comparison.arms:
+    for contender in comparison.contenders:
         for seed in comparison.seeds:
-            where = path / arm.folder / f"seed-{seed}"
-            if finished(where):
-                done.append(_done(where, arm, seed, trust_code or comparison.code))
+            where = path / contender.folder / f"seed-{seed}"
+            if is_finished(where):
+                done.append(_read_campaign(where, contender, seed, trust_code or comparison.code))
             else:
-                missing.append(f"{arm.name}, seed {seed}")
+                missing.append(f"{contender.name}, seed {seed}")
     if not done:
         raise InputError(
             f"{folder} has no finished campaign yet; go on with `labelahead compare --out {folder}`"
         )
-    arms = tuple(a for a in comparison.arms if any(d.arm == a for d in done))
-    labels, notes = _grid(done)
-    accuracy: dict[Arm, dict[int, Array]] = {a: {} for a in arms}
+    contenders = tuple(a for a in comparison.contenders if any(d.contender == a for d in done))
+    labels, notes = _common_labels(done)
+    accuracy: dict[Contender, dict[int, Array]] = {a: {} for a in contenders}
     for d in done:
-        accuracy[d.arm][d.seed] = np.interp(labels, *_curve(d))
+        accuracy[d.contender][d.seed] = np.interp(labels, *_campaign_curve(d))
     return Curves(
-        Comparison(comparison.campaign, arms, tuple(sorted({d.seed for d in done}))),
+        Comparison(comparison.campaign, contenders, tuple(sorted({d.seed for d in done}))),
         path,
         labels,
         accuracy,
         tuple(done),
         tuple(missing),
-        _checks(done),
-        _events(path),
+        _check_fairness(done),
+        _read_events(path),
         notes,
     )
 
 
-def _done(where: Path, arm: Arm, seed: int, trust_code: bool | Collection[str]) -> Done:
+def _read_campaign(
+    where: Path, contender: Contender, seed: int, trust_code: bool | Collection[str]
+) -> FinishedCampaign:
     store = Store(where)
-    rounds = tuple(store.rounds())
+    rounds = tuple(store.read_rounds())
     if any(r.accuracy is None for r in rounds):
         raise InputError(f"{where} has rounds without a test accuracy; there is nothing to compare")
-    return Done(
-        arm,
+    return FinishedCampaign(
+        contender,
         seed,
-        parse(read_stored(where / "config.toml", trust_code=trust_code)),
+        parse_campaign(read_stored(where / "config.toml", trust_code=trust_code)),
         rounds,
-        tuple((e.position, e.label) for e in store.labels() if e.round == 0),
-        _json(where / "data.json"),
-        _json(where / MACHINE),
+        tuple((e.position, e.label) for e in store.read_labels() if e.round == 0),
+        _read_json(where / "data.json"),
+        _read_json(where / MACHINE_FILE),
     )
 
 
-def _json(path: Path) -> Mapping[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -125,14 +132,14 @@ def _json(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _curve(d: Done) -> tuple[Array, Array]:
+def _campaign_curve(d: FinishedCampaign) -> tuple[Array, Array]:
     labels = np.array([r.labels for r in d.rounds], dtype=np.float64)
     return labels, np.array([r.accuracy for r in d.rounds], dtype=np.float64)
 
 
-def _grid(done: Sequence[Done]) -> tuple[Array, tuple[str, ...]]:
+def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, ...]]:
     """Numbers of labels at which all curves are read."""
-    all_labels = [_curve(d)[0] for d in done]
+    all_labels = [_campaign_curve(d)[0] for d in done]
     first = all_labels[0]
     if all(np.array_equal(first, other) for other in all_labels):
         return first, ()
@@ -145,50 +152,55 @@ def _grid(done: Sequence[Done]) -> tuple[Array, tuple[str, ...]]:
     return np.array(inside), (note,)
 
 
-def _checks(done: Sequence[Done]) -> tuple[Check, ...]:
+def _check_fairness(done: Sequence[FinishedCampaign]) -> tuple[Check, ...]:
     """Is all equal that should be?"""
-    seeds: dict[int, list[Done]] = {}
+    seeds: dict[int, list[FinishedCampaign]] = {}
     for d in done:
         seeds.setdefault(d.seed, []).append(d)
     if all(len(group) == 1 for group in seeds.values()):
         return ()
     return (
-        _agree(
+        _check_equal(
             "data", seeds, lambda d: d.data, "the same items, classes and split (drawn from it)"
         ),
-        _agree(
+        _check_equal(
             "first labels",
             seeds,
             lambda d: d.initial,
             f"the same {len(done[0].initial)} initial labels, compared one by one",
         ),
-        _agree_in_configuration(done),
+        _check_configurations(done),
     )
 
 
-def _agree(
-    what: str, seeds: Mapping[int, list[Done]], of: Callable[[Done], object], text: str
+def _check_equal(
+    what: str,
+    seeds: Mapping[int, list[FinishedCampaign]],
+    of: Callable[[FinishedCampaign], object],
+    text: str,
 ) -> Check:
     wrong = [
-        f"{d.arm.name}, seed {seed}"
+        f"{d.contender.name}, seed {seed}"
         for seed, group in seeds.items()
         for d in group[1:]
         if of(d) != of(group[0])
     ]
     if wrong:
-        return Check(False, f"{what} differ from those of the same seed's others: {_some(wrong)}.")
+        return Check(
+            False, f"{what} differ from those of the same seed's others: {_list_some(wrong)}."
+        )
     return Check(True, f"Within each seed all strategies had {text}.")
 
 
-def _agree_in_configuration(done: Sequence[Done]) -> Check:
+def _check_configurations(done: Sequence[FinishedCampaign]) -> Check:
     wrong = []
     for d in done[1:]:
-        changed = differences(done[0].campaign, d.campaign)
+        changed = list_differences(done[0].campaign, d.campaign)
         if changed:
-            wrong.append(f"{d.arm.name}, seed {d.seed} ({changed[0]})")
+            wrong.append(f"{d.contender.name}, seed {d.seed} ({changed[0]})")
     if wrong:
         return Check(
-            False, f"Configurations differ in more than strategy and seed: {_some(wrong)}."
+            False, f"Configurations differ in more than strategy and seed: {_list_some(wrong)}."
         )
     return Check(
         True,
@@ -197,12 +209,12 @@ def _agree_in_configuration(done: Sequence[Done]) -> Check:
     )
 
 
-def _some(names: list[str]) -> str:
+def _list_some(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return "; ".join(names[:3]) + more
 
 
-def _events(folder: Path) -> tuple[Mapping[str, Any], ...]:
+def _read_events(folder: Path) -> tuple[Mapping[str, Any], ...]:
     path = folder / "events.jsonl"
     if not path.exists():
         return ()

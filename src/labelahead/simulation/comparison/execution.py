@@ -30,35 +30,40 @@ from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from labelahead import files
+from labelahead.build_simulation.run import build_simulation, prepare_campaign, resume, run
 from labelahead.errors import ClusterError, InputError, LabelaheadError, StorageError
-from labelahead.learner.config import Campaign, Progress, campaign_code
+from labelahead.learner.config import Campaign, Progress, campaign_code_names
 from labelahead.models.trusted_code import record_code
 from labelahead.outofcore.execution import Executor, at_work
 from labelahead.processes import ignore_sigint, run_in_worker
 from labelahead.simulation.comparison.plan import (
-    FILE,
+    COMPARISON_FILE,
     Comparison,
-    comparison_text,
-    joined,
+    format_comparison,
+    merge_comparisons,
     read_comparison,
 )
-from labelahead.simulation.run import prepare, resume, run, simulation
 from labelahead.simulation.store import Round, Store
 
 __all__ = [
-    "RETRIES",
-    "THREADS",
-    "Begun",
+    "MAX_RETRIES",
+    "THREAD_VARIABLES",
     "CampaignEvent",
+    "ComparisonStart",
     "Job",
     "Outcome",
     "compare",
-    "cores",
-    "finished",
-    "this_machine",
+    "count_cores",
+    "describe_machine",
+    "is_finished",
 ]
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 PACKAGES = (
     "labelahead",
     "torch",
@@ -66,13 +71,13 @@ PACKAGES = (
     "scipy",
     "scikit-learn",
 )  # whose versions a report names
-RETRIES = 2  # how often a campaign is taken up again after its worker died
-MACHINE = "machine.json"  # where a campaign ran
+MAX_RETRIES = 2  # how often a campaign is taken up again after its worker died
+MACHINE_FILE = "machine.json"  # where a campaign ran
 # names the comparison that runs on a cluster: campaigns of another one end at their next round
-OURS = "cluster.txt"
-LOOK = 0.5  # seconds between two looks at the folders of campaigns elsewhere
+TOKEN_FILE = "cluster.txt"
+POLL_SECONDS = 0.5  # seconds between two looks at the folders of campaigns elsewhere
 # seconds for a campaign that was given to another worker, or stopped, to end its round
-PATIENCE = 120
+LOCK_WAIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,10 @@ class CampaignEvent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Begun:
+class ComparisonStart:
     """What lies ahead, for whoever shows the progress.
 
-    >>> def told(begun: Begun) -> None:
+    >>> def told(begun: ComparisonStart) -> None:
     ...     print(begun.left, "of", begun.campaigns, "campaigns are left")
     >>> again = compare(comparison, "runs/b", workers=1, on_begin=told)
     0 of 4 campaigns are left
@@ -131,7 +136,7 @@ def compare(
     workers: int | None = None,
     executor: Any = None,
     progress: Progress | None = None,
-    on_begin: Callable[[Begun], None] | None = None,
+    on_begin: Callable[[ComparisonStart], None] | None = None,
     on_event: Callable[[CampaignEvent], None] | None = None,
     trust_code: bool = False,
 ) -> Outcome:
@@ -153,60 +158,63 @@ def compare(
             "workers and executor given; expected one of them: a cluster has its own workers"
         )
     folder = Path(out).absolute() if executor is not None else Path(out)
-    _whole(comparison, folder, trust_code)  # refused before any work
+    _merge_with_folder(comparison, folder, trust_code)  # refused before any work
     jobs = [
         Job(
-            f"{arm.name}, seed {seed}",
-            folder / arm.folder / f"seed-{seed}",
-            comparison.of(arm, seed),
+            f"{contender.name}, seed {seed}",
+            folder / contender.folder / f"seed-{seed}",
+            comparison.campaign_for(contender, seed),
         )
         for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
-        for arm in comparison.arms
+        for contender in comparison.contenders
     ]
-    left = [job for job in jobs if not finished(job.folder)]
+    left = [job for job in jobs if not is_finished(job.folder)]
     if left:
-        _rehearse(left[0], progress)
+        _check_first_campaign(left[0], progress)
     threads = comparison.campaign.threads or 1
     crew = (
         None
         if executor is not None
-        else min(workers or max(1, cores() // threads), max(1, len(left)))
+        else min(workers or max(1, count_cores() // threads), max(1, len(left)))
     )
-    with files.hold(folder, by="comparison"):
-        files.replace(folder / FILE, comparison_text(_whole(comparison, folder, trust_code)))
+    with files.lock_folder(folder, by="comparison"):
+        files.replace_file(
+            folder / COMPARISON_FILE,
+            format_comparison(_merge_with_folder(comparison, folder, trust_code)),
+        )
         record_code(comparison.code)
         if on_begin:
-            on_begin(Begun(comparison, len(jobs), len(left), crew))
+            on_begin(ComparisonStart(comparison, len(jobs), len(left), crew))
         failed, died = [], []
         at = (
-            _work(left, crew, folder / "workers.log", threads)
+            _run_in_processes(left, crew, folder / "workers.log", threads)
             if crew
-            else _work_elsewhere(left, executor, folder)
+            else _run_on_cluster(left, executor, folder)
         )
         with closing(at) as events:
             for event in events:
                 failed += [event] if event.kind == "failed" else []
                 died += [event] if event.kind == "died" else []
                 if event.kind not in ("started", "round"):
-                    _record(folder, event)
+                    _record_event(folder, event)
                 if on_event:
                     on_event(event)
     return Outcome(folder, len(jobs) - len(failed), tuple(failed), tuple(died))
 
 
-def finished(folder: Path) -> bool:
+def is_finished(folder: Path) -> bool:
     """Whether a campaign has come to its end; a damaged one has not, and will say so itself."""
     try:
-        rounds = Store(folder).rounds()
+        rounds = Store(folder).read_rounds()
     except (InputError, OSError):
         return False
     return bool(rounds) and rounds[-1].asked == 0 and (folder / "config.toml").exists()
 
 
-def _whole(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison:
+def _merge_with_folder(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison:
     """The comparison together with what the folder holds already."""
-    if (folder / FILE).exists():
-        return joined(
+    if (folder / COMPARISON_FILE).exists():
+        return merge_comparisons(
             read_comparison(folder, trust_code=trust_code or comparison.code), comparison, folder
         )
     if folder.exists() and not folder.is_dir():
@@ -220,13 +228,13 @@ def _whole(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison
     return comparison
 
 
-def _rehearse(job: Job, progress: Progress | None) -> None:
+def _check_first_campaign(job: Job, progress: Progress | None) -> None:
     """Load data and network once before many do: says early what cannot work, and fills caches.
 
     Downloads and features of photographs are made here, by all threads, not by every worker.
     """
-    ready = prepare(replace(job.campaign, threads=None), progress=progress)
-    simulation(ready)
+    ready = prepare_campaign(replace(job.campaign, threads=None), progress=progress)
+    build_simulation(ready)
     if not len(ready.data.test):
         raise InputError(
             f"{ready.data.name} has no test items, so there is no accuracy to compare; expected "
@@ -234,9 +242,9 @@ def _rehearse(job: Job, progress: Progress | None) -> None:
         )
 
 
-def _record(folder: Path, event: CampaignEvent) -> None:
+def _record_event(folder: Path, event: CampaignEvent) -> None:
     """Ends of campaigns and deaths of workers, a line each; the report tells of them."""
-    lines = files.Lines(folder / "events.jsonl")
+    lines = files.JsonLinesFile(folder / "events.jsonl")
     lines.append(
         {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -253,7 +261,7 @@ def _record(folder: Path, event: CampaignEvent) -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-def _work(
+def _run_in_processes(
     jobs: Sequence[Job], workers: int, log: Path, threads: int = 1
 ) -> Generator[CampaignEvent, None, None]:
     """Run all jobs, at most `workers` at a time, and tell what happens as it happens.
@@ -269,16 +277,16 @@ def _work(
                 crew.append(_Worker(log, workers, threads))
             for worker in crew:
                 if worker.job is None and waiting:
-                    worker.give(waiting.popleft())
-                    yield CampaignEvent("started", worker.busy)
-            for worker in _ready(crew):
-                event = worker.listen()
+                    worker.assign(waiting.popleft())
+                    yield CampaignEvent("started", worker.current_job)
+            for worker in _wait_for_workers(crew):
+                event = worker.receive_event()
                 yield event
                 if event.kind != "died":
                     continue
                 crew.remove(worker)
                 deaths[event.job] += 1
-                if deaths[event.job] <= RETRIES:
+                if deaths[event.job] <= MAX_RETRIES:
                     waiting.appendleft(event.job)
                     continue
                 times = f"its worker died {deaths[event.job]} times, lastly {event.detail}"
@@ -287,13 +295,13 @@ def _work(
         for worker in crew:
             worker.process.terminate()
         for worker in crew:
-            worker.end()
+            worker.stop()
 
 
-def _ready(crew: "Sequence[_Worker]") -> "list[_Worker]":
+def _wait_for_workers(crew: "Sequence[_Worker]") -> "list[_Worker]":
     """Those of the busy that have something to say, or have died; waits for the first."""
-    busy: dict[Any, _Worker] = {w.pipe: w for w in crew if w.job}
-    return [busy[pipe] for pipe in connection.wait(list(busy))]
+    current_job: dict[Any, _Worker] = {w.pipe: w for w in crew if w.job}
+    return [current_job[pipe] for pipe in connection.wait(list(current_job))]
 
 
 class _Worker:
@@ -305,35 +313,35 @@ class _Worker:
         self.job: Job | None = None
         args = (__name__, serve_campaigns.__name__, theirs, str(log), workers)
         self.process: BaseProcess = context.Process(target=run_in_worker, args=args, daemon=True)
-        with _birth(threads):
+        with _worker_environment(threads):
             self.process.start()
         theirs.close()  # else its death would not be seen as the end of the pipe
 
     @property
-    def busy(self) -> Job:
+    def current_job(self) -> Job:
         """The job it is at."""
         assert self.job is not None
         return self.job
 
-    def give(self, job: Job) -> None:
-        """Have it begin with a job; should it be dead, `listen` will notice."""
+    def assign(self, job: Job) -> None:
+        """Have it begin with a job; should it be dead, `receive_event` will notice."""
         self.job = job
         with suppress(OSError):
             self.pipe.send((job.folder, job.campaign))
 
-    def listen(self) -> CampaignEvent:
+    def receive_event(self) -> CampaignEvent:
         """The next thing it says, or that it has died."""
-        job = self.busy
+        job = self.current_job
         try:
             kind, entry, detail, trace = self.pipe.recv()
         except (EOFError, OSError):
-            self.end()
-            return CampaignEvent("died", job, detail=_cause(self.process.exitcode))
+            self.stop()
+            return CampaignEvent("died", job, detail=_describe_exit(self.process.exitcode))
         if kind != "round":
             self.job = None
         return CampaignEvent(kind, job, entry, detail, trace)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Wait for its end, and make sure of it."""
         self.process.join(5)
         if self.process.is_alive():
@@ -342,7 +350,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _cause(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     """An exit code in words."""
     if code is None or code >= 0:
         return f"with exit code {code}"
@@ -352,13 +360,13 @@ def _cause(code: int | None) -> str:
 
 
 @contextmanager
-def _birth(threads: int) -> Iterator[None]:
+def _worker_environment(threads: int) -> Iterator[None]:
     """What a process must find when it is born: its number of threads, and deafness to Ctrl-C.
 
     Threads are counted when torch is imported, which is before any line of ours.
     """
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     try:
         with ignore_sigint():
             yield
@@ -376,42 +384,44 @@ def _birth(threads: int) -> Iterator[None]:
 
 def serve_campaigns(pipe: Connection, log: str, workers: int) -> None:
     """Be a worker: run what is given until the pipe ends."""
-    _print_to(log)
+    _redirect_output(log)
     while True:
         try:
             folder, campaign = pipe.recv()
         except EOFError:
             return
         try:
-            _campaign(folder, campaign, workers, lambda entry: pipe.send(("round", entry, "", "")))
+            _run_campaign(
+                folder, campaign, workers, lambda entry: pipe.send(("round", entry, "", ""))
+            )
             answer = ("finished", None, "", "")
         except Exception as error:
-            answer = ("failed", None, *_failure(error))
+            answer = ("failed", None, *_describe_failure(error))
         pipe.send(answer)
 
 
-def _failure(error: Exception) -> tuple[str, str]:
+def _describe_failure(error: Exception) -> tuple[str, str]:
     """Why, and for errors nobody foresaw where."""
     if isinstance(error, LabelaheadError):
         return str(error), ""
     return f"{type(error).__name__}: {error}", traceback.format_exc()
 
 
-def _campaign(
+def _run_campaign(
     folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]
 ) -> None:
     if (folder / "config.toml").exists():
         # Code of the campaign was allowed where the comparison was started; its own folder may name
         # no other.
-        resume(folder, on_round=tell, outlook=False, trust_code=campaign_code(campaign))
+        resume(folder, on_round=tell, outlook=False, trust_code=campaign_code_names(campaign))
     else:
         run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
-    about = {**this_machine(), "campaigns side by side": workers}
+    about = {**describe_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
-        store.write(MACHINE, json.dumps(about, indent=1).encode())
+        store.write(MACHINE_FILE, json.dumps(about, indent=1).encode())
 
 
-def _print_to(log: str) -> None:
+def _redirect_output(log: str) -> None:
     """Whatever libraries print goes to a file: the terminal belongs to the progress display."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
@@ -426,10 +436,10 @@ def _print_to(log: str) -> None:
 # -------------------------------------------------------------------------------------------
 
 
-def _work_elsewhere(
+def _run_on_cluster(
     jobs: Sequence[Job], executor: Any, folder: Path
 ) -> Generator[CampaignEvent, None, None]:
-    """As `_work`, by the workers of a cluster. What happens there is read from the folders, which
+    """As `_run_in_processes`, by the workers of a cluster. What happens there is read from the folders, which
     they share with us.
 
     Closing the iterator ends campaigns at their next round, and those that have not begun at once:
@@ -437,37 +447,39 @@ def _work_elsewhere(
     one writes a file of its own.
     """
     token = uuid4().hex
-    files.replace(folder / OURS, token)
+    files.replace_file(folder / TOKEN_FILE, token)
     seen: dict[Job, int] = {}
     done: SimpleQueue[Any] = SimpleQueue()
     try:
         with at_work(executor) as engine:
             waiting = {}
             for i, job in enumerate(jobs):
-                args = (job.folder, job.campaign, folder / OURS, token)
+                args = (job.folder, job.campaign, folder / TOKEN_FILE, token)
                 waiting[
                     engine.submit(
-                        campaign_elsewhere, *args, name=f"run campaigns-{i:06d} {job.name}"
+                        run_cluster_campaign, *args, name=f"run campaigns-{i:06d} {job.name}"
                     )
                 ] = job
             # A thread waits, so that this one can look at the folders, and a Ctrl-C is heard.
-            threading.Thread(target=_await, args=(engine, list(waiting), done), daemon=True).start()
+            threading.Thread(
+                target=_wait_for_futures, args=(engine, list(waiting), done), daemon=True
+            ).start()
             while waiting:
                 try:
-                    future = done.get(timeout=LOOK)
+                    future = done.get(timeout=POLL_SECONDS)
                 except Empty:
                     future = None
                 for job in waiting.values():
-                    yield from _news(job, seen)
+                    yield from _new_round_events(job, seen)
                 if isinstance(future, Exception):
-                    raise _lost(future) if isinstance(future, engine.lost) else future
+                    raise _cluster_lost_error(future) if isinstance(future, engine.lost) else future
                 if future is not None:
-                    yield _ended(waiting.pop(future), future, engine)
+                    yield _final_event(waiting.pop(future), future, engine)
     finally:
-        (folder / OURS).unlink(missing_ok=True)
+        (folder / TOKEN_FILE).unlink(missing_ok=True)
 
 
-def _await(engine: Executor, futures: Sequence[Any], done: "SimpleQueue[Any]") -> None:
+def _wait_for_futures(engine: Executor, futures: Sequence[Any], done: "SimpleQueue[Any]") -> None:
     try:
         for future in engine.as_completed(futures):
             done.put(future)
@@ -475,10 +487,10 @@ def _await(engine: Executor, futures: Sequence[Any], done: "SimpleQueue[Any]") -
         done.put(error)
 
 
-def _news(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]:
+def _new_round_events(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]:
     """Rounds that its folder has and nobody was told of."""
     try:
-        rounds = Store(job.folder).rounds()
+        rounds = Store(job.folder).read_rounds()
     except (InputError, OSError):
         return  # the campaign says so itself
     if job not in seen and rounds:
@@ -490,7 +502,7 @@ def _news(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]:
         seen[job] = len(rounds)
 
 
-def _ended(job: Job, future: Any, engine: Executor) -> CampaignEvent:
+def _final_event(job: Job, future: Any, engine: Executor) -> CampaignEvent:
     try:
         failure = future.result()
     except getattr(engine, "gave_up", ()) as error:  # engines of one's own may not tell
@@ -498,7 +510,7 @@ def _ended(job: Job, future: Any, engine: Executor) -> CampaignEvent:
             "failed", job, detail=f"its workers died again and again ({_first_line(error)})"
         )
     except engine.lost as error:
-        raise _lost(error) from error
+        raise _cluster_lost_error(error) from error
     except LabelaheadError:
         raise
     except Exception as error:  # of the way there and back
@@ -508,7 +520,7 @@ def _ended(job: Job, future: Any, engine: Executor) -> CampaignEvent:
     )
 
 
-def _lost(error: BaseException) -> ClusterError:
+def _cluster_lost_error(error: BaseException) -> ClusterError:
     return ClusterError(
         f"the cluster was lost ({_first_line(error)}); finished rounds are on the disk"
     )
@@ -518,12 +530,12 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-_ALONE = (
+_CAMPAIGN_LOCK = (
     threading.Lock()
 )  # networks are made with the generator of the process: one campaign at a time
 
 
-def campaign_elsewhere(
+def run_cluster_campaign(
     folder: Path, campaign: Campaign, ours: Path, token: str
 ) -> tuple[str, str] | None:
     """A task: run or resume a campaign.
@@ -539,37 +551,37 @@ def campaign_elsewhere(
         if not ours.is_file() or ours.read_text() != token:
             raise StorageError(f"stopped: {ours} is not that of its comparison any more")
 
-    with _ALONE:
+    with _CAMPAIGN_LOCK:
         try:
             go_on()
             _wait_until_free(folder)
             if (
-                not finished(folder) or not (folder / MACHINE).exists()
+                not is_finished(folder) or not (folder / MACHINE_FILE).exists()
             ):  # or killed after the last round
-                _campaign(folder, campaign, 1, go_on)
+                _run_campaign(folder, campaign, 1, go_on)
         except Exception as error:
-            return _failure(error)
+            return _describe_failure(error)
     return None
 
 
 def _wait_until_free(folder: Path) -> None:
     """Somebody who was taken for dead, or stopped, may be at its last round still."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + LOCK_WAIT_SECONDS
     while folder.exists():
         try:
-            with files.hold(folder):
+            with files.lock_folder(folder):
                 return
         except StorageError:
             if time.monotonic() > until:
                 raise
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
 
 # --- the machine
 # --------------------------------------------------------------------------------------------
 
 
-def cores() -> int:
+def count_cores() -> int:
     """How many this process may use: affinity and container limits count."""
     try:
         from joblib import cpu_count
@@ -578,14 +590,14 @@ def cores() -> int:
     return int(cpu_count())
 
 
-def this_machine() -> dict[str, str | int]:
+def describe_machine() -> dict[str, str | int]:
     """Versions, processor, system; nothing that names its owner."""
     about: dict[str, str | int] = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             about[name] = version(name)
     system = f"{platform.system()} {platform.machine()}"
-    return {**about, "processor": _processor(), "cores": cores(), "system": system}
+    return {**about, "processor": _processor(), "cores": count_cores(), "system": system}
 
 
 def _processor() -> str:

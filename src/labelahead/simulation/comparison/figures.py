@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 
 from labelahead.errors import import_extra
-from labelahead.simulation.comparison.plan import Arm
+from labelahead.simulation.comparison.plan import Contender
 from labelahead.simulation.comparison.plot_style import (
     DASHES,
     DOTS,
+    FIGURE_WIDTH_INCHES,
     INK,
     MARKERS,
     PALETTE,
-    WIDE,
-    Picture,
-    drawing,
-    picture,
+    RenderedFigure,
+    figure_style,
+    render_figure,
 )
 from labelahead.simulation.comparison.statistics import ALPHA, Array, t_interval
 from labelahead.simulation.comparison.summary import Summary
 
-__all__ = ["critical_figure", "mark_accuracies", "pictures", "swatches"]
+__all__ = ["critical_figure", "css_colours", "draw_figures", "mark_accuracies"]
 
-CROWD = 3  # arms whose shaded intervals can still be told apart
+MAX_SHADED_BANDS = 3  # arms whose shaded intervals can still be told apart
 
 
 @dataclass(frozen=True)
@@ -37,43 +37,43 @@ class Style:
     dash: Any
 
 
-def pictures(s: Summary) -> dict[str, Picture]:
+def draw_figures(s: Summary) -> dict[str, RenderedFigure]:
     """All figures of a report, by name."""
     import_extra("matplotlib", "report", "drawing figures")
-    styles = _styles(s)
-    with drawing():
-        figures = {"curves": _curves(s, styles)}
-        paired = sum(_gap(s, arm) is not None for arm in s.arms)
+    styles = _assign_styles(s)
+    with figure_style():
+        figures = {"curves": _draw_curves(s, styles)}
+        paired = sum(_paired_gap(s, contender) is not None for contender in s.contenders)
         if paired:
-            figures["difference"] = _difference(s, styles)
-        if paired >= CROWD:
-            figures["intervals"] = _intervals(s, styles)
+            figures["difference"] = _draw_differences(s, styles)
+        if paired >= MAX_SHADED_BANDS:
+            figures["intervals"] = _draw_intervals(s, styles)
         if s.ranks is not None:
-            figures["critical-difference"] = _critical(s, styles)
-        return {name: picture(name, figure) for name, figure in figures.items()}
+            figures["critical-difference"] = _draw_critical_difference(s, styles)
+        return {name: render_figure(name, figure) for name, figure in figures.items()}
 
 
-def swatches(s: Summary) -> dict[Arm, str]:
+def css_colours(s: Summary) -> dict[Contender, str]:
     """Each arm's colour, as the page's style sheet calls it."""
     names = {light: f"var(--c{i})" for i, (light, _) in enumerate(PALETTE)} | {INK: "currentColor"}
-    return {arm: names[style.color] for arm, style in _styles(s).items()}
+    return {contender: names[style.color] for contender, style in _assign_styles(s).items()}
 
 
-def _styles(s: Summary) -> dict[Arm, Style]:
+def _assign_styles(s: Summary) -> dict[Contender, Style]:
     """By the order they were asked for in, so that a later strategy changes no colour."""
     styles = {s.reference: Style(INK, "s", DOTS)}
-    others = [a for a in s.curves.comparison.arms if a != s.reference]
+    others = [a for a in s.curves.comparison.contenders if a != s.reference]
     colors, markers = cycle(light for light, _ in PALETTE), cycle(MARKERS)
-    for i, arm in enumerate(others):
+    for i, contender in enumerate(others):
         dash = DASHES[(i + i // len(PALETTE)) % len(DASHES)]
-        styles[arm] = Style(next(colors), next(markers), dash)
+        styles[contender] = Style(next(colors), next(markers), dash)
     return styles
 
 
-def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
+def _new_figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDE, height), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH_INCHES, height), layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel="labels", ylabel=ylabel)
     axes.set_title(title, loc="left", fontsize=10)
@@ -81,7 +81,7 @@ def _figure(height: float, title: str, ylabel: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _line(
+def _draw_line(
     axes: Any,
     labels: Array,
     curves: Array,
@@ -111,31 +111,37 @@ def _line(
         axes.fill_between(labels, *ends, color=style.color, alpha=0.16, lw=0, zorder=1)
 
 
-def _banded(s: Summary) -> set[Arm]:
+def _shaded_contenders(s: Summary) -> set[Contender]:
     """Whose intervals are shaded: of more than three they could not be told apart."""
-    if len(s.arms) <= CROWD or s.best is None:
-        return set(s.arms)
-    return {s.best.arm, s.reference}
+    if len(s.contenders) <= MAX_SHADED_BANDS or s.best is None:
+        return set(s.contenders)
+    return {s.best.contender, s.reference}
 
 
-def _shaded(s: Summary, *, reference: bool = True) -> str:
+def _describe_shading(s: Summary, *, reference: bool = True) -> str:
     """What is shaded, in words."""
     if len(s.curves.seeds(s.reference)) < 2:
         return "one seed"
     seeds = "finished" if s.curves.missing else len(s.curves.comparison.seeds)
     mean = f"mean of {seeds} seeds; shaded: 95 % interval"
-    if len(s.arms) <= CROWD or s.best is None:
+    if len(s.contenders) <= MAX_SHADED_BANDS or s.best is None:
         return mean
-    return f"{mean} of {s.best.arm.name}" + (f" and {s.reference.name}" if reference else "")
+    return f"{mean} of {s.best.contender.name}" + (f" and {s.reference.name}" if reference else "")
 
 
-def _curves(s: Summary, styles: Mapping[Arm, Style]) -> Any:
-    figure, axes = _figure(4.6, _shaded(s), "test accuracy, %")
-    curves, banded = s.curves, _banded(s)
+def _draw_curves(s: Summary, styles: Mapping[Contender, Style]) -> Any:
+    figure, axes = _new_figure(4.6, _describe_shading(s), "test accuracy, %")
+    curves, banded = s.curves, _shaded_contenders(s)
     for row in sorted(s.rows, key=lambda r: -r.final.mean):
-        own = curves.stack(row.arm, curves.seeds(row.arm))
-        _line(
-            axes, curves.labels, own, styles[row.arm], row.arm.name, row.arm in banded, share=True
+        own = curves.stack(row.contender, curves.seeds(row.contender))
+        _draw_line(
+            axes,
+            curves.labels,
+            own,
+            styles[row.contender],
+            row.contender.name,
+            row.contender in banded,
+            share=True,
         )
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 100.5))
@@ -144,9 +150,9 @@ def _curves(s: Summary, styles: Mapping[Arm, Style]) -> Any:
     return figure
 
 
-def _mark_saving(axes: Any, s: Summary, styles: Mapping[Arm, Style]) -> None:
+def _mark_saving(axes: Any, s: Summary, styles: Mapping[Contender, Style]) -> None:
     """The headline, drawn: how far apart two curves reach one accuracy."""
-    best = s.won
+    best = s.winner
     if best is None or best.needs[0] is None:
         return
     saving = best.needs[0].saving
@@ -158,10 +164,12 @@ def _mark_saving(axes: Any, s: Summary, styles: Mapping[Arm, Style]) -> None:
         zorder=4,
         arrowprops={"arrowstyle": "<->", "color": INK, "lw": 1, "shrinkA": 4, "shrinkB": 0},
     )
-    for x, arm in ((saving.other, best.arm), (saving.reference, s.reference)):
-        axes.plot([x, x], [bottom, y], color=styles[arm].color, lw=1, ls=(0, (2, 2)), zorder=2)
+    for x, contender in ((saving.other, best.contender), (saving.reference, s.reference)):
+        axes.plot(
+            [x, x], [bottom, y], color=styles[contender].color, lw=1, ls=(0, (2, 2)), zorder=2
+        )
         axes.annotate(
-            f"{arm.name}\n{x:.0f} labels",
+            f"{contender.name}\n{x:.0f} labels",
             (x, bottom),
             xytext=(-4, 4),
             ha="right",
@@ -171,24 +179,31 @@ def _mark_saving(axes: Any, s: Summary, styles: Mapping[Arm, Style]) -> None:
     axes.set_ylim(bottom=bottom)
 
 
-def _gap(s: Summary, arm: Arm) -> Array | None:
+def _paired_gap(s: Summary, contender: Contender) -> Array | None:
     """(seeds, rounds) minus the reference, paired; None for the reference and without a pair."""
-    common = s.curves.seeds(arm, s.reference)
-    if arm == s.reference or not common:
+    common = s.curves.seeds(contender, s.reference)
+    if contender == s.reference or not common:
         return None
-    return s.curves.stack(arm, common) - s.curves.stack(s.reference, common)
+    return s.curves.stack(contender, common) - s.curves.stack(s.reference, common)
 
 
-def _difference(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+def _draw_differences(s: Summary, styles: Mapping[Contender, Style]) -> Any:
     """As the look-ahead paper draws it: the reference is the zero line, its accuracy in figures."""
     ref = s.reference.name
-    title = _shaded(s, reference=False)
-    figure, axes = _figure(4.4, title, f"difference from {ref}, points")
-    curves, labels, banded = s.curves, s.curves.labels, _banded(s)
+    title = _describe_shading(s, reference=False)
+    figure, axes = _new_figure(4.4, title, f"difference from {ref}, points")
+    curves, labels, banded = s.curves, s.curves.labels, _shaded_contenders(s)
     for row in sorted(s.rows, key=lambda r: -r.final.mean):
-        gap = _gap(s, row.arm)
+        gap = _paired_gap(s, row.contender)
         if gap is not None:
-            _line(axes, labels, gap, styles[row.arm], row.arm.name, row.arm in banded)
+            _draw_line(
+                axes,
+                labels,
+                gap,
+                styles[row.contender],
+                row.contender.name,
+                row.contender in banded,
+            )
     zero = styles[s.reference]
     axes.axhline(0, color=zero.color, ls=zero.dash, lw=1.6, zorder=2, label=ref)
     low, high = axes.get_ylim()
@@ -219,20 +234,20 @@ def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most:
         )
 
 
-def _intervals(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+def _draw_intervals(s: Summary, styles: Mapping[Contender, Style]) -> Any:
     """A panel for each strategy: its difference from the reference with its interval."""
     from matplotlib.figure import Figure
 
-    gaps = {row.arm: _gap(s, row.arm) for row in s.rows}
-    shown = [(arm, gap) for arm, gap in gaps.items() if gap is not None]
+    gaps = {row.contender: _paired_gap(s, row.contender) for row in s.rows}
+    shown = [(contender, gap) for contender, gap in gaps.items() if gap is not None]
     columns = 3 if len(shown) <= 6 and len(shown) != 4 else 4 if len(shown) <= 12 else 5
     lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(WIDE, 0.5 + 1.9 * lines), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH_INCHES, 0.5 + 1.9 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, (arm, gap) in zip(panels, shown, strict=False):
-        _line(axes, s.curves.labels, gap, styles[arm], arm.name, True)
+    for axes, (contender, gap) in zip(panels, shown, strict=False):
+        _draw_line(axes, s.curves.labels, gap, styles[contender], contender.name, True)
         axes.axhline(0, color=INK, ls=styles[s.reference].dash, lw=1.2, zorder=2)
-        axes.set_title(arm.name, loc="left", fontsize=10)
+        axes.set_title(contender.name, loc="left", fontsize=10)
         axes.grid()
     for i, axes in enumerate(panels):
         axes.set_visible(i < len(shown))
@@ -242,10 +257,10 @@ def _intervals(s: Summary, styles: Mapping[Arm, Style]) -> Any:
     return figure
 
 
-def _critical(s: Summary, styles: Mapping[Arm, Style]) -> Any:
+def _draw_critical_difference(s: Summary, styles: Mapping[Contender, Style]) -> Any:
     ranks = s.ranks
     assert ranks is not None
-    colors = {a.name: styles[a].color for a in ranks.arms}
+    colors = {a.name: styles[a].color for a in ranks.contenders}
     return critical_figure(colors, ranks.mean, ranks.p, ranks.critical)
 
 
@@ -259,7 +274,7 @@ def critical_figure(colors: Mapping[str, str], mean: Array, p: Array, critical: 
     posthocs = import_extra("scikit_posthocs", "report", "the critical-difference diagram")
     frames = import_extra("pandas", "report", "the critical-difference diagram")
     names = list(colors)
-    figure = Figure(figsize=(WIDE, 1.5 + 0.22 * len(names)), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH_INCHES, 1.5 + 0.22 * len(names)), layout="constrained")
     axes = figure.subplots()
     axes.spines["top"].set_visible(True)
     drawn = posthocs.critical_difference_diagram(

@@ -7,36 +7,43 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.data import DATASETS
-from labelahead.data.excel import absolute_source
+from labelahead.data.excel import resolve_source
 from labelahead.errors import InputError
-from labelahead.learner.config import NONE, Campaign, campaign_code, parse, read, to_toml
+from labelahead.learner.config import (
+    NONE,
+    Campaign,
+    campaign_code_names,
+    parse_campaign,
+    read_toml,
+    to_toml,
+)
 from labelahead.models.training import Training
-from labelahead.models.trusted_code import code_names, full_name, require_trusted_code
-from labelahead.strategies import STRATEGIES, find
+from labelahead.models.trusted_code import find_code_names, require_trusted_code, resolve_code_name
+from labelahead.strategies import STRATEGIES, find_strategy
 from labelahead.strategies.lookahead import MODES
 
 __all__ = [
-    "Arm",
     "Comparison",
-    "arm",
-    "arms",
-    "comparison_text",
-    "differences",
-    "joined",
+    "Contender",
+    "campaign_tables",
+    "format_comparison",
+    "list_differences",
+    "merge_comparisons",
+    "parse_contender",
+    "parse_contenders",
     "read_comparison",
     "strategy_code",
-    "tables_of",
 ]
 
-FILE = "compare.toml"
-UNSAID = "cold"  # how trainings began in comparisons that do not say so: all before 0.2
+COMPARISON_FILE = "compare.toml"
+LEGACY_START = "cold"  # how trainings began in comparisons that do not say so: all before 0.2
 
 
 @dataclass(frozen=True)
-class Arm:
+class Contender:
     """One way of asking: a strategy by name or as file.py:name, and how it makes a batch.
 
-    >>> Arm("flip", "greedy").strategy
+    >>> Contender("flip", "greedy").strategy
     'flip'
     """
 
@@ -52,13 +59,13 @@ class Arm:
     @property
     def name(self) -> str:
         """As one types it: the mode only where it is not the strategy's own."""
-        own = find(self.strategy).modes[0]
+        own = find_strategy(self.strategy).modes[0]
         return self.called if self.mode == own else f"{self.called}:{self.mode}"
 
     @property
     def spec(self) -> str:
         """Name and mode, whatever the strategy's own mode may one day be."""
-        several = len(find(self.strategy).modes) > 1
+        several = len(find_strategy(self.strategy).modes) > 1
         return f"{self.strategy}:{self.mode}" if several else self.strategy
 
     @property
@@ -71,12 +78,12 @@ class Arm:
 class Comparison:
     """Arms × seeds of one campaign, whose own seed, strategy and mode do not count.
 
-    >>> len(comparison.arms) * len(comparison.seeds)  # campaigns
+    >>> len(comparison.contenders) * len(comparison.seeds)  # campaigns
     4
     """
 
     campaign: Campaign
-    arms: tuple[Arm, ...]
+    contenders: tuple[Contender, ...]
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -87,9 +94,13 @@ class Comparison:
             **self.campaign.training,
         }  # written down: what is usual may change
         neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
-        object.__setattr__(self, "campaign", _rooted(neutral))
+        object.__setattr__(self, "campaign", _with_absolute_paths(neutral))
         twin = next(
-            (a for i, a in enumerate(self.arms) if a.folder in {b.folder for b in self.arms[:i]}),
+            (
+                a
+                for i, a in enumerate(self.contenders)
+                if a.folder in {b.folder for b in self.contenders[:i]}
+            ),
             None,
         )
         if twin is not None:
@@ -102,19 +113,19 @@ class Comparison:
     @property
     def code(self) -> set[str]:
         """The code of the user's own that its campaigns run, by name."""
-        own = {arm.strategy for arm in self.arms if ":" in arm.strategy}
-        return own | campaign_code(self.campaign)
+        own = {contender.strategy for contender in self.contenders if ":" in contender.strategy}
+        return own | campaign_code_names(self.campaign)
 
-    def of(self, arm: Arm, seed: int) -> Campaign:
+    def campaign_for(self, contender: Contender, seed: int) -> Campaign:
         """The campaign of that arm and seed."""
-        mode: Any = arm.mode
-        asking = replace(self.campaign.asking, strategy=arm.strategy, mode=mode)
+        mode: Any = contender.mode
+        asking = replace(self.campaign.asking, strategy=contender.strategy, mode=mode)
         return replace(self.campaign, asking=asking, seed=seed)
 
     @property
-    def reference(self) -> Arm:
+    def reference(self) -> Contender:
         """What the others are compared with: random, or else the first."""
-        return next((a for a in self.arms if a.strategy == "random"), self.arms[0])
+        return next((a for a in self.contenders if a.strategy == "random"), self.contenders[0])
 
     @property
     def rounds(self) -> int:
@@ -123,16 +134,16 @@ class Comparison:
         return 1 - (budget.initial - budget.labels) // budget.retrain_every
 
 
-def _rooted(campaign: Campaign) -> Campaign:
+def _with_absolute_paths(campaign: Campaign) -> Campaign:
     """Paths in full, so that a comparison can be gone on with from anywhere."""
     source, model = campaign.data, campaign.model
-    name = source.name if source.name in DATASETS else absolute_source(source.name)
+    name = source.name if source.name in DATASETS else resolve_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
-    model = replace(model, name=full_name(model.name))
+    model = replace(model, name=resolve_code_name(model.name))
     return replace(campaign, data=replace(source, name=name, root=root), model=model)
 
 
-def arm(spec: str) -> Arm:
+def parse_contender(spec: str) -> Contender:
     """From `flip` or `flip:greedy`, `file.py:name` or `file.py:name:greedy`."""
     if not isinstance(spec, str):
         raise InputError(
@@ -141,12 +152,12 @@ def arm(spec: str) -> Arm:
             "the campaigns find it"
         )
     name, mode = _split_spec(spec)
-    strategy = find(name)
+    strategy = find_strategy(name)
     if mode == "":
         raise InputError(
             f"{spec!r} ends in a colon; expected a mode after it ({', '.join(strategy.modes)})"
         )
-    return Arm(name, strategy.mode(mode, ask=True))
+    return Contender(name, strategy.mode(mode, ask=True))
 
 
 def _split_spec(spec: str) -> tuple[str, str | None]:
@@ -159,7 +170,7 @@ def _split_spec(spec: str) -> tuple[str, str | None]:
         return name, mode if colon else None
     own, _, last = spec.strip().rpartition(":")  # the name of one's own strategy has a colon itself
     with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
-    return (full_name(own), last) if with_mode else (full_name(spec.strip()), None)
+    return (resolve_code_name(own), last) if with_mode else (resolve_code_name(spec.strip()), None)
 
 
 def strategy_code(specs: str | Sequence[str]) -> list[str]:
@@ -175,14 +186,14 @@ def strategy_code(specs: str | Sequence[str]) -> list[str]:
     return [name for name in names if ":" in name]
 
 
-def arms(text: str | Sequence[str]) -> tuple[Arm, ...]:
+def parse_contenders(text: str | Sequence[str]) -> tuple[Contender, ...]:
     """From `random,flip:greedy` or a list of such; each only once.
 
-    >>> [arm.mode for arm in arms("random,flip:greedy")]
+    >>> [contender.mode for contender in parse_contenders("random,flip:greedy")]
     ['top', 'greedy']
     """
     specs = text.split(",") if isinstance(text, str) else text
-    named = [arm(spec) for spec in specs if not isinstance(spec, str) or spec.strip()]
+    named = [parse_contender(spec) for spec in specs if not isinstance(spec, str) or spec.strip()]
     if not named:
         raise InputError(
             f"strategies is {text!r}; expected names with commas between, e.g. random,margin,flip"
@@ -190,12 +201,12 @@ def arms(text: str | Sequence[str]) -> tuple[Arm, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def comparison_text(comparison: Comparison) -> str:
+def format_comparison(comparison: Comparison) -> str:
     """The text of `compare.toml`."""
     import tomli_w
 
-    top = {"strategies": [a.spec for a in comparison.arms], "seeds": list(comparison.seeds)}
-    return tomli_w.dumps({**top, "campaign": tables_of(comparison.campaign)})
+    top = {"strategies": [a.spec for a in comparison.contenders], "seeds": list(comparison.seeds)}
+    return tomli_w.dumps({**top, "campaign": campaign_tables(comparison.campaign)})
 
 
 def read_comparison(
@@ -209,14 +220,14 @@ def read_comparison(
     >>> read_comparison("runs/b").seeds
     (0, 1)
     """
-    path = Path(folder) / FILE
+    path = Path(folder) / COMPARISON_FILE
     if not path.is_file():
         what = "a single campaign" if (Path(folder) / "config.toml").exists() else "no comparison"
         raise InputError(
-            f"{folder} holds {what} (no {FILE}); expected the folder of an earlier `labelahead "
+            f"{folder} holds {what} (no {COMPARISON_FILE}); expected the folder of an earlier `labelahead "
             "compare --out`"
         )
-    tables = read(path)
+    tables = read_toml(path)
     specs, seeds, campaign = (tables.get(k) for k in ("strategies", "seeds", "campaign"))
     texts = isinstance(specs, list) and all(isinstance(s, str) for s in specs)
     numbers = isinstance(seeds, list) and all(type(s) is int and s >= 0 for s in seeds)
@@ -227,18 +238,22 @@ def read_comparison(
         )
     data = campaign.get("data")
     source = data.get("name") if isinstance(data, Mapping) else None
-    code = {f"strategies, {name}": name for name in strategy_code(specs)} | code_names(campaign)
+    code = {f"strategies, {name}": name for name in strategy_code(specs)} | find_code_names(
+        campaign
+    )
     require_trusted_code(
         code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code
     )
-    begun = parse(campaign)
-    training = {"start": UNSAID, **begun.training}
-    return Comparison(replace(begun, training=training), arms(specs), tuple(sorted(set(seeds))))
+    begun = parse_campaign(campaign)
+    training = {"start": LEGACY_START, **begun.training}
+    return Comparison(
+        replace(begun, training=training), parse_contenders(specs), tuple(sorted(set(seeds)))
+    )
 
 
-def joined(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
+def merge_comparisons(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
     """Both comparisons in one; refused if anything but strategies and seeds differs."""
-    changed = differences(before.campaign, asked.campaign)
+    changed = list_differences(before.campaign, asked.campaign)
     if changed:
         raise InputError(
             f"{folder} holds a comparison with another configuration: {'; '.join(changed)}. Only "
@@ -246,12 +261,12 @@ def joined(before: Comparison, asked: Comparison, folder: str | Path) -> Compari
         )
     return Comparison(
         before.campaign,
-        tuple(dict.fromkeys(before.arms + asked.arms)),
+        tuple(dict.fromkeys(before.contenders + asked.contenders)),
         tuple(sorted({*before.seeds, *asked.seeds})),
     )
 
 
-def tables_of(campaign: Campaign) -> dict[str, Any]:
+def campaign_tables(campaign: Campaign) -> dict[str, Any]:
     """The campaign as plain tables, without what arms and seeds say: all that must be equal."""
     tables = tomllib.loads(to_toml(campaign))
     tables.pop("seed")
@@ -263,23 +278,23 @@ def tables_of(campaign: Campaign) -> dict[str, Any]:
     return tables
 
 
-def differences(before: Campaign, now: Campaign) -> list[str]:
+def list_differences(before: Campaign, now: Campaign) -> list[str]:
     """What differs besides seed, strategy and mode, a phrase each."""
-    old, new = _flat(tables_of(before)), _flat(tables_of(now))
+    old, new = _flatten(campaign_tables(before)), _flatten(campaign_tables(now))
     return [
-        f"{key} was {_shown(old, key)} and is {_shown(new, key)} now"
+        f"{key} was {_format_value(old, key)} and is {_format_value(new, key)} now"
         for key in sorted(old | new)
         if old.get(key) != new.get(key)
     ]
 
 
-def _shown(values: Mapping[str, Any], key: str) -> str:
+def _format_value(values: Mapping[str, Any], key: str) -> str:
     return repr(values[key]) if key in values else "not set"
 
 
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         inner = isinstance(value, Mapping)
-        flat |= _flat(value, f"{prefix}{key}.") if inner else {prefix + key: value}
+        flat |= _flatten(value, f"{prefix}{key}.") if inner else {prefix + key: value}
     return flat

@@ -13,14 +13,14 @@ from typing import Any
 __all__ = [
     "DASHES",
     "DOTS",
+    "FIGURE_WIDTH_INCHES",
     "GRID",
     "INK",
     "MARKERS",
     "PALETTE",
-    "WIDE",
-    "Picture",
-    "drawing",
-    "picture",
+    "RenderedFigure",
+    "figure_style",
+    "render_figure",
 ]
 
 INK, GRID = "#23262b", "#c9ccd1"
@@ -40,12 +40,12 @@ PALETTE = (
 MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "*", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
 DOTS: Any = (0, (1, 1.2))  # of lines to compare with
-WIDE = 8.4  # inches
-COLOURS = 64  # of a small figure
+FIGURE_WIDTH_INCHES = 8.4  # inches
+PNG_COLOURS = 64  # of a small figure
 
 
 @dataclass(frozen=True)
-class Picture:
+class RenderedFigure:
     """One figure, in the three forms it is needed in. inline: for a page, in the page's colours."""
 
     name: str
@@ -60,12 +60,12 @@ class Picture:
 
         flat = Image.open(BytesIO(self.png)).convert("RGB")
         file = BytesIO()
-        flat.quantize(COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+        flat.quantize(PNG_COLOURS, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
         return file.getvalue()
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """matplotlib as all figures want it, inside."""
     import matplotlib
 
@@ -92,13 +92,15 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def picture(name: str, figure: Any) -> Picture:
+def render_figure(name: str, figure: Any) -> RenderedFigure:
     """A matplotlib figure in its three forms."""
     png, svg = BytesIO(), BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
     figure.set_layout_engine("none")  # everything has its place now
     figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
-    return Picture(name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode()))
+    return RenderedFigure(
+        name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode())
+    )
 
 
 def _inline(name: str, svg: str) -> str:

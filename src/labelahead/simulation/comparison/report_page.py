@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.errors import import_extra
-from labelahead.files import make, replace
+from labelahead.files import make_folder, replace_file
 from labelahead.simulation.comparison import tables as words
 from labelahead.simulation.comparison.curves import Curves, read_curves
-from labelahead.simulation.comparison.figures import pictures, swatches
-from labelahead.simulation.comparison.plan import tables_of
+from labelahead.simulation.comparison.figures import css_colours, draw_figures
+from labelahead.simulation.comparison.plan import campaign_tables
 from labelahead.simulation.comparison.plot_style import PALETTE
-from labelahead.simulation.comparison.summary import ASKING, Row, Summary, summarise
-from labelahead.strategies import find
+from labelahead.simulation.comparison.summary import QUERY_STAGES, Row, Summary, summarise
+from labelahead.strategies import find_strategy
 
-__all__ = ["Written", "report", "template", "write_all"]
+__all__ = ["WrittenReport", "report", "template", "write_all"]
 
 
 PAGE = "report.html"
@@ -25,7 +25,7 @@ FEW = 5  # seeds, below which tests see little
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """Where the report is, and the first it says.
 
     >>> written = report("runs/b")
@@ -45,7 +45,7 @@ def report(
     accuracies: Sequence[float] = (),
     out: str | Path | None = None,
     trust_code: bool = False,
-) -> Written:
+) -> WrittenReport:
     """Write the report of a comparison's finished campaigns.
 
     accuracies: count the labels to these, too. out: where to write, if not into FOLDER/report.
@@ -55,7 +55,7 @@ def report(
     """
     import_extra("scikit_posthocs", "report", "a report")
     s = summarise(read_curves(folder, trust_code=trust_code), accuracies)
-    drawn = pictures(s)
+    drawn = draw_figures(s)
     first, more = words.headline(s)
     warnings = _warnings(s)
     config = _toml(s)
@@ -66,7 +66,7 @@ def report(
         warnings=warnings,
         config=config,
         figures={name: p.inline for name, p in drawn.items()},
-        swatch=swatches(s),
+        swatch=css_colours(s),
         palette=PALETTE,
         words=words,
         titles=_titles(s),
@@ -77,14 +77,14 @@ def report(
         matrix=_matrix(s),
         verdicts=words.verdicts(s),
         incidents=_incidents(s.curves),
-        papers={a: find(a.strategy) for a in s.arms},
+        papers={a: find_strategy(a.strategy) for a in s.contenders},
     )
     target = Path(folder) / "report" if out is None else Path(out)
     content: dict[str, str | bytes] = {PAGE: page, "campaign.toml": config, **words.csv_files(s)}
     for name, picture in drawn.items():
         content |= {f"{name}.png": picture.png, f"{name}.svg": picture.svg}
     write_all(target, content, last=PAGE)
-    return Written(target / PAGE, first, more, warnings)
+    return WrittenReport(target / PAGE, first, more, warnings)
 
 
 def _warnings(s: Summary) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _warnings(s: Summary) -> tuple[str, ...]:
             "over each strategy’s "
             "own seeds; differences and tests are paired on the seeds that both have."
         )
-    seeds = len(curves.seeds(*s.arms))
+    seeds = len(curves.seeds(*s.contenders))
     if seeds < FEW:
         have = {0: "No seed is", 1: "One seed is"}.get(seeds, f"Only {seeds} seeds are")
         said.append(
@@ -112,23 +112,23 @@ def _toml(s: Summary) -> str:
     """The campaign with nothing left open, as it can be given to --config."""
     import tomli_w
 
-    tables = tables_of(s.curves.done[0].campaign)
+    tables = campaign_tables(s.curves.done[0].campaign)
     return tomli_w.dumps(tables)
 
 
 def _titles(s: Summary) -> dict[str, str]:
     """Short descriptions, for the page and for those who cannot see the figures."""
-    ends = "; ".join(f"{r.arm.name} {words.percent(r.final.mean)}" for r in s.rows)
+    ends = "; ".join(f"{r.contender.name} {words.percent(r.final.mean)}" for r in s.rows)
     data = (
         Path(s.curves.comparison.campaign.data.name).name or s.curves.comparison.campaign.data.name
     )
     first, last = (f"{s.curves.labels[i]:.0f}" for i in (0, -1))
     gains = "; ".join(
-        f"{r.arm.name} {words.estimate(r.gain, signed=True)} points" for r in s.rows if r.gain
+        f"{r.contender.name} {words.estimate(r.gain, signed=True)} points" for r in s.rows if r.gain
     )
     ranks = ""
     if s.ranks is not None:
-        pairs = zip(s.ranks.arms, s.ranks.mean, strict=True)
+        pairs = zip(s.ranks.contenders, s.ranks.mean, strict=True)
         ranks = "; ".join(f"{a.name} {rank:.1f}" for a, rank in pairs)
     return {
         "data": data,
@@ -143,7 +143,7 @@ def _commands(s: Summary) -> list[str]:
     """What repeats the comparison, a line for each run of consecutive seeds."""
     seeds, names = (
         list(s.curves.comparison.seeds),
-        ",".join(a.spec for a in s.curves.comparison.arms),
+        ",".join(a.spec for a in s.curves.comparison.contenders),
     )
     runs: list[list[int]] = []
     for seed in seeds:
@@ -179,13 +179,13 @@ def _incidents(curves: Curves) -> list[str]:
 def _times(s: Summary) -> dict[str, Any]:
     """Columns and rows of the table of seconds; None where a strategy has no such part."""
     seen = dict.fromkeys(part for row in s.rows for part in row.seconds if part != "train")
-    parts = [p for p in ASKING if p in seen] + [p for p in seen if p not in ASKING]
+    parts = [p for p in QUERY_STAGES if p in seen] + [p for p in seen if p not in QUERY_STAGES]
 
     def line(row: Row) -> dict[str, Any]:
         asking = [row.seconds.get(p) for p in parts]
         known = [v for v in asking if v is not None]
         return {
-            "arm": row.arm,
+            "arm": row.contender,
             "train": row.seconds.get("train"),
             "parts": asking,
             "asking": sum(known) if known else None,
@@ -198,14 +198,14 @@ def _matrix(s: Summary) -> list[list[tuple[str, str, bool] | None]]:
     """Row minus column: points, p after correction, and whether that is significant."""
 
     def cell(i: int, j: int) -> tuple[str, str, bool] | None:
-        pair = s.pair(s.arms[i], s.arms[j]) if i != j else None
+        pair = s.pair(s.contenders[i], s.contenders[j]) if i != j else None
         if pair is None:
             return None
         gap = 100 * pair.difference.mean * (1 if pair.first == i else -1)
         text = f"{gap:+.1f}".replace("-", "−")
         return text, words.p_text(pair.holm), pair.holm < words.ALPHA
 
-    return [[cell(i, j) for j in range(len(s.arms))] for i in range(len(s.arms))]
+    return [[cell(i, j) for j in range(len(s.contenders))] for i in range(len(s.contenders))]
 
 
 # --- for every page
@@ -234,6 +234,6 @@ def template(name: str, package: str = "labelahead.simulation.comparison") -> An
 
 def write_all(target: Path, content: Mapping[str, str | bytes], last: str) -> None:
     """Every file in one step, the page last, so that it never shows more than is there."""
-    make(target)
+    make_folder(target)
     for name in sorted(content, key=lambda n: n == last):
-        replace(target / name, content[name])
+        replace_file(target / name, content[name])

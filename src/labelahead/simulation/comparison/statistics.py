@@ -16,29 +16,29 @@ from labelahead.errors import import_extra
 
 __all__ = [
     "ALPHA",
-    "SAME",
+    "ROUNDING_TOLERANCE",
     "Array",
     "Estimate",
     "Omnibus",
     "Pair",
     "Saving",
-    "area",
+    "area_under_curve",
+    "compare_pairs",
+    "compute_saving",
     "critical_difference",
     "holm",
-    "labels_to",
+    "labels_to_accuracy",
     "mean_ranks",
     "nemenyi",
-    "omnibus",
-    "pairs",
-    "saving",
+    "run_omnibus_test",
     "t_interval",
 ]
 
 Array = NDArray[np.float64]
 ALPHA = 0.05
-LEVEL = 0.95
-DRAWS = 10_000
-SAME = 1e-12  # differences of accuracies below this are rounding
+CONFIDENCE_LEVEL = 0.95
+BOOTSTRAP_DRAWS = 10_000
+ROUNDING_TOLERANCE = 1e-12  # differences of accuracies below this are rounding
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Estimate:
     high: float | None
     n: int
 
-    def turned(self) -> "Estimate":
+    def negate(self) -> "Estimate":
         """The same difference, seen from the other side."""
         low, high = (None if v is None else -v for v in (self.high, self.low))
         return Estimate(-self.mean, low, high, self.n)
@@ -103,14 +103,16 @@ def t_interval(values: Array, *, share: bool = False) -> Estimate:
     n, mean = len(values), float(np.mean(values))
     if n < 2:
         return Estimate(mean, None, None, n)
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+    half = float(
+        stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n)
+    )
     low, high = (
         (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
     )
     return Estimate(mean, low, high, n)
 
 
-def area(labels: Array, accuracy: Array) -> Array:
+def area_under_curve(labels: Array, accuracy: Array) -> Array:
     """(...,) area under curves (..., rounds), per label: the mean accuracy along the way."""
     if len(labels) == 1:
         return np.asarray(accuracy[..., 0], dtype=np.float64)
@@ -118,7 +120,7 @@ def area(labels: Array, accuracy: Array) -> Array:
     return np.asarray(integrate.trapezoid(accuracy, labels, axis=-1) / width, dtype=np.float64)
 
 
-def labels_to(labels: Array, accuracy: Array, target: float | Array) -> Array:
+def labels_to_accuracy(labels: Array, accuracy: Array, target: float | Array) -> Array:
     """(...,) labels at which curves (..., rounds) first reach a target (...,), inf if never.
 
     Along the running maximum, with straight lines between rounds: an accuracy once reached counts
@@ -126,7 +128,7 @@ def labels_to(labels: Array, accuracy: Array, target: float | Array) -> Array:
     """
     best = np.maximum.accumulate(accuracy, axis=-1)
     goal = np.broadcast_to(np.asarray(target, dtype=np.float64), best.shape[:-1])
-    there = best >= goal[..., None] - SAME
+    there = best >= goal[..., None] - ROUNDING_TOLERANCE
     at = np.argmax(there, axis=-1)
     before = np.maximum(at - 1, 0)
     high = np.take_along_axis(best, at[..., None], -1)[..., 0]
@@ -137,7 +139,7 @@ def labels_to(labels: Array, accuracy: Array, target: float | Array) -> Array:
     return np.where(there.any(-1), np.where(at == 0, labels[0], between), np.inf)
 
 
-def saving(
+def compute_saving(
     labels: Array, reference: Array, other: Array, accuracy: float | None = None, *, seed: int = 0
 ) -> Saving:
     """How many labels each needs for the accuracy at which the reference's mean curve ends.
@@ -149,47 +151,53 @@ def saving(
 
     def needs(first: Array, second: Array) -> tuple[Array, Array, Array]:
         goal = first[..., -1] if accuracy is None else np.full(first.shape[:-1], accuracy)
-        return goal, labels_to(labels, first, goal), labels_to(labels, second, goal)
+        return (
+            goal,
+            labels_to_accuracy(labels, first, goal),
+            labels_to_accuracy(labels, second, goal),
+        )
 
     goal, first, second = (float(v) for v in needs(reference.mean(0), other.mean(0)))
-    ratio = _ratio(np.array(first), np.array(second))
+    ratio = _label_ratio(np.array(first), np.array(second))
     if len(reference) < 2:
         return Saving(goal, first, second, float(ratio), None, None, None, None)
     rng, n = np.random.default_rng(seed), len(reference)
-    drawn = rng.integers(n, size=(DRAWS, n))
+    drawn = rng.integers(n, size=(BOOTSTRAP_DRAWS, n))
     _, one, two = needs(reference[drawn].mean(1), other[drawn].mean(1))
     # Few seeds repeat themselves, so that plain percentiles are too narrow: Hesterberg 2015, What
     # Teachers Should Know about the Bootstrap, widens them as Student's t does.
-    tail = float(stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(0.5 + LEVEL / 2, n - 1)))
+    tail = float(
+        stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1))
+    )
     ends = [tail, 1 - tail]
     # Order statistics, not interpolation: inf (never reached) has no place between two numbers.
-    low, high = np.quantile(_ratio(one, two), ends, method="inverted_cdf")
+    low, high = np.quantile(_label_ratio(one, two), ends, method="inverted_cdf")
     least, most = np.quantile(two, ends, method="inverted_cdf")
     return Saving(
         goal, first, second, float(ratio), float(low), float(high), float(least), float(most)
     )
 
 
-def _ratio(first: Array, second: Array) -> Array:
+def _label_ratio(first: Array, second: Array) -> Array:
     """Labels of the first per label of the second; neither gets there: 1, nothing is known."""
     both = np.isinf(first) & np.isinf(second)
     with np.errstate(invalid="ignore"):
         return np.where(both, 1.0, first / second)
 
 
-def omnibus(values: Array) -> Omnibus:
+def run_omnibus_test(values: Array) -> Omnibus:
     """Do the columns of (blocks, strategies) differ? Friedman's test; for two Wilcoxon's."""
     blocks, k = values.shape
     if k == 2:
-        return _wilcoxon(values[:, 0] - values[:, 1])
-    if np.ptp(values, axis=1).max() <= SAME:
+        return _run_wilcoxon(values[:, 0] - values[:, 1])
+    if np.ptp(values, axis=1).max() <= ROUNDING_TOLERANCE:
         return Omnibus("Friedman", 0.0, 1.0, blocks)
-    test = stats.friedmanchisquare(*_rounded(values).T)
+    test = stats.friedmanchisquare(*_round_ties(values).T)
     return Omnibus("Friedman", float(test.statistic), float(test.pvalue), blocks)
 
 
-def _wilcoxon(difference: Array) -> Omnibus:
-    blocks, left = len(difference), difference[np.abs(difference) > SAME]
+def _run_wilcoxon(difference: Array) -> Omnibus:
+    blocks, left = len(difference), difference[np.abs(difference) > ROUNDING_TOLERANCE]
     if len(left) < 2:  # of one difference either sign is as likely
         return Omnibus("Wilcoxon", 0.0, 1.0, blocks)
     # Exact by all sign patterns, which ties do not disturb; beyond 12 the normal curve will do.
@@ -198,7 +206,7 @@ def _wilcoxon(difference: Array) -> Omnibus:
     return Omnibus("Wilcoxon", float(test.statistic), float(test.pvalue), blocks)
 
 
-def pairs(columns: list[dict[int, float]]) -> list[Pair]:
+def compare_pairs(columns: list[dict[int, float]]) -> list[Pair]:
     """Paired t-tests of all pairs with Holm's correction.
 
     columns: per strategy, block -> value; a pair is tested on the blocks that both have, and left
@@ -210,8 +218,8 @@ def pairs(columns: list[dict[int, float]]) -> list[Pair]:
         if len(blocks) < 2:
             continue
         gap = np.array([columns[i][b] - columns[j][b] for b in blocks])
-        constant = bool(np.ptp(gap) <= SAME)
-        tested.append(Pair(i, j, t_interval(gap), _paired(gap, constant), 1.0, constant))
+        constant = bool(np.ptp(gap) <= ROUNDING_TOLERANCE)
+        tested.append(Pair(i, j, t_interval(gap), _paired_p_value(gap, constant), 1.0, constant))
     corrected = holm([pair.p for pair in tested])
     return [replace(pair, holm=p) for pair, p in zip(tested, corrected, strict=True)]
 
@@ -225,10 +233,10 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def _paired(gap: Array, constant: bool) -> float:
+def _paired_p_value(gap: Array, constant: bool) -> float:
     if not constant:
         return float(stats.ttest_1samp(gap, 0.0).pvalue)
-    if abs(gap[0]) <= SAME:
+    if abs(gap[0]) <= ROUNDING_TOLERANCE:
         return 1.0
     # t would be infinite and p zero, from no more than that accuracies are multiples of 1/n.
     return float(2.0 ** (1 - len(gap)))
@@ -236,13 +244,13 @@ def _paired(gap: Array, constant: bool) -> float:
 
 def mean_ranks(values: Array) -> Array:
     """(strategies,) average rank over the blocks, 1 for the largest value; ties share theirs."""
-    return np.asarray(stats.rankdata(-_rounded(values), axis=1).mean(0), dtype=np.float64)
+    return np.asarray(stats.rankdata(-_round_ties(values), axis=1).mean(0), dtype=np.float64)
 
 
 def nemenyi(values: Array) -> Array:
     """(strategies, strategies) p-values of Nemenyi's test on the ranks."""
     posthocs = import_extra("scikit_posthocs", "report", "Nemenyi's test")
-    return np.asarray(posthocs.posthoc_nemenyi_friedman(_rounded(values)), dtype=np.float64)
+    return np.asarray(posthocs.posthoc_nemenyi_friedman(_round_ties(values)), dtype=np.float64)
 
 
 def critical_difference(strategies: int, blocks: int) -> float:
@@ -251,6 +259,6 @@ def critical_difference(strategies: int, blocks: int) -> float:
     return float(q * np.sqrt(strategies * (strategies + 1) / (6 * blocks)))
 
 
-def _rounded(values: Array) -> Array:
+def _round_ties(values: Array) -> Array:
     """Equal accuracies that were summed in another order must tie."""
     return np.round(values, 12)

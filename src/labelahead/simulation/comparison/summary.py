@@ -7,29 +7,29 @@ import numpy as np
 
 from labelahead.errors import InputError
 from labelahead.simulation.comparison.curves import Curves
-from labelahead.simulation.comparison.plan import Arm
+from labelahead.simulation.comparison.plan import Contender
 from labelahead.simulation.comparison.statistics import (
     Array,
     Estimate,
     Omnibus,
     Pair,
     Saving,
-    area,
+    area_under_curve,
+    compare_pairs,
+    compute_saving,
     critical_difference,
-    labels_to,
+    labels_to_accuracy,
     mean_ranks,
     nemenyi,
-    omnibus,
-    pairs,
-    saving,
+    run_omnibus_test,
     t_interval,
 )
 from labelahead.simulation.store import Round
 
-__all__ = ["ASKING", "Need", "Row", "Summary", "asking_seconds", "summarise"]
+__all__ = ["QUERY_STAGES", "Need", "Row", "Summary", "asking_seconds", "summarise"]
 
-ASIDE = ("test", "leave-one-out")  # bookkeeping of a simulation: no part of a query
-ASKING = ("outputs", "kernel", "solve", "score")  # the usual parts of a query, in order
+BOOKKEEPING_STAGES = ("test", "leave-one-out")  # bookkeeping of a simulation: no part of a query
+QUERY_STAGES = ("outputs", "kernel", "solve", "score")  # the usual parts of a query, in order
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Need:
 class Row:
     """One strategy. gain, final_gain: minus the reference, paired by seed."""
 
-    arm: Arm
+    contender: Contender
     area: Estimate
     final: Estimate
     gain: Estimate | None
@@ -67,7 +67,7 @@ class Row:
 class Ranks:
     """Ranks over blocks, one block per seed, and which of them Nemenyi's test tells apart."""
 
-    arms: tuple[Arm, ...]
+    contenders: tuple[Contender, ...]
     mean: Array
     p: Array
     critical: float
@@ -78,27 +78,27 @@ class Summary:
     """Everything a report says. rows: best area first. targets[0] is the reference's end."""
 
     curves: Curves
-    reference: Arm
+    reference: Contender
     rows: tuple[Row, ...]
     targets: tuple[float, ...]
-    pairs: tuple[Pair, ...]  # numbered along `arms`
+    pairs: tuple[Pair, ...]  # numbered along `contenders`
     by_seed: Omnibus | None
     by_round: Omnibus | None
     ranks: Ranks | None
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
+    def contenders(self) -> tuple[Contender, ...]:
         """In the order of the rows."""
-        return tuple(row.arm for row in self.rows)
+        return tuple(row.contender for row in self.rows)
 
     @property
     def best(self) -> Row | None:
         """Of those that can be compared with the reference, the one with the largest gain."""
-        others = [r for r in self.rows if r.arm != self.reference and r.gain is not None]
+        others = [r for r in self.rows if r.contender != self.reference and r.gain is not None]
         return max(others, key=lambda r: r.gain.mean if r.gain else 0.0, default=None)
 
     @property
-    def won(self) -> Row | None:
+    def winner(self) -> Row | None:
         """The best, if it gets to where the reference ends with fewer labels."""
         best = self.best
         if best is None or best.gain is None or best.needs[0] is None or best.gain.mean <= 0:
@@ -106,15 +106,19 @@ class Summary:
         labels = best.needs[0].saving
         return best if labels.other < labels.reference else None
 
-    def pair(self, one: Arm, two: Arm) -> Pair | None:
+    def pair(self, one: Contender, two: Contender) -> Pair | None:
         """The test of these two, in whichever order it was made."""
-        wanted = {self.arms.index(one), self.arms.index(two)}
+        wanted = {self.contenders.index(one), self.contenders.index(two)}
         return next((p for p in self.pairs if {p.first, p.second} == wanted), None)
 
 
 def asking_seconds(entry: Round) -> float:
     """Of one round, all but training, testing and bookkeeping."""
-    return sum(seconds for part, seconds in entry.seconds.items() if part not in ("train", *ASIDE))
+    return sum(
+        seconds
+        for part, seconds in entry.seconds.items()
+        if part not in ("train", *BOOKKEEPING_STAGES)
+    )
 
 
 def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
@@ -125,67 +129,82 @@ def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
     comparison, reference = curves.comparison, curves.comparison.reference
     end = float(curves.stack(reference, curves.seeds(reference))[:, -1].mean())
     targets = (end, *dict.fromkeys(accuracies))
-    rows = [_row(curves, arm, reference, targets[1:]) for arm in comparison.arms]
-    rows.sort(key=lambda r: -r.area.mean)
-    arms = [r.arm for r in rows]
-    columns = [
-        {s: float(area(curves.labels, c)) for s, c in curves.accuracy[a].items()} for a in arms
+    rows = [
+        _summarise_contender(curves, contender, reference, targets[1:])
+        for contender in comparison.contenders
     ]
-    common = curves.seeds(*arms)
+    rows.sort(key=lambda r: -r.area.mean)
+    contenders = [r.contender for r in rows]
+    columns = [
+        {s: float(area_under_curve(curves.labels, c)) for s, c in curves.accuracy[a].items()}
+        for a in contenders
+    ]
+    common = curves.seeds(*contenders)
     by_seed = by_round = ranks = None
-    if len(arms) > 1 and len(common) > 1:
+    if len(contenders) > 1 and len(common) > 1:
         values = np.array([[column[s] for column in columns] for s in common])
-        by_seed = omnibus(values)
-        blocks = np.stack([curves.stack(a, common)[:, 1:] for a in arms], axis=-1)
+        by_seed = run_omnibus_test(values)
+        blocks = np.stack([curves.stack(a, common)[:, 1:] for a in contenders], axis=-1)
         if blocks.shape[1]:
-            by_round = omnibus(blocks.reshape(-1, len(arms)))
-        if len(arms) > 2:
-            critical = critical_difference(len(arms), len(common))
-            ranks = Ranks(tuple(arms), mean_ranks(values), nemenyi(values), critical)
+            by_round = run_omnibus_test(blocks.reshape(-1, len(contenders)))
+        if len(contenders) > 2:
+            critical = critical_difference(len(contenders), len(common))
+            ranks = Ranks(tuple(contenders), mean_ranks(values), nemenyi(values), critical)
     return Summary(
-        curves, reference, tuple(rows), targets, tuple(pairs(columns)), by_seed, by_round, ranks
+        curves,
+        reference,
+        tuple(rows),
+        targets,
+        tuple(compare_pairs(columns)),
+        by_seed,
+        by_round,
+        ranks,
     )
 
 
-def _row(curves: Curves, arm: Arm, reference: Arm, extra: Sequence[float]) -> Row:
-    own = curves.stack(arm, curves.seeds(arm))
-    common = curves.seeds(arm, reference)
+def _summarise_contender(
+    curves: Curves, contender: Contender, reference: Contender, extra: Sequence[float]
+) -> Row:
+    own = curves.stack(contender, curves.seeds(contender))
+    common = curves.seeds(contender, reference)
     gain = final_gain = None
     needs: list[Need | None] = [None] * (1 + len(extra))
     if common:
-        mine, theirs = curves.stack(arm, common), curves.stack(reference, common)
-        if arm != reference:
-            gain = t_interval(area(curves.labels, mine) - area(curves.labels, theirs))
+        mine, theirs = curves.stack(contender, common), curves.stack(reference, common)
+        if contender != reference:
+            gain = t_interval(
+                area_under_curve(curves.labels, mine) - area_under_curve(curves.labels, theirs)
+            )
             final_gain = t_interval(mine[:, -1] - theirs[:, -1])
-        needs = [_need(curves.labels, theirs, mine, t, common) for t in (None, *extra)]
+        needs = [_labels_needed(curves.labels, theirs, mine, t, common) for t in (None, *extra)]
     return Row(
-        arm,
-        t_interval(area(curves.labels, own), share=True),
+        contender,
+        t_interval(area_under_curve(curves.labels, own), share=True),
         t_interval(own[:, -1], share=True),
         gain,
         final_gain,
         tuple(needs),
-        _seconds(curves, arm),
+        _median_seconds(curves, contender),
     )
 
 
-def _need(
+def _labels_needed(
     labels: Array, theirs: Array, mine: Array, target: float | None, seeds: Sequence[int]
 ) -> Need:
-    mean = saving(labels, theirs, mine, target)
-    each = labels_to(labels, mine, mean.accuracy)
+    mean = compute_saving(labels, theirs, mine, target)
+    each = labels_to_accuracy(labels, mine, mean.accuracy)
     return Need(mean, dict(zip(seeds, each.tolist(), strict=True)))
 
 
-def _seconds(curves: Curves, arm: Arm) -> dict[str, float]:
+def _median_seconds(curves: Curves, contender: Contender) -> dict[str, float]:
     """The median over all rounds that asked: the first of a process also loads libraries."""
     spent: dict[str, list[float]] = {}
     for done in curves.done:
-        if done.arm != arm:
+        if done.contender != contender:
             continue
         for entry in done.rounds:
             if entry.asked:
                 for part, seconds in entry.seconds.items():
-                    if part not in ASIDE:
+                    if part not in BOOKKEEPING_STAGES:
                         spent.setdefault(part, []).append(seconds)
     return {part: float(np.median(values)) for part, values in spent.items()}

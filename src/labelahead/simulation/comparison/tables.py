@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from math import isinf
 
-from labelahead.simulation.comparison.plan import Arm
+from labelahead.simulation.comparison.plan import Contender
 from labelahead.simulation.comparison.statistics import ALPHA, Estimate, Pair, Saving, t_interval
 from labelahead.simulation.comparison.summary import Need, Row, Summary
 
@@ -73,8 +73,8 @@ def _rounds(s: Summary) -> Iterator[dict[str, object]]:
     for d in s.curves.done:
         for r in d.rounds:
             yield {
-                "strategy": d.arm.called,
-                "mode": d.arm.mode,
+                "strategy": d.contender.called,
+                "mode": d.contender.mode,
                 "seed": d.seed,
                 "round": r.number,
                 "labels": r.labels,
@@ -88,13 +88,17 @@ def _rounds(s: Summary) -> Iterator[dict[str, object]]:
 
 
 def _curves(s: Summary) -> Iterator[dict[str, object]]:
-    for arm in s.arms:
-        own = s.curves.stack(arm, s.curves.seeds(arm))
-        common = s.curves.seeds(arm, s.reference)
-        gap = s.curves.stack(arm, common) - s.curves.stack(s.reference, common) if common else None
+    for contender in s.contenders:
+        own = s.curves.stack(contender, s.curves.seeds(contender))
+        common = s.curves.seeds(contender, s.reference)
+        gap = (
+            s.curves.stack(contender, common) - s.curves.stack(s.reference, common)
+            if common
+            else None
+        )
         for i, count in enumerate(s.curves.labels):
             yield {
-                "strategy": arm.name,
+                "strategy": contender.name,
                 "labels": f"{count:g}",
                 "seeds": len(own),
                 **_ends("accuracy", t_interval(own[:, i], share=True)),
@@ -107,8 +111,8 @@ def _summary(s: Summary) -> Iterator[dict[str, object]]:
     parts = dict.fromkeys(p for row in s.rows for p in row.seconds)
     for row in s.rows:
         yield {
-            "strategy": row.arm.called,
-            "mode": row.arm.mode,
+            "strategy": row.contender.called,
+            "mode": row.contender.mode,
             "seeds": row.area.n,
             **_ends("area", row.area),
             **_ends("area_minus_reference", row.gain),
@@ -124,7 +128,10 @@ def _labels(s: Summary) -> Iterator[dict[str, object]]:
         for need in row.needs:
             if need is None:
                 continue
-            v, which = need.saving, {"strategy": row.arm.name, "accuracy": need.saving.accuracy}
+            v, which = (
+                need.saving,
+                {"strategy": row.contender.name, "accuracy": need.saving.accuracy},
+            )
             yield {
                 **which,
                 "seed": "mean",
@@ -142,7 +149,7 @@ def _labels(s: Summary) -> Iterator[dict[str, object]]:
 def _tests(s: Summary) -> Iterator[dict[str, object]]:
     for pair in s.pairs:
         rank = None if s.ranks is None else float(s.ranks.p[pair.first, pair.second])
-        names = (s.arms[pair.first].name, s.arms[pair.second].name)
+        names = (s.contenders[pair.first].name, s.contenders[pair.second].name)
         gap = _ends("difference", pair.difference).values()
         yield dict(
             zip(TESTS, (*names, pair.difference.n, *gap, pair.p, pair.holm, rank), strict=True)
@@ -200,7 +207,7 @@ def headline(s: Summary) -> tuple[str, str]:
             "with yet.",
             "",
         )
-    saving, name = best.needs[0].saving, best.arm.name
+    saving, name = best.needs[0].saving, best.contender.name
     budget = float(s.curves.labels[-1])
     if best.gain.mean <= 0:
         first = f"No strategy beat {ref}."
@@ -233,11 +240,11 @@ def _saved(saving: Saving, ref: str) -> str:
 
 def _proof(s: Summary, best: Row) -> str:
     """How sure the difference is."""
-    gain, pair = best.gain, s.pair(best.arm, s.reference)
+    gain, pair = best.gain, s.pair(best.contender, s.reference)
     assert gain is not None
     ahead = "above" if gain.mean > 0 else "below"
     text = (
-        f"Over the whole curve {best.arm.name} is {abs(100 * gain.mean):.1f} points {ahead} "
+        f"Over the whole curve {best.contender.name} is {abs(100 * gain.mean):.1f} points {ahead} "
         f"{s.reference.name} on average"
     )
     if pair is None or gain.low is None or gain.high is None:
@@ -252,21 +259,23 @@ def _proof(s: Summary, best: Row) -> str:
 def verdicts(s: Summary) -> list[str]:
     """The best and the reference against all others, a sentence for each verdict."""
     said = []
-    for arm in dict.fromkeys([s.rows[0].arm, s.reference]):
+    for contender in dict.fromkeys([s.rows[0].contender, s.reference]):
         groups: dict[str, list[str]] = {}
         for pair in s.pairs:
-            if s.arms.index(arm) in (pair.first, pair.second):
-                verdict, text = _verdict(s, pair, arm)
+            if s.contenders.index(contender) in (pair.first, pair.second):
+                verdict, text = _verdict(s, pair, contender)
                 groups.setdefault(verdict, []).append(text)
-        said += [f"{arm.name} {verdict} {'; '.join(group)}." for verdict, group in groups.items()]
+        said += [
+            f"{contender.name} {verdict} {'; '.join(group)}." for verdict, group in groups.items()
+        ]
     return said
 
 
-def _verdict(s: Summary, pair: Pair, arm: Arm) -> tuple[str, str]:
+def _verdict(s: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
     """One comparison, as it is seen from one of the two."""
-    mine = s.arms[pair.first] == arm
-    other = s.arms[pair.second if mine else pair.first]
-    gap = pair.difference if mine else pair.difference.turned()
+    mine = s.contenders[pair.first] == contender
+    other = s.contenders[pair.second if mine else pair.first]
+    gap = pair.difference if mine else pair.difference.negate()
     verdict = "cannot be told apart from"
     if pair.holm < ALPHA:
         verdict = "is better than" if gap.mean > 0 else "is worse than"
@@ -296,9 +305,13 @@ def seconds(value: float | None) -> str:
 
 def omnibus_text(s: Summary) -> str:
     """Whether there is any difference at all, by which test and which blocks."""
-    common = s.curves.seeds(*s.arms)
+    common = s.curves.seeds(*s.contenders)
     if s.by_seed is None:
-        why = "there is one strategy" if len(s.arms) < 2 else f"{len(common)} seeds are finished"
+        why = (
+            "there is one strategy"
+            if len(s.contenders) < 2
+            else f"{len(common)} seeds are finished"
+        )
         return f"No test was made: {why}, and a test needs two strategies with two seeds in common."
     test = s.by_seed
     name = "Friedman’s test" if test.test == "Friedman" else "Wilcoxon’s signed-rank test"
