@@ -159,7 +159,10 @@ class Page:
         ]
         self.log = (work / f"{name}.log").open("w+")
         self.process = subprocess.Popen(
-            [*command, "--out", f"session-{name}", *options], cwd=work, stdout=self.log, stderr=self.log
+            [*command, "--out", f"session-{name}", *options],
+            cwd=work,
+            stdout=self.log,
+            stderr=self.log,
         )
         self.url = self._url(work / f"{name}.log")
 

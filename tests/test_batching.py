@@ -179,7 +179,7 @@ def test_your_own_training_gets_the_form_that_you_gave():
     )
     other.teach(range(6), y[:6])
     other.query(1)
-    assert [len(seen[1]), *map(len, seen[1].batches(4))] == [6, 2, 2]
+    assert [len(seen[1]), *map(len, seen[1].iter_batches(4))] == [6, 2, 2]
 
 
 def test_hugging_face_networks_and_data_sets():

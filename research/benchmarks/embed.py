@@ -81,7 +81,9 @@ def main() -> None:
         for size in (96, 128, 224):
             embed_images(Noise(), 4, cache=None, size=size, backbone=name)
             seconds, _ = timed(
-                lambda n=name, s=size: embed_images(Noise(), given.photos, cache=None, size=s, backbone=n)
+                lambda n=name, s=size: embed_images(
+                    Noise(), given.photos, cache=None, size=s, backbone=n
+                )
             )
             print(f"{weights.title} at {size:3d} px   {given.photos / seconds:7.1f}")
 

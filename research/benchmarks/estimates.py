@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from sklearn import datasets
 
+from labelahead.build_simulation.run import build_simulation
 from labelahead.data import from_arrays
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import LayerRule, stop_advice
 from labelahead.simulation.loop import State, run_rounds
-from labelahead.build_simulation.run import build_simulation
 
 Part = tuple[np.ndarray, np.ndarray]  # features (n, d), classes (n,)
 Make = Callable[[np.random.Generator], Part]
@@ -156,7 +156,8 @@ def campaign(name: str, make: Make, strategy: str, seed: int) -> list[Line]:
     }
     names = [str(c) for c in range(int(y.max()) + 1)]
     ready = prepare_campaign(
-        parse_campaign(config), from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names)
+        parse_campaign(config),
+        from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names),
     )
     plan, states = build_simulation(ready), list[State]()
     lines, readings = list[Line](), list[LayerRule]()

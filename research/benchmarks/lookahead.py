@@ -179,7 +179,9 @@ def scoring_posterior(pool: Pool, labels: int) -> float:
     return best_of(run)[0]
 
 
-def walk(pool: Pool, labels: int, acquisition, points: int, count: int) -> tuple[list[float], float]:
+def walk(
+    pool: Pool, labels: int, acquisition, points: int, count: int
+) -> tuple[list[float], float]:
     """Seconds of each step, sorted, and how far its scores are from a fresh view's at the end."""
     every = torch.arange(labels, len(pool.outputs))
     post = prior(pool.outputs, pool.kernel, noise=NOISE)

@@ -27,7 +27,7 @@ from contenders import HERE, FailedError, Limits, Outcome, Worker
 from cycle import pixels
 from labelahead.data.pool import Pool
 from labelahead.models import build_model
-from labelahead.models.training import Training, predict, get_default_training, train
+from labelahead.models.training import Training, get_default_training, predict, train
 from labelahead.models.training.forward import compute_penultimate_features
 from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES

@@ -203,7 +203,9 @@ def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> 
 
 def absorbing(store: Path, labels: dict, executor: object) -> dict:
     """A label more among the candidates held: told, scored, the best one found."""
-    pool_posterior = LargePool(store, executor=executor).hold(labels, evaluation=EVALUATION).pool_posterior()
+    pool_posterior = (
+        LargePool(store, executor=executor).hold(labels, evaluation=EVALUATION).pool_posterior()
+    )
     pool_posterior.best("resolve")
     known, took = dict(pool_posterior.labels), []
     for _ in range(15):
@@ -217,7 +219,11 @@ def absorbing(store: Path, labels: dict, executor: object) -> dict:
         f"a label absorbed, {len(pool_posterior.points):,} items held: {statistics.median(took):.0f} ms",
         flush=True,
     )
-    return {"held": len(pool_posterior.points), "median_ms": statistics.median(took), "least_ms": min(took)}
+    return {
+        "held": len(pool_posterior.points),
+        "median_ms": statistics.median(took),
+        "least_ms": min(took),
+    }
 
 
 def sampling(

@@ -67,7 +67,11 @@ def rademacher(gradients: Tensor, k: int, seed: int) -> Callable[[], Tensor]:
     return run
 
 
-CONTENDERS = {"fold (ours)": build_label_state, "CountSketch": count_sketch, "Rademacher": rademacher}
+CONTENDERS = {
+    "fold (ours)": build_label_state,
+    "CountSketch": count_sketch,
+    "Rademacher": rademacher,
+}
 
 
 def clock(run: Callable[[], Tensor], repeat: int = 3) -> tuple[float, Tensor]:

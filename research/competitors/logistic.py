@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from labelahead.errors import InputError, ModelError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.network import FittedModel
-from labelahead.models.training import TrainingResult, Training
+from labelahead.models.training import Training, TrainingResult
 from research.competitors.adapters import need
 
 # output of a class without labels: its probability is zero, as scikit-activeml's own wrapper has it
@@ -54,9 +54,7 @@ class LogisticLearner:
         layer.bias.zero_()
         return nn.Sequential(layer)
 
-    def fit(
-        self, labelled: Tensor, labels: Tensor, *, seed: int = 0, **unused: Any
-    ) -> FittedModel:
+    def fit(self, labelled: Tensor, labels: Tensor, *, seed: int = 0, **unused: Any) -> FittedModel:
         """Fitted to all labels (L,) anew."""
         began = time.perf_counter()
         model = self.network(seed)

@@ -134,7 +134,9 @@ def _own_changes(view: View) -> torch.Tensor:
 
 
 def _share(view: View, scores: torch.Tensor) -> float:
-    return float((view.evaluation_index()[scores.argsort(descending=True)[:BEST]] >= 0).double().mean())
+    return float(
+        (view.evaluation_index()[scores.argsort(descending=True)[:BEST]] >= 0).double().mean()
+    )
 
 
 def main() -> int:

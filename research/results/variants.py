@@ -73,7 +73,9 @@ class Flip:
         mode = "greedy" if self.greedy else "sequential"
         return replace(
             usual,
-            strategy=Strategy("flip, changed", "what was tried", "labelahead", self.select_batch, (mode,)),
+            strategy=Strategy(
+                "flip, changed", "what was tried", "labelahead", self.select_batch, (mode,)
+            ),
             mode=None,
             candidates=self.candidates or usual.candidates,
             kernel=self.kernel or usual.kernel,
@@ -86,7 +88,9 @@ class Flip:
         """As `flip` picks, but for what is changed."""
         pool_posterior = self._pool_posterior(s, rng)
         if mode == "greedy":
-            chosen = select.greedy(pool_posterior.view, self._scores(), q, rng, hypothetical_label="mean")
+            chosen = select.greedy(
+                pool_posterior.view, self._scores(), q, rng, hypothetical_label="mean"
+            )
             return QueryBatch(pool_posterior.points[chosen.positions], chosen.scores)
         return QueryBatch(*pool_posterior.select_batch(self._scores(), q, rng, mode, oracle))
 
@@ -277,7 +281,8 @@ class Scored:
     def asking(self, usual: QueryConfig) -> QueryConfig:
         """How a campaign asks that would ask as `usual` otherwise."""
         return replace(
-            usual, strategy=make_lookahead_strategy("changed", "what was tried", "labelahead", self.score)
+            usual,
+            strategy=make_lookahead_strategy("changed", "what was tried", "labelahead", self.score),
         )
 
 

@@ -53,7 +53,7 @@ def items(name: str, root: str | None = None, seed: int = 0) -> StudyData:
     if answers is None:
         raise InputError(f"{name} has no labels; a study needs a labelled data set")
     labels = answers.take(torch.arange(len(data)))
-    pool = answers.known.clone().index_fill_(0, data.test, False)
+    pool = answers.has_label.clone().index_fill_(0, data.test, False)
     return StudyData(
         data.inputs[pool],
         labels[pool],

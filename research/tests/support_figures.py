@@ -1,7 +1,7 @@
 """A study's exhibits without its page: pictures take most of the time of a small study."""
 
 from labelahead.simulation.comparison.plot_style import figure_style
-from research.studies.design import StudyFigure, Experiment
+from research.studies.design import Experiment, StudyFigure
 
 
 def study_figures(experiment: Experiment, settings) -> list[StudyFigure]:

@@ -68,6 +68,7 @@ def test_the_preconditioner_inverts_its_approximation_and_saves_iterations(probl
     assert helped.iterations < plain.iterations / 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_solve_goes_on(problem, tmp_path):
     y, operator = problem[2], tile_file(problem, tmp_path / "k")
     whole = regress(operator, y, noise=1e-3, rank=0, tolerance=1e-4)

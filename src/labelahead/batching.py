@@ -103,7 +103,7 @@ class Samples:
         return self._like(_batch=_move_tensors(self._batch, device, dtype))
 
     @property
-    def held(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether they are in memory."""
         return self._batch is not None
 
@@ -119,14 +119,14 @@ class Samples:
         batch = _check_batch(self._collate(items), len(at))
         return batch if self._dtype is None else _move_tensors(batch, self._device, self._dtype)
 
-    def batches(self, rows: int = DEFAULT_BATCH_ROWS) -> Iterator[Batch]:
+    def iter_batches(self, rows: int = DEFAULT_BATCH_ROWS) -> Iterator[Batch]:
         """One after the other."""
         return (self[start : start + rows].read() for start in range(0, len(self), rows))
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """A hash of all that they hold."""
         digest = hashlib.sha256()
-        for batch in self.batches():
+        for batch in self.iter_batches():
             digest.update(describe_batch(batch).encode())
             for t in list_tensors(batch):
                 digest.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -124,7 +124,7 @@ def test_answers():
     assert answers(0) == 2
     assert answers.take(torch.tensor([2, 0])).tolist() == [0, 2]
     assert answers.take(torch.tensor([], dtype=torch.int64)).tolist() == []
-    assert answers.known.tolist() == [True, False, True]
+    assert answers.has_label.tolist() == [True, False, True]
     assert "2 known of 3" in repr(answers)
     with pytest.raises(InputError, match=r"item 1 \(b\) has no label"):
         answers(1)

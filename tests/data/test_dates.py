@@ -137,7 +137,7 @@ def test_text_beside_dates_is_still_text(tmp_path):
     days = [(START + dt.timedelta(days=i)).date() for i in range(20)]
     data, _ = load(write_csv(tmp_path / "t.csv", days, title=titles))
     assert data.rows.text == "title"
-    assert data.texts.rest.shape == (20, 1)
+    assert data.texts.other_features.shape == (20, 1)
 
 
 def test_new_items_are_read_as_the_pool_was(tmp_path):

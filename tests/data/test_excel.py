@@ -63,7 +63,7 @@ def test_workbook_gives_what_its_csv_gives(tmp_path):
     by_csv, also_known = load(write_csv(tmp_path / "t.csv", rows))
     assert torch.equal(by_excel.inputs, by_csv.inputs)
     assert by_excel.classes == by_csv.classes == ("high", "low")
-    assert torch.equal(known.known, also_known.known)
+    assert torch.equal(known.has_label, also_known.has_label)
     assert by_excel.notes == by_csv.notes
     assert by_excel.name == "t"
 
@@ -112,7 +112,7 @@ def test_rows_are_numbered_as_in_excel(tmp_path):
     data, answers = load(tmp_path / "t.xlsx", test_fraction=0)
     assert list(data.rows.columns) == ["v"]
     assert len(data) == 3
-    assert answers.known.tolist() == [False, False, True]
+    assert answers.has_label.tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(

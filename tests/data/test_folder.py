@@ -83,7 +83,7 @@ def test_unlabelled_beside_classes(tmp_path):
     save(tmp_path / "loose.png")
     data, answers = load(tmp_path, size=4)
     assert data.classes == ("cat", "dog")
-    unknown = [data.ids[i] for i in range(len(data)) if not answers.known[i]]
+    unknown = [data.ids[i] for i in range(len(data)) if not answers.has_label[i]]
     assert unknown == ["loose.png", "unlabelled/a.png"]
     assert not set(unknown) & {data.ids[i] for i in data.test}
     with pytest.raises(InputError, match=r"loose\.png"):
@@ -101,7 +101,7 @@ def test_one_class_empty_classes_and_other_files(tmp_path):
     assert said(data, "no pictures in the folders nothing")
     assert said(data, "1 files are no pictures: only/notes.txt")
     assert data.ids == ("only/sub/x.png", "only/y.png")
-    assert answers.known.all()
+    assert answers.has_label.all()
 
 
 def test_train_and_test_folders(tmp_path):
@@ -113,7 +113,7 @@ def test_train_and_test_folders(tmp_path):
     assert len(data.test) == 4
     assert data.ids[0].startswith("models/training/")  # training items first
     assert data.test.tolist() == [12, 13, 14, 15]
-    assert answers.known.all()
+    assert answers.has_label.all()
 
 
 def test_layouts_by_name_alone():
@@ -423,7 +423,7 @@ def test_caltech(tmp_path, packed):
     assert len(data) == 12
     assert said(data, "6 pictures of BACKGROUND_Google left out")
     assert not said(data, "no pictures in")
-    assert answers.known.all()
+    assert answers.has_label.all()
     assert data.name == "caltech101"
 
 
@@ -450,7 +450,7 @@ def test_folders_that_are_none_of_the_classes_given_are_just_folders(tmp_path):
     classes_folder(tmp_path, ("Cat", "dogs"), n=3)
     data, answers = load(tmp_path, classes=["cat", "dog"], test_fraction=0)
     assert data.classes == ("cat",)
-    assert [data.ids[i] for i in answers.known.nonzero().flatten()] == [
+    assert [data.ids[i] for i in answers.has_label.nonzero().flatten()] == [
         "Cat/0.png",
         "Cat/1.png",
         "Cat/2.png",

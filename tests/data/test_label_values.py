@@ -94,7 +94,7 @@ def test_known_names_are_classes_whatever_they_look_like():
 def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     data, answers = load(write_table(tmp_path / "t.csv", MIXED), test_fraction=0)
     assert data.classes == ("Cat", "dog")
-    assert answers.known.tolist() == KNOWN
+    assert answers.has_label.tolist() == KNOWN
     assert said(data, "labels that differ in capital letters are one class: 'cat', 'CAT' as 'Cat'")
     assert said(
         data,
@@ -102,7 +102,7 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     )
     by_array, from_array = from_arrays(np.zeros((12, 2)), MIXED)
     assert by_array.classes == ("Cat", "dog")
-    assert from_array.known.tolist() == KNOWN
+    assert from_array.has_label.tolist() == KNOWN
     bare, _ = from_arrays(np.zeros((12, 2)))
     lines = [f"{i},{label}" for i, label in enumerate(MIXED)]
     (tmp_path / "labels.csv").write_text("\n".join(["item,label", *lines]) + "\n")
@@ -145,7 +145,7 @@ def test_genuine_class_with_the_name_of_a_missing_value(tmp_path):
         write_table(tmp_path / "t.csv", labels), classes=["None", "some"], test_fraction=0
     )
     assert data.classes == ("None", "some")
-    assert answers.known.tolist() == [label != "NA" for label in labels]
+    assert answers.has_label.tolist() == [label != "NA" for label in labels]
     unlabelled = write_table(tmp_path / "u.csv", [""] * 12)
     (tmp_path / "labels.csv").write_text("item,label\n0,None\n1,some\n2,none\n")
     tables = {
@@ -260,7 +260,7 @@ def test_lists_of_one_class_are_that_class(tmp_path):
     )
     data, answers = load(tmp_path / "t.parquet", test_fraction=0)
     assert data.classes == ("Sport", "World")
-    assert answers.known.tolist() == [bool(value) for value in lists]
+    assert answers.has_label.tolist() == [bool(value) for value in lists]
 
 
 def test_label_files_and_imports_with_several_classes_are_refused(tmp_path):

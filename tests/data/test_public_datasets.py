@@ -57,7 +57,7 @@ def test_digits():
     assert data.inputs.dtype == torch.float32
     assert (data.inputs.min(), data.inputs.max()) == (-1, 1)
     assert data.classes == tuple("0123456789")
-    assert answers.known.all()
+    assert answers.has_label.all()
     assert len(data.test) == round(0.2 * 1797)
     held = torch.bincount(answers.take(data.test)) / torch.bincount(
         answers.take(torch.arange(1797))

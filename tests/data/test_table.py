@@ -204,8 +204,8 @@ def test_rows_without_label_are_unlabelled(tmp_path):
     labels = ["1.0", "", "10.0", "2.0", " "] * 4
     data, answers = load(table(tmp_path, {"v": RNG.normal(size=20), "target": labels}))
     assert data.classes == ("1", "2", "10")
-    assert answers.known.tolist() == [bool(v.strip()) for v in labels]
-    assert answers.known[data.test].all()
+    assert answers.has_label.tolist() == [bool(v.strip()) for v in labels]
+    assert answers.has_label[data.test].all()
     assert said(data, "8 rows have no label")
     with pytest.raises(InputError, match="item 1"):
         answers(1)
@@ -217,7 +217,7 @@ def test_rows_without_label_are_unlabelled(tmp_path):
 def test_minus_one_is_a_class_of_a_table(tmp_path):
     data, answers = load(table(tmp_path, {"v": RNG.normal(size=8), "y": [-1, 1] * 4}))
     assert data.classes == ("-1", "1")
-    assert answers.known.all()
+    assert answers.has_label.all()
 
 
 def test_a_number_to_predict_is_no_class(tmp_path):
@@ -330,7 +330,7 @@ def test_parquet(tmp_path):
     data, answers = load(path)
     assert data.shape == (6 + 2,)
     assert data.classes == ("0", "1", "2")
-    assert not answers.known[0]
+    assert not answers.has_label[0]
     assert answers(1) == 1
     assert said(data, "empty: nothing")
     assert said(data, "list: vectors of 1 numbers")
@@ -407,7 +407,7 @@ def test_npz_without_labels(tmp_path):
     assert said(data, "no labels")
     np.savez(tmp_path / "b.npz", x_train=x, y_train=["p", "q"] * 5, x_test=x)
     data, answers = load(tmp_path / "b.npz")
-    assert answers.known.tolist() == [True] * 10 + [False] * 10
+    assert answers.has_label.tolist() == [True] * 10 + [False] * 10
     assert said(data, "10 test items have no label: they join the pool")
     assert data.classes == ("p", "q")
 

@@ -113,7 +113,7 @@ def test_json_lines_are_a_table(tmp_path):
     data, answers = load(lines(tmp_path, [*rows[:10], "", *rows[10:]]), test_fraction=0)
     assert (data.classes, len(data)) == (("m", "s"), 20)
     assert list(data.texts.columns) == ["text"]
-    assert data.texts.rest.shape == (20, 1)
+    assert data.texts.other_features.shape == (20, 1)
     assert said(data, "stars: 1 of 20 lines have none")
     assert answers(0) == 1
 

@@ -117,7 +117,7 @@ def test_an_own_function_reads_texts_once(tmp_path, own):
     assert told[-1] == ("features", 30, 30)
     want = torch.tensor([[float(len(r["text"])), float(r["text"].count("e"))] for r in rows])
     pool = torch.ones(30, dtype=torch.bool).index_fill_(0, ready.data.test, False)
-    rest = ready.data.texts.rest
+    rest = ready.data.texts.other_features
     assert torch.allclose(ready.inputs, join_columns(want, rest, pool))
     again = prepared(path, embedding=f"{own}:lengths")
     assert torch.equal(again.inputs, ready.inputs)

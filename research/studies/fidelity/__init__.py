@@ -70,9 +70,13 @@ def cells(s: Settings) -> Sequence[Cell]:
     first, usual = s.networks[0]
     networks: list[tuple[str, str, int, int]] = []  # part, model, width, steps before
     if "warm" in s.parts:
-        networks += [("warm", model, width, get_default_training(model).steps) for model, width in s.networks]
+        networks += [
+            ("warm", model, width, get_default_training(model).steps) for model, width in s.networks
+        ]
         networks += [("warm", first, usual, before) for before in s.before]
-        networks += [("warm", first, width, get_default_training(first).steps) for width in s.widths]
+        networks += [
+            ("warm", first, width, get_default_training(first).steps) for width in s.widths
+        ]
     if "cold" in s.parts:
         networks.append(("cold", first, usual, get_default_training(first).steps))
     return [

@@ -81,7 +81,11 @@ def told(rows: Sequence[Row], name: str) -> str:
 def short(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Where it holds and where it fails, in one table."""
     model, width = s.networks[0]
-    steps, narrow, early = get_default_training(model).steps, min(s.widths), min(s.before, default=0)
+    steps, narrow, early = (
+        get_default_training(model).steps,
+        min(s.widths),
+        min(s.before, default=0),
+    )
     shown = {f"{m}, width {w}": (m, w, get_default_training(m).steps) for m, w in s.networks}
     shown[f"{model}, narrow (width {narrow})"] = (model, narrow, steps)
     shown[f"{model}, trained for {early} steps only"] = (model, width, early)
@@ -209,7 +213,13 @@ def networks(s: Any, rows: Sequence[Row]) -> StudyFigure:
 def widths(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Spearman, cosine and size against the width of the first network."""
     model, _ = s.networks[0]
-    ends = where(rows, model=model, before=get_default_training(model).steps, row="summary", steps=s.marks[-1])
+    ends = where(
+        rows,
+        model=model,
+        before=get_default_training(model).steps,
+        row="summary",
+        steps=s.marks[-1],
+    )
     ends = [r for r in ends if r["width"] in s.widths]
     figure = _three(ends, s.widths)
     low, high = (where(ends, width=w, kernel="full") for w in (min(s.widths), max(s.widths)))

@@ -20,7 +20,7 @@ from labelahead.errors import InputError, NumericalError
 from labelahead.gp.lookahead import lookahead
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.models import build_model, get_model_spec
-from labelahead.models.training import predict, get_default_training, train
+from labelahead.models.training import get_default_training, predict, train
 from labelahead.ntk import kernel
 from research.studies.design import Cell, Row
 from research.studies.study_data import items, one_hot, some

@@ -144,7 +144,9 @@ def training(s: Any, cell: Cell) -> list[Row]:
     data, seed = items(s.data, s.root), cell["seed"]
     at = some(data, s.items, seed)
     x, y = data.inputs[at], data.labels[at]
-    order = torch.randperm(len(data.test_inputs), generator=make_generator(seed, "test items"))[: s.test]
+    order = torch.randperm(len(data.test_inputs), generator=make_generator(seed, "test items"))[
+        : s.test
+    ]
     test = data.test_inputs[order], data.test_labels[order]
     model = network(data, cell)
     wanted = {round(part * s.steps): part for part in s.checkpoints}

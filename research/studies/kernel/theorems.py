@@ -99,7 +99,9 @@ def layers(s: Any, cell: Cell) -> list[Row]:
     """
     rng = make_generator(cell["seed"], "layers", int(cell["width"]))
     n, d, C = int(cell["width"]), s.layer_inputs, s.layer_outputs
-    points = torch.randn(2, d, generator=make_generator(cell["seed"], "layer points"), dtype=torch.float64)
+    points = torch.randn(
+        2, d, generator=make_generator(cell["seed"], "layer points"), dtype=torch.float64
+    )
     x = torch.nn.functional.normalize(points, dim=1)
     sizes = [d, *[n] * s.layer_depth, C]
     weights = [

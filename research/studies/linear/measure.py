@@ -135,7 +135,9 @@ def _points(s: Any, cell: Cell) -> tuple[Tensor, Tensor]:
 
 
 def _net(s: Any, cell: Cell, m: int, activation: str = "tanh", **more: Any) -> TwoLayer:
-    return TwoLayer(s.dimension, m, activation, make_generator(cell["seed"], "weights", m), **more).eval()
+    return TwoLayer(
+        s.dimension, m, activation, make_generator(cell["seed"], "weights", m), **more
+    ).eval()
 
 
 def _rate(theta: Tensor, n: int, step: float) -> float:

@@ -205,7 +205,9 @@ def trained(s: Any, cell: Cell) -> list[Row]:
     lower, _ = cholesky(want[:n, :n])
     answer = want[n:, :n] @ solve_factored(lower, y[:n])
     for m in s.trained_widths:
-        start = Deep(s.dimension, m, s.trained_depth, make_generator(cell["seed"], "trained", m)).eval()
+        start = Deep(
+            s.dimension, m, s.trained_depth, make_generator(cell["seed"], "trained", m)
+        ).eval()
         top = float(torch.linalg.eigvalsh(kernel(start, x[:n]))[-1])
         for kappa in s.kappas:
             net = copy.deepcopy(start)

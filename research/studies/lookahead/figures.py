@@ -12,8 +12,8 @@ from labelahead.simulation.comparison.statistics import (
     ALPHA,
     Estimate,
     area_under_curve,
-    run_omnibus_test,
     compare_pairs,
+    run_omnibus_test,
     t_interval,
 )
 from research.studies.charts import (
@@ -368,5 +368,7 @@ def areas(rows: Sequence[Row], arm: str, *, process: bool | None = None) -> dict
     for seed in values(where(rows, arm=arm), "seed"):
         mine = sorted(where(rows, arm=arm, seed=seed), key=lambda r: r["labels"])
         labels = np.array([r["labels"] for r in mine], float)
-        by_seed[seed] = 100 * float(area_under_curve(labels, np.array([r[kind] for r in mine], float)))
+        by_seed[seed] = 100 * float(
+            area_under_curve(labels, np.array([r[kind] for r in mine], float))
+        )
     return by_seed

@@ -27,9 +27,9 @@ from labelahead.strategies.diversity import (  # noqa: E402
     choose_ball_radius,
     cluster_points,
     cover_points,
+    find_unstable,
     herd_points,
     select_typical,
-    find_unstable,
 )
 from research.tests.competitors.peer_cases import Case  # noqa: E402
 
@@ -153,7 +153,10 @@ def test_dropquery_takes_the_same_items(seed, network):
     now, rng = case.situation("dropquery"), make_generator(0, "pick", case.labels)
     said = now.candidate_outputs.argmax(1)
     dropped = torch.stack(
-        [now.learnt.predict_with_dropout(now.candidates, DROPPED, rng).argmax(1) for _ in range(TIMES)]
+        [
+            now.learnt.predict_with_dropout(now.candidates, DROPPED, rng).argmax(1)
+            for _ in range(TIMES)
+        ]
     )
     assert (
         int((2 * (dropped != said).sum(0) > TIMES).sum()) > q

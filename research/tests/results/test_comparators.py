@@ -10,10 +10,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
+from labelahead.build_simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.simulation.loop import run_rounds
-from labelahead.build_simulation.run import prepare_campaign, build_simulation
 from research.results.comparators import (
     RIVALS,
     SETS,
@@ -54,7 +54,9 @@ def plan_of(seed=0, strategy="random", name="digits", **budget):
         "budget": budget,
         "asking": asking,
     }
-    return build_simulation(prepare_campaign(parse_campaign({**settings, "seed": seed, "threads": 1, "device": "cpu"})))
+    return build_simulation(
+        prepare_campaign(parse_campaign({**settings, "seed": seed, "threads": 1, "device": "cpu"}))
+    )
 
 
 @pytest.fixture(scope="module")

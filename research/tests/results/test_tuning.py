@@ -14,10 +14,10 @@ from scipy import integrate, special, stats
 from labelahead.acquisition import batch as select
 from labelahead.acquisition.functions import flip, resolve
 from labelahead.acquisition.view import view
+from labelahead.build_simulation.run import build_simulation, prepare_campaign, run
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.learner.config import parse_campaign
-from labelahead.build_simulation.run import prepare_campaign, run, build_simulation
 from labelahead.strategies.base import QueryBatch, Strategy
 from research.results import tuning
 from research.results.lines import Line, TrialLine, write_csv
@@ -160,7 +160,9 @@ def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
     found = flips(seen, classes=classes, amplitude=amplitude)
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
     if (classes, amplitude) == (2, 1.0):
-        assert found.tolist() == pytest.approx(flip(seen, include_candidate=True, variance_scale=1.0).tolist(), rel=1e-12)
+        assert found.tolist() == pytest.approx(
+            flip(seen, include_candidate=True, variance_scale=1.0).tolist(), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("rivals", [1, 2, 4])
@@ -428,7 +430,9 @@ def test_runs_go_on_and_names_are_checked(tmp_path, plan, monkeypatch, capsys):
 
 def test_tables_kept_for_judging_are_those_of_the_page(tmp_path):
     plan = tuning.plan_of("digits-mlp", 3, tmp_path, tmp_path)
-    written = tomllib.loads((ROOT / "results/tables/digits-mlp.toml").read_text())["campaign"]
+    written = tomllib.loads((ROOT / "research/results/tables/digits-mlp.toml").read_text())[
+        "campaign"
+    ]
     for key in ("budget", "asking"):
         own = {k: getattr(getattr(plan, key), k) for k in written[key]}
         assert own == written[key]

@@ -11,7 +11,7 @@ from scipy import stats
 
 from labelahead.errors import InputError, NumericalError
 from labelahead.models import build_model
-from labelahead.models.training import predict, get_default_training
+from labelahead.models.training import get_default_training, predict
 from labelahead.ntk import kernel
 from research.studies.fidelity import FIDELITY, Settings, cells
 from research.studies.fidelity.measure import (
@@ -103,6 +103,7 @@ def test_copies_side_by_side_are_a_loop_over_candidates(name, width):
             assert torch.allclose(got, twin(st.x[st.seen]).detach(), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_linear_network_obeys_its_prediction_to_the_last_digit():
     """Linear in its weights: the same steps are exact at any time, look-ahead at the end."""
     st = staged("mlp", depth=0)
@@ -196,7 +197,13 @@ def test_what_repeats_is_told_from_noise():
 def test_cells_do_not_repeat_and_settings_are_checked():
     found = cells(Settings())
     warm = [c for c in found if c["part"] == "warm" and c["seed"] == 0]
-    usual = {"part": "warm", "model": "mlp", "width": 128, "before": get_default_training("mlp").steps, "seed": 0}
+    usual = {
+        "part": "warm",
+        "model": "mlp",
+        "width": 128,
+        "before": get_default_training("mlp").steps,
+        "seed": 0,
+    }
     assert warm.count(usual) == 1
     assert len(warm) == 3 + 3 + 3  # networks, other lengths, other widths
     with pytest.raises(InputError, match="expected 3 or more"):
@@ -219,6 +226,7 @@ def test_scores_are_ranked_against_real_training():
     assert next(r for r in early if r["kernel"] == "full, same steps")["cosine"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_whole_study():
     found = study_figures(FIDELITY, TINY)
     names = [e.name for e in found]

@@ -130,7 +130,9 @@ def test_spectra_lie_within_the_full_one(example):
 @pytest.mark.parametrize("method", ["dense", "lanczos"])
 def test_extreme_eigenvalues_of_a_known_spectrum(method):
     values = torch.logspace(-5, 2, 60, dtype=torch.float64)
-    q, _ = torch.linalg.qr(torch.randn(60, 60, generator=make_generator(0, "q"), dtype=torch.float64))
+    q, _ = torch.linalg.qr(
+        torch.randn(60, 60, generator=make_generator(0, "q"), dtype=torch.float64)
+    )
     a = (q * values) @ q.T
     got = extreme_eigenvalues((a + a.T) / 2, method=method)
     assert got.method == method

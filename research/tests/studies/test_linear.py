@@ -167,6 +167,7 @@ def test_settings_that_cannot_be_measured_are_refused():
         Settings(scales=(0.1, 0.3, 1.0))
 
 
+@pytest.mark.slow
 def test_the_whole_study():
     found = study_figures(LINEAR, TINY)
     parts = [
@@ -226,9 +227,9 @@ def test_the_supremum_of_relu_is_attained_and_never_passed():
 def test_deep_networks_come_to_their_limit():
     x = sphere(6, 5, make_generator(0, "x")) * 5**0.5
     want = limit_kernel(x, x, 2)
-    near = torch.stack([kernel(Deep(5, 200, 2, make_generator(k, "w")).eval(), x) for k in range(60)]).mean(
-        0
-    )
+    near = torch.stack(
+        [kernel(Deep(5, 200, 2, make_generator(k, "w")).eval(), x) for k in range(60)]
+    ).mean(0)
     assert float((near - want).norm() / want.norm()) < 0.06
     one = Deep(5, 16, 2, make_generator(1, "w"))
     scaled = Deep(5, 16, 2, make_generator(1, "w"), scale=0.3)

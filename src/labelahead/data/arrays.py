@@ -91,7 +91,7 @@ def from_arrays(
     >>> import numpy as np
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays(np.zeros((5, 8)), [0, 1, None, 1, 0], classes=["no", "yes"], test=[4])
-    >>> data.inputs.shape, data.test.tolist(), answers.known.tolist()
+    >>> data.inputs.shape, data.test.tolist(), answers.has_label.tolist()
     (torch.Size([5, 8]), [4], [True, True, False, True, True])
     """
     if isinstance(inputs, Mapping):
@@ -562,7 +562,7 @@ def build_dataset(
     rows: Rows | None = None,
     texts: Texts | None = None,
     build: Callable[[], Tensor] | None = None,
-    reading: Preprocessor | None = None,
+    preprocessor: Preprocessor | None = None,
     records: Records | None = None,
     column: tuple[str, Any] | None = None,
 ) -> Loaded:
@@ -583,7 +583,7 @@ def build_dataset(
         build=build or held.inputs,
         rows=rows,
         texts=texts,
-        read_as=held.reading if reading is None else lambda: reading,
+        build_preprocessor=held.make_preprocessor if preprocessor is None else lambda: preprocessor,
         records=records,
     )
     return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
@@ -644,11 +644,11 @@ class InMemoryInputs(Images):
         """All inputs, standardised, float32."""
 
     @abstractmethod
-    def reading(self) -> Preprocessor:
+    def make_preprocessor(self) -> Preprocessor:
         """How another item becomes such an input."""
 
     @abstractmethod
-    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+    def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
         """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255.
 
         Size: the centre square of it.
@@ -659,7 +659,7 @@ class InMemoryInputs(Images):
         at = as_positions(positions, len(self.values), "positions")
         check_image_size(size)
         return (
-            self.shown(at, size)
+            self.to_display_range(at, size)
             .round()
             .clamp(0, 255)
             .to(torch.uint8)
@@ -669,9 +669,9 @@ class InMemoryInputs(Images):
 
     def picture(self, position: int, size: int) -> Array:
         """One picture to look at, uint8 (H, W, 3)."""
-        return render_for_display(self.shown(as_positions([position], len(self.values), "position")), size)
+        return render_for_display(self.to_display_range(as_positions([position], len(self.values), "position")), size)
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """A hash of all the numbers."""
         return hash_tensor(self.values)
 
@@ -695,11 +695,11 @@ class NumericInputs(InMemoryInputs):
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
         return (values - self.mean.view(column)) / self.std.view(column)
 
-    def reading(self) -> Preprocessor:
+    def make_preprocessor(self) -> Preprocessor:
         """The same mean and deviation."""
         return Preprocessor(NUMBERS, self.shape, self.mean, self.std)
 
-    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+    def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black and white at the extremes found."""
         values = self.values[at] if size is None else crop_and_resize(self.values[at], size)
         return (values - self.low) * (255 / (self.high - self.low))
@@ -726,11 +726,11 @@ class PixelInputs(InMemoryInputs):
             torch.div(part - mean, std, out=out[start : start + CHUNK_ITEMS])
         return out
 
-    def reading(self) -> Preprocessor:
+    def make_preprocessor(self) -> Preprocessor:
         """The same mean and deviation of each channel."""
         return Preprocessor(PICTURES, self.shape, self.mean, self.std, self.white)
 
-    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+    def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
         """Black at 0, white at `white`."""
         levels = self.values[at].float() * (255 / self.white)
         return levels if size is None else crop_and_resize(levels, size)

@@ -214,7 +214,7 @@ def _encode_numbers(
         renumbered = np.searchsorted(present, codes)
         codes = np.where(codes == UNKNOWN, UNKNOWN, renumbered)
         shown = ", ".join(str(v) for v in present[:5]) + (", ..." if len(present) > 5 else "")
-        notes = (f"classes {shown} renumbered from 0; their names keep the original numbers",)
+        notes = (f"classes {to_display_range} renumbered from 0; their names keep the original numbers",)
     return torch.from_numpy(codes), tuple(str(v) for v in present), notes
 
 

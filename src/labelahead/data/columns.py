@@ -106,7 +106,7 @@ def refuse_infinite(name: str, numbers: Array, place: LocateRow, where: str) -> 
     at = np.flatnonzero(np.isinf(numbers))
     if len(at):
         raise InputError(
-            f"{where}: column {name!r}, {place(int(at[0]))}, is infinite; expected finite numbers "
+            f"{where}: column {name!r}, {locate_row(int(at[0]))}, is infinite; expected finite numbers "
             "(leave the field empty if it is unknown)"
         )
 
@@ -156,7 +156,7 @@ class NumericColumn:
         )
         if strange >= 0:
             raise InputError(
-                f"{where}: column {self.name!r}, {place(strange)}, is {entries[strange]!r}; "
+                f"{where}: column {self.name!r}, {locate_row(strange)}, is {entries[strange]!r}; "
                 "expected a number, as in "
                 "the data that were learnt from (leave the field empty if it is unknown)"
             )
@@ -205,7 +205,7 @@ class DateColumn(NumericColumn):
         for i, (entry, value) in enumerate(zip(entries, seconds, strict=True)):
             if entry is not None and value is None:
                 raise InputError(
-                    f"{where}: column {self.name!r}, {place(i)}, is {entry!r}; expected a date "
+                    f"{where}: column {self.name!r}, {locate_row(i)}, is {entry!r}; expected a date "
                     "such as 2024-01-31, as "
                     "in the data that were learnt from (leave the field empty if it is unknown)"
                 )
@@ -232,7 +232,7 @@ class CategoricalColumn:
         if 0 < len(strange) <= present / 10:
             i = strange[0]
             notes.append(
-                f"{name}: {len(strange)} of {present} entries are no numbers ({place(i)}: "
+                f"{name}: {len(strange)} of {present} entries are no numbers ({locate_row(i)}: "
                 f"{texts[i]!r}), so all are taken as categories"
             )
         counts = Counter(
@@ -241,7 +241,7 @@ class CategoricalColumn:
         levels = sorted(counts, key=lambda t: (-counts[t], t))
         rest = len(levels) - len(levels[:MAX_CATEGORIES])
         if rest:
-            notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
+            notes.append(f"{name}: {other_features} of {len(levels)} categories share one, `other`")
         gaps = sum(t is None for t in texts)
         if gaps:
             notes.append(f"{name}: {gaps} missing, a category of their own")

@@ -49,14 +49,14 @@ class Images(ABC):
         return self.batch(torch.tensor([position]), size)[0].permute(1, 2, 0).numpy()
 
     @abstractmethod
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """A hash of the pixels, wherever they lie."""
 
     def fingerprint(self) -> str:
         """A text that changes when any picture does; names what was computed from them."""
-        return self.content()
+        return self.content_hash()
 
-    def marks(self, n: int) -> list[str]:
+    def compute_item_fingerprints(self, n: int) -> list[str]:
         """A text for each of the n pictures that changes when it does.
 
         Names what was computed from it.
@@ -68,7 +68,7 @@ class Images(ABC):
         """The names of all files that there are, also of those that were left out."""
         return ()
 
-    def only(self, at: Tensor) -> "Images":
+    def select(self, at: Tensor) -> "Images":
         """Those at (q,) positions alone."""
         return ImageSubset(self, at)
 
@@ -86,7 +86,7 @@ class StandardisedImages(Protocol):
     def inputs(self) -> Tensor:
         """(n, ...) float32."""
 
-    def reading(self) -> Preprocessor:
+    def make_preprocessor(self) -> Preprocessor:
         """How another item becomes such an input."""
 
 
@@ -122,13 +122,13 @@ class ImageSubset(Images):
         """As there."""
         return self.of.picture(int(self.at[position]), size)
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """A hash of which there are, of what."""
-        return hashlib.sha256(f"{self.of.content()} {self.at.tolist()}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.of.content_hash()} {self.at.tolist()}".encode()).hexdigest()
 
-    def marks(self, n: int) -> list[str]:
+    def compute_item_fingerprints(self, n: int) -> list[str]:
         """As there."""
-        all_marks = self.of.marks(int(self.at.max()) + 1 if n else 0)
+        all_marks = self.of.compute_item_fingerprints(int(self.at.max()) + 1 if n else 0)
         return [all_marks[i] for i in self.at.tolist()]
 
 
@@ -140,11 +140,11 @@ class Rows:
     text: str | None = None  # the column that holds running text, if there is one
     files: bool = False  # whether each text is a file of its own
 
-    def row(self, position: int) -> list[tuple[str, Any]]:
+    def get_row(self, position: int) -> list[tuple[str, Any]]:
         """Names and values of one item."""
         return [(name, values[position]) for name, values in self.columns.items()]
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """A hash of all that it holds."""
         return hashlib.sha256(repr(self.columns).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -188,7 +188,7 @@ class Data:
     vectors: Mapping[str, Tensor] = field(
         default_factory=dict, repr=False
     )  # (n, d) each, brought along by name
-    read_as: Callable[[], Preprocessor | None] = field(
+    build_preprocessor: Callable[[], Preprocessor | None] = field(
         default=lambda: None, repr=False
     )  # None: nobody can tell
     samples: Samples | None = field(
@@ -209,16 +209,16 @@ class Data:
         return len(self.ids)
 
     @property
-    def reading(self) -> Preprocessor | None:
+    def preprocessor(self) -> Preprocessor | None:
         """How other items become inputs."""
-        return self.read_as()
+        return self.build_preprocessor()
 
-    def only(self, at: Tensor) -> "Data":
+    def select(self, at: Tensor) -> "Data":
         """The items at (q,) positions alone, in that order."""
         at = as_positions(at, len(self), "at")
         places = at.tolist()
         test = torch.isin(at, self.test)
-        images = None if self.images is None else self.images.only(at)
+        images = None if self.images is None else self.images.select(at)
         held = None if images is None else images.as_inputs((~test).nonzero().flatten())
 
         def some(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -232,10 +232,10 @@ class Data:
             rows=None if self.rows is None else replace(self.rows, columns=some(self.rows.columns)),
             texts=None
             if self.texts is None
-            else Texts(some(self.texts.columns), self.texts.rest[at]),
+            else Texts(some(self.texts.columns), self.texts.other_features[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
             build=(lambda: self.inputs[at]) if held is None else held.inputs,
-            read_as=self.read_as if held is None else held.reading,
+            build_preprocessor=self.build_preprocessor if held is None else held.make_preprocessor,
             samples=None if self.samples is None else self.samples[at],
             records=None if self.records is None else self.records.take(places),
         )
@@ -295,10 +295,10 @@ class Answers:
         return len(self._labels)
 
     def __repr__(self) -> str:
-        return f"Answers({int(self.known.sum())} known of {len(self)})"
+        return f"Answers({int(self.has_label.sum())} known of {len(self)})"
 
     @property
-    def known(self) -> Tensor:
+    def has_label(self) -> Tensor:
         """(n,) bool: which items have a label."""
         return self._labels >= 0
 

@@ -115,7 +115,7 @@ class FileTree:
             raise InputError(f"is larger than {MAX_MEMBER_BYTES // 2**20} MB unpacked")
         return BytesIO(archive.read(name))
 
-    def documents(self) -> list[str]:
+    def list_text_files(self) -> list[str]:
         """The texts among the others, without those that speak of the folder itself."""
         paths = {name: PurePosixPath(name.lower()) for name in self.others}
         return [
@@ -192,10 +192,10 @@ class ImageFiles(Images):
     def fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
         return hashlib.sha256(
-            "\0".join(self.marks(len(self.names))).encode("utf-8", "surrogateescape")
+            "\0".join(self.compute_item_fingerprints(len(self.names))).encode("utf-8", "surrogateescape")
         ).hexdigest()
 
-    def marks(self, n: int) -> list[str]:
+    def compute_item_fingerprints(self, n: int) -> list[str]:
         """Path, size and date of each."""
         root = printable_name(str(self.files.root.resolve()))
         return [
@@ -218,7 +218,7 @@ class ImageFiles(Images):
         stats = (_stat_or_none(f"{self.files.root}/{name}") for name in self.names)
         return [None if about is None else about.st_size for about in stats]
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """A hash of the pictures as they were decoded; it stays when the folder moves."""
         return hash_tensor(self.pixels)
 
@@ -226,7 +226,7 @@ class ImageFiles(Images):
         """The names of all picture files, also of broken ones."""
         return [printable_name(name) for name in self.files.names]
 
-    def only(self, at: Tensor) -> "ImageFiles":
+    def select(self, at: Tensor) -> "ImageFiles":
         """Those at (q,) positions alone."""
         decoded = None if self.decoded is None else self.decoded[at]
         return replace(self, names=tuple(self.names[int(i)] for i in at), decoded=decoded)
@@ -269,13 +269,13 @@ class LazyPixelInputs(InMemoryInputs):
         """All pictures, standardised, float32."""
         return self._pixels.inputs()
 
-    def reading(self) -> Preprocessor:
+    def make_preprocessor(self) -> Preprocessor:
         """The same mean and deviation of each channel."""
-        return self._pixels.reading()
+        return self._pixels.make_preprocessor()
 
-    def shown(self, at: Tensor, size: int | None = None) -> Tensor:
+    def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
         """As pixels are."""
-        return self._pixels.shown(at, size)
+        return self._pixels.to_display_range(at, size)
 
 
 def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
@@ -299,10 +299,10 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     labels = torch.full((len(order),), UNKNOWN)
     if answers is not None:
         known = at >= 0
-        known[known.clone()] = answers.known[at[known]]
+        known[known.clone()] = answers.has_label[at[known]]
         labels[known] = answers.take(at[known])
     if not isinstance(photos, ImageFiles):
-        return data.only(at), None if answers is None else Answers(labels, tuple(order))
+        return data.select(at), None if answers is None else Answers(labels, tuple(order))
     photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
     test = torch.isin(at, data.test).nonzero().flatten()
     held = photos.as_inputs(
@@ -330,7 +330,7 @@ def load_folder(
     options.refuse_target(str(path))
     options.refuse_id(str(path), "file names")
     files = find_files(path, links=options.links)
-    if not files.names and files.documents():
+    if not files.names and files.list_text_files():
         return _load_text_files(path, files, options, name)
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
@@ -382,7 +382,7 @@ def _order_and_label(names: list[str], folders: Sequence[str], classes: Sequence
 def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: str | None) -> Loaded:
     """All .txt files below a folder or in a zip that holds no pictures; each is one text."""
     options.refuse_size(str(path))
-    names = files.documents()
+    names = files.list_text_files()
     files = replace(
         files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names))
     )
@@ -403,7 +403,7 @@ def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: st
     ids = tuple(printable_name(n) for n in kept)
     return build_dataset(
         name or name_from_path(path),
-        NumericInputs(words.rest, torch.zeros(()), torch.ones(())),
+        NumericInputs(words.other_features, torch.zeros(()), torch.ones(())),
         None,
         split,
         labels,
@@ -422,7 +422,7 @@ def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: st
         rows=Rows(column, "text", files=True),
         texts=words,
         build=partial(build_word_inputs, words, split.pool, str(path)),
-        reading=Preprocessor(COLUMNS, (0,)),
+        preprocessor=Preprocessor(COLUMNS, (0,)),
         records=Records({FILE_NAME: list(ids), **column}),
     )
 

@@ -61,5 +61,5 @@ def require_heif_decoder(names: Sequence[str], where: str) -> None:
         )
         shown = ", ".join(photographs[:MAX_NAMED_FILES]) + more
         raise MissingExtra(
-            f"{where} holds {len(photographs)} HEIC photographs ({shown}): {error}"
+            f"{where} holds {len(photographs)} HEIC photographs ({to_display_range}): {error}"
         ) from error

@@ -201,5 +201,5 @@ def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: 
             ", ..." if len(combined) > MAX_EXAMPLES else ""
         )
         raise InputError(
-            f"{where} seem to hold several classes per item, such as {shown}; {SEVERAL_CLASSES_ADVICE}"
+            f"{where} seem to hold several classes per item, such as {to_display_range}; {SEVERAL_CLASSES_ADVICE}"
         )

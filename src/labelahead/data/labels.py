@@ -119,7 +119,7 @@ def read_labels(
     ([2, 0], [1, 2], ('no', 'yes', 'maybe'))
     """
     files = data.images.file_names() if data.images is not None else ()
-    rows = None if data.records is None else data.records.row_names()
+    rows = None if data.records is None else data.records.positions_by_row_number()
     return read_labels_for_ids(path, data.ids, data.classes, files, classes, rows=rows)
 
 
@@ -250,7 +250,7 @@ def read_import(
     """The labels of a file or folder; the form is told by its name, unless given.
 
     rows: where the ids come from a column of a table: positions by row number
-    (`Records.row_names`). `LabelNormaliser` decides which values are labels, and which of them are one
+    (`Records.positions_by_row_number`). `LabelNormaliser` decides which values are labels, and which of them are one
     class.
     """
     finder, reader = _ItemFinder(items, rows=rows), LabelNormaliser(classes)
@@ -502,7 +502,7 @@ def _read_csv(path: Path) -> Iterator[Entry]:
             continue
         if len(row) != len(header):
             raise InputError(
-                f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header"
+                f"{path}, {where}: {len(get_row)} fields; expected {len(header)} as in the header"
             )
         fields = map(unescape_formulas, row) if SOURCE_COLUMN in header else row
         cells = {k: v for k, v in zip(header, fields, strict=True) if v}
@@ -553,7 +553,7 @@ def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
     for where, row in _read_json_lines(path) if lines else _read_json_list(path):
         if not isinstance(row, dict):
             raise InputError(
-                f"{path}, {where}: {row!r:.80}; expected an object with item and label"
+                f"{path}, {where}: {get_row!r:.80}; expected an object with item and label"
             )
         if _is_task(row):
             yield from _read_task(row, path, where)
@@ -600,7 +600,7 @@ def _read_json_list(path: Path) -> list[tuple[str, Any]]:
         )
     if not isinstance(content, list):
         raise InputError(
-            f"{path} holds a JSON {type(content).__name__}; expected a list of objects "
+            f"{path} holds a JSON {type(content_hash).__name__}; expected a list of objects "
             'such as {"item": "a.jpg", "label": "cat"}'
         )
     return [(f"entry {i}", row) for i, row in enumerate(content, 1)]
@@ -759,7 +759,7 @@ def _parse_row(
         raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
     if not names and label is not None:
         raise InputError(
-            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
+            f"{path}, {where}: no item, only {', '.join(get_row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
         )
     who = next((row[name] for name in ANNOTATOR_COLUMNS if row.get(name) is not None), None)
     predicted = str(row.get(SOURCE_COLUMN, "")).casefold() == "prediction"

@@ -50,7 +50,7 @@ class NewItems(NamedTuple):
 
 
 def read_new_items(
-    reading: Preprocessor,
+    preprocessor: Preprocessor,
     source: str | Path,
     encode: EncodeTexts | None = None,
     *,
@@ -70,40 +70,40 @@ def read_new_items(
     filed = path.is_dir() or suffix == ".zip"
     if not file.exists():
         raise InputError(
-            f"{path} does not exist; expected items as the model was made from: {_describe_expected(reading)}"
+            f"{path} does not exist; expected items as the model was made from: {_describe_expected(preprocessor)}"
         )
-    if reading.kind == COLUMNS and (filed or suffix in TEXT_SUFFIXES):
-        yield from _read_text_items(reading, path, encode)
-    elif reading.kind == COLUMNS and suffix in (*TABLE_SUFFIXES, ".npz"):
+    if preprocessor.kind == COLUMNS and (filed or suffix in TEXT_SUFFIXES):
+        yield from _read_text_items(preprocessor, path, encode)
+    elif preprocessor.kind == COLUMNS and suffix in (*TABLE_SUFFIXES, ".npz"):
         table = _read_table(path)
         column = choose_id_column(str(path), table.columns, id, likely=likely_id)
         ids, values = (
             list(table.ids(str(path), column)),
-            encode_table_rows(reading, table, str(path), encode),
+            encode_table_rows(preprocessor, table, str(path), encode),
         )
         yield NewItems(ids, values, {}, replace(table.records(), id_column=column))
-    elif reading.kind != COLUMNS and suffix == ".npz":
-        yield from _read_npz_items(reading, path, id)
-    elif len(reading.shape) == 3 and (filed or suffix in IMAGE_SUFFIXES):
-        yield from _read_image_items(reading, path)
+    elif preprocessor.kind != COLUMNS and suffix == ".npz":
+        yield from _read_npz_items(preprocessor, path, id)
+    elif len(preprocessor.shape) == 3 and (filed or suffix in IMAGE_SUFFIXES):
+        yield from _read_image_items(preprocessor, path)
     else:
-        raise InputError(f"{path} is of another kind; expected {_describe_expected(reading)}")
+        raise InputError(f"{path} is of another kind; expected {_describe_expected(preprocessor)}")
 
 
-def _describe_expected(reading: Preprocessor) -> str:
-    if reading.kind == COLUMNS:
+def _describe_expected(preprocessor: Preprocessor) -> str:
+    if preprocessor.kind == COLUMNS:
         columns = (
             f"a table ({', '.join(TABLE_SUFFIXES)}) with the columns "
-            f"{', '.join(c.name for c in reading.columns)}"
+            f"{', '.join(c.name for c in preprocessor.columns)}"
         )
-        return f"a folder of texts, a text, or {columns}" if _takes_single_text(reading) else columns
-    array = f"an .npz whose x has shape (n, {', '.join(map(str, reading.shape))})"
-    return f"a folder of pictures, a picture, or {array}" if len(reading.shape) == 3 else array
+        return f"a folder of texts, a text, or {columns}" if _takes_single_text(preprocessor) else columns
+    array = f"an .npz whose x has shape (n, {', '.join(map(str, preprocessor.shape))})"
+    return f"a folder of pictures, a picture, or {array}" if len(preprocessor.shape) == 3 else array
 
 
-def _takes_single_text(reading: Preprocessor) -> bool:
+def _takes_single_text(preprocessor: Preprocessor) -> bool:
     """Whether a text alone is an item."""
-    return [c.kind for c in reading.columns] in (["sentences"], ["words"])
+    return [c.kind for c in preprocessor.columns] in (["sentences"], ["words"])
 
 
 def _read_table(path: Path) -> Table:
@@ -119,7 +119,7 @@ def _read_table(path: Path) -> Table:
 
 
 def encode_table_rows(
-    reading: Preprocessor,
+    preprocessor: Preprocessor,
     table: Table,
     where: str,
     encode: EncodeTexts | None = None,
@@ -129,35 +129,35 @@ def encode_table_rows(
 
     entry: what a field says; of a text in a file: itself.
     """
-    missing = [c.name for c in reading.columns if c.name not in table.columns]
+    missing = [c.name for c in preprocessor.columns if c.name not in table.columns]
     if missing:
         hint = did_you_mean(missing[0], table.columns)
         raise InputError(
             f"{where} has no column {missing[0]!r}, which the model learnt from; {hint}expected "
             "all of "
-            f"{', '.join(c.name for c in reading.columns)}"
+            f"{', '.join(c.name for c in preprocessor.columns)}"
         )
     blocks = []
-    for column in reading.columns:
+    for column in preprocessor.columns:
         values = table.columns[column.name]
         if isinstance(column, VectorColumn):
-            blocks.append(column.apply(values, table.place, where))
+            blocks.append(column.apply(values, table.locate_row, where))
             continue
         entries = [entry(v) for v in values]
         if isinstance(column, SentenceColumn):
             assert encode is not None
             blocks.append(encode(["" if e is None else str(e) for e in entries]).numpy())
         else:
-            blocks.append(column.apply(entries, table.place, where))
+            blocks.append(column.apply(entries, table.locate_row, where))
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
 
-def _read_text_items(reading: Preprocessor, path: Path, encode: EncodeTexts | None) -> Iterator[NewItems]:
-    if not _takes_single_text(reading):
-        raise InputError(f"{path} holds texts alone; expected {_describe_expected(reading)}")
+def _read_text_items(preprocessor: Preprocessor, path: Path, encode: EncodeTexts | None) -> Iterator[NewItems]:
+    if not _takes_single_text(preprocessor):
+        raise InputError(f"{path} holds texts alone; expected {_describe_expected(preprocessor)}")
     filed = path.is_dir() or path.suffix.lower() == ".zip"
     files = find_files(path if filed else path.parent)
-    names = files.documents() if filed else [path.name]
+    names = files.list_text_files() if filed else [path.name]
     if not names:
         raise InputError(f"{path} holds no texts; expected files that end in .txt")
     for start in range(0, len(names), BATCH_ITEMS):
@@ -165,35 +165,35 @@ def _read_text_items(reading: Preprocessor, path: Path, encode: EncodeTexts | No
         texts, failed, _ = read_text_files(files, some)
         there = [name for name in some if name in texts]
         column, ids = [texts[name] for name in there], [printable_name(n) for n in there]
-        table = Table({reading.columns[0].name: column}, range(len(there)), unit="text")
+        table = Table({preprocessor.columns[0].name: column}, range(len(there)), unit="text")
         values = (
-            encode_table_rows(reading, table, str(path), encode, str)
+            encode_table_rows(preprocessor, table, str(path), encode, str)
             if there
-            else torch.zeros((0, *reading.shape))
+            else torch.zeros((0, *preprocessor.shape))
         )
         records = Records({FILE_NAME: ids, "text": column})
         yield NewItems(ids, values, {printable_name(n): why for n, why in failed.items()}, records)
 
 
-def _read_npz_items(reading: Preprocessor, path: Path, id: str) -> Iterator[NewItems]:
+def _read_npz_items(preprocessor: Preprocessor, path: Path, id: str) -> Iterator[NewItems]:
     arrays = read_npz(path)
     values, _ = to_input_tensor(find_npz_arrays(path, arrays)[0], str(path))
     ids = read_npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
-    if len(reading.shape) == 3 and values.ndim == 4 and values.dtype == torch.uint8:
+    if len(preprocessor.shape) == 3 and values.ndim == 4 and values.dtype == torch.uint8:
         values = (
-            match_image_format(reading, values.float()) if values.shape[1:] != reading.shape else values
+            match_image_format(preprocessor, values.float()) if values.shape[1:] != preprocessor.shape else values
         )
-    if values.shape[1:] != reading.shape:
+    if values.shape[1:] != preprocessor.shape:
         raise InputError(
-            f"{path} has items of shape {tuple(values.shape[1:])}; expected {_describe_expected(reading)}"
+            f"{path} has items of shape {tuple(values.shape[1:])}; expected {_describe_expected(preprocessor)}"
         )
     for start in range(0, len(values), BATCH_ITEMS):
         part = values[start : start + BATCH_ITEMS]
         yield NewItems(list(ids[start : start + BATCH_ITEMS]), part, {})
 
 
-def _read_image_items(reading: Preprocessor, path: Path) -> Iterator[NewItems]:
-    _, height, width = reading.shape
+def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewItems]:
+    _, height, width = preprocessor.shape
     if height != width:
         raise InputError(
             f"{path} is read as squares, but the model takes {width} x {height} pixels; expected "
@@ -215,24 +215,24 @@ def _read_image_items(reading: Preprocessor, path: Path) -> Iterator[NewItems]:
             if read
             else np.zeros((0, 3, height, width), np.uint8)
         )
-        values = match_image_format(reading, torch.from_numpy(stacked).float())
+        values = match_image_format(preprocessor, torch.from_numpy(stacked).float())
         ids = [printable_name(n) for n in read]
         yield NewItems(
             ids, values, {printable_name(n): why for n, why in failed.items()}, Records({FILE_NAME: ids})
         )
 
 
-def match_image_format(reading: Preprocessor, pictures: Tensor) -> Tensor:
+def match_image_format(preprocessor: Preprocessor, pictures: Tensor) -> Tensor:
     """Pictures (n, C, H, W) from 0 to 255 as the model has them.
 
     Its size, its channels, its white.
     """
-    channels, size, _ = reading.shape
-    if pictures.shape[-2:] != reading.shape[-2:]:
+    channels, size, _ = preprocessor.shape
+    if pictures.shape[-2:] != preprocessor.shape[-2:]:
         pictures = crop_and_resize(pictures, size)
     if channels == 1 and pictures.shape[1] == 3:
         pictures = (pictures * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(
             1, keepdim=True
         )  # as Pillow
     pictures = pictures.expand(-1, channels, -1, -1) if pictures.shape[1] == 1 else pictures
-    return (pictures * (reading.white / 255)).round().clamp(0, reading.white).to(torch.uint8)
+    return (pictures * (preprocessor.white / 255)).round().clamp(0, preprocessor.white).to(torch.uint8)

@@ -64,7 +64,7 @@ class Records:
             row_numbers=None if rows is None else [rows[i] for i in positions],
         )
 
-    def row_names(self) -> dict[str, int] | None:
+    def positions_by_row_number(self) -> dict[str, int] | None:
         """Return positions by row number as text, by which labelahead 0.2 knew them.
 
         None unless a column has ids.

@@ -75,12 +75,12 @@ class Table:
         """Return the ids from a column, or row numbers without one."""
         if name is None:
             return tuple(map(str, range(len(self.lines))))
-        places = [self.place(i) for i in range(len(self.lines))]
+        places = [self.locate_row(i) for i in range(len(self.lines))]
         return tuple(read_ids(where, name, to_python_list(self.columns[name]), places))
 
-    def place(self, row: int) -> str:
+    def locate_row(self, row: int) -> str:
         """Where a row stands, for a message."""
-        return f"{self.unit} {self.lines[row]}"
+        return f"{self.unit} {self.lines[get_row]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     classes: tuple[str, ...] = ()
     if target is not None:
         codes, classes, more = _encode_target(
-            path, target, columns.pop(target), table.place, options.classes
+            path, target, columns.pop(target), table.locate_row, options.classes
         )
         said += more
     if id_column is not None:
@@ -126,7 +126,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
         for name, values in columns.items()
         if name != id_column and name.casefold() != ID_COLUMN
     }
-    made = encode_columns(inputs, ~held_out.numpy(), table.place, str(path), alone=not lists)
+    made = encode_columns(inputs, ~held_out.numpy(), table.locate_row, str(path), alone=not lists)
     matrix = torch.from_numpy(made.matrix)[split.keep]
     held = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
     rows = Rows(_select_rows(columns, split), made.longest)
@@ -149,7 +149,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
         texts=texts,
         build=build,
         ids=tuple(ids[int(i)] for i in split.keep),
-        reading=Preprocessor(COLUMNS, held.shape, columns=made.columns),
+        preprocessor=Preprocessor(COLUMNS, held.shape, columns=made.columns),
         records=replace(_drop_target(records, target), id_column=id_column),
         column=None if target is None else (target, records.columns[target]),
     )
@@ -225,7 +225,7 @@ def _encode_target(
     if several is not None:
         shown = ", ".join(map(str, labels[several]))
         raise InputError(
-            f"{where} hold several classes per item, such as {shown:.80} in {place(several)}; "
+            f"{where} hold several classes per item, such as {to_display_range:.80} in {locate_row(several)}; "
             f"{SEVERAL_CLASSES_ADVICE}"
         )
     texts = [None if label is None else reader.read(str(label)) for label in labels]
@@ -238,7 +238,7 @@ def _encode_target(
     if len(numbers) == len(known) and different > (20 if fractions else max(50, len(known) / 2)):
         raise InputError(
             f"{path}: the target column {name!r} has {different} different numbers in "
-            f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
+            f"{len(has_label)} rows; expected classes (a number to predict, or an id, is none)"
         )
     present = {t for t in texts if t is not None}
     refuse_combined_labels(present, classes, where)
@@ -247,7 +247,7 @@ def _encode_target(
     if not known:
         said.append(f"the target column {name!r} is empty: no labels")
     elif len(known) < len(values):
-        said.append(f"{len(values) - len(known)} rows have no label")
+        said.append(f"{len(values) - len(has_label)} rows have no label")
     if different == 1:
         said.append(f"every label is {names[0]!r}: only one class")
     return codes, names, tuple(said)
@@ -277,7 +277,7 @@ def read_csv(path: Path) -> Table:
             continue
         if len(row) != len(header):
             raise InputError(
-                f"{path}, line {line}: {len(row)} fields; expected {len(header)} "
+                f"{path}, line {line}: {len(get_row)} fields; expected {len(header)} "
                 "as in the header; quote fields that hold the separator"
             )
         rows.append(row)
@@ -364,7 +364,7 @@ def read_json_table(path: Path) -> Table:
     for number, row in read:
         if not isinstance(row, dict):
             raise InputError(
-                f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line"
+                f"{path}, line {number}: a {type(get_row).__name__}; expected one JSON object a line"
             )
     if not read:
         raise InputError(f"{path} holds nothing; expected one JSON object a line")

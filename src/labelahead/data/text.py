@@ -49,7 +49,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}, line {line}: byte {content[error.start]:#04x} is no {encoding[:6].upper()}; "
+            f"{path}, line {line}: byte {content_hash[error.start]:#04x} is no {encoding[:6].upper()}; "
             "expected a UTF-8 text file, so save it as UTF-8"
         ) from error
 

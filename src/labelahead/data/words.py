@@ -32,7 +32,7 @@ def build_word_inputs(texts: Texts, pool: Tensor, where: str) -> Tensor:
     Pool: (q,) positions.
     """
     columns = fit_word_columns(texts, pool)
-    if not columns and not texts.rest.shape[1]:
+    if not columns and not texts.other_features.shape[1]:
         raise InputError(
             f"{where}: no word stands in two texts ({', '.join(texts.columns)}), so words say "
             "nothing; expected texts "
@@ -40,7 +40,7 @@ def build_word_inputs(texts: Texts, pool: Tensor, where: str) -> Tensor:
             "'labelahead[texts]'"
         )
     blocks = [torch.from_numpy(column.apply(texts.columns[column.name])) for column in columns]
-    return torch.cat([*blocks, texts.rest], 1)
+    return torch.cat([*blocks, texts.other_features], 1)
 
 
 def fit_word_columns(texts: Texts, pool: Tensor) -> tuple[TfidfColumn, ...]:

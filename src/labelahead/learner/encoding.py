@@ -112,7 +112,7 @@ def encode_inputs(
     if rest is None:
         return EncodedInputs(features, name, reading=lambda: how)
     weighed = (
-        f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
+        f"the other columns, {other_features.shape[1]} numbers, weigh a quarter of the embedding's "
         f"{features.shape[1]}"
     )
     return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: how)
@@ -184,10 +184,10 @@ def _variance_scaling(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor
 
 def _raw_preprocessor(data: Data) -> Preprocessor | None:
     """Of pixels, numbers and columns; words of texts come first."""
-    if data.texts is None or data.reading is None:
-        return data.reading
+    if data.texts is None or data.preprocessor is None:
+        return data.preprocessor
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
-    columns = (*fit_word_columns(data.texts, pool.nonzero().flatten()), *data.reading.columns)
+    columns = (*fit_word_columns(data.texts, pool.nonzero().flatten()), *data.preprocessor.columns)
     return Preprocessor(COLUMNS, tuple(data.inputs.shape[1:]), columns=columns)
 
 
@@ -215,8 +215,8 @@ def _build_preprocessor(
         columns = tuple(SentenceColumn(column, SENTENCES) for column in data.texts.columns)
     else:  # a function of the user's own: code does not travel
         return None
-    if rest is not None and data.reading is not None:
-        columns += data.reading.columns
+    if rest is not None and data.preprocessor is not None:
+        columns += data.preprocessor.columns
         (first, factor), (second, other) = _variance_scaling(features, pool, 1.0), _variance_scaling(rest, pool, OTHER_COLUMNS_WEIGHT)
         unit = ((width + rest.shape[1]) / (1 + OTHER_COLUMNS_WEIGHT)) ** 0.5
         mean = torch.cat([mean + std * first, second])
@@ -230,7 +230,7 @@ def _build_preprocessor(
 def _other_columns(data: Data) -> Tensor | None:
     """The columns of a table that are numbers or categories, as numbers."""
     rest = (
-        data.texts.rest
+        data.texts.other_features
         if data.texts is not None
         else data.inputs
         if data.rows is not None and data.shape
@@ -280,7 +280,7 @@ def _encode_images(name: str, data: Data, size: int | None, tell: OnItems | None
         len(data),
         cache=_feature_folder(),
         size=size or 128,
-        keys=[make_key(mark) for mark in data.images.marks(len(data))],
+        keys=[make_key(mark) for mark in data.images.compute_item_fingerprints(len(data))],
         standardised=False,
         progress=tell,
         backbone=name,
@@ -341,14 +341,14 @@ def _item_readers(
     every = range(len(data))
     if images is not None:
         return lambda at: images.batch(torch.tensor(at), size), lambda: [
-            f"{size}|{m}" for m in images.marks(len(data))
+            f"{size}|{m}" for m in images.compute_item_fingerprints(len(data))
         ]
     if texts is not None:
         whole = ["\n".join(parts) for parts in zip(*texts.columns.values(), strict=True)]
         return lambda at: [whole[i] for i in at], lambda: list(whole)
     if rows is not None:
-        return lambda at: [dict(rows.row(i)) for i in at], lambda: [
-            repr(rows.row(i)) for i in every
+        return lambda at: [dict(rows.get_row(i)) for i in at], lambda: [
+            repr(rows.get_row(i)) for i in every
         ]
     values = data.inputs
     return lambda at: values[at], lambda: [values[i].contiguous().numpy().tobytes() for i in every]

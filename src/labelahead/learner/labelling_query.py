@@ -68,7 +68,7 @@ def query_items(
         asking = replace(asking, strategy="resolve", mode="greedy")
     learner = ready.make_learner(count, strategy.objective)
     order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
-    seed = ready.training.seed_of(campaign.seed, 0)
+    seed = ready.training.derive_seed(campaign.seed, 0)
     learnt = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += learnt.trained.notes if learnt.trained else ()
     tell("looking ahead", 0, n)
@@ -143,7 +143,7 @@ def _label_pool(
     pool, names = Pool(len(data), test=data.test), data.classes
     given: dict[int, int] = {}
     if ready.answers is not None:
-        known = ready.answers.known.nonzero().squeeze(1)
+        known = ready.answers.has_label.nonzero().squeeze(1)
         given = dict(zip(known.tolist(), ready.answers.take(known).tolist(), strict=True))
     if labels is not None:
         at, numbers, names = read_labels(labels, data, classes)

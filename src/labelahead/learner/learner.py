@@ -202,7 +202,7 @@ class Learner:
             some = self.inputs[self.pool.labelled]
             self.training(
                 self.model,
-                some.read() if isinstance(some, Samples) and some.held else some,
+                some.read() if isinstance(some, Samples) and some.is_in_memory else some,
                 self.pool.labels,
             )
         self.model.eval()

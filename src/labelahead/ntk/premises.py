@@ -231,7 +231,7 @@ def _some(names: Iterable[str]) -> str:
 
 def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x") -> int:
     """Number of samples of `x`; raises when it is empty, ragged, not finite or elsewhere."""
-    unread = isinstance(x, Samples) and not x.held  # each batch is checked when it is read
+    unread = isinstance(x, Samples) and not x.is_in_memory  # each batch is checked when it is read
     parts = list_tensors(read_batch(take_samples(x, slice(0, 2)) if unread else x))
     if not parts or not all(isinstance(t, Tensor) for t in parts):
         raise InputError(f"{label} must hold at least one tensor, and tensors only")

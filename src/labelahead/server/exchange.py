@@ -83,7 +83,7 @@ def import_labels(service: LabellingService, path: Path, form: str | None = None
     """The labels of a file or folder; what is not in the data, or held out, is counted."""
     label_state, records = service.label_state, service.items.data.records
     names = [label_state.classes[c] for c in label_state.active_classes]
-    by_row = None if records is None else records.row_names()
+    by_row = None if records is None else records.positions_by_row_number()
     imported = read_import(path, service.items.ids, names, form=form, rows=by_row)
     rows = [row for row in imported.labels if row[0] not in service.held_out]
     done = service.add_labels(rows)

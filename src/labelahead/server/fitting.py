@@ -207,7 +207,7 @@ def fit_labels(
     labels = {p: c for p, c in labels.items() if p in place}  # of what can still be read
     learner, seed = (
         ready.make_learner(max(len(number), 2)),
-        ready.training.seed_of(campaign.seed, 0),
+        ready.training.derive_seed(campaign.seed, 0),
     )
     at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in label_state.confirmed for p in labels])

@@ -93,7 +93,7 @@ class Items:
             shown["url"] = f"/items/{position}?v={self.version}"
         elif self.data.rows is not None:
             rows = self.data.rows
-            pairs = [(n, v) for n, v in rows.row(position) if n != rows.text][:MAX_COLUMNS_SHOWN]
+            pairs = [(n, v) for n, v in rows.get_row(position) if n != rows.text][:MAX_COLUMNS_SHOWN]
             shown["row"] = [{"name": name, "value": _to_json_value(value)} for name, value in pairs]
             if rows.text is not None:
                 shown["text"] = str(_to_json_value(rows.columns[rows.text][position]) or "")
@@ -198,10 +198,10 @@ def _compute_fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
     if sizes is not None:  # reading every file would take minutes
         content = repr(list(zip(data.ids, sizes, strict=True)))
     elif data.images is not None:
-        content = data.images.content()
+        content = data.images.content_hash()
     else:
-        content = hash_tensor(data.inputs) if data.rows is None else data.rows.content()
-    return hashlib.sha256(f"{len(data)} {content}".encode()).hexdigest()
+        content = hash_tensor(data.inputs) if data.rows is None else data.rows.content_hash()
+    return hashlib.sha256(f"{len(data)} {content_hash}".encode()).hexdigest()
 
 
 def _to_json_value(value: Any) -> str | float | int | bool | None:

@@ -434,7 +434,7 @@ def _find_test_items(
         )
     if answers is None:
         return {}
-    known = data.test[answers.known[data.test]]
+    known = data.test[answers.has_label[data.test]]
     pairs = zip(known.tolist(), answers.take(known).tolist(), strict=True)
     return {p: data.classes[c] for p, c in pairs}
 
@@ -469,7 +469,7 @@ def _import_own_labels(service: LabellingService, data: Data, answers: Answers |
             f"{data.name} carries no labels to start from; expected one folder for each class, or "
             "a table with a target column"
         )
-    known = [p for p in answers.known.nonzero().flatten().tolist() if p not in service.held_out]
+    known = [p for p in answers.has_label.nonzero().flatten().tolist() if p not in service.held_out]
     rows = [(p, data.classes[answers(p)], FOLDER_ANNOTATOR) for p in known]
     service.add_labels(rows)
     return f"{len(rows)} labels taken from the data themselves, as {FOLDER_ANNOTATOR!r}"

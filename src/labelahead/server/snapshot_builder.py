@@ -175,11 +175,11 @@ class SnapshotBuilder:
 
 
 def _take_part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
-    some = data.only(at)
+    some = data.select(at)
     if answers is None:
         return some, None
     labels = torch.full((len(at),), UNKNOWN)
-    known = answers.known[at]
+    known = answers.has_label[at]
     labels[known] = answers.take(at[known])
     return some, Answers(labels, some.ids)
 
@@ -217,7 +217,7 @@ def build_snapshot(
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
-    seed = ready.training.seed_of(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
+    seed = ready.training.derive_seed(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
         say("training", 0.0)
@@ -335,7 +335,7 @@ def _measure_accuracy(ready: PreparedCampaign, learnt: FittedModel) -> float | N
 def _find_known_test(ready: PreparedCampaign) -> Tensor:
     """(t,) positions of the test items whose class is known."""
     test = ready.data.test
-    return test[:0] if ready.answers is None else test[ready.answers.known[test]]
+    return test[:0] if ready.answers is None else test[ready.answers.has_label[test]]
 
 
 def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class _SimulationRun:
         The weights before; memory: what the strategy handed out then.
         """
         plan, pool, store = self.plan, self.pool, self.store
-        learner, seed = plan.learner, plan.learner.training.seed_of(plan.seed, number)
+        learner, seed = plan.learner, plan.learner.training.derive_seed(plan.seed, number)
         labelled, labels = pool.labelled, pool.labels
         self.tell("training", 0, 1)
         fitted = learner.fit(labelled, labels, seed=seed, previous=previous)

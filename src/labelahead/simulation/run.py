@@ -305,7 +305,7 @@ def _excluded_items(ready: PreparedCampaign, labeller: Labeller | None) -> Tenso
     excluded = torch.zeros(len(ready.data), dtype=torch.bool)
     excluded[ready.data.test] = True
     if labeller is None and ready.answers is not None:
-        excluded |= ~ready.answers.known  # nobody can answer for these
+        excluded |= ~ready.answers.has_label  # nobody can answer for these
     return excluded
 
 
@@ -333,10 +333,10 @@ def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
     """Positions mean something only while the data stay the same: keep their fingerprint."""
     data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
     if not data.shape and data.rows is not None:
-        content = data.rows.content()
+        content = data.rows.content_hash()
     else:
         held = data.images or data.samples
-        content = hash_tensor(data.inputs) if held is None else held.content()
+        content = hash_tensor(data.inputs) if held is None else held.content_hash()
     if vectors is not None:
         content += hash_tensor(vectors)
     now = {"items": len(data), "names": _hash_names(data, data.ids), "content": content}
@@ -348,7 +348,7 @@ def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
         before = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): restore it from a copy") from error
-    rows = None if data.records is None else data.records.row_names()
+    rows = None if data.records is None else data.records.positions_by_row_number()
     former = (
         now if rows is None else {**now, "names": _hash_names(data, list(rows))}
     )  # before ids came from a column
@@ -356,7 +356,7 @@ def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
         known = before.get("items") if isinstance(before, dict) else "?"
         what = "other content, names, classes or test items"
         if known != now["items"]:
-            what = f"{known} items then, {now['items']} now"
+            what = f"{has_label} items then, {now['items']} now"
         raise InputError(
             f"the data have changed since this campaign began ({what}): restore them, or begin a "
             "new campaign"

@@ -65,7 +65,7 @@ def _select_naive(context: QueryContext, q: int, rng: torch.Generator, mode: str
 
 def shorten_training(training: Training, items: int) -> Training:
     """So many epochs of the campaign's own training, but no more steps than that has."""
-    training = training.counted(items)
+    training = training.with_epochs_as_steps(items)
     steps = min(training.steps, RETRAIN_EPOCHS * -(-items // training.batch))
     return replace(training, steps=steps, stop_accuracy=None)
 

@@ -296,8 +296,8 @@ def test_epochs_are_so_many_passes_whatever_the_steps(n, batch):
     again = train(counted, x, y, 3, Training(steps=steps, batch=batch), seed=0)
     assert trained.steps == again.steps == steps
     assert torch.equal(weights(told), weights(counted))  # the rate's rise and fall included
-    assert how.counted(n) == Training(steps=steps, batch=batch)
-    assert Training(steps=7).counted(n) == Training(steps=7)
+    assert how.with_epochs_as_steps(n) == Training(steps=steps, batch=batch)
+    assert Training(steps=7).with_epochs_as_steps(n) == Training(steps=7)
 
 
 def test_stopping_at_an_accuracy():

@@ -119,7 +119,7 @@ def train(
         )
     classes = require_whole_number(classes, "classes")
     samples, labels = check_labelled_set(inputs, labels, classes)
-    training = training.counted(len(samples))
+    training = training.with_epochs_as_steps(len(samples))
     session = _TrainingRun(model, samples, labels, classes, training, seed, objective)
     learning = [model] if objective is None else [model, objective]
     before = [copy.deepcopy(module.state_dict()) for module in learning]

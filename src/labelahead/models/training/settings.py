@@ -60,11 +60,11 @@ class Training:
     epochs: int | None = None
     augment: Augment | None = None
 
-    def counted(self, n: int) -> "Training":
+    def with_epochs_as_steps(self, n: int) -> "Training":
         """The same for n samples, its epochs told in steps.
 
         >>> from labelahead.models.training import Training
-        >>> Training(epochs=30, batch=128).counted(1000).steps
+        >>> Training(epochs=30, batch=128).with_epochs_as_steps(1000).steps
         240
         """
         return (
@@ -73,7 +73,7 @@ class Training:
             else replace(self, steps=self.epochs * -(-n // self.batch), epochs=None)
         )
 
-    def seed_of(self, seed: int, number: int) -> int:
+    def derive_seed(self, seed: int, number: int) -> int:
         """Of a campaign's training of that number: its weights and the order of its batches are
         drawn from it.
 

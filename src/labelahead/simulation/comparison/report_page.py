@@ -185,7 +185,7 @@ def _times(s: Summary) -> dict[str, Any]:
         asking = [row.seconds.get(p) for p in parts]
         known = [v for v in asking if v is not None]
         return {
-            "arm": row.contender,
+            "contender": row.contender,
             "train": row.seconds.get("train"),
             "parts": asking,
             "asking": sum(known) if known else None,
