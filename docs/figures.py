@@ -217,7 +217,7 @@ def curves(ax: Axes, ax2: Axes) -> None:
                 plan = {"seed": seed, "asking": {"strategy": strategy}, "threads": 1}
                 plan["model"] = {"name": "mlp" if trained else "exact"}
                 plan["budget"] = {"initial": 20, "labels": 100}
-                runs.append(la.run(plan, outlook=False).curve)
+                runs.append(la.run(plan, forecast=False).curve)
             labels = [n for n, _ in runs[0]]
             height = torch.tensor([[a for _, a in run] for run in runs]) * 100
             axis.plot(labels, height.mean(0), color=colour, marker="o", ms=3.5, label=strategy)
