@@ -17,7 +17,7 @@ from labelahead.data import load
 from labelahead.data.pool import Pool
 from labelahead.models import build_model
 from labelahead.models.training import get_default_training, train
-from labelahead.ntk.engine import directions, open_engine
+from labelahead.ntk.engine import build_directions, open_engine
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import propose
 
@@ -40,8 +40,8 @@ def captured(model: torch.nn.Module, x: torch.Tensor) -> float:
     chosen = dict(model.named_parameters())
     start = time.perf_counter()
     with open_engine(model, chosen, x) as engine:
-        cotangents = directions("pseudo", 10, x).expand(len(x), -1, -1)
-        for _ in engine.captured(x, cotangents):
+        cotangents = build_directions("pseudo", 10, x).expand(len(x), -1, -1)
+        for _ in engine.capture_factors(x, cotangents):
             pass
     return time.perf_counter() - start
 

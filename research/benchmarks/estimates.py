@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from sklearn import datasets
 
-from labelahead.build_simulation.run import build_simulation
+from labelahead.simulation.run import build_simulation
 from labelahead.data import from_arrays
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from labelahead.ntk.factors import Geometry, OuterFactor
-from labelahead.ntk.gram import Gradients, Pairs, gram_into
-from labelahead.ntk.terms import costs
+from labelahead.ntk.gram import Gradients, Pairs, add_gram
+from labelahead.ntk.terms import estimate_costs
 
 RESULTS = Path(__file__).resolve().parent / "results" / "kernel-costs.json"
 
@@ -112,13 +112,13 @@ def in_pairs(f: OuterFactor) -> Pairs:
 def pairs(f: OuterFactor, out: Tensor) -> None:
     """One form."""
     own = Gradients(pairs=[in_pairs(f)])
-    gram_into(out, own, own, build_label_state=True)
+    add_gram(out, own, own, build_label_state=True)
 
 
 def dense(f: OuterFactor, out: Tensor) -> None:
     """The other."""
     own = Gradients({0: f.product(f.g.new_empty(f.samples, 1, math.prod(f.shape)))})
-    gram_into(out, own, own, build_label_state=True)
+    add_gram(out, own, own, build_label_state=True)
 
 
 def measure(
@@ -136,7 +136,7 @@ def measure(
                 if turn:  # the first run warms up
                     seconds[form].append(time.process_time() - start)
         took = {form: statistics.median(s) for form, s in seconds.items()}
-        predicted = costs(f, math.prod(f.shape), 1, True, n / 2)
+        predicted = estimate_costs(f, math.prod(f.shape), 1, True, n / 2)
         rows.append(
             {
                 "layer": name,

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parents[1]))
 
 from labelahead.outofcore import LargePool, LocalProcesses, embed  # noqa: E402
-from labelahead.outofcore.execution import at_work  # noqa: E402
+from labelahead.outofcore.execution import connect_executor  # noqa: E402
 from research.results.texts import make  # noqa: E402
 from tests.support.clusters import Cluster  # noqa: E402
 
@@ -151,7 +151,7 @@ def scored(
             psutil.Process()
         ]
         first = next(iter(made.values()))
-        LargePool(first, executor=client).hold(
+        LargePool(first, executor=client).select_subset(
             labels, strategy=strategy, evaluation=10, candidates=10
         )
         for size, store in made.items():
@@ -159,7 +159,7 @@ def scored(
             for _ in range(repeats):
                 pool, before, others = LargePool(store, executor=client), busy(team), busy(rest)
                 began = time.perf_counter()
-                held = pool.hold(labels, strategy=strategy, evaluation=EVALUATION)
+                held = pool.select_subset(labels, strategy=strategy, evaluation=EVALUATION)
                 walls.append(time.perf_counter() - began)
                 cpus.append(busy(team) - before)
                 beside.append(busy(rest) - others)
@@ -204,7 +204,7 @@ def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> 
 def absorbing(store: Path, labels: dict, executor: object) -> dict:
     """A label more among the candidates held: told, scored, the best one found."""
     pool_posterior = (
-        LargePool(store, executor=executor).hold(labels, evaluation=EVALUATION).pool_posterior()
+        LargePool(store, executor=executor).select_subset(labels, evaluation=EVALUATION).build_posterior()
     )
     pool_posterior.best("resolve")
     known, took = dict(pool_posterior.labels), []
@@ -234,7 +234,7 @@ def sampling(
     """
     pool = LargePool(store, executor=executor)
     began = time.perf_counter()
-    best = pool.hold(labels, evaluation=len(pool), candidates=BEST).best
+    best = pool.select_subset(labels, evaluation=len(pool), candidates=BEST).best
     took = time.perf_counter() - began
     told = root / "labels.csv"
     told.write_text("item,label\n" + "".join(f"{name},{label}\n" for name, label in labels.items()))
@@ -276,7 +276,7 @@ def sampling(
             }
         )
         rows[-1]["accuracy"] = _right(pool, labels, asked, classes)
-    spread = pool.sample(BEST, pool.labelled(labels, (), executor).positions, 7).tolist()
+    spread = pool.sample_positions(BEST, pool.resolve_labels(labels, (), executor).positions, 7).tolist()
     rows.append({"way": "random", "accuracy": _right(pool, labels, spread, classes)})
     rows.append({"way": "none", "accuracy": _right(pool, labels, [], classes)})
     for row in rows:
@@ -287,10 +287,10 @@ def sampling(
 def _right(pool: LargePool, labels: dict, more: list[int], classes: np.ndarray) -> float:
     """Share of 10,000 random items that are predicted right once these have labels too."""
     known = labels | {f"{p // ROWS:04d}.npy:{p % ROWS}": str(classes[p]) for p in more}
-    with at_work(pool._executor) as engine:
-        told = pool.labelled(known, (), engine)
-        at = pool.sample(10_000, told.positions, 11)
-        rows, _ = pool.take(torch.cat([told.positions, at]), engine)
+    with connect_executor(pool._executor) as engine:
+        told = pool.resolve_labels(known, (), engine)
+        at = pool.sample_positions(10_000, told.positions, 11)
+        rows, _ = pool.read_items(torch.cat([told.positions, at]), engine)
     guess = pool.fit(told, rows)(rows[len(told.positions) :]).argmax(1)
     names = np.array(told.classes)
     return float((names[guess.numpy()] == classes[at.numpy()].astype(str)).mean())

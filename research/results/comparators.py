@@ -181,7 +181,7 @@ def random_order(plan: Simulation) -> tuple[list[int], dict[int, float]]:
     """
     last: list[State] = []
     asked = replace(
-        plan, asking=replace(plan.asking, strategy=find_strategy(RANDOM), mode=None), outlook=False
+        plan, asking=replace(plan.asking, strategy=find_strategy(RANDOM), mode=None), forecast=False
     )
     own = {r.labels: r.accuracy or 0.0 for r in run_rounds(asked, keep=last.append)}
     return last[-1].pool.labelled.tolist(), own

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from labelahead.build_simulation.run import build_simulation, prepare_campaign
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.data.dataset import hash_tensor
 from labelahead.errors import InputError
 from labelahead.files import JsonLinesFile, lock_folder, read_complete_lines

@@ -63,7 +63,7 @@ def campaign(case: str, strategy: str, start: str, seed: int, data: Path) -> lis
         threads=1,
     )
     began = time.perf_counter()
-    done = run(asked, data=items(name, data, seed), outlook=False)
+    done = run(asked, data=items(name, data, seed), forecast=False)
     seconds = round(time.perf_counter() - began, 1)
     variant = f"{start} {strategy}"
     return [

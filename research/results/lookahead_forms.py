@@ -55,7 +55,7 @@ def campaign(width: int, form: str, seed: int) -> list[TrialLine]:
         threads=1,
     )
     began = time.perf_counter()
-    done = run(asked, outlook=False)
+    done = run(asked, forecast=False)
     seconds = round(time.perf_counter() - began, 1)
     table = f"{width} units"
     return [
@@ -115,7 +115,7 @@ def shares_inside(seed: int) -> tuple[float, float]:
             budget=Budget(initial=400, labels=401),
             threads=1,
         ),
-        outlook=False,
+        forecast=False,
     )
     return found[0]
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from filelock import FileLock
 
-from labelahead.build_simulation.run import build_simulation, prepare_campaign
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.simulation.comparison.statistics import (

@@ -1,9 +1,8 @@
-"""What networks take and give: a tensor, a tuple for `model(*x)`, a mapping for `model(**x)`; and
-many samples of them.
+"""Model inputs: a tensor, a tuple for `model(*x)` or a mapping for `model(**x)`, and many samples.
 
-A tensor (n, ...) is many samples as it is. `Samples` is the same for everything else: a length,
-samples by positions, another device. Held ones are there whole; those of a data set are read where
-they are needed.
+A tensor (n, ...) holds n samples. `Samples` does the same for every other form: it has a length,
+can be indexed by positions and moved to a device. It holds a mapping or tuple in memory, and reads
+the items of a data set when they are needed.
 """
 
 import hashlib
@@ -31,25 +30,27 @@ __all__ = [
 ]
 
 Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""One tensor, a tuple for `model(*x)`, or a mapping for `model(**x)`; samples lead everywhere."""
+"""A tensor, a tuple for `model(*x)` or a mapping for `model(**x)`; the samples come first."""
 
-LABEL_KEYS = (
-    "label",
-    "labels",
-)  # what no strategy may see, and what makes a network of transformers return its loss
-DEFAULT_BATCH_ROWS = 256  # samples read at a time where all of them pass by
+# Keys that no strategy may see, and that make a network of transformers return its loss.
+LABEL_KEYS = ("label", "labels")
+DEFAULT_BATCH_ROWS = 256  # samples per batch when all samples are read once
 
 
 class Samples:
-    """Samples that are not one tensor, counted and taken by positions like its rows.
+    """Samples that are not a single tensor, indexed by position like the rows of a tensor.
 
-        Samples(tokenizer(texts, padding=True, return_tensors="pt"))     # a mapping or tuple of
-        tensors (n, ...) Samples(dataset, collate)                                        # read in
-        batches, never held whole
+        Samples(tokenizer(texts, padding=True, return_tensors="pt"))  # mapping of tensors (n, ...)
+        Samples(dataset, collate)  # read in batches, never held in memory as a whole
 
-    source: such a mapping or tuple, or a data set with a length and items by number, as torch and
-    Hugging Face have them. collate: a list of its items -> what the network takes, samples first
-    and without labels; default: torch's.
+    Args:
+        source: a mapping or tuple of tensors, or a data set with a length and items by number, as
+            in torch and Hugging Face.
+        collate: turns a list of items into the input of the network, samples first and without
+            labels. Default: torch's `default_collate`.
+
+    Raises:
+        InputError: if the source has no items, holds labels or non-finite numbers, or is random.
 
     >>> import torch
     >>> import labelahead as la
@@ -77,8 +78,9 @@ class Samples:
             )
         if not len(source):
             raise InputError("the data set has no items; expected at least one")
-        self._source, self._collate = source, collate or default_collate
-        self._at = torch.arange(len(source))
+        self._source = source
+        self._collate = collate or default_collate
+        self._positions = torch.arange(len(source))
         first, again = (list_tensors(self[:1].read()) for _ in range(2))
         if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             raise InputError(
@@ -88,30 +90,32 @@ class Samples:
             )
 
     def __len__(self) -> int:
-        return len(self._at) if self._batch is None else count_samples(self._batch)
+        return len(self._positions) if self._batch is None else count_samples(self._batch)
 
     def __getitem__(self, at: Tensor | slice) -> "Samples":
-        """Those at positions (q,), a mask (n,) or a slice; of a data set nothing is read yet."""
+        """Select samples by positions (q,), a mask (n,) or a slice; reads no item of a data set."""
         if self._batch is None:
-            return self._like(_at=self._at[at.cpu() if isinstance(at, Tensor) else at])
-        return self._like(_batch=take_samples(self._batch, at))
+            index = at.cpu() if isinstance(at, Tensor) else at
+            return self._copy_with(_positions=self._positions[index])
+        return self._copy_with(_batch=take_samples(self._batch, at))
 
     def to(self, *, device: torch.device | str, dtype: torch.dtype) -> "Samples":
-        """On that device; real numbers in that dtype, whole ones as they are."""
+        """Move to a device; floating-point tensors are cast to `dtype`, integers keep their type.
+        """
         if self._batch is None:
-            return self._like(_device=device, _dtype=dtype)
-        return self._like(_batch=_move_tensors(self._batch, device, dtype))
+            return self._copy_with(_device=device, _dtype=dtype)
+        return self._copy_with(_batch=_move_tensors(self._batch, device, dtype))
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether they are in memory."""
+        """Whether the samples are held in memory."""
         return self._batch is not None
 
     def read(self) -> Batch:
-        """All of them at once, as the network takes them."""
+        """Return all samples as one batch, in the form the network takes."""
         if self._batch is not None:
             return self._batch
-        at = self._at.tolist()
+        at = self._positions.tolist()
         fetch = getattr(
             self._source, "__getitems__", None
         )  # as torch's own loader has it: one call for many
@@ -120,11 +124,11 @@ class Samples:
         return batch if self._dtype is None else _move_tensors(batch, self._device, self._dtype)
 
     def iter_batches(self, rows: int = DEFAULT_BATCH_ROWS) -> Iterator[Batch]:
-        """One after the other."""
+        """Yield the samples in batches of at most `rows`."""
         return (self[start : start + rows].read() for start in range(0, len(self), rows))
 
     def content_hash(self) -> str:
-        """A hash of all that they hold."""
+        """Return a hash of all samples."""
         digest = hashlib.sha256()
         for batch in self.iter_batches():
             digest.update(describe_batch(batch).encode())
@@ -132,7 +136,8 @@ class Samples:
                 digest.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def _like(self, **changes: Any) -> "Samples":
+    def _copy_with(self, **changes: Any) -> "Samples":
+        """Return a copy with other attributes."""
         other = object.__new__(Samples)
         vars(other).update(vars(self) | changes)
         return other
@@ -142,7 +147,11 @@ Inputs = Batch | Samples
 
 
 def as_inputs(x: Any) -> Tensor | Samples:
-    """A tensor as it is; a mapping or tuple of tensors as `Samples`."""
+    """Return a tensor unchanged, and a mapping or tuple of tensors as `Samples`.
+
+    Raises:
+        InputError: for any other type.
+    """
     if isinstance(x, Tensor | Samples):
         return x
     if isinstance(x, Mapping | tuple):
@@ -155,7 +164,7 @@ def as_inputs(x: Any) -> Tensor | Samples:
 
 
 def list_tensors(x: Batch) -> list[Tensor]:
-    """The tensors of an input, in order."""
+    """Return the tensors of a batch, in order."""
     if isinstance(x, Tensor):
         return [x]
     if isinstance(x, Mapping):
@@ -169,12 +178,12 @@ def list_tensors(x: Batch) -> list[Tensor]:
 
 
 def count_samples(x: Inputs) -> int:
-    """How many samples there are."""
+    """Return the number of samples."""
     return len(x) if isinstance(x, Tensor | Samples) else len(list_tensors(x)[0])
 
 
 def map_tensors(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    """An input of the same form, each of its tensors changed."""
+    """Apply a function to every tensor of a batch, keeping its form."""
     if isinstance(x, Tensor):
         return change(x)
     if isinstance(x, Mapping):
@@ -183,19 +192,24 @@ def map_tensors(x: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def take_samples(x: Inputs, index: Tensor | slice) -> Any:
-    """The samples of `x` at `index`, in the form that it has."""
+    """Return the samples of `x` at `index`, keeping its form."""
     return x[index] if isinstance(x, Samples) else map_tensors(x, lambda t: t[index])
 
 
 def read_batch(x: Inputs) -> Batch:
-    """As the network takes it."""
+    """Return the input in the form the network takes, reading `Samples` if necessary."""
     return x.read() if isinstance(x, Samples) else x
 
 
 def call_model(call: Callable[..., Any], x: Batch) -> Any:
-    """What the network returns.
+    """Call a network and return its output tensor.
 
-    A tensor, the first of a tuple, or the `logits` of what has some.
+    Args:
+        call: the network.
+        x: its input: a tensor, a tuple for `call(*x)` or a mapping for `call(**x)`.
+
+    Returns:
+        The output itself, its `logits` if it has some, or the first entry of a tuple.
     """
     out = call(x) if isinstance(x, Tensor) else call(**x) if isinstance(x, Mapping) else call(*x)
     if isinstance(out, Mapping) and "logits" in out:
@@ -205,7 +219,7 @@ def call_model(call: Callable[..., Any], x: Batch) -> Any:
 
 
 def describe_batch(x: Batch) -> str:
-    """Shapes and dtypes, for messages."""
+    """Describe the shapes and dtypes of a batch, for messages."""
     names = [f"{key} " for key in x] if isinstance(x, Mapping) else [""] * len(list_tensors(x))
     return ", ".join(
         f"{name}{tuple(t.shape)} {t.dtype}" for name, t in zip(names, list_tensors(x), strict=True)
@@ -213,20 +227,20 @@ def describe_batch(x: Batch) -> str:
 
 
 def _move_tensors(x: Batch, device: torch.device | str | None, dtype: torch.dtype) -> Batch:
+    """Move a batch to a device, casting floating-point tensors only."""
     return map_tensors(
         x, lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
     )
 
 
 def _check_batch(batch: Any, n: int | None) -> Batch:
-    """What holds n samples, finite and without labels; n: None: as many as its tensors have."""
+    """Check that a batch holds n finite samples without labels; n is None for any number."""
     if isinstance(batch, list):
         batch = tuple(batch)
     if isinstance(batch, Mapping) and any(key in LABEL_KEYS for key in batch):
         raise InputError(
             f"the inputs hold {', '.join(map(repr, batch))}; expected what the network may see, "
-            "without labels: leave "
-            "them out, and teach them"
+            "without labels: leave them out, and pass them to `teach`"
         )
     parts = list_tensors(batch) if isinstance(batch, Tensor | Mapping | tuple) else []
     if not parts or not all(isinstance(t, Tensor) for t in parts):

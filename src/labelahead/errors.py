@@ -1,8 +1,8 @@
-"""Every error labelahead raises on purpose.
+"""Exceptions that labelahead raises on purpose.
 
-A message says three things: what was given, what was expected, and what to do about it.
-Catch `LabelaheadError` to catch them all; the leaves also derive from the built-in error that
-a Python reader would expect (`ValueError`, `TypeError`, ...), so plain handlers work too.
+Every message says what was given, what was expected and what to do. Catch `LabelaheadError` to
+catch all of them. Each subclass also derives from the built-in exception that fits (`ValueError`,
+`TypeError`, ...), so that ordinary handlers work too.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class LabelaheadError(Exception):
-    """Root of the tree.
+    """Base class of all exceptions that labelahead raises on purpose.
 
     >>> import labelahead as la
     >>> try:
@@ -37,17 +37,17 @@ class LabelaheadError(Exception):
 
 
 class InputError(LabelaheadError, ValueError):
-    """Data handed in has the wrong shape, type, range or content.
+    """An argument or a file has the wrong shape, type, range or content.
 
     >>> import labelahead as la
     >>> la.Pool(-1)
     Traceback (most recent call last):
-    labelahead.errors.InputError: size is -1; expected how many items there are
+    labelahead.errors.InputError: size is -1; expected the number of items, 0 or larger
     """
 
 
 class DeviceError(InputError):
-    """Model and data live on different devices.
+    """Model and data are on different devices.
 
     >>> from labelahead.errors import DeviceError, InputError
     >>> issubclass(DeviceError, InputError)
@@ -56,7 +56,7 @@ class DeviceError(InputError):
 
 
 class ModelError(LabelaheadError, TypeError):
-    """The network breaks a premise: it mixes samples, is random, has nothing to train, ...
+    """The network violates an assumption: it mixes samples, is random, has no trainable parameters.
 
     >>> import torch
     >>> import labelahead as la
@@ -76,10 +76,10 @@ class NumericalError(LabelaheadError, ArithmeticError):
 
 
 class StorageError(LabelaheadError, OSError):
-    """A file or folder cannot be used now, whatever was asked for: held by another process, not
-    writable, full.
+    """A file or folder cannot be used: it is locked, not writable, or the disk is full.
 
-    full: there is no room. What was accepted before is safe, and the same may be tried again.
+    Attributes:
+        full: whether the disk is full. Data accepted before are safe, and the call can be retried.
 
     >>> from labelahead.errors import StorageError
     >>> error = StorageError("no room on the disk", full=True)
@@ -93,8 +93,7 @@ class StorageError(LabelaheadError, OSError):
 
 
 class ClusterError(LabelaheadError, ConnectionError):
-    """Whoever should do the work cannot: no scheduler, no workers, another version there, processes
-    that died.
+    """The workers are not available: no scheduler, no workers, another version, or dead processes.
 
     >>> from labelahead.errors import ClusterError
     >>> isinstance(ClusterError("no worker is there"), ConnectionError)
@@ -102,8 +101,8 @@ class ClusterError(LabelaheadError, ConnectionError):
     """
 
 
-class MissingExtra(LabelaheadError, ImportError):  # noqa: N818 (says what it is)
-    """An optional library is not installed; the message names the extra that brings it.
+class MissingExtra(LabelaheadError, ImportError):  # noqa: N818 (public name since 0.1)
+    """An optional library is not installed; the message names the extra that installs it.
 
     >>> from labelahead.errors import MissingExtra
     >>> isinstance(MissingExtra("pip install 'labelahead[web]'"), ImportError)
@@ -112,7 +111,7 @@ class MissingExtra(LabelaheadError, ImportError):  # noqa: N818 (says what it is
 
 
 class VerificationError(LabelaheadError, AssertionError):
-    """The self-check found gradients that differ from autograd's: a defect in labelahead.
+    """The self-check found gradients that differ from those of autograd: a bug in labelahead.
 
     >>> from labelahead.errors import LabelaheadError, VerificationError
     >>> issubclass(VerificationError, LabelaheadError)
@@ -120,21 +119,31 @@ class VerificationError(LabelaheadError, AssertionError):
     """
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """ "did you mean 'flip'? " for a message about an unknown name, or nothing; capital letters
-    aside.
+def did_you_mean(name: object, choices: Iterable[str]) -> str:
+    """Return "did you mean 'flip'? " if a known name is close to `name`, else an empty string.
+
+    Capital letters are ignored.
 
     >>> from labelahead.errors import did_you_mean
     >>> did_you_mean("Flipp", ["flip", "margin"])
     "did you mean 'flip'? "
     """
-    by_fold = {other.casefold(): other for other in known}
-    near = get_close_matches(str(name).casefold(), list(by_fold), 1)
-    return f"did you mean {by_fold[near[0]]!r}? " if near else ""
+    by_casefold = {choice.casefold(): choice for choice in choices}
+    matches = get_close_matches(str(name).casefold(), list(by_casefold), 1)
+    return f"did you mean {by_casefold[matches[0]]!r}? " if matches else ""
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional library, or raise an error that names the extra which installs it."""
+    """Import an optional library.
+
+    Args:
+        module: the module to import.
+        extra: the extra of labelahead that installs it.
+        purpose: what needs it, for the message.
+
+    Raises:
+        MissingExtra: if it cannot be imported.
+    """
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,6 +1,4 @@
-"""Files that are there whole or not at all, lines that are on the disk before they count, folders
-for one process.
-"""
+"""Durable files: atomic replacement, append-only JSON lines, and folder locks."""
 
 import errno
 import json
@@ -19,7 +17,7 @@ from labelahead.errors import InputError, StorageError
 
 try:
     import fcntl
-except ImportError:  # Windows, where a file that is open cannot be removed
+except ImportError:  # Windows has no fcntl; there an open file cannot be deleted anyway
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
@@ -36,14 +34,19 @@ __all__ = [
 
 
 def replace_file(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    """Write a file in one step: whatever happens, the old one is there whole or the new one is.
+    """Write a file atomically: after a crash either the old or the new content is there, complete.
 
-    content: bytes, text (UTF-8), or a function that writes to the open file.
+    Args:
+        path: the file; a device or a pipe is written to directly.
+        content: bytes, text (UTF-8), or a function that writes to the open file.
+
+    Raises:
+        StorageError: if the file cannot be written.
     """
-    # Named by the process: one that was thought dead may still be writing.
+    # The process id is part of the name because a process believed dead may still be writing.
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        # A device or a pipe has nothing to be replaced, and must stay what it is.
+        # A device or a pipe cannot be replaced by a rename.
         special = path.exists() and not path.is_file() and not path.is_dir()
         with (path if special else partial).open("wb") as file:
             if callable(content):
@@ -59,16 +62,16 @@ def replace_file(path: Path, content: bytes | str | Callable[[BinaryIO], object]
     except OSError as error:
         raise as_storage_error(path, error) from error
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch.save covers up what the disk said
+        if isinstance(error.__context__, OSError):  # torch.save hides the error of the disk
             raise as_storage_error(path, error.__context__) from error
         raise
     finally:
-        with suppress(OSError):  # what refuses a new file may refuse this too
+        with suppress(OSError):  # a read-only file system refuses this too
             partial.unlink()
 
 
 def make_folder(folder: Path) -> None:
-    """A folder, and all that it lies in, if there is none."""
+    """Create a folder and its parents if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -77,7 +80,7 @@ def make_folder(folder: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make new names in a folder durable."""
-    if os.name == "nt":  # folders cannot be opened there; the rename itself is journalled
+    if os.name == "nt":  # folders cannot be opened on Windows; NTFS journals the rename itself
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -87,15 +90,15 @@ def sync_folder(folder: Path) -> None:
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one a line, that only grows.
+    """An append-only file with one JSON object per line.
 
-    A line is on the disk when `append` returns.
+    A line is durable on the disk when `append` returns.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._cut_unfinished()
+            self._truncate_incomplete_line()
             self._file = path.open(
                 "ab", buffering=0
             )  # unbuffered: what a full disk refuses must not turn up later
@@ -104,7 +107,11 @@ class JsonLinesFile:
             raise as_storage_error(path, error) from error
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """One more line: whole, or not at all."""
+        """Append one line, completely or not at all.
+
+        Raises:
+            StorageError: if the disk is full or not writable.
+        """
         line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -116,25 +123,28 @@ class JsonLinesFile:
             raise as_storage_error(self.path, error) from error
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         self._file.close()
 
-    def _cut_unfinished(self) -> None:
-        """A last line that a kill cut short was never accepted."""
+    def _truncate_incomplete_line(self) -> None:
+        """Remove an incomplete last line that a killed process left; it was never accepted."""
         if not self.path.exists():
             return
         text = self.path.read_bytes()
-        whole = text.rfind(b"\n") + 1
-        if whole < len(text):
+        complete = text.rfind(b"\n") + 1
+        if complete < len(text):
             with self.path.open("r+b") as file:
-                file.truncate(whole)
+                file.truncate(complete)
                 os.fsync(file.fileno())
 
 
 def read_complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every finished line of such a file, and where it stands, for messages.
+    """Yield every complete line of a JSON-lines file as (object, place in the file for messages).
 
-    Nothing if there is no file.
+    A file that does not exist has no lines.
+
+    Raises:
+        InputError: if a complete line is no JSON object.
     """
     if not path.exists():
         return
@@ -155,11 +165,18 @@ def read_complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 @contextmanager
 def write_atomically(out: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `out` when all is written; otherwise nothing is left."""
+    """Yield a temporary path that is renamed to `out` when the block ends without an error.
+
+    After an error nothing is left behind. The temporary path may become a file or a folder.
+
+    Raises:
+        InputError: if `out` exists already, or its parent folder does not exist.
+        StorageError: if it cannot be written.
+    """
     if os.path.lexists(out):
-        raise InputError(f"{out} is there already; choose another name, or move it away")
+        raise InputError(f"{out} exists already; choose another name, or move it away")
     if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent}; make it, or choose another")
+        raise InputError(f"the folder {out.parent} does not exist; create it, or choose another")
     partial = out.with_name(f".{uuid4().hex}.partial")
     try:
         yield partial
@@ -169,7 +186,7 @@ def write_atomically(out: Path) -> Iterator[Path]:
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         try:
-            os.link(partial, out)  # unlike a rename it fails where `out` has come meanwhile
+            os.link(partial, out)  # unlike a rename, it fails if `out` was created meanwhile
         except FileExistsError:
             raise
         except OSError:  # a file system without links
@@ -180,7 +197,7 @@ def write_atomically(out: Path) -> Iterator[Path]:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)
         else:
-            with suppress(OSError):  # what refuses a new file may refuse this too
+            with suppress(OSError):  # a read-only file system refuses this too
                 partial.unlink()
 
 
@@ -197,9 +214,9 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 class FolderLock:
     """A lock that this process holds on a folder.
 
-    The lock file can be removed while it is held, and the next process would lock a new one. The
-    folder itself is therefore locked as well, where the file system can lock folders (local ones
-    can, NFS cannot).
+    The lock file can be deleted while it is locked, and the next process would lock a new one. The
+    folder itself is therefore locked as well where the file system supports it (local ones do, NFS
+    does not).
     """
 
     path: Path
@@ -213,17 +230,24 @@ class FolderLock:
 
 @contextmanager
 def lock_folder(
-    folder: Path, name: str = "lock", *, by: str = "process", instead: str = ""
+    folder: Path, name: str = "lock", *, holder: str = "process", advice: str = ""
 ) -> Iterator[FolderLock]:
-    """A folder, made if there is none, for this process alone.
+    """Create a folder if necessary and lock it for this process.
 
-    by: who else may hold it. instead: what to do then; default: wait.
+    Args:
+        folder: the folder to lock.
+        name: the name of the lock file in it.
+        holder: which other program may hold the lock, for the message.
+        advice: what to do if it is locked, for the message; by default: wait.
+
+    Raises:
+        StorageError: if another process holds the lock, or the folder is not writable.
     """
     make_folder(folder)
-    todo = instead or "wait for it or stop it first"
-    in_use = StorageError(f"{folder} is in use by another {by}; {todo}")
+    advice = advice or "wait for it or stop it first"
+    in_use = StorageError(f"{folder} is in use by another {holder}; {advice}")
     try:
-        # Of the process, not of the thread: a server may close in another than it opened in.
+        # The lock belongs to the process, since a server may close in another thread.
         lock = FileLock(folder / name, thread_local=False)
         lock.acquire(timeout=0)
     except Timeout:
@@ -236,10 +260,10 @@ def lock_folder(
             handle = _flock_folder(folder)
         except BlockingIOError:
             raise in_use from None
-        # Half a file, which a process that was killed left behind: networks and kernels are large.
-        for left in (*folder.glob("*.[0-9]*.partial"), *folder.glob("*/*.[0-9]*.partial")):
+        # Remove partial files of killed processes: networks and kernels are large.
+        for partial in (*folder.glob("*.[0-9]*.partial"), *folder.glob("*/*.[0-9]*.partial")):
             with suppress(OSError):
-                left.unlink()
+                partial.unlink()
         yield FolderLock(folder / name, file_identity(folder / name), handle is not None)
     finally:
         if handle is not None:
@@ -248,17 +272,18 @@ def lock_folder(
 
 
 def _flock_folder(folder: Path) -> int | None:
-    """Lock the folder itself and return its handle, or None where the system cannot; closing it
-    ends the lock.
+    """Lock the folder itself and return its file descriptor; closing it releases the lock.
+
+    Returns None where the file system cannot lock folders.
 
     Raises:
-        BlockingIOError: another process holds it.
+        BlockingIOError: if another process holds the lock.
     """
     if fcntl is None:
         return None
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # a folder that may be written to, but not listed
+    except OSError:  # the folder is writable, but not readable
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -272,11 +297,11 @@ def _flock_folder(folder: Path) -> int | None:
 
 
 def as_storage_error(path: Path, error: OSError) -> StorageError:
-    """What the system said of a file that could not be written, and what to do about it."""
+    """Turn an error of the operating system about a file into a `StorageError` with advice."""
     if isinstance(error, StorageError):
         return error
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    todo = "make room" if full else "make it writable, or choose another place"
+    advice = "make room" if full else "make it writable, or choose another place"
     return StorageError(
-        f"{path} cannot be written to ({error.strerror or error}); {todo}", full=full
+        f"{path} cannot be written to ({error.strerror or error}); {advice}", full=full
     )

@@ -1,4 +1,4 @@
-"""One door for every folder that a model can come out of."""
+"""Load the model of an exported folder, a run or a labelling session."""
 
 from pathlib import Path
 
@@ -14,19 +14,23 @@ __all__ = ["load_model"]
 def load_model(
     folder: str | Path, *, network: nn.Module | str | None = None, trust_code: bool = False
 ) -> ExportedModel:
-    """The model of an exported folder, a run's folder or a page's:
-    `load_model(folder).predict("photos/")`.
+    """Load a model from an exported folder, a run folder or a session folder.
 
-    A run's network is that of its last round; of a page's labels one is learnt now. Both need the
-    data that they were made from; an exported folder needs nothing else, and nothing in it is run.
-    network: your own, where it is one, or its name, file.py:function.
+    The model of a run is the network of its last round. The model of a session is fitted now on its
+    labels. Both need the data they were made from. An exported folder needs nothing else, and no
+    code in it is run.
 
-    trust_code: whether code that the folder of a run or a page names (a network or an embedding of
-    somebody's own) may run although this account has never used it. Without it such a folder is
-    refused with an `InputError`.
+    Args:
+        folder: the folder of `export-model`, of `run --out`, or the labels of a labelling page.
+        network: your own network if the model has one: the module, or its name `file.py:function`.
+        trust_code: whether to run code that the folder of a run or a session names (a user's own
+            network or embedding) although this account has never used it.
+
+    Raises:
+        InputError: if the folder holds no model, or names code that is not trusted.
 
     >>> import labelahead as la
-    >>> done = la.run({"model": {"name": "exact"}, "budget": {"labels": 40}, "threads": 1}, out="run", outlook=False)
+    >>> done = la.run({"model": {"name": "exact"}, "budget": {"labels": 40}, "threads": 1}, out="run", forecast=False)
     >>> model = la.load_model("run")
     >>> from labelahead.data import load
     >>> len(model.predict(load("digits")[0].images.values[:3]).labels)

@@ -1,7 +1,7 @@
-"""Ctrl-C: one line and exit code 130 at any moment; and processes that leave it to whoever started
-them.
+"""Ctrl-C handling, and worker processes that end with their parent.
 
-It imports nothing large: `exit_on_sigint` is the first thing that the command line does.
+After Ctrl-C the command line prints one line and exits with code 130 at any moment. This module
+imports nothing large, since `exit_on_sigint` is the first call of the command line.
 """
 
 import os
@@ -27,11 +27,11 @@ HAS_SIGNAL_MASKS = hasattr(signal, "pthread_sigmask")
 
 
 def exit_on_sigint() -> None:
-    """From now on Ctrl-C ends this process at once, with one line.
+    """Exit at once on Ctrl-C, with one line on stderr.
 
-    Python's own way, an exception, is no good while modules are imported: some catch all
-    exceptions, others turn them into errors of their own. Where somebody else listens, or nobody
-    shall (a shell's background job), it stays so.
+    Python's own KeyboardInterrupt does not work while modules are imported: some of them catch all
+    exceptions, others turn them into errors of their own. An existing handler is kept, and so is an
+    ignored signal (a background job of a shell).
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_on_signal)
@@ -39,10 +39,12 @@ def exit_on_sigint() -> None:
 
 @contextmanager
 def raise_on_sigint(hint: Callable[[], str]) -> Iterator[None]:
-    """Inside, Ctrl-C is a KeyboardInterrupt, so that what is under way can be put in order.
+    """Raise KeyboardInterrupt on Ctrl-C inside the block, so that work can be finished in order.
 
-    Imports end at once also here: whatever is on the disk is whole after any death. hint: what else
-    to say then.
+    During an import the process still exits at once; files on the disk stay complete in any case.
+
+    Args:
+        hint: returns the text that follows "interrupted" on stderr.
     """
     if (
         signal.getsignal(signal.SIGINT) is not _exit_on_signal
@@ -63,23 +65,23 @@ def raise_on_sigint(hint: Callable[[], str]) -> Iterator[None]:
 
 
 def exit_after_interrupt() -> None:
-    """After a Ctrl-C that was put in order.
+    """Exit the process of the command line after a KeyboardInterrupt, without joining threads.
 
-    End, if this process is the command line's, without waiting for threads.
+    Does nothing unless `exit_on_sigint` was called.
     """
     if signal.getsignal(signal.SIGINT) is _exit_on_signal:
         pools = sys.modules.get("multiprocessing.util")
         if pools is not None:
-            pools._run_finalizers(0)  # semaphores are given back; threads are not joined
+            pools._run_finalizers(0)  # releases semaphores without joining threads
             _kill_resource_tracker()
         os._exit(INTERRUPTED_EXIT_CODE)
 
 
 def _kill_resource_tracker() -> None:
-    """End the process that complains of semaphores which are not given back.
+    """Kill multiprocessing's resource tracker, which would warn about leaked semaphores.
 
-    A pool's thread may be in the midst of giving one back, with the name gone and the tracker not
-    yet told; there is nothing to complain of then. It heeds no gentler signal.
+    A thread of a pool may be releasing one at this moment: its name is gone, and the tracker has
+    not been informed yet. Nothing leaks then. The tracker ignores gentler signals.
     """
     from multiprocessing import resource_tracker
 
@@ -90,12 +92,15 @@ def _kill_resource_tracker() -> None:
 
 
 def _exit_on_signal(number: int, frame: FrameType | None, more: str = "") -> None:
-    clean = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""  # a spinner's line, a cursor that it hid
-    os.write(2, f"{clean}interrupted{more}\n".encode())
+    """Handle SIGINT: print one line and exit."""
+    # Erase the line of a spinner, and show the cursor that it hid.
+    clear_line = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""
+    os.write(2, f"{clear_line}interrupted{more}\n".encode())
     os._exit(INTERRUPTED_EXIT_CODE)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether the frame is inside an import."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -105,11 +110,11 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 @contextmanager
 def ignore_sigint() -> Iterator[None]:
-    """Processes that are started inside do not hear Ctrl-C, from their first instruction on.
+    """Start processes inside the block that ignore Ctrl-C from their first instruction on.
 
-    A terminal tells all processes; these end when they are told by whoever started them. The mask
-    is inherited. What comes meanwhile is heard here afterwards: an exception in the midst of a
-    pool's work leaves its locks locked.
+    A terminal sends SIGINT to all processes of its group; these are stopped by their parent
+    instead. The signal mask is inherited. A Ctrl-C inside the block is delivered when the block
+    ends: an exception in the middle of a pool's work would leave its locks locked.
     """
     if not HAS_SIGNAL_MASKS:
         yield
@@ -117,14 +122,14 @@ def ignore_sigint() -> Iterator[None]:
     import threading
     from multiprocessing import resource_tracker
 
-    heard: list[int] = []
+    received: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     # A mask is its thread's own, and a signal may go to another one: it is Python's handler that
     # has to wait.
     waits = callable(handler) and threading.current_thread() is threading.main_thread()
     if waits:
-        signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    resource_tracker.ensure_running()  # first: on its start it would take the mask off again
+        signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    resource_tracker.ensure_running()  # first, since its start resets the signal mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -132,14 +137,12 @@ def ignore_sigint() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if waits:
             signal.signal(signal.SIGINT, handler)
-            if heard:
+            if received:
                 signal.raise_signal(signal.SIGINT)
 
 
 def exit_with_parent() -> None:
-    """From now on this process ends when the one that started it does, killed or not, and at no
-    Ctrl-C.
-    """
+    """End this process as soon as its parent ends, even if that is killed; ignore Ctrl-C."""
     import threading
     from multiprocessing import connection, parent_process
 
@@ -155,11 +158,15 @@ def exit_with_parent() -> None:
 
 
 def run_in_worker(module: str, function: str, *args: Any) -> Any:
-    """Call a function of a module, which is imported only when this process already watches over
-    its parent.
+    """Call a function of a module, importing the module after `exit_with_parent`.
 
-    This is what a new process is started with: were it started with the function itself, finding
-    that would import torch first, for seconds in which a process whose parent was killed lives on.
+    New processes start with this function. If they started with the target itself, finding it would
+    import torch first, and a process whose parent is killed meanwhile would live on for seconds.
+
+    Args:
+        module: the module, e.g. "labelahead.server.worker".
+        function: the name of the function in it.
+        args: its arguments.
     """
     exit_with_parent()
     return getattr(import_module(module), function)(*args)

@@ -151,7 +151,7 @@ def test_new_items_are_read_as_the_pool_was(tmp_path):
         "budget": budget,
         "threads": 1,
     }
-    la.run(tables, out=tmp_path / "run", outlook=False)
+    la.run(tables, out=tmp_path / "run", forecast=False)
     model = la.load_model(la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False))
     new = [dt.date(2024, 2, 3), dt.date(2024, 3, 1)]
     pq.write_table(pa.table({"when": pa.array(new)}), tmp_path / "new.parquet")

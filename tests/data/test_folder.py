@@ -231,10 +231,10 @@ def test_hidden_files_and_link_loops(tmp_path):
 
 def test_the_fingerprint_follows_the_files(tmp_path):
     data, _ = load(classes_folder(tmp_path), size=4)
-    before = data.images.fingerprint()
-    assert load(tmp_path, size=8)[0].images.fingerprint() == before
+    before = data.images.compute_fingerprint()
+    assert load(tmp_path, size=8)[0].images.compute_fingerprint() == before
     save(tmp_path / "cat" / "0.png", Image.effect_noise((30, 30), 50))
-    assert load(tmp_path, size=4)[0].images.fingerprint() != before
+    assert load(tmp_path, size=4)[0].images.compute_fingerprint() != before
 
 
 def test_names_that_are_no_text(tmp_path):
@@ -245,7 +245,7 @@ def test_names_that_are_no_text(tmp_path):
     assert name.encode("utf-8") == rb"cat/caf\xe9 0.png"
     at = torch.tensor([data.ids.index(name)])
     assert data.images.batch(at, 6).shape == (1, 3, 6, 6)
-    assert data.images.fingerprint()
+    assert data.images.compute_fingerprint()
 
 
 # --- kinds of pictures ------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_heic_can_be_queried_and_predicted(tmp_path):
     asked, _ = query_items(parse_campaign(tables), 2)
     assert all(question.id.startswith("unlabelled/") for question in asked)
     budget = {"initial": 4, "labels": 6, "retrain_every": 2}
-    la.run(tables | {"budget": budget}, out=tmp_path / "run", outlook=False)
+    la.run(tables | {"budget": budget}, out=tmp_path / "run", forecast=False)
     said = la.load_model(tmp_path / "run").predict(folder / "unlabelled")
     assert said.labels == ["dark", "light"] * 2
     assert not said.failed

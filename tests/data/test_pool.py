@@ -20,7 +20,7 @@ def test_labels_come_in_order_and_leave_the_unlabelled():
     ("positions", "labels", "message"),
     [
         ([1], [0], "labelled already"),
-        ([5], [0], "kept for testing"),
+        ([5], [0], "held out for testing"),
         ([9], [0], "reaches from 9"),
         ([0, 0], [1, 1], "different ones"),
         ([0, 2], [1], "1 labels for 2"),

@@ -10,7 +10,7 @@ import pytest
 from labelahead.data import load
 from labelahead.data.arrays import read_npz
 from labelahead.errors import InputError
-from labelahead.outofcore.addresses import npy_header
+from labelahead.outofcore.addresses import read_npy_header
 
 
 def lying_npy(shape, content=b"\0" * 16):
@@ -31,7 +31,7 @@ def test_an_npy_that_announces_more_than_it_holds_is_refused(tmp_path, shape):
         with pytest.raises(InputError, match=r"announces an array .* but 16 bytes follow"):
             read_npz(path)
     with pytest.raises(InputError, match="announces an array"), alone.open("rb") as file:
-        npy_header(file, "vectors.npy")
+        read_npy_header(file, "vectors.npy")
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
 

@@ -183,7 +183,7 @@ def test_words_that_say_nothing_are_an_error_only_when_they_are_needed(tmp_path)
     ]
     data, _ = load(lines(tmp_path, rows), test_fraction=0)
     with pytest.raises(
-        InputError, match=r"no word stands in two texts \(text\).*labelahead\[texts\]"
+        InputError, match=r"no word occurs in two texts \(text\).*labelahead\[texts\]"
     ):
         _ = data.inputs
 

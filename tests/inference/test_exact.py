@@ -14,7 +14,7 @@ from labelahead.errors import InputError, ModelError
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import (
-    DEPTHS,
+    KERNEL_DEPTHS,
     MIXTURE_GRID,
     ExactLearner,
     ExactModel,
@@ -40,7 +40,7 @@ def clouds(n=N, seed=0, dtype=torch.float64):
     return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
 
 
-def normalise_rows(x, pool):
+def unit(x, pool):
     rows = x - x[pool].mean(0)
     return rows / rows.norm(dim=1, keepdim=True)
 
@@ -49,7 +49,7 @@ def learner(x):
     return ExactLearner(x, ExactModel(x.mean(0), C))
 
 
-@pytest.mark.parametrize(("place", "depth"), [(i, d) for i, d in enumerate(DEPTHS) if d])
+@pytest.mark.parametrize(("place", "depth"), [(i, d) for i, d in enumerate(KERNEL_DEPTHS) if d])
 def test_cosine_kernels_are_those_of_infinitely_wide_networks(place, depth):
     rows = unit(clouds()[0], range(N))
     K = la.infinite_kernel(rows, depth=depth, bias_std=None)
@@ -92,7 +92,8 @@ def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
     )
     errors = {
-        m: float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum()) for m in MIXTURE_GRID
+        m: float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum())
+        for m in MIXTURE_GRID
     }
     chosen = choose_mixture(c, targets)
     near = [m for m in MIXTURE_GRID if errors[m] <= 1.03 * min(errors.values())]
@@ -165,15 +166,21 @@ def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
     pool = la.Pool(N)
     pool.label([0, 1, 2, 3, 4], y[:5])
     learnt = learner(x).fit(pool.labelled, pool.labels)
-    pool_posterior = QueryContext.from_pool(learnt.model, x, pool, la.QueryConfig("resolve")).pool_posterior
+    pool_posterior = QueryContext.from_pool(
+        learnt.model, x, pool, la.QueryConfig("resolve")
+    ).pool_posterior
     assert torch.allclose(pool_posterior.mean(range(N)), learnt.outputs(torch.arange(N)), atol=1e-9)
     for position in (9, 30, 12, 25):
-        pool_posterior = pool_posterior.with_labels({**pool_posterior.labels, position: int(y[position])})
+        pool_posterior = pool_posterior.with_labels(
+            {**pool_posterior.labels, position: int(y[position])}
+        )
     at = torch.tensor(list(pool_posterior.labels))
     again = learnt.kernel_model
 
     def K(a, b):
-        return mix_kernels(again.normalise_rows(x[a]) @ again.normalise_rows(x[b]).T, again.weights().weights)
+        return mix_kernels(
+            again.normalise_rows(x[a]) @ again.normalise_rows(x[b]).T, again.weights().weights
+        )
 
     system = K(at, at).fill_diagonal_(1.0) + again.weights().noise * torch.eye(len(at))
     targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
@@ -328,7 +335,9 @@ def test_its_own_predictions_are_the_baseline_of_look_ahead():
     ExactLearner(x, model.blank()).fit(pool.labelled, pool.labels, into=model)
     now = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
     assert now.view.baseline == "linearised"
-    assert torch.equal(now.view.predicted_targets().argmax(1), now.learnt.outputs(now.candidates).argmax(1))
+    assert torch.equal(
+        now.view.predicted_targets().argmax(1), now.learnt.outputs(now.candidates).argmax(1)
+    )
     assert now.drift is None
     assert la.propose(model, x, pool, 2, la.QueryConfig("changes", mode="top")).drift is None
 
@@ -408,7 +417,7 @@ def test_with_labels_condensed_it_learns_and_judges_as_without():
     assert torch.allclose(others - residual, torch.nn.functional.one_hot(y[at]).double())
     agree = others.argmax(1) == whole.leave_one_out_predictions(at, y[at])[0].argmax(1)
     assert agree.double().mean() >= 0.9
-    told, alone = lean.outlook(at, y[at], rest), whole.outlook(at, y[at], rest)
+    told, alone = lean.forecast_error(at, y[at], rest), whole.forecast_error(at, y[at], rest)
     assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)
 
 

@@ -10,7 +10,13 @@ from labelahead.acquisition.view import view
 from labelahead.gp.calibration import calibrate, estimate_error_rate
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel
-from labelahead.inference.forecast import FORECAST_LABELS, GAIN_CORRECTION, MAX_FORECAST_ITEMS, max_error_drop, outlook
+from labelahead.inference.forecast import (
+    FORECAST_LABELS,
+    GAIN_CORRECTION,
+    MAX_FORECAST_ITEMS,
+    forecast_error,
+    max_error_drop,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def test_the_error_falls_with_labels_as_it_really_does(digits):
             at = torch.arange(count)
             learnt = learner.fit(at, y[at])
             wrong = 1 - learnt.accuracy(rest, y[rest])
-            told.append(learner.outlook(at, y[at], rest))
+            told.append(learner.forecast_error(at, y[at], rest))
             inside += told[-1].error.low <= wrong <= told[-1].error.high
             assert abs(told[-1].error.rate - wrong) < (0.12 if count < 100 else 0.05)
         assert told[0].error.rate > told[1].error.rate
@@ -52,10 +58,13 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
     start = torch.full((500, 10), 0.1, dtype=torch.float64)
     post = prior(start, units @ units.T, noise=0.1).condition(torch.arange(40), y[:40])
     at = torch.arange(40, 500)
-    told, scale = outlook(post, at), calibrate(post).scale
+    told, scale = forecast_error(post, at), calibrate(post).scale
     some = at[:MAX_FORECAST_ITEMS]
     picks = greedy(
-        view(post, some, some), lambda v, r: resolve(v, r, variance_scale=scale**2), FORECAST_LABELS, hypothetical_label="mean"
+        view(post, some, some),
+        lambda v, r: resolve(v, r, variance_scale=scale**2),
+        FORECAST_LABELS,
+        hypothetical_label="mean",
     )
     assert told.error == estimate_error_rate(post, at)
     brought = GAIN_CORRECTION * float(picks.scores.sum()) / len(some)
@@ -69,4 +78,4 @@ def test_nothing_left_to_ask_brings_nothing(digits):
         torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1
     )
     post = post.condition(torch.arange(4), y[:4])
-    assert outlook(post, torch.arange(4)).fall == 0.0
+    assert forecast_error(post, torch.arange(4)).fall == 0.0

@@ -104,9 +104,14 @@ def test_scores_are_those_from_scratch(steps, rank, hold, acquisition):
             continue
         naive = PoolPosterior(POINTS, start(classes, rank), labels)
         naive.view = view(
-            naive.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation, baseline="linearised"
+            naive.posterior,
+            pool_posterior.view.candidates,
+            pool_posterior.view.evaluation,
+            baseline="linearised",
         )
-        assert torch.allclose(pool_posterior.scores(acquisition), naive.scores(acquisition), atol=1e-7)
+        assert torch.allclose(
+            pool_posterior.scores(acquisition), naive.scores(acquisition), atol=1e-7
+        )
 
 
 @pytest.mark.parametrize("baseline", ["outputs", "linearised"])
@@ -161,7 +166,11 @@ def test_labels_given_at_once_are_as_told():
 
 def test_best_leaves_out_what_it_is_told_to():
     pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
-    scores = flip(view(pool_posterior.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation))
+    scores = flip(
+        view(
+            pool_posterior.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation
+        )
+    )
     order = POINTS[pool_posterior.view.candidates[scores.argsort(descending=True)]].tolist()
     assert pool_posterior.rank_candidates("flip") == order
     assert pool_posterior.best("flip") == (order[0], pytest.approx(float(scores.max())))
@@ -184,7 +193,9 @@ def test_picks_are_positions_and_so_is_what_is_asked(mode):
     if mode == "sequential":  # the same, told one by one
         for position in positions.tolist():
             assert pool_posterior.best("flip")[0] == position
-            pool_posterior = pool_posterior.with_labels({**pool_posterior.labels, position: position % C})
+            pool_posterior = pool_posterior.with_labels(
+                {**pool_posterior.labels, position: position % C}
+            )
 
 
 def test_when_everything_is_labelled_nothing_is_left_but_corrections():
@@ -312,18 +323,25 @@ def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
     wider = lean.with_labels(many(40), C + 2)
     assert wider.posterior.nystrom_labels is not None
     assert wider.classes == C + 2
-    assert PoolPosterior(torch.arange(60), cosines(), many(20), most=20).posterior.nystrom_labels is None
+    assert (
+        PoolPosterior(torch.arange(60), cosines(), many(20), most=20).posterior.nystrom_labels
+        is None
+    )
 
 
 def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they_were_condensed():
-    pool_posterior = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    pool_posterior = PoolPosterior(
+        torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20
+    )
     more = pool_posterior.with_labels(many(43))
     assert more.posterior.nystrom_labels is not None
     assert more.posterior.labelled.tolist() == [40, 41, 42]
     back = more.with_labels(many(41))
     assert more.can_update_incrementally(many(41))
     assert back.labels == many(41)
-    assert torch.allclose(back.posterior.mean, pool_posterior.with_labels(many(41)).posterior.mean, atol=1e-6)
+    assert torch.allclose(
+        back.posterior.mean, pool_posterior.with_labels(many(41)).posterior.mean, atol=1e-6
+    )
     other = {**many(43), 7: (7 + 1) % C, 42: (42 + 1) % C}
     assert more.can_update_incrementally(other)
     fixed = more.with_labels(other)
@@ -338,12 +356,17 @@ def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they
 
 
 def test_a_shortlist_of_condensed_labels_scores_as_they_do():
-    pool_posterior = PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20)
+    pool_posterior = PoolPosterior(
+        torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20
+    )
     short = pool_posterior.build_shortlist("flip", 8)
     best = pool_posterior.rank_candidates("flip", 8)
     assert short.rank_candidates("flip") == best
     label = {best[0]: 1}
-    after, of_all = short.with_labels(label), pool_posterior.with_labels({**pool_posterior.labels, **label})
+    after, of_all = (
+        short.with_labels(label),
+        pool_posterior.with_labels({**pool_posterior.labels, **label}),
+    )
     scores = dict(
         zip(
             of_all.points[of_all.view.candidates].tolist(),

@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelahead.errors import InputError, MissingExtra
-from labelahead.learner.config import Campaign, load_campaign, parse_campaign, read_toml, to_toml, override_training
+from labelahead.learner.config import (
+    Campaign,
+    load_campaign,
+    override_training,
+    parse_campaign,
+    read_toml,
+    to_toml,
+)
 from labelahead.models.training import Training
 
 
@@ -149,7 +156,8 @@ def test_two_hundred_broken_configurations(tables):
 
 
 @pytest.mark.parametrize(
-    ("module", "act"), [("pydantic", lambda: parse_campaign({})), ("tomli_w", lambda: to_toml(Campaign()))]
+    ("module", "act"),
+    [("pydantic", lambda: parse_campaign({})), ("tomli_w", lambda: to_toml(Campaign()))],
 )
 def test_the_light_core_says_what_it_lacks(monkeypatch, module, act):
     monkeypatch.setitem(sys.modules, module, None)

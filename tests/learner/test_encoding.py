@@ -74,7 +74,8 @@ def table(tmp_path, n=30, **more):
 
 def prepared(path, model="exact", progress=None, **data):
     return prepare_campaign(
-        parse_campaign({"data": {"name": str(path), **data}, "model": {"name": model}}), progress=progress
+        parse_campaign({"data": {"name": str(path), **data}, "model": {"name": model}}),
+        progress=progress,
     )
 
 
@@ -174,7 +175,9 @@ def test_texts_are_asked_of_what_has_none():
     data = from_arrays(np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2)
     for name in ("words", "minilm"):
         with pytest.raises(InputError, match="arrays has none"):
-            prepare_campaign(parse_campaign({"data": {"embedding": name}, "model": {"name": "exact"}}), data)
+            prepare_campaign(
+                parse_campaign({"data": {"embedding": name}, "model": {"name": "exact"}}), data
+            )
 
 
 def test_a_campaign_notices_that_its_vectors_have_changed(tmp_path):

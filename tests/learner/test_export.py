@@ -95,7 +95,9 @@ def likely(model, outputs, variance):
     if not isinstance(model.network, ExactModel):
         return simplex(outputs)
     spread = model.network.ensure_variance_scale()
-    return gaussian_class_probabilities(torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9))
+    return gaussian_class_probabilities(
+        torch.as_tensor(outputs), spread * torch.as_tensor(variance).clamp_min(1e-9)
+    )
 
 
 def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
@@ -334,7 +336,9 @@ def test_parquet_says_the_same_as_csv(tmp_path):
 def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
     from labelahead.learner import encoding as inputs
 
-    monkeypatch.setattr(inputs, "is_image_encoder_available", lambda: False)  # without the extra `photos`
+    monkeypatch.setattr(
+        inputs, "is_image_encoder_available", lambda: False
+    )  # without the extra `photos`
     source = pictures(tmp_path / "photos")
     done = campaign(
         tmp_path,
@@ -557,7 +561,7 @@ def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
         "made": "now",
         "data": {"name": "set", "items": 1},
         "threshold": None,
-        "reading": reading.plain()[0],
+        "reading": reading.to_dict()[0],
     }
     text = format_model_card(about)
     assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text

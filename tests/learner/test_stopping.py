@@ -3,7 +3,13 @@ import torch
 
 from labelahead.data import from_arrays
 from labelahead.inference.network import NetworkLearner
-from labelahead.learner.stopping import ErrorReading, _is_good, stopping_progress, estimate_leave_one_out, stop_advice
+from labelahead.learner.stopping import (
+    ErrorReading,
+    _is_good,
+    estimate_leave_one_out,
+    stop_advice,
+    stopping_progress,
+)
 from labelahead.models import build_model
 from labelahead.models.training import Training
 from labelahead.ntk import kernel

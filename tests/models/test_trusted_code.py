@@ -251,7 +251,7 @@ def test_a_store_of_a_large_pool_runs_no_code(tmp_path, accounts):
     net.unlink()
     assert (
         len(
-            LargePool(tmp_path / "store", executor=Inline()).ask(
+            LargePool(tmp_path / "store", executor=Inline()).query(
                 2, evaluation=10, classes=["a", "b"]
             )
         )

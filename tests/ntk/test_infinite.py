@@ -336,7 +336,7 @@ def test_wide_networks_of_the_ntk_parametrisation_come_to_it():
     assert np.mean(wide) < np.mean(narrow) / 3  # as 1/√width, 1/5.7 is expected
 
 
-OWN = {  # name -> network of a width, its weights, its biases, the kernel's name, two widths
+FINITE_NETWORKS = {  # name -> network of a width, its weights, its biases, the kernel's name, two widths
     "fcn": (
         lambda w: fcn((1, 8, 8), 2, w, depth=2),
         [sqrt(2), sqrt(2), 1.0],
@@ -366,7 +366,7 @@ OWN = {  # name -> network of a width, its weights, its biases, the kernel's nam
 )
 def test_our_own_networks_come_to_it(name, kind):
     """One network strays by 3/√width; the mean of eight must be near, and the strays shrink."""
-    make, weight, bias, network, widths = OWN[name]
+    make, weight, bias, network, widths = FINITE_NETWORKS[name]
     x = normal(5, 1, 8, 8)
     x[:, :, :3] = 0  # as the margins of digits: there ReLU's slope at zero counts
     strays = []

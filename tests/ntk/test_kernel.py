@@ -62,14 +62,14 @@ def test_blocks_and_batches_of_any_size_give_the_same(name):
 def test_a_few_layers_at_a_time(name, monkeypatch):
     """Where factors fit into memory and gradients do not, samples are captured once."""
     passes = []
-    grouped = terms.grouped
+    grouped = terms.group_terms
 
-    def one_by_one(plan, every, K, size, room, widest):
+    def one_by_one(plan, every, K, size, room, max_piece_columns):
         found = grouped(plan, every, K, size, 1 << 40)  # would all fit
         passes.append(len(every) if found else 0)
         return [g for t in every for g in grouped(plan, [t], K, size, 1 << 40)] if found else []
 
-    monkeypatch.setattr(sys.modules["labelahead.ntk.kernels"], "grouped", one_by_one)
+    monkeypatch.setattr(sys.modules["labelahead.ntk.kernels"], "group_terms", one_by_one)
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for kind in KINDS:
@@ -84,7 +84,7 @@ def test_gradients_in_pieces(name, monkeypatch):
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for piece in (1, 4000, 100_000):
-        monkeypatch.setattr(sys.modules["labelahead.ntk.kernels"], "PIECE", piece)
+        monkeypatch.setattr(sys.modules["labelahead.ntk.kernels"], "MAX_PIECE_BYTES", piece)
         for kind in KINDS:
             assert relative(la.kernel(model, x, kind=kind), kernels(J, J)[kind]) < TOLERANCE, kind
             crossed = la.kernel(model, x[:2], x[1:], kind=kind)
@@ -96,27 +96,27 @@ def test_groups_hold_every_term_once_and_keep_to_the_room():
     chosen = dict(model.named_parameters())
     with open_engine(model, chosen, x) as engine:
         every = terms.make_terms(engine.plan, chosen, 1, True, 1.0)
-        sizes = [terms.bytes_kept(engine.plan, [t], 1, 8) for t in every]
+        sizes = [terms.count_bytes_per_sample(engine.plan, [t], 1, 8) for t in every]
         for room in (max(sizes), max(sizes) + 1, 2 * max(sizes), sum(sizes)):
-            groups = terms.grouped(engine.plan, every, 1, 8, room)
+            groups = terms.group_terms(engine.plan, every, 1, 8, room)
             assert [t.name for g in groups for t in g] == [t.name for t in every]
-            assert all(terms.bytes_kept(engine.plan, g, 1, 8) <= room for g in groups)
+            assert all(terms.count_bytes_per_sample(engine.plan, g, 1, 8) <= room for g in groups)
         assert len(groups) == 1
-        assert terms.grouped(engine.plan, every, 1, 8, max(sizes) - 1) == []
+        assert terms.group_terms(engine.plan, every, 1, 8, max(sizes) - 1) == []
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
 def test_forms_side_by_side_in_one_batch_and_in_several(name, monkeypatch):
     """Every other layer in pairs, the others multiplied out: alone in a piece, or beside others."""
-    choose, turns = terms._pairs_cheaper, []
+    choose, turns = terms._are_pairs_cheaper, []
 
     def by_turns(f, *sizes):
         turns.append(choose(f, *sizes[:-1], 0.0) and len(turns) % 2 == 1)
         return turns[-1]
 
-    monkeypatch.setattr(terms, "_pairs_cheaper", by_turns)
+    monkeypatch.setattr(terms, "_are_pairs_cheaper", by_turns)
     for apart in (True, False):
-        monkeypatch.setattr(terms, "_apart", lambda f, *_, apart=apart: apart)
+        monkeypatch.setattr(terms, "_needs_own_piece", lambda f, *_, apart=apart: apart)
         model, x = architectures.make(name)
         J = jacobian(model, x)
         for chunk in (None, 2):
@@ -129,15 +129,15 @@ def test_forms_side_by_side_in_one_batch_and_in_several(name, monkeypatch):
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
 def test_both_contractions_of_every_layer(name, form, monkeypatch):
     """Sizes choose between them; here each is forced, wherever it applies."""
-    choose = terms._pairs_cheaper
+    choose = terms._are_pairs_cheaper
 
     def forced(f, *sizes):
-        applies = choose(f, *sizes[:-1], 0.0)  # without mates the first form always applies
+        applies = choose(f, *sizes[:-1], 0.0)  # without partners the first form always applies
         return applies and form == "pairs"
 
-    monkeypatch.setattr(terms, "_pairs_cheaper", forced)
-    monkeypatch.setattr(gram, "TILE", (4, 16))  # many small tiles
-    monkeypatch.setattr(factors, "SCRATCH", 64)
+    monkeypatch.setattr(terms, "_are_pairs_cheaper", forced)
+    monkeypatch.setattr(gram, "TILE_POSITIONS", (4, 16))  # many small tiles
+    monkeypatch.setattr(factors, "PATCH_BUFFER_ENTRIES", 64)
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for kind in KINDS:
@@ -146,8 +146,8 @@ def test_both_contractions_of_every_layer(name, form, monkeypatch):
 
 @pytest.mark.parametrize("long_rows", [True, False])
 def test_both_orders_of_patches(long_rows, monkeypatch):
-    monkeypatch.setattr(factors, "_long_rows", lambda *_: long_rows)
-    monkeypatch.setattr(terms, "_pairs_cheaper", lambda *_: False)
+    monkeypatch.setattr(factors, "_has_long_rows", lambda *_: long_rows)
+    monkeypatch.setattr(terms, "_are_pairs_cheaper", lambda *_: False)
     for name in ("cnn_bn", "odd_convolutions", "conv1d", "conv3d", "frames_before_samples"):
         model, x = architectures.make(name)
         J = jacobian(model, x)

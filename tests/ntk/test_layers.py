@@ -53,7 +53,7 @@ def test_max_pooling(size, stride, dilation, shape, tied):
     value, back, _ = pulled(run, x, weigh)
     with FastLayers():
         ours, own_back, node = pulled(run, x, weigh)
-    assert type(node.grad_fn).__name__ == "LargestBackward"
+    assert type(node.grad_fn).__name__ == "FastMaxPoolBackward"
     assert torch.equal(ours, value)
     assert torch.equal(own_back, back)
 
@@ -157,8 +157,8 @@ def test_a_network_of_pools_and_norms():
     ],
 )
 def test_convolutions_by_offsets(layer, space, monkeypatch):
-    monkeypatch.setattr(factors, "POSITIONS", 1)
-    monkeypatch.setattr(factors, "SCRATCH", 1 << 14)  # a few samples at a time
+    monkeypatch.setattr(factors, "MIN_POSITIONS_FOR_OFFSETS", 1)
+    monkeypatch.setattr(factors, "PATCH_BUFFER_ENTRIES", 1 << 14)  # a few samples at a time
     ran = []
     real = factors._convolved_by_offset
     monkeypatch.setattr(

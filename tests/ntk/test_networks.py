@@ -76,7 +76,7 @@ def test_lstm_in_all_its_forms(bidirectional, bias, batch_first):
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_lstm_backward_by_any_number_of_steps(block, steps, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr(recurrence, "BLOCK", block)
+    monkeypatch.setattr(recurrence, "STATE_BLOCK_ENTRIES", block)
     model, x = (
         Recurrent(num_layers=2, batch_first=True).double(),
         torch.randn(5, steps, 3, dtype=torch.float64),

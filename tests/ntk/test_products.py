@@ -49,7 +49,7 @@ def test_norms_of_more_gradients_than_the_buffer_holds(channels, side):
         torch.nn.Flatten(),
         torch.nn.Linear(64, 3),
     ).eval()
-    n = norms.GRADIENTS // (64 * 9 * channels) + 3
+    n = norms.GRADIENT_BUFFER_ENTRIES // (64 * 9 * channels) + 3
     x, cotangents = torch.randn(n, 3, side, side), torch.randn(n, 3)
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
     flat = torch.cat([v.flatten() for v in direction.values()])
@@ -109,17 +109,17 @@ def test_the_same_seed_projects_all_batches_alike():
 
 
 def test_fold_equals_its_definition():
-    from labelahead.ntk.sketch import Fold
+    from labelahead.ntk.sketch import FoldProjection
 
     torch.manual_seed(0)
     for width, k in ((10, 4), (4, 4), (3, 8), (17, 5), (1, 1)):
-        fold = Fold(width, k, 7, torch.zeros(()))
+        fold = FoldProjection(width, k, 7, torch.zeros(()))
         v = torch.randn(3, 1, width)
         out = torch.zeros(3, 1, k)
         fold.add(out, v)
         want = torch.zeros(3, 1, k)
         for j in range(width):
-            place = (j % k + fold.turns[j // k]) % k
+            place = (j % k + fold.shifts[j // k]) % k
             want[..., place] += fold.signs[j] * v[..., j]
         assert torch.allclose(out, want)
 

@@ -11,7 +11,7 @@ import torch
 
 from labelahead.errors import ClusterError, InputError
 from labelahead.outofcore import LargePool, LocalProcesses, embed
-from labelahead.outofcore.execution import at_work, each, secured
+from labelahead.outofcore.execution import connect_executor, make_tls_config, run_tasks
 from tests.support.clusters import Cluster
 from tests.support.large_pools import CLASSES, clouds
 
@@ -48,14 +48,16 @@ def pool(tmp_path_factory, local):
         )
     embed(folder / "source", folder / "store", executor=local)
     labels = {f"part-{i % PARTS}.npy:{i}": CLASSES[y[i % PARTS * ROWS + i]] for i in range(200)}
-    held = LargePool(folder / "store", executor=local).hold(labels, evaluation=1000, candidates=300)
+    held = LargePool(folder / "store", executor=local).select_subset(
+        labels, evaluation=1000, candidates=300
+    )
     return folder / "store", labels, held
 
 
 def test_results_come_in_the_order_of_the_tasks(local):
     told = []
     tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
-    assert each(local, "double", doubled, tasks, lambda *said: told.append(said)) == [10, 2, 8]
+    assert run_tasks(local, "double", doubled, tasks, lambda *said: told.append(said)) == [10, 2, 8]
     assert told[-1] == ("double", 100, 100)
     assert local.gather([local.submit(doubled, i, name="double") for i in (4, 2)]) == [8, 4]
 
@@ -63,29 +65,29 @@ def test_results_come_in_the_order_of_the_tasks(local):
 def test_what_is_refused_is_collected_or_raised(local):
     tasks = [(str(i), 1, (i,)) for i in (1, 3, 5)]
     with pytest.raises(InputError, match="three is refused"):
-        each(local, "double", doubled, tasks)
+        run_tasks(local, "double", doubled, tasks)
     refused = {}
-    assert each(local, "double", doubled, tasks, refused=refused) == [2, None, 10]
+    assert run_tasks(local, "double", doubled, tasks, refused=refused) == [2, None, 10]
     assert "three" in str(refused[1])
 
 
 def test_a_local_process_that_dies_is_said():
     with (
-        at_work(workers=1) as engine,
+        connect_executor(workers=1) as engine,
         pytest.raises(ClusterError, match=r"whoever should work was lost.*are kept"),
     ):
-        each(engine, "work", dies, [("a", 1, (1,))])
-    assert BrokenProcessPool in engine.lost
+        run_tasks(engine, "work", dies, [("a", 1, (1,))])
+    assert BrokenProcessPool in engine.lost_errors
 
 
 def test_who_works_is_checked():
     with pytest.raises(InputError, match="workers is 0"):
         LocalProcesses(0)
-    with pytest.raises(InputError, match="executor is a int"), at_work(5):
+    with pytest.raises(InputError, match="executor is a int"), connect_executor(5):
         pass
     with pytest.raises(InputError, match="of the TLS files some are missing"):
-        secured("ca.pem", None, None)
-    assert secured(None, None, None) is None
+        make_tls_config("ca.pem", None, None)
+    assert make_tls_config(None, None, None) is None
 
 
 def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
@@ -100,7 +102,7 @@ def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
                 if len(seen) == 1:
                     cluster.kill(cluster.workers[0])
 
-            held = LargePool(store, executor=client, progress=watch).hold(
+            held = LargePool(store, executor=client, progress=watch).select_subset(
                 labels, evaluation=1000, candidates=300
             )
             names = client.run_on_scheduler(
@@ -152,29 +154,32 @@ def test_other_versions_and_missing_workers_are_refused(tmp_path, monkeypatch):
     preload.write_text("import labelahead\nlabelahead.__version__ = '0.0.9'\n")
     with Cluster(tmp_path) as cluster:
         with distributed.Client(cluster.address, set_as_default=False) as client:
-            monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 0.5)
-            with pytest.raises(ClusterError, match="has no workers; start some"), at_work(client):
+            monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 0.5)
+            with (
+                pytest.raises(ClusterError, match="has no workers; start some"),
+                connect_executor(client),
+            ):
                 pass
             monkeypatch.undo()
         cluster.add_worker()
-        with at_work(cluster.address) as engine:
+        with connect_executor(cluster.address) as engine:
             assert engine.gather([engine.submit(doubled, 4, name="double")]) == [8]
             cluster.kill(cluster.workers[0])
             cluster.add_worker("--preload", str(preload))  # one that comes while work is under way
             with pytest.raises(ClusterError, match=r"a worker has labelahead 0\.0\.9, here is"):
-                each(engine, "double", doubled, [("a", 1, (4,))])
+                run_tasks(engine, "double", doubled, [("a", 1, (4,))])
         with (
             pytest.raises(ClusterError, match=r"the worker tcp://127.*has labelahead 0\.0\.9"),
-            at_work(cluster.address),
+            connect_executor(cluster.address),
         ):
             pass
 
 
 def test_no_scheduler_is_said(monkeypatch):
-    monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 1)
+    monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 1)
     with (
         pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127.0.0.1:9"),
-        at_work("tcp://127.0.0.1:9"),
+        connect_executor("tcp://127.0.0.1:9"),
     ):
         pass
 
@@ -206,5 +211,7 @@ def test_tls_of_the_engine_is_passed_through(tmp_path):
     ]
     with Cluster(tmp_path, workers=1, security=files) as cluster:
         assert cluster.address.startswith("tls://127.0.0.1")
-        with at_work(cluster.address, security=secured(str(ca), str(ca), str(key))) as engine:
+        with connect_executor(
+            cluster.address, security=make_tls_config(str(ca), str(ca), str(key))
+        ) as engine:
             assert engine.gather([engine.submit(doubled, 4, name="double")]) == [8]

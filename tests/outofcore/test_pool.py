@@ -16,7 +16,7 @@ from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.outofcore import LargePool, embed
-from labelahead.outofcore.scoring import posterior_at, seen
+from labelahead.outofcore.scoring import kernel_inputs, posterior_at
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
 
 N = 120
@@ -52,7 +52,7 @@ def test_labels_are_found_by_name_or_by_file_and_row(pool, tmp_path):
         ("part-2.parquet:5", CLASSES[y[85]]),
         ("item 9", ""),
     ]
-    told = large.labelled(written(tmp_path / "labels.csv", rows), (), HERE)
+    told = large.resolve_labels(written(tmp_path / "labels.csv", rows), (), HERE)
     assert told.positions.tolist() == [3, 41, 85, 100]  # in the order of the pool
     assert [told.classes[i] for i in told.numbers] == [CLASSES[y[i]] for i in (3, 41, 85, 100)]
 
@@ -68,12 +68,12 @@ def test_labels_are_found_by_name_or_by_file_and_row(pool, tmp_path):
 )
 def test_labels_that_cannot_be_meant_are_refused(pool, tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
-        pool[0].ask(2, written(tmp_path / "labels.csv", rows), evaluation=10)
+        pool[0].query(2, written(tmp_path / "labels.csv", rows), evaluation=10)
 
 
 def test_an_index_is_no_name_of_an_item_of_a_large_pool(pool, tmp_path):
     with pytest.raises(InputError, match="by their own name"):
-        pool[0].ask(
+        pool[0].query(
             2, written(tmp_path / "labels.csv", [(4, "ash")], ("index", "label")), evaluation=10
         )
 
@@ -97,10 +97,10 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
         ("part-1.parquet", 1),
     ]
     assert done.counts == {c: sum(row["prediction"] == c for row in rows) for c in CLASSES}
-    judged = large.sample(50, at, 0)
-    naive = learner.outlook(at, torch.as_tensor(y[at]), judged)
-    assert done.outlook.error == pytest.approx(naive.error, abs=1e-9)
-    assert large.outlook(labels, evaluation=50) == done.outlook
+    judged = large.sample_positions(50, at, 0)
+    naive = learner.forecast_error(at, torch.as_tensor(y[at]), judged)
+    assert done.forecast.error == pytest.approx(naive.error, abs=1e-9)
+    assert large.forecast_error(labels, evaluation=50) == done.forecast
 
 
 def test_predictions_of_a_larger_pool_of_before_are_no_more(pool, tmp_path):
@@ -121,14 +121,16 @@ def test_predictions_of_a_larger_pool_of_before_are_no_more(pool, tmp_path):
 def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
-    held = large.hold(
+    held = large.select_subset(
         {f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=20
     )
-    pool_posterior = held.pool_posterior()
+    pool_posterior = held.build_posterior()
     position = pool_posterior.best("resolve")[0]
     more = pool_posterior.with_labels(pool_posterior.labels | {position: int(y[position])})
     every = posterior_at(
-        held.model, *seen(held.model, torch.from_numpy(x)), torch.zeros(0, dtype=torch.int64)
+        held.model,
+        *kernel_inputs(held.model, torch.from_numpy(x)),
+        torch.zeros(0, dtype=torch.int64),
     )
     naive = every.condition([*at.tolist(), position], torch.as_tensor(y[[*at.tolist(), position]]))
     assert len(held.positions) > 30
@@ -139,7 +141,7 @@ def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
     large, _, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 2)}
     monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 20)
-    assert large.hold(labels, evaluation=10, candidates=5).model.alpha.shape == (60, 3)
+    assert large.select_subset(labels, evaluation=10, candidates=5).model.alpha.shape == (60, 3)
 
 
 @pytest.mark.parametrize(
@@ -156,22 +158,24 @@ def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
 )
 def test_what_cannot_be_asked_is_refused(pool, how, message):
     with pytest.raises(InputError, match=message):
-        pool[0].ask(**({"n": 2} | how))
+        pool[0].query(**({"n": 2} | how))
 
 
 def test_the_best_at_once_are_those_by_the_whole_pool(pool):
     large, _, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 9)}
     how = {"evaluation": 30, "candidates": 40, "finalists": 20}
-    asked = large.ask(6, labels, mode="top", **how)
-    assert [q.position for q in asked] == large.hold(labels, **how).best.positions[:6].tolist()
+    asked = large.query(6, labels, mode="top", **how)
+    assert [q.position for q in asked] == large.select_subset(labels, **how).best.positions[
+        :6
+    ].tolist()
     # without a word, those of all items against all
     every = {"evaluation": N, "candidates": 20}
-    best = large.hold(labels, **every).best.positions
-    assert [q.position for q in large.ask(20, labels, mode="top")] == best.tolist()
-    assert [q.position for q in large.ask(20, labels, mode="top", evaluation=10)] == best.tolist()
+    best = large.select_subset(labels, **every).best.positions
+    assert [q.position for q in large.query(20, labels, mode="top")] == best.tolist()
+    assert [q.position for q in large.query(20, labels, mode="top", evaluation=10)] == best.tolist()
     assert [
-        q.position for q in large.ask(20, labels, mode="top", evaluation=10, finalists=0)
+        q.position for q in large.query(20, labels, mode="top", evaluation=10, finalists=0)
     ] != best.tolist()
 
 
@@ -213,7 +217,7 @@ def test_the_command_line_from_parts_to_predictions(tmp_path):
     )
     assert asked.exit_code == 0, asked.output
     items = [row["id"] for row in json.loads(asked.stdout)]
-    assert items == [q.id for q in LargePool(store, executor=HERE).ask(3, labels)]
+    assert items == [q.id for q in LargePool(store, executor=HERE).query(3, labels)]
     told = run(
         app,
         [

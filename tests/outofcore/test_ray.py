@@ -18,7 +18,7 @@ import torch
 
 from labelahead.errors import ClusterError, InputError
 from labelahead.outofcore import LargePool, LocalProcesses, embed
-from labelahead.outofcore.execution import at_work, each
+from labelahead.outofcore.execution import connect_executor, run_tasks
 from tests.support.large_pools import CLASSES, clouds
 
 # Not imported here: it must be told before to keep to this machine.
@@ -46,27 +46,26 @@ def where(seconds):
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))  # its token
-    with at_work("ray") as engine:
+    with connect_executor("ray") as engine:
         yield engine
 
 
 def test_results_and_refusals(engine):
     tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
-    assert each(engine, "double", doubled, tasks) == [10, 2, 8]
+    assert run_tasks(engine, "double", doubled, tasks) == [10, 2, 8]
     assert engine.gather(
         [engine.submit(doubled, engine.scatter(i), name="double") for i in (4, 2)]
     ) == [8, 4]
     with pytest.raises(InputError, match=r"^three is refused$"):
-        each(engine, "double", doubled, [("a", 1, (3,))])
+        run_tasks(engine, "double", doubled, [("a", 1, (3,))])
     refused = {}
-    assert each(engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused) == [
-        None,
-        8,
-    ]
+    assert run_tasks(
+        engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused
+    ) == [None, 8]
     assert list(refused) == [0]
     with pytest.raises(ClusterError, match="whoever should work was lost"):
-        each(engine, "work", dies, [("a", 1, (1,))])
-    with at_work(engine.ray) as same:
+        run_tasks(engine, "work", dies, [("a", 1, (1,))])
+    with connect_executor(engine.ray) as same:
         assert same.gather([same.submit(doubled, 4, name="double")]) == [8]
 
 
@@ -93,7 +92,7 @@ def test_a_worker_killed_changes_no_bit(engine, tmp_path):
     labels = {f"part-{i % PARTS}.npy:{i}": CLASSES[y[i % PARTS * ROWS + i]] for i in range(200)}
     how = {"evaluation": 1000, "candidates": 300}
     local = LocalProcesses(1)
-    alone = LargePool(tmp_path / "store", executor=local).hold(labels, **how)
+    alone = LargePool(tmp_path / "store", executor=local).select_subset(labels, **how)
     killed, stop = [], threading.Event()
 
     def kill_one():  # while it is at work, by the name that Ray gives it
@@ -110,7 +109,7 @@ def test_a_worker_killed_changes_no_bit(engine, tmp_path):
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    held = LargePool(tmp_path / "store", executor=engine).hold(labels, **how)
+    held = LargePool(tmp_path / "store", executor=engine).select_subset(labels, **how)
     stop.set()
     killer.join()
     local.close()
@@ -122,7 +121,7 @@ def test_a_worker_killed_changes_no_bit(engine, tmp_path):
 
 def test_one_that_was_imported_before_is_not_started(engine, monkeypatch):
     monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
-    with pytest.raises(InputError, match="ray was imported before"), at_work("ray"):
+    with pytest.raises(InputError, match="ray was imported before"), connect_executor("ray"):
         pass
 
 
@@ -130,17 +129,17 @@ def test_another_version_is_refused(engine, monkeypatch):
     monkeypatch.setattr("labelahead.__version__", "0.0.9")
     with (
         pytest.raises(ClusterError, match=r"the node 127.* has labelahead .*, here is 0"),
-        at_work(engine.ray),
+        connect_executor(engine.ray),
     ):
         pass
     with pytest.raises(ClusterError, match="a worker has labelahead"):
-        each(engine, "double", doubled, [("a", 1, (4,))])
+        run_tasks(engine, "double", doubled, [("a", 1, (4,))])
 
 
 def test_nobody_there_is_said():
     code = (
-        "from labelahead.outofcore.execution import at_work\nwith "
-        "at_work('ray://127.0.0.1:9'): pass"
+        "from labelahead.outofcore.execution import connect_executor\nwith "
+        "connect_executor('ray://127.0.0.1:9'): pass"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert "no Ray answers at ray://127.0.0.1:9" in run.stderr

@@ -14,7 +14,7 @@ N = 157
 
 @pytest.fixture
 def pool(tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "BLOCK", 13)
+    monkeypatch.setattr(scoring, "MAX_BLOCK_ITEMS", 13)
     x, y = clouds(N)
     (tmp_path / "pool").mkdir()
     np.save(tmp_path / "pool" / "a.npy", x[:60])
@@ -35,7 +35,7 @@ def test_scores_are_those_of_one_process_with_all_items(pool, acquisition, count
     large, x, y = pool
     at = torch.arange(0, N, 7)[:count]
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    held = large.hold(
+    held = large.select_subset(
         labels or None, classes=CLASSES, strategy=acquisition, evaluation=40, candidates=N
     )
     sample = held.positions[count : count + 40]
@@ -55,7 +55,9 @@ def test_finalists_are_scored_by_the_whole_pool(pool, acquisition):
     large, x, y = pool
     at = torch.arange(0, N, 11)
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    best = large.hold(labels, strategy=acquisition, evaluation=30, candidates=60, finalists=25).best
+    best = large.select_subset(
+        labels, strategy=acquisition, evaluation=30, candidates=60, finalists=25
+    ).best
     rest = torch.tensor([i for i in range(N) if i not in set(at.tolist())])
     left, scores, _ = all_at_once(x, at, torch.as_tensor(y[at]), rest, acquisition)
     exact = dict(zip(left.tolist(), (scores * 30 / len(rest)).tolist(), strict=True))
@@ -63,7 +65,9 @@ def test_finalists_are_scored_by_the_whole_pool(pool, acquisition):
         best.scores[:25], [exact[i] for i in best.positions[:25].tolist()], rtol=1e-9
     )
     assert best.scores.tolist() == sorted(best.scores.tolist(), reverse=True)
-    by_sample = large.hold(labels, strategy=acquisition, evaluation=30, candidates=60).best.positions
+    by_sample = large.select_subset(
+        labels, strategy=acquisition, evaluation=30, candidates=60
+    ).best.positions
     assert set(best.positions[:25].tolist()) == set(by_sample[:25].tolist())
     assert torch.equal(best.positions[25:], by_sample[25:])
 
@@ -71,11 +75,11 @@ def test_finalists_are_scored_by_the_whole_pool(pool, acquisition):
 def test_the_sample_is_of_the_pool_without_labelled_items_and_stays(pool):
     large, _, _ = pool
     some = torch.tensor([3, 5, 77])
-    first, again = large.sample(30, some, 0), large.sample(30, some, 0)
+    first, again = large.sample_positions(30, some, 0), large.sample_positions(30, some, 0)
     assert torch.equal(first, again)
     assert len(set(first.tolist())) == 30
     assert not set(first.tolist()) & set(some.tolist())
-    more = large.sample(30, torch.cat([some, first[:4]]), 0)
+    more = large.sample_positions(30, torch.cat([some, first[:4]]), 0)
     assert torch.equal(more[:26], first[4:])
 
 
@@ -83,8 +87,8 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    asked = large.ask(6, labels, evaluation=40, candidates=N)
-    held = large.hold(labels, evaluation=40, candidates=N)
+    asked = large.query(6, labels, evaluation=40, candidates=N)
+    held = large.select_subset(labels, evaluation=40, candidates=N)
     # All candidates are held here: the batch is that of a posterior over the whole pool.
     from labelahead.acquisition.batch import greedy
     from labelahead.acquisition.view import view
@@ -97,7 +101,10 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
     post = post.condition(at, torch.as_tensor(y[at]))
     left = (~post.is_labelled).nonzero().squeeze(1)
     naive = greedy(
-        view(post, left, held.positions[len(at) : len(at) + 40]), "resolve", 6, hypothetical_label="mean"
+        view(post, left, held.positions[len(at) : len(at) + 40]),
+        "resolve",
+        6,
+        hypothetical_label="mean",
     )
     assert [q.position for q in asked] == naive.positions.tolist()
     assert np.allclose([q.score for q in asked], naive.scores)
@@ -107,7 +114,9 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
 def test_best_of_does_not_depend_on_the_order(pool):
     positions, scores = torch.tensor([5, 2, 9, 1, 7]), torch.tensor([1.0, 3.0, 3.0, 0.5, 1.0])
     mix_kernels = torch.tensor([3, 1, 4, 0, 2])
-    one, two = (scoring.best_of(positions[o], scores[o], 4) for o in (torch.arange(5), mix_kernels))
+    one, two = (
+        scoring.rank_best(positions[o], scores[o], 4) for o in (torch.arange(5), mix_kernels)
+    )
     assert one.positions.tolist() == two.positions.tolist() == [2, 9, 5, 7]
 
 

@@ -20,7 +20,7 @@ from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import NOISE_GRID
 from labelahead.outofcore import LargePool, embed
-from labelahead.outofcore.sketched_kernel import network
+from labelahead.outofcore.sketched_kernel import describe_network
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
 
 N, K = 120, 64
@@ -73,11 +73,11 @@ def test_scores_are_those_of_one_posterior_on_the_same_features(tmp_path, loss, 
     large, psi, start, y = store_of(tmp_path, loss)
     at = torch.arange(0, N, 7)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
-    held = large.hold(labels, strategy=acquisition, evaluation=30, candidates=N)
+    held = large.select_subset(labels, strategy=acquisition, evaluation=30, candidates=N)
     noise = held.model.noise
     assert noise in NOISE_GRID
     post = prior(start, features=psi, noise=noise).condition(at, torch.as_tensor(y[at]))
-    judged = large.sample(30, at, 0)
+    judged = large.sample_positions(30, at, 0)
     left = (~post.is_labelled).nonzero().squeeze(1)
     naive = score_candidates(view(post, left, judged, baseline="linearised"), acquisition)
     mine = dict(zip(held.best.positions.tolist(), held.best.scores.tolist(), strict=True))
@@ -92,9 +92,9 @@ def test_predictions_and_a_further_label_are_exact_given_the_features(tmp_path, 
     large, psi, start, y = store_of(tmp_path, loss)
     at = torch.arange(0, N, 5)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
-    held = large.hold(labels, evaluation=40, candidates=20, finalists=5)
+    held = large.select_subset(labels, evaluation=40, candidates=20, finalists=5)
     post = prior(start, features=psi, noise=held.model.noise).condition(at, torch.as_tensor(y[at]))
-    pool_posterior = held.pool_posterior()
+    pool_posterior = held.build_posterior()
     assert torch.allclose(pool_posterior.mean(held.positions.tolist()), post.mean[held.positions])
     position = pool_posterior.best("resolve")[0]
     more = pool_posterior.with_labels(pool_posterior.labels | {position: int(y[position])})
@@ -104,13 +104,13 @@ def test_predictions_and_a_further_label_are_exact_given_the_features(tmp_path, 
     done = large.predict(labels, tmp_path / "out", evaluation=40)
     counts = torch.bincount(every, minlength=3).tolist()
     assert done.counts == dict(zip(CLASSES, counts, strict=True))
-    assert 0 <= done.outlook.error.rate <= 1
+    assert 0 <= done.forecast.error.rate <= 1
 
 
 def test_the_best_by_all_items_are_those_of_one_posterior(tmp_path):
     large, psi, start, y = store_of(tmp_path, "squared")
     at = torch.arange(0, N, 9)
-    held = large.hold(
+    held = large.select_subset(
         {f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=N, finalists=N
     )
     post = prior(start, features=psi, noise=held.model.noise).condition(at, torch.as_tensor(y[at]))
@@ -142,7 +142,7 @@ def test_the_key_knows_the_weights(tmp_path):
 
 def test_other_weights_on_a_worker_are_refused(tmp_path):
     made(tmp_path / "code")
-    of = network(f"{tmp_path / 'code' / 'net.py'}:make", CLASSES, (6,), K, None)
+    of = describe_network(f"{tmp_path / 'code' / 'net.py'}:make", CLASSES, (6,), K, None)
     made(tmp_path / "code", seed=6)
     with pytest.raises(ClusterError, match="other weights"):
         of.rows(np.zeros((2, 6)))
@@ -173,12 +173,12 @@ def test_what_is_no_network_for_this_pool_is_refused(tmp_path, how, message):
 def test_labels_go_by_the_order_of_a_trained_networks_outputs(tmp_path):
     large, _, _, y = store_of(tmp_path, "squared")
     labels = {f"item {i}": CLASSES[y[i]] for i in range(N) if y[i] == 2 or i % 9 == 0}
-    told = large.labelled(labels, (), HERE)
+    told = large.resolve_labels(labels, (), HERE)
     assert told.classes == CLASSES
     assert told.numbers.tolist() == [int(y[i]) for i in told.positions.tolist()]
     with pytest.raises(InputError, match="the network tells ash, elm, oak"):
-        large.labelled({"item 1": "fir", "item 2": "oak"}, (), HERE)
-    guesses = large.ask(3, evaluation=20)
+        large.resolve_labels({"item 1": "fir", "item 2": "oak"}, (), HERE)
+    guesses = large.query(3, evaluation=20)
     assert [q.prediction for q in guesses] == [None] * 3  # nobody said anything yet
 
 

@@ -18,13 +18,13 @@ import torch
 from PIL import Image
 
 from labelahead.errors import InputError, StorageError
-from labelahead.models.image_encoder import is_image_encoder_available
 from labelahead.models.image_encoder import embed_images as embed_pictures
+from labelahead.models.image_encoder import is_image_encoder_available
 from labelahead.models.sentence_encoder import embed_texts, is_sentence_encoder_available
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore import partitions as parts
-from labelahead.outofcore.addresses import write
-from labelahead.outofcore.store import ids_of, read_blocks, read_manifest, take_rows
+from labelahead.outofcore.addresses import write_file
+from labelahead.outofcore.store import read_blocks, read_ids, read_manifest, take_rows
 from tests.support.large_pools import Inline, clouds, parquet_pool
 from tests.support.waiting import until
 
@@ -42,13 +42,13 @@ def test_vectors_of_parquet_parts(tmp_path):
     assert manifest.reading.kind == "vectors"
     assert sum(e.rows for e in manifest.entries) == 47
     assert np.array_equal(features(manifest), x.astype(np.float32).astype(np.float16))
-    assert [name for e in manifest.entries for name in ids_of(e)] == [
+    assert [name for e in manifest.entries for name in read_ids(e)] == [
         f"item {i}" for i in range(47)
     ]
     large = LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64)
     stored = features(manifest).astype(np.float64)
     assert torch.allclose(large.centre, torch.from_numpy(stored.mean(0)))
-    rows, names = large.take(torch.tensor([46, 0, 20]), HERE)
+    rows, names = large.read_items(torch.tensor([46, 0, 20]), HERE)
     assert np.array_equal(rows.numpy(), stored[[46, 0, 20]])
     assert names == ["item 46", "item 0", "item 20"]
     assert large.find_positions(["item 20", "part-1.parquet:3", "nobody"], HERE) == {
@@ -89,12 +89,14 @@ def test_a_fixed_size_list_and_another_id(tmp_path):
     ):
         embed(tmp_path / "one.parquet", tmp_path / "other", id="one", executor=HERE)
     embed(tmp_path / "one.parquet", tmp_path / "numbered", id="none", executor=HERE)
-    assert LargePool(tmp_path / "numbered", executor=HERE).find_positions(["one.parquet:8"], HERE) == {
-        "one.parquet:8": 8
-    }
+    assert LargePool(tmp_path / "numbered", executor=HERE).find_positions(
+        ["one.parquet:8"], HERE
+    ) == {"one.parquet:8": 8}
 
 
-@pytest.mark.skipif(not is_sentence_encoder_available(), reason="the extra 'texts' is not installed")
+@pytest.mark.skipif(
+    not is_sentence_encoder_available(), reason="the extra 'texts' is not installed"
+)
 def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     texts = [f"{'word ' * (i % 5)}number {i} of the list" for i in range(23)]
     pool = tmp_path / "pool"
@@ -108,9 +110,11 @@ def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
     naive = embed_texts([t or "" for t in texts], cache=None).numpy()
     assert np.allclose(features(manifest), naive, atol=1e-5)
     entry = manifest.entries[1]
-    shown = parts.contents(manifest.reading, entry.part, [7, 0])
+    shown = parts.read_rows(manifest.reading, entry.part, [7, 0])
     assert shown == [{"id": 15, "text": texts[15]}, {"id": 8, "text": texts[8]}]
-    asked = LargePool(tmp_path / "store", executor=HERE).ask(23, classes=("a", "b"), evaluation=10)
+    asked = LargePool(tmp_path / "store", executor=HERE).query(
+        23, classes=("a", "b"), evaluation=10
+    )
     assert {q.id: q.text for q in asked} == {str(i): texts[i] or "" for i in range(23)}
 
 
@@ -136,7 +140,7 @@ def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
         InputError, match=r"1 of 3 parts cannot be read"
     ):  # nor left out unless that is asked for
         embed(pool, tmp_path / "store", **how)
-    names = [name for entry in manifest.entries for name in ids_of(entry)]
+    names = [name for entry in manifest.entries for name in read_ids(entry)]
     assert names == ["a.png", "b/c.png", "b/d.png", "z.png"]
     (tmp_path / "store" / "parts" / f"{next(iter(done)).stem}.npy.77.partial").write_bytes(
         b"of one who was killed"
@@ -182,7 +186,7 @@ def test_a_store_in_memory_or_anywhere_else(tmp_path):
     assert np.array_equal(features(manifest), x.astype(np.float16))
     assert fs.exists("/features/manifest.json")
     labels = {str(i): "ab"[i % 2] for i in range(6)}
-    asked = LargePool("memory://features", executor=HERE).ask(3, labels, evaluation=10)
+    asked = LargePool("memory://features", executor=HERE).query(3, labels, evaluation=10)
     assert not {q.id for q in asked} & set(labels)
     fs.rm("/features", recursive=True)
     fs.rm("/bucket", recursive=True)
@@ -335,7 +339,7 @@ def test_a_storage_that_is_away_is_said(tmp_path):
         ):
             embed(source, store, executor=HERE)
     with pytest.raises(StorageError, match=r"cannot be written to \(could not connect"):
-        write("away://store/x", b"content")
+        write_file("away://store/x", b"content")
     with pytest.raises(StorageError, match="cannot be read"):
         LargePool("away://store")
 
@@ -403,7 +407,7 @@ def test_features_that_changed_under_us_are_noticed(tmp_path):
     large = LargePool(tmp_path / "store", executor=HERE)
     np.save(tmp_path / "x.npy", x[:, :3])
     with pytest.raises(StorageError, match=r"has changed, it is \(30, 3\) now"):
-        large.ask(2, evaluation=10)
+        large.query(2, evaluation=10)
     np.save(tmp_path / "x.npy", x + 1)  # the same shape, other numbers
     with pytest.raises(StorageError, match="has changed since"):
         LargePool(tmp_path / "store")
@@ -443,7 +447,7 @@ def test_a_copied_store_reads_its_own_parts(tmp_path, written):
     assert np.array_equal(features(copied), x.astype(np.float32).astype(np.float16))
     assert all(e.features.startswith(f"file://{copy}/parts/") for e in copied.entries)
     assert take_rows(copied.entries[1], [2])[1] == [f"item {copied.entries[0].rows + 2}"]
-    assert len(LargePool(copy, executor=HERE).ask(2, evaluation=10)) == 2
+    assert len(LargePool(copy, executor=HERE).query(2, evaluation=10)) == 2
     again = embed(tmp_path / "pool", copy, rows=10, executor=HERE)  # all parts are there
     assert [e.total for e in again.entries] == [e.total for e in whole.entries]
 
@@ -475,7 +479,7 @@ def test_a_flipped_bit_is_noticed_and_said_how_to_mend(tmp_path, in_place):
     with pytest.raises(StorageError, match="is damaged"):
         take_rows(entry, [0])
     with pytest.raises(StorageError, match="is damaged"):
-        LargePool(store, executor=HERE).ask(2, evaluation=10)
+        LargePool(store, executor=HERE).query(2, evaluation=10)
     if in_place:
         flip_bit(damaged)  # restored
     else:
@@ -501,10 +505,10 @@ def test_damaged_names_are_noticed(tmp_path):
     embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
     path = parts_of(tmp_path / "store", ".parquet")[0]
     entry = next(e for e in read_manifest(tmp_path / "store").entries if e.ids == f"file://{path}")
-    assert len(ids_of(entry)) == entry.rows
+    assert len(read_ids(entry)) == entry.rows
     flip_bit(path, at=60)
     with pytest.raises(StorageError, match=f"{path.name} is damaged.*embed the pool again"):
-        ids_of(entry)
+        read_ids(entry)
 
 
 def test_a_part_is_verified_once_in_a_process(tmp_path):

@@ -62,7 +62,7 @@ def naive(place, session):
     """A belief in float64 on the items held, from the pool's own rows, its kernel written out."""
     items, page_model = session.service.items, session.service.page_model
     pool = LargePool(place, executor=Inline(), dtype=torch.float64)
-    rows, names = pool.take(torch.tensor([number(name) for name in items.ids]), Inline())
+    rows, names = pool.read_items(torch.tensor([number(name) for name in items.ids]), Inline())
     assert names == list(items.ids)
     none = torch.zeros(0, dtype=torch.int64)
     units = (
@@ -89,9 +89,9 @@ def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, t
         settled(client)
         first = list(session.service.items.ids)
         pool = LargePool(place, executor=Inline())
-        drawn = pool.sample(60, torch.zeros(0, dtype=torch.int64), 0)
+        drawn = pool.sample_positions(60, torch.zeros(0, dtype=torch.int64), 0)
         assert first[:60] == [f"doc {p}" for p in drawn.tolist()]
-        best = pool.hold(
+        best = pool.select_subset(
             classes=CLASSES, strategy="flip", evaluation=60, candidates=20
         ).best.positions.tolist()
         assert set(first) == {

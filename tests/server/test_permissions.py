@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labelahead.integrations.label_studio.tasks import claim
+from labelahead.integrations.label_studio.tasks import claim_folder
 from labelahead.server.journal import Journal
 from labelahead.server.permissions import make_private_folder
 from tests.support.web_sessions import page, photos
@@ -36,11 +36,11 @@ def is_private(folder: Path) -> bool:
 
 def test_a_label_studio_session_is_private_before_anything_is_written(tmp_path):
     folder = tmp_path / "parent" / "out"
-    claim(folder, PROJECT)
+    claim_folder(folder, PROJECT)
     assert mode(folder) == 0o700
     assert mode(folder.parent) == 0o755
     folder.chmod(0o755)  # as earlier versions left it
-    claim(folder, PROJECT)
+    claim_folder(folder, PROJECT)
     assert mode(folder) == 0o700
     with page(photos(tmp_path / "set", 4), tmp_path / "parent" / "out"):
         assert is_private(folder)

@@ -55,7 +55,7 @@ def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
     )
     test = torch.arange(80, 90)
     assert there.facts["accuracy"] == learnt.accuracy(test, test % 3)
-    forecast_facts = learner.outlook(at, at % 3, there.points[~torch.isin(there.points, at)])
+    forecast_facts = learner.forecast_error(at, at % 3, there.points[~torch.isin(there.points, at)])
     assert there.facts["error_rate"] == pytest.approx(forecast_facts.error.rate, abs=1e-6)
     assert there.facts["fall"] == pytest.approx(forecast_facts.fall, rel=1e-3)
     others, _ = learner.leave_one_out_predictions(at, at % 3)

@@ -77,7 +77,7 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
         ("ben", "2", "1"),
         (item, f"anna: {HOSTILE}, ben: dark", "dark"),
         ("4", "75.0 %", "50.0 and 90.0 % (estimated)"),
-        ("5", "87.5 %", "measured on items set aside"),
+        ("5", "87.5 %", "measured on the test set"),
     ]:
         assert row in rows
 

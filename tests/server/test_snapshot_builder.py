@@ -153,7 +153,7 @@ def test_a_folder_that_has_grown_keeps_its_order(tmp_path):
         plain.images.batch(torch.tensor([5, 1, 4]), 8),
     )
     assert torch.equal(here, there)
-    assert data.images.sizes()[1] is None
+    assert data.images.get_file_sizes()[1] is None
 
 
 def test_a_pool_beyond_what_is_in_play(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def test_pairs_are_the_campaigns_run_one_by_one(tmp_path):
         (4, 4, 6, "random"),
     ]
     for pair in found.pairs:
-        ours = run(PLAN | {"seed": pair.seed}, data=items(), outlook=False).rounds
+        ours = run(PLAN | {"seed": pair.seed}, data=items(), forecast=False).rounds
         assert (pair.accuracy, pair.strategy) == (
             ours[-1].accuracy,
             labels_to_reach(ours, ours[-1].accuracy),

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from labelahead.acquisition.probability import probabilities
-from labelahead.build_simulation.run import resume, run
 from labelahead.data import Answers, from_arrays
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learner.config import Budget, Campaign, Network, parse_campaign
@@ -18,6 +17,7 @@ from labelahead.simulation.comparison.plan import (
     read_comparison,
 )
 from labelahead.simulation.final_model import run_model
+from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
@@ -157,9 +157,9 @@ def test_resumed_from_any_label_on(tmp_path, keep, mode):
 
 
 def weights_after(campaign, number):
-    from labelahead.build_simulation.run import build_simulation
     from labelahead.learner.preparation import prepare_campaign
     from labelahead.simulation.loop import run_rounds
+    from labelahead.simulation.run import build_simulation
 
     ready, states = prepare_campaign(campaign, data()), []
     for entry in run_rounds(build_simulation(ready), keep=states.append):

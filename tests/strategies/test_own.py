@@ -206,7 +206,7 @@ def test_propose_and_learner_take_values():
 def test_the_modes_of_a_value_count():
     with pytest.raises(InputError, match="first works as top"):
         campaign(FIRST, mode="greedy")
-    assert QueryConfig(FIRST).strategy.mode(None, oracle=True) == "top"
+    assert QueryConfig(FIRST).strategy.resolve_mode(None, has_oracle=True) == "top"
 
 
 def by(score):

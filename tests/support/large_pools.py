@@ -20,7 +20,7 @@ CLASSES = ("ash", "elm", "oak")
 class Inline:
     """An executor in this process: for what other processes cannot see, such as memory://."""
 
-    lost = gave_up = ()
+    lost_errors = abandoned_errors = ()
 
     def submit(self, function, /, *args, name):
         future = Future()

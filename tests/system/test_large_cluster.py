@@ -27,7 +27,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             asked = client.get("/api/question").json()
             for _ in range(9):
                 asked = answer(client, asked, y)
-            monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 3)
+            monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 3)
             monkeypatch.setattr("labelahead.server.schedule.RETRY_SECONDS", 0.5)
             cluster.kill(cluster.scheduler)
             for _ in range(6):  # the tenth label asks for a scoring that nobody can do
@@ -43,7 +43,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             time.sleep(1)  # its kernel is chosen anew meanwhile, and has nothing to complain about
             assert "Labels are safe" in client.get("/api/progress").json()["training"]["message"]
             (tmp_path / "again").mkdir()
-            monkeypatch.setattr("labelahead.outofcore.execution.PATIENCE", 60)
+            monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 60)
             with Cluster(tmp_path / "again", workers=1, port=urlsplit(cluster.address).port):
                 progress_once(
                     client, lambda p: p["training"]["idle"] and not p["training"]["message"]

@@ -346,7 +346,7 @@ def by_the_pool(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
     pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=17)
     embed(folder, tmp_path / "store", id="id", dtype="float32", workers=1)
     pool = LargePool(tmp_path / "store", workers=1)
-    asked = pool.ask(5, str(case.file), classes=case.classes)
+    asked = pool.query(5, str(case.file), classes=case.classes)
     pool.predict(str(case.file), tmp_path / "predicted", classes=case.classes)
     found = pq.read_table(tmp_path / "predicted").to_pylist()
     return {

@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
-from labelahead.build_simulation.run import build_simulation, prepare_campaign
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.learner.config import parse_campaign

@@ -12,7 +12,7 @@ pytest.importorskip("distil")
 
 import torch
 
-from labelahead.build_simulation.run import build_simulation, prepare_campaign, run
+from labelahead.simulation.run import build_simulation, prepare_campaign, run
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign

@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 from labelahead.acquisition import batch as select
 from labelahead.acquisition.functions import flip, resolve
 from labelahead.acquisition.view import view
-from labelahead.build_simulation.run import build_simulation, prepare_campaign, run
+from labelahead.simulation.run import build_simulation, prepare_campaign, run
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.learner.config import parse_campaign

@@ -1,4 +1,4 @@
-"""Commands over `campaign` and `query`: one campaign, or one question."""
+"""`labelahead run`, `resume`, `query` and `list`: simulated campaigns, and one query on real data."""
 
 import sys
 from collections.abc import Callable
@@ -44,10 +44,10 @@ def run(
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     against: Annotated[
-        Text, Option("--against", help="Also run this baseline until it matches: random.")
+        Text, Option("--against", help="Also run this baseline until it matches, e.g. random.")
     ] = None,
     seeds: Annotated[
-        Number, Option("--seeds", min=1, help="With --against: so many seeds, with an interval.")
+        Number, Option("--seeds", min=1, help="With --against: number of seeds, for a confidence interval.")
     ] = None,
     folder: Annotated[
         Path | None, Option("--out", help="Folder for the results. (default: runs/...)")
@@ -56,7 +56,7 @@ def run(
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Simulate a whole campaign on labelled data: train, ask, and again, with a live curve.
+    """Simulate a campaign on labelled data: train and query in rounds, with a live curve.
 
     Examples:
 
@@ -107,15 +107,15 @@ def run(
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
-    data: Annotated[Text, Option("--data", help="Where the data are now, if moved.")] = None,
-    root: Annotated[Text, Option("--root", help="Where a known set is now, if moved.")] = None,
-    model: Annotated[Text, Option("--model", help="Where your own network is now.")] = None,
-    strategy: Annotated[Text, Option("--strategy", help="Where your own strategy is now.")] = None,
+    data: Annotated[Text, Option("--data", help="New location of the data, if moved.")] = None,
+    root: Annotated[Text, Option("--root", help="New folder of a downloaded data set, if moved.")] = None,
+    model: Annotated[Text, Option("--model", help="New location of your own network.")] = None,
+    strategy: Annotated[Text, Option("--strategy", help="New location of your own strategy.")] = None,
     device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
-    budget_labels: Annotated[int | None, Option("--labels", help="A larger budget.")] = None,
+    budget_labels: Annotated[int | None, Option("--labels", help="A larger budget of labels.")] = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Go on with an interrupted campaign; it ends as if it had never stopped.
+    """Continue an interrupted campaign; the result is the same as without the interruption.
 
     Examples:
 
@@ -131,11 +131,11 @@ def resume(
         changes = shell.list_given_options(context)
         if is_paired_folder(folder):
             if changes:
-                raise UsageError("paired campaigns go on as they were begun; leave the options out")
+                raise UsageError("paired campaigns continue with their original settings; leave the options out")
             _run_paired(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
             return
         if not (folder / "config.toml").exists():
-            raise UsageError(f"{folder} holds no campaign; expected the folder of a `run --out`")
+            raise UsageError(f"{folder} contains no campaign; expected the folder of a `run --out`")
         campaign = parse_campaign(
             read_stored(folder / "config.toml", changes, trust_code=trust_code)
         )
@@ -148,11 +148,11 @@ def resume(
 @app.command()
 def query(
     context: typer.Context,
-    data: Annotated[str, Option("--data", help="A folder of images, or a table.")],
+    data: Annotated[str, Option("--data", help="An image folder, or a table.")],
     labels: Annotated[
-        Path | None, Option("--labels", help="A file of labels; what the page exports will do.")
+        Path | None, Option("--labels", help="A file of labels, such as an export of the labelling page.")
     ] = None,
-    n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
+    n: Annotated[int, Option("--n", min=1, help="Number of items to query.")] = 10,
     classes: shell.ClassesOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
@@ -167,12 +167,12 @@ def query(
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
-    file: Annotated[Path | None, Option("--out", help="Write here instead of the screen.")] = None,
+    file: Annotated[Path | None, Option("--out", help="Output file. (default: standard output)")] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Real data: which items to label next, best first, as CSV or JSON.
+    """List the items of real data to label next, best first, as CSV or JSON.
 
     Examples:
 
@@ -215,8 +215,7 @@ def query(
 def list_(
     what: Annotated[Text, typer.Argument(help="strategies, models, embeddings or data")] = None,
 ) -> None:
-    """What there is: strategies, models, embeddings, data; without a word, the names of all of
-    them.
+    """List strategies, models, embeddings or data sets; without an argument, all names.
 
     Example:
 
@@ -243,7 +242,7 @@ def _check_strategy(strategy: str) -> None:
 
 
 def _run_campaign(go: Callable[..., Any], campaign: Any, against: str | None = None) -> None:
-    """Run, show, and say where everything lies."""
+    """Run a campaign, show its rounds, and print where the results are."""
     from labelahead.cli.terminal import build_rounds_table, show_campaign, write_curve_png
     from labelahead.strategies import find_strategy
 
@@ -261,7 +260,7 @@ def _run_campaign(go: Callable[..., Any], campaign: Any, against: str | None = N
     out.print()
     out.print(build_rounds_table(result.rounds))
     baseline = None if against is None else _run_baseline(result, against)
-    print_line(f"\neverything is in {result.folder}", on=out)
+    print_line(f"\nthe results are in {result.folder}", on=out)
     if any(r.accuracy is not None for r in result.rounds):
         try:
             picture = write_curve_png(
@@ -271,28 +270,26 @@ def _run_campaign(go: Callable[..., Any], campaign: Any, against: str | None = N
                 baseline,
                 strategy if baseline else None,
             )
-            print_line(f"the curve: {picture}", on=out)
-        except Exception as error:  # the campaign is done: a picture does not undo it
-            print_line(f"no picture of the curve: {error}", "yellow")
+            print_line(f"learning curve: {picture}", on=out)
+        except Exception as error:  # the campaign is finished: a missing picture is no reason to fail
+            print_line(f"the learning curve cannot be drawn: {error}", "yellow")
 
 
 def _run_baseline(result: Any, strategy: str) -> Any:
-    """The same campaign by another strategy until it is as good, both in one table, and what it
-    needed.
-    """
+    """Run the same campaign with a baseline until it is as accurate, and compare the two."""
     from labelahead.cli.terminal import build_comparison_table, show_campaign, summarize_comparison
     from labelahead.simulation.paired import baseline_campaign, baseline_rounds
     from labelahead.strategies import find_strategy
 
     campaign = result.campaign
     if result.rounds[-1].accuracy is None:
-        print_line("no test items, so that --against has nothing to compare", "yellow")
+        print_line("there are no test items, so --against has nothing to compare", "yellow")
         return None
     ours, name = (
         (find_strategy(campaign.asking.strategy).name, result.rounds),
         find_strategy(strategy).name,
     )
-    out.print(f"\nthe same campaign, asked by {name}:", highlight=False)
+    out.print(f"\nthe same campaign with {name}:", highlight=False)
     theirs = []
     title = f"{ours[0]} and {name}, seed {campaign.seed}"
     with show_campaign(
@@ -311,14 +308,14 @@ def _run_baseline(result: Any, strategy: str) -> Any:
 
 
 ONE_SEED_NOTE = (
-    "This is one campaign each, an anecdote: other first labels can turn it around. `--seeds 3` "
-    "runs three pairs and "
-    "gives the ratio of labels with an interval; docs/results.md has ten seeds on many data sets."
+    "This compares one campaign each; another seed set can reverse the result. `--seeds 3` runs "
+    "three pairs and reports the ratio of labels with an interval; docs/results.md has ten seeds "
+    "on many data sets."
 )
 
 
 def _run_paired(go: Callable[..., Any]) -> None:
-    """Run pairs of campaigns, say when they will be done, and how many labels were saved."""
+    """Run pairs of campaigns, show their progress, and print the ratio of labels."""
     from labelahead.cli.terminal import PairProgress, build_pairs_table, summarize_ratio
 
     watch = PairProgress(out)
@@ -327,12 +324,12 @@ def _run_paired(go: Callable[..., Any]) -> None:
     out.print(build_pairs_table(result))
     out.print()
     out.print(summarize_ratio(result), style="bold", markup=False, highlight=False)
-    print_line(f"\neverything is in {result.folder}", on=out)
+    print_line(f"\nthe results are in {result.folder}", on=out)
 
 
 def _resume_hint(folder: Path) -> str:
     begun = (folder / "config.toml").exists() or (folder / "paired.json").exists()
-    return f"; nothing is lost: labelahead resume {folder}" if begun else ""
+    return f"; to continue: labelahead resume {folder}" if begun else ""
 
 
 @app.command(
@@ -341,10 +338,10 @@ def _resume_hint(folder: Path) -> str:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def study() -> None:
-    """Say where the studies went: they are no longer part of the package."""
+    """Tell users where the studies are: they are no longer part of the package."""
     with report_errors():
         raise UsageError(
-            "`labelahead study` is not part of the package any more; clone the repository and run "
+            "`labelahead study` is no longer part of the package; clone the repository and run "
             "there: "
             "python -m research study"
         )

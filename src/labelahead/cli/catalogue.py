@@ -1,7 +1,7 @@
-"""`labelahead list`: what there is, from a file beside this one, so that nothing large is imported
-to say it.
+"""`labelahead list`: strategies, models, embeddings and data sets, read from catalogue.json.
 
-`python -m labelahead.cli.catalogue` writes that file anew; a test holds it to what there is.
+Reading a file avoids importing torch. `python -m labelahead.cli.catalogue` regenerates the file; a
+test checks that it is up to date.
 """
 
 import json
@@ -20,7 +20,7 @@ Entries = dict[
 
 
 def build_overview() -> Table:
-    """The names of all there is, by kind."""
+    """Build a table of all names, by kind."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("labelahead list", "names"):
         table.add_column(name, overflow="fold")
@@ -30,9 +30,9 @@ def build_overview() -> Table:
 
 
 def build_table(what: str) -> Table:
-    """What there is, with a line on when to use it."""
+    """Build a table of one kind, with a line on when to use each entry."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("name", "what it is, when to use it"):
+    for name in ("name", "description, when to use it"):
         table.add_column(name, overflow="fold")
     if what == "strategies":
         table.add_column("modes")
@@ -47,7 +47,7 @@ def _read_entries() -> Entries:
 
 
 def build_entries() -> Entries:
-    """What the file should say."""
+    """Return the current content of the catalogue."""
     from labelahead.data import DATASETS
     from labelahead.inference.exact import EXACT, EXACT_DESCRIPTION
     from labelahead.learner.encoding import EMBEDDINGS
@@ -55,10 +55,9 @@ def build_entries() -> Entries:
     from labelahead.strategies import STRATEGIES
 
     vectors = (
-        "vectors that came with the data: lists of a Parquet or JSON lines column, an array "
-        "of an .npz"
+        "vectors in the data: lists in a Parquet or JSON lines column, an array in an .npz file"
     )
-    own = "your own: a list of texts, pictures (n, 3, h, w) or rows -> (n, d)"
+    own = "your own function: a list of texts, images (n, 3, h, w) or rows -> (n, d)"
     return {
         "strategies": [[s.name, s.when, "\n".join(s.modes), s.paper] for s in STRATEGIES.values()],
         "models": [*([m.name, m.summary] for m in MODELS.values()), [EXACT, EXACT_DESCRIPTION]],

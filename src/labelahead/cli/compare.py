@@ -1,4 +1,4 @@
-"""Commands over `compare`: strategies side by side, and the report of what was written."""
+"""`labelahead compare` and `labelahead report`: compare strategies, and report the results."""
 
 import shlex
 import time
@@ -50,12 +50,12 @@ def compare(
         Text,
         Option(
             help=(
-                "Names (or file.py:name) with commas, a mode after a colon. (default: "
+                "Names (or file.py:name), comma-separated, with an optional :mode. (default: "
                 f"{STRATEGIES})"
             )
         ),
     ] = None,
-    seeds: Annotated[Number, Option(min=1, help=f"How many seeds. (default: {SEEDS})")] = None,
+    seeds: Annotated[Number, Option(min=1, help=f"Number of seeds. (default: {SEEDS})")] = None,
     first: Annotated[Number, Option("--seed", min=0, help="The first seed. (default: 0)")] = None,
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
@@ -69,7 +69,7 @@ def compare(
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
     workers: Annotated[
-        Number, Option(min=1, help="Campaigns at a time. (default: one per core)")
+        Number, Option(min=1, help="Parallel campaigns. (default: one per core)")
     ] = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
@@ -82,9 +82,9 @@ def compare(
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Compare strategies: the same splits, first labels and training, over several seeds.
+    """Compare strategies with the same splits, seed sets and training, over several seeds.
 
-    Called again with the same --out it goes on where it stopped, or adds strategies and seeds.
+    Run it again with the same --out to continue, or to add strategies and seeds.
 
     Examples:
 
@@ -103,7 +103,7 @@ def compare(
     )
     again = f"labelahead compare --out {shlex.quote(str(place))}"
     with report_errors(
-        lambda: f"; nothing is lost: {again}" if (place / "compare.toml").exists() else ""
+        lambda: f"; to continue: {again}" if (place / "compare.toml").exists() else ""
     ):
         if cluster is None and not any((tls_ca, tls_cert, tls_key)):
             outcome = _run_comparison(comparison, place, workers, trust_code=trust_code)
@@ -112,12 +112,12 @@ def compare(
                 outcome = _run_comparison(comparison, place, None, engine, trust_code=trust_code)
         try:
             _write_report(place, (), trust_code=trust_code)
-        except LabelaheadError as error:  # the campaigns are what counts
-            err.print(f"no report: {error}", style="yellow", markup=False, soft_wrap=True)
+        except LabelaheadError as error:  # the campaigns are finished: a missing report is no reason to fail
+            err.print(f"the report cannot be written: {error}", style="yellow", markup=False, soft_wrap=True)
         if outcome.failed:
             raise LabelaheadError(
                 f"{len(outcome.failed)} of {outcome.finished + len(outcome.failed)} campaigns "
-                f"failed (see above); `{again}` tries them again"
+                f"failed (see above); `{again}` runs them again"
             )
 
 
@@ -128,17 +128,17 @@ def report(
     ],
     accuracy: Annotated[
         list[float] | None,
-        Option(help="Also count the labels to this accuracy, e.g. 0.9. Repeatable."),
+        Option(help="Also report the labels needed for this accuracy, e.g. 0.9. Repeatable."),
     ] = None,
     target: Annotated[
-        Path | None, Option("--out", help="Where to write. (default: FOLDER/report)")
+        Path | None, Option("--out", help="Output folder. (default: FOLDER/report)")
     ] = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """One HTML page of a comparison, readable offline, with figures (PNG, SVG) and CSV beside it.
+    """Write an HTML report of a comparison, with figures (PNG, SVG) and CSV files.
 
-    Of a labelling session, also of one in Label Studio: its classes, people, where they disagree,
-    and how good it is.
+    For a labelling session, also in Label Studio, the report shows classes, annotators, conflicting
+    labels and accuracy.
 
     Examples:
 
@@ -171,7 +171,7 @@ def _resolve_comparison(
     seeds: int | None,
     context: typer.Context,
 ) -> "Comparison":
-    """What is asked for; in a folder that holds a comparison, what is left out is as before."""
+    """Return the comparison to run; an existing folder supplies the options that are not given."""
     from labelahead.simulation.comparison.plan import (
         COMPARISON_FILE,
         Comparison,
@@ -244,7 +244,7 @@ def _write_report(
     *,
     trust_code: bool = False,
 ) -> None:
-    """Write it, and say its first sentence."""
+    """Write the report and print its headline."""
     from labelahead.simulation.comparison import report as write_report
 
     written = write_report(folder, accuracies=accuracies, out=target, trust_code=trust_code)
@@ -255,26 +255,25 @@ def _write_report(
         out.print(text, markup=False, highlight=False)
     for warning in written.warnings:
         out.print(warning, style="yellow", markup=False, highlight=False)
-    out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"\nreport: {written.page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _write_session_report(folder: Path, accuracy: list[float] | None, target: Path | None) -> None:
     if accuracy:
-        raise UsageError("--accuracy is for comparisons; expected none for a labelling session")
+        raise UsageError("--accuracy is for comparisons; leave it out for a labelling session")
     import_extra("jinja2", "web", "the report of a labelling session")
     from labelahead.server.report import write_report
 
     written = write_report(folder, target)
     out.print(written.headline, style="bold", markup=False, highlight=False)
-    out.print(f"\nthe report: {written.page}", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"\nreport: {written.page}", markup=False, highlight=False, soft_wrap=True)
 
 
-# --- what it looks like while it runs: bars on a terminal, elsewhere a line a campaign
-# --------------------------
+# --- display while it runs: bars on a terminal, elsewhere one line per campaign ---
 
 
 class ComparisonDisplay:
-    """Follows a comparison."""
+    """Show the progress of a comparison."""
 
     def __init__(self, console: Console, bars: Progress) -> None:
         self.console, self._bars = console, bars
@@ -285,21 +284,21 @@ class ComparisonDisplay:
         self._campaigns = self._done = self._rounds = 0
 
     def preparing(self, what: str) -> None:
-        """Show what is done before the campaigns begin."""
+        """Show the preparation before the campaigns start."""
         if self._total_bar is None:
             self._total_bar = self._bars.add_task("preparing", total=None, note="")
         self._bars.update(self._total_bar, note=what)
 
     def begin(self, begun: "ComparisonStart") -> None:
-        """Say what lies ahead."""
+        """Print how many campaigns will run."""
         comparison, done = begun.comparison, begun.campaigns - begun.left
         self._campaigns, self._done, self._rounds = begun.campaigns, done, comparison.rounds
-        before = f", {done} of them done before" if done else ""
+        before = f", {done} of them finished earlier" if done else ""
         self._print(
             f"{len(comparison.contenders)} strategies × {len(comparison.seeds)} seeds = "
             f"{begun.campaigns} "
             f"campaigns{before}; "
-            f"{f'{begun.workers} at a time' if begun.workers else 'on the cluster'}"
+            f"{f'{begun.workers} in parallel' if begun.workers else 'on the cluster'}"
         )
         if self._total_bar is not None:
             self._bars.remove_task(self._total_bar)
@@ -315,7 +314,7 @@ class ComparisonDisplay:
             self._advance(job, event.round)
         elif event.kind == "died":
             self._remove_bar(job)
-            self._print(f"{job.name}: its worker died {event.detail}", "yellow")
+            self._print(f"{job.name}: the worker process died {event.detail}", "yellow")
         else:
             self._remove_bar(job)
             self._done += event.kind == "finished"
@@ -327,7 +326,7 @@ class ComparisonDisplay:
         right = "" if entry.accuracy is None else f", {entry.accuracy:.1%}"
         note = f"{entry.labels} labels{right}"
         self._bars.update(self._tasks[job], completed=entry.number + 1, note=note)
-        if self._total_bar is not None and not known:  # a resumed campaign tells its rounds again
+        if self._total_bar is not None and not known:  # a resumed campaign repeats the events of its earlier rounds
             self._bars.advance(self._total_bar)
 
     def _show_end(self, event: "CampaignEvent") -> None:
@@ -335,7 +334,7 @@ class ComparisonDisplay:
         took = time.monotonic() - self._since.get(job, time.monotonic())
         if event.kind == "failed":
             log = job.folder.parent.parent / "events.jsonl"
-            where = f" (unexpected; {log} says where)" if event.trace else ""
+            where = f" (unexpected; see {log})" if event.trace else ""
             self._print(f"{job.name} failed: {event.detail}{where}", "red")
             return
         last = self._last.get(job)
@@ -357,7 +356,7 @@ class ComparisonDisplay:
 
 @contextmanager
 def show_comparison(console: Console) -> Iterator[ComparisonDisplay]:
-    """A watch for one comparison; bars only where they can be drawn."""
+    """Show a comparison while it runs, with bars on a terminal."""
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -368,7 +367,7 @@ def show_comparison(console: Console) -> Iterator[ComparisonDisplay]:
         console=console,
         disable=not console.is_terminal,
         transient=True,
-        speed_estimate_period=900,  # rounds of dear and of cheap strategies come in turns
+        speed_estimate_period=900,  # slow and fast strategies alternate
     )
     with bars:
         yield ComparisonDisplay(console, bars)

@@ -1,4 +1,4 @@
-"""The command for labelling by hand, in a browser."""
+"""`labelahead label`: the labelling page in a browser."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,53 +13,55 @@ from labelahead.errors import import_extra
 
 SourceArg = Annotated[
     str,
-    typer.Argument(help="A folder of pictures, a table, a known set, or a store of `pool embed`."),
+    typer.Argument(help="Image folder, table, data set name, or a `pool embed` store."),
 ]
 OutOpt = Annotated[
-    Path | None, Option("--out", help="Where the labels are kept. (default: labels-NAME)")
+    Path | None, Option("--out", help="Folder for the labels. (default: labels-NAME)")
 ]
-HostOpt = Annotated[str, Option("--host", help="0.0.0.0: for others on the network too.")]
-PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="If busy, the next free one.")]
+HostOpt = Annotated[str, Option("--host", help="Address to listen on; 0.0.0.0: also for other machines.")]
+PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="Port; the next free one if it is in use.")]
 TokenOpt = Annotated[
     Text,
     Option(
         "--token",
         envvar="LABELAHEAD_TOKEN",
-        help="Ask for it; auto: make one; @FILE: what is in it. Beyond this machine: always.",
+        help="Access token; auto: generate one; @FILE: read it from a file. Always set for 0.0.0.0.",
     ),
 ]
-BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")]
-TakeOpt = Annotated[Path | None, Option("--labels", help="Take in the labels of this file.")]
+BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")]
+TakeOpt = Annotated[Path | None, Option("--labels", help="Import the labels in this file.")]
 FoldersOpt = Annotated[
-    bool, Option("--start-from-folders", help="Take in the labels that the data carry.")
+    bool, Option("--start-from-folders", help="Import the labels that the data contain.")
 ]
 TestOpt = Annotated[
-    Text, Option("--test", help="Measure on these: a file of item,label, or a share of the data.")
+    Text, Option("--test", help="Test set: a file of item,label, or a fraction of the labelled data.")
 ]
-EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between trainings.")]
+EveryOpt = Annotated[
+    int, Option("--retrain-every", min=1, help="Labels between two trainings.")
+]
 OverlapOpt = Annotated[
-    float, Option("--overlap", min=0, max=0.9, help="Share of questions for a second opinion.")
+    float, Option("--overlap", min=0, max=0.9, help="Fraction of queries that repeat an item of another annotator.")
 ]
-BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Labels you mean to give.")]
+BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Number of labels you plan to give.")]
 ExportOpt = Annotated[
-    Text, Option("--export", help="Write the labels instead: csv, jsonl, parquet, hf, ...")
+    Text, Option("--export", help="Export the labels and exit: csv, jsonl, parquet, hf, ...")
 ]
-ToOpt = Annotated[Path | None, Option("--to", help="Where --export writes.")]
+ToOpt = Annotated[Path | None, Option("--to", help="Output file or folder of --export.")]
 ClusterOpt = Annotated[
-    Text, Option("--cluster", help="Of a store of `pool embed`: a Dask scheduler scores it.")
+    Text, Option("--cluster", help="With a `pool embed` store: the Dask scheduler that scores it.")
 ]
 RefreshOpt = Annotated[
-    int, Option("--refresh-every", min=1, help="Of such a store: labels between two scorings.")
+    int, Option("--refresh-every", min=1, help="With a `pool embed` store: labels between two rescorings.")
 ]
-RestOpt = Annotated[bool, Option("--rest", help="--export adds predictions for the others.")]
+RestOpt = Annotated[bool, Option("--rest", help="With --export: add predictions for unlabelled items.")]
 ProbabilitiesOpt = Annotated[
-    bool, Option("--probabilities", help="With --rest: the probability of every class.")
+    bool, Option("--probabilities", help="With --rest: add the probability of every class.")
 ]
 PicturesAtOpt = Annotated[
     Text,
     Option(
         "--pictures-at",
-        help="With --export label-studio: URL before a picture's name. (default: pictures inside)",
+        help="With --export label-studio: URL prefix of images. (default: embed images)",
     ),
 ]
 
@@ -100,7 +102,7 @@ def label(
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Label in a browser: one key for each item, and the next question learns from every answer.
+    """Label in a browser: one key per item; the query is updated after every label.
 
     Examples:
 
@@ -115,7 +117,7 @@ def label(
     kept = ""
 
     def hint() -> str:
-        return f"; every label is kept in {kept}: the same command goes on" if kept else ""
+        return f"; all labels are in {kept}: run the same command to continue" if kept else ""
 
     with report_errors(hint):
         check_option_combinations(context)
@@ -141,7 +143,7 @@ def label(
 def open_session_with_notes(
     campaign: Any, folder: str | Path | None, **options: Any
 ) -> Iterator[Any]:
-    """The session, with what it has to say said."""
+    """Open a session and print its notes."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         import_extra(module, "web", "the labelling page")
     from labelahead.server.session import open_session
@@ -155,9 +157,9 @@ def open_session_with_notes(
 
 
 def _read_stored_settings(context: typer.Context) -> dict[str, Any] | None:
-    """What the session was last opened with.
+    """Return the settings that the session was last opened with, for an export.
 
-    An export is fitted as the page was, unless it is said otherwise.
+    The exported model is then fitted with the same settings as the page.
     """
     if context.params["export"] is None:
         return None
@@ -173,17 +175,17 @@ def _read_stored_settings(context: typer.Context) -> dict[str, Any] | None:
 
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
-    """Until Ctrl-C."""
+    """Serve the page until Ctrl-C."""
     from labelahead.server.serve import serve
 
-    print_line(f"labels are kept in {ready.folder}; Ctrl-C ends")
+    print_line(f"labels are stored in {ready.folder}; press Ctrl-C to stop")
     serve(ready, token=_read_token(token), tell=lambda url: print_line(url, on=out), **how)
 
 
 def _read_token(given: str | None) -> str | None:
-    """What everybody must know to come in.
+    """Return the access token; "" asks for a generated one.
 
-    Others on this machine see the command line, but not a file.
+    Other users of the machine can see the command line, but not a private file.
     """
     if given is None or not given.startswith("@"):
         return "" if given == "auto" else given
@@ -191,12 +193,12 @@ def _read_token(given: str | None) -> str | None:
         return Path(given[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"--token {given}: cannot be read ({error}); expected a file that holds the token"
+            f"--token {given} cannot be read ({error}); expected a file that contains the token"
         ) from error
 
 
 def write_export(ready: Any, context: typer.Context) -> bool:
-    """Write what --export asks for, and return whether it does."""
+    """Write the export if --export is given; return whether it is."""
     given = context.params
     if given["export"] is None:
         return False
@@ -216,7 +218,7 @@ def write_export(ready: Any, context: typer.Context) -> bool:
 
 
 def check_option_combinations(context: typer.Context) -> None:
-    """What makes sense only with another option is refused without it."""
+    """Raise if an option is given without the option that it depends on."""
     given = context.params
     export, to, rest, probabilities = (
         given[name] for name in ("export", "to", "rest", "probabilities")
@@ -237,9 +239,9 @@ def check_option_combinations(context: typer.Context) -> None:
 
 
 def _is_read_only(options: Mapping[str, Any]) -> bool:
-    """Return whether the session is only read, which can be done beside a server.
+    """Return whether the session is only read, which is possible while a server has it open.
 
-    Taking labels in cannot.
+    Importing labels is not.
     """
     return (
         options["export"] is not None
@@ -249,7 +251,7 @@ def _is_read_only(options: Mapping[str, Any]) -> bool:
 
 
 def _parse_test(test: str | None) -> float | str | None:
-    """A number is a share; anything else is a file."""
+    """Return the fraction if `test` is a number; otherwise it is the name of a file."""
     try:
         return None if test is None else float(test)
     except ValueError:

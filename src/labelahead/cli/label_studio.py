@@ -1,4 +1,4 @@
-"""The command that makes Label Studio an active learner."""
+"""`labelahead label-studio`: active learning in a Label Studio project."""
 
 import os
 import signal
@@ -33,28 +33,28 @@ from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_
 from labelahead.errors import import_extra
 
 KEY_VARIABLE = "LABEL_STUDIO_API_KEY"
-RETRY_SECONDS = 5.0  # seconds between two tries of a Label Studio that is not up
-UrlArg = Annotated[str, typer.Argument(help="Where Label Studio is, such as http://localhost:8080")]
-ProjectOpt = Annotated[int, Option("--project", min=1, help="The number in the project's address.")]
+RETRY_SECONDS = 5.0  # between two attempts to reach Label Studio
+UrlArg = Annotated[str, typer.Argument(help="URL of Label Studio, such as http://localhost:8080")]
+ProjectOpt = Annotated[int, Option("--project", min=1, help="Id of the project, as in its URL.")]
 FolderOpt = Annotated[
     Path | None,
-    Option("--out", help="Where labels and items are kept. (default: labels-label-studio-N)"),
+    Option("--out", help="Folder for labels and items. (default: labels-label-studio-N)"),
 ]
 WebhookOpt = Annotated[
-    Text, Option("--webhook-url", help="This command's address as Label Studio sees it.")
+    Text, Option("--webhook-url", help="URL of this command as seen from Label Studio.")
 ]
 PredictOpt = Annotated[
-    bool, Option("--predictions", help="Show annotators the likely choice, with its confidence.")
+    bool, Option("--predictions", help="Show annotators the predicted choice with its confidence.")
 ]
 PoolOpt = Annotated[
     Text,
-    Option("--pool", help="A store of `pool embed`: its items come in as tasks when they matter."),
+    Option("--pool", help="A `pool embed` store: import its items as tasks when they are queried."),
 ]
 PicturesOpt = Annotated[
     Text,
     Option(
         "--pictures-at",
-        help="With --pool: URL before a picture's name. (default: local ones are uploaded)",
+        help="With --pool: URL prefix of images. (default: upload local images)",
     ),
 ]
 Answer = TypeVar("Answer")
@@ -88,10 +88,9 @@ def label_studio(
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Label in Label Studio: the next task is the one whose label matters most, after every
-    submission.
+    """Label in Label Studio: after every submission, the most useful task is served next.
 
-    The access token comes from the variable LABEL_STUDIO_API_KEY, or is asked for.
+    The access token is read from the variable LABEL_STUDIO_API_KEY, or prompted for.
 
     Examples:
 
@@ -106,7 +105,7 @@ def label_studio(
     kept = ""
 
     def hint() -> str:
-        return f"; every label is kept in {kept}: the same command goes on" if kept else ""
+        return f"; all labels are in {kept}: run the same command to continue" if kept else ""
 
     with report_errors(hint):
         check_option_combinations(context)
@@ -115,18 +114,18 @@ def label_studio(
         connection = _connect(url, project, folder, pool)
         kept = str(connection.folder)
         again = True
-        while again:  # once more whenever there are new tasks
+        while again:  # open the session again when tasks are added
             with (_open_task_session if pool is None else _open_pool_session)(
                 context, connection, predictions
             ) as (ready, bridge):
                 if write_export(ready, context):
                     return
-                print_line(f"labels are kept in {kept}; Ctrl-C ends")
+                print_line(f"labels are stored in {kept}; press Ctrl-C to stop")
                 again = _serve(connection, bridge, ready, host, port, webhook)
 
 
 def _check_pool(pool: str | None, cluster: str | None, pictures_at: str | None) -> None:
-    """What makes sense with a pool of millions alone is refused without it."""
+    """Raise if an option of --pool is given without it, or if --pool is not a store."""
     if pool is None:
         if cluster is not None or pictures_at is not None:
             raise UsageError("--cluster and --pictures-at go with --pool; leave them out")
@@ -140,7 +139,7 @@ def _check_pool(pool: str | None, cluster: str | None, pictures_at: str | None) 
 
 
 def _check_webhook(url: str | None) -> None:
-    """Label Studio refuses such addresses as containers have among themselves."""
+    """Raise for URLs that Label Studio rejects, such as bare host names of containers."""
     if url is None:
         return
     host = urlsplit(url).hostname or ""
@@ -150,13 +149,13 @@ def _check_webhook(url: str | None) -> None:
         raise UsageError(
             f"--webhook-url is {url!r}; expected http://HOST:PORT, HOST being localhost, an IP "
             "address or a name with "
-            "a dot: Label Studio takes no other (containers may have an alias, as in "
+            "a dot: Label Studio accepts no other (give containers an alias, as in "
             "examples/label-studio)"
         )
 
 
 def _connect(url: str, project: int, folder: Path | None, pool: str | None) -> Any:
-    """The project, if it can be served."""
+    """Connect to the project and check that it can be served."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         import_extra(module, "web", "labelling in Label Studio")
     from labelahead.integrations.label_studio.connection import Connection
@@ -171,7 +170,7 @@ def _connect(url: str, project: int, folder: Path | None, pool: str | None) -> A
 def _open_task_session(
     context: typer.Context, connection: Any, predictions: bool
 ) -> Iterator[tuple[Any, Any]]:
-    """All tasks as a session, which knows all annotations, and the bridge to it."""
+    """Open a session of all tasks and the bridge between it and the project."""
     with _show_fetching() as tell:
         fetched = _retry_until_reachable(lambda: connection.fetch_tasks(tell))
     for note in fetched.notes:
@@ -192,7 +191,7 @@ def _open_task_session(
 def _open_pool_session(
     context: typer.Context, connection: Any, predictions: bool
 ) -> Iterator[tuple[Any, Any]]:
-    """What is held of a pool of millions, and the bridge that makes tasks of it."""
+    """Open a session on an out-of-core pool and the bridge that imports its items as tasks."""
     given = context.params
     campaign = shell.build_campaign(context, {"data": {"name": given["pool"]}})
     how = {
@@ -209,8 +208,7 @@ def _open_pool_session(
             )
         if importer.foreign_tasks:
             print_line(
-                f"{importer.foreign_tasks} tasks of the project are no items of the pool; they are left "
-                "alone",
+                f"{importer.foreign_tasks} tasks of the project are not in the pool and are ignored",
                 "dim",
             )
         bridge = connection.make_pool_bridge(ready.service, importer, predictions=predictions)
@@ -219,15 +217,15 @@ def _open_pool_session(
 
 
 def _reconcile(bridge: Any) -> None:
-    """The record says what Label Studio has."""
+    """Bring the journal up to date with the annotations in Label Studio."""
     new, gone = _retry_until_reachable(bridge.reconcile)
-    print_line(f"annotations: {new} taken in, {gone} taken back since the last time", "dim")
+    print_line(f"annotations: {new} new, {gone} deleted since the last run", "dim")
 
 
 def _serve(
     connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None
 ) -> bool:
-    """Until a signal comes, or new tasks do; whether it was these."""
+    """Serve until a signal arrives or tasks are added; return whether tasks were added."""
     from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
     from labelahead.server.security import is_loopback
     from labelahead.server.serve import allowed_hosts, serve
@@ -235,7 +233,7 @@ def _serve(
     secret = token_urlsafe(24)
     called = (
         () if webhook is None else (urlsplit(webhook).hostname or "",)
-    )  # what Label Studio addresses its calls to
+    )  # the host name that Label Studio uses in its calls
     at = connection.labelling_url
 
     def add_calls(page: Any) -> Any:
@@ -248,11 +246,11 @@ def _serve(
         )
 
     def renew() -> None:
-        print_line("there are new tasks: they come into play now", "dim")
+        print_line("tasks were added: they are loaded now", "dim")
         os.kill(os.getpid(), signal.SIGINT)
 
     def up(url: str) -> None:
-        if not url.startswith("http"):  # what else there is to say
+        if not url.startswith("http"):  # a warning, not the URL
             print_line(url, "yellow")
             return
         base = webhook or urlsplit(url)._replace(query="").geturl()
@@ -263,7 +261,7 @@ def _serve(
             lambda: print_line(f"ready: {at} -> Label All Tasks", on=out),
             renew,
         )
-        print_line(f"progress, people and exports are to be seen at {url}", "dim")
+        print_line(f"progress, annotators and exports: {url}", "dim")
 
     try:
         serve(ready, host=host, port=port, browser=False, tell=up, around=add_calls, labelled_at=at)
@@ -281,7 +279,7 @@ def _read_key() -> str:
         return key
     if not sys.stdin.isatty():
         raise UsageError(
-            f"there is no access token; put it into the variable {KEY_VARIABLE}: Label Studio shows it "
+            f"no access token is set; put it into the variable {KEY_VARIABLE}: Label Studio shows it "
             "under Account & Settings"
         )
     return str(
@@ -290,7 +288,7 @@ def _read_key() -> str:
 
 
 def _retry_until_reachable(ask: Callable[[], Answer]) -> Answer:
-    """What Label Studio says, once it is up."""
+    """Call a function, again and again while Label Studio is not reachable; return its result."""
     from labelahead.integrations.label_studio.client import Unreachable
 
     said = ""
@@ -301,7 +299,7 @@ def _retry_until_reachable(ask: Callable[[], Answer]) -> Answer:
             if str(error) != said:
                 said = str(error)
                 print_line(
-                    f"{said}; tried again every {RETRY_SECONDS:g} s until it answers, Ctrl-C ends",
+                    f"{said}; retrying every {RETRY_SECONDS:g} s, press Ctrl-C to stop",
                     "yellow",
                 )
             time.sleep(RETRY_SECONDS)
@@ -309,7 +307,7 @@ def _retry_until_reachable(ask: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def _show_fetching() -> Iterator[Callable[[int, int], None]]:
-    """What tells how many tasks have been fetched."""
+    """Show how many tasks have been fetched."""
     with err.status("reading the tasks") as status:
         lock = threading.Lock()
 

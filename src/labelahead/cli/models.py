@@ -1,4 +1,4 @@
-"""Commands over finished models: take one away, and use it."""
+"""`labelahead predict` and `labelahead export-model`."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ from labelahead.cli.shell import (
 )
 
 ModelArg = Annotated[
-    Path, typer.Argument(help="An exported model, a run's folder, or a page's folder of labels.")
+    Path, typer.Argument(help="An exported model, a run folder, or the folder of a labelling session.")
 ]
 
 
@@ -26,25 +26,24 @@ ModelArg = Annotated[
 def predict(
     folder: ModelArg,
     items: Annotated[
-        list[Path], typer.Argument(help="Folders of pictures, pictures, tables, .npz files.")
+        list[Path], typer.Argument(help="Image folders, images, tables, .npz files.")
     ],
     file: Annotated[
-        Path | None, Option("--out", help="A .csv or .parquet file. (default: the screen)")
+        Path | None, Option("--out", help="Output .csv or .parquet file. (default: standard output)")
     ] = None,
     network: Annotated[
-        Text, Option("--network", help="Your own network, file.py:function, if the model is one.")
+        Text, Option("--network", help="file.py:function of the network, if the model is your own.")
     ] = None,
     id: Annotated[
         Text,
-        Option("--id", help="A table's column of ids; none: row numbers. (default: the model's)"),
+        Option("--id", help="Id column of a table; none: row numbers. (default: the model's)"),
     ] = None,
     probabilities: Annotated[
-        bool, Option("--probabilities", help="A column probability:CLASS for every class.")
+        bool, Option("--probabilities", help="Add a column probability:CLASS for every class.")
     ] = False,
     trust_code: TrustOpt = False,
 ) -> None:
-    """What a model says of items: their class, how sure it is, and whether they are unlike anything
-    labelled.
+    """Predict items: class, probability, and whether an item is unlike all labelled items.
 
     Examples:
 
@@ -69,14 +68,14 @@ def predict(
 
             said = model.predict(items, progress=tell, id=id or "auto")
         for item, why in said.failed.items():
-            print_line(f"{item} cannot be read ({why}): left out", "yellow")
+            print_line(f"{item} cannot be read ({why}) and is left out", "yellow")
         text = write_predictions(said, file, probabilities=probabilities)
         if text is not None:
             sys.stdout.write(text)
         odd = (
             ""
             if said.unlike is None
-            else f", {int(said.unlike.sum())} of them unlike anything labelled"
+            else f", {int(said.unlike.sum())} of them unlike all labelled items"
         )
         skipped = f", {len(said.failed)} could not be read" if said.failed else ""
         print_line(f"{len(said)} items{odd}{skipped}" + (f"; {file}" if file else ""))
@@ -86,14 +85,14 @@ def predict(
 def export_model(
     folder: ModelArg,
     to: Annotated[
-        Path, Option("--to", help="A new folder: weights, how items are read, classes, a card.")
+        Path, Option("--to", help="New folder for weights, preprocessing, classes and a model card.")
     ],
     onnx: Annotated[
-        bool | None, Option("--onnx/--no-onnx", help="model.onnx, too. (default: if it can be)")
+        bool | None, Option("--onnx/--no-onnx", help="Also write model.onnx. (default: if possible)")
     ] = None,
     trust_code: TrustOpt = False,
 ) -> None:
-    """Take the model away: a folder that predicts without the data and the labels it was made from.
+    """Export a model to a folder that predicts without the training data and labels.
 
     Examples:
 

@@ -1,6 +1,6 @@
-"""Commands for pools of millions.
+"""`labelahead pool`: out-of-core pools.
 
-Work out their features once, then ask and predict, here or on a cluster.
+Features are computed once; queries and predictions then read them, locally or on a cluster.
 """
 
 import sys
@@ -17,72 +17,72 @@ from labelahead.cli.shell import Option, Text, UsageError, app, err, print_line,
 from labelahead.errors import InputError
 
 pool = typer.Typer(
-    no_args_is_help=True, help="Pools of millions: features part by part, here or on a cluster."
+    no_args_is_help=True, help="Out-of-core pools: features in partitions, locally or on a cluster."
 )
 app.add_typer(pool, name="pool")
 
-PROGRESS_LINES = 10  # of progress, where there is no terminal
-StoreArg = Annotated[str, typer.Argument(help="The folder that `pool embed` wrote.")]
+PROGRESS_LINES = 10  # of progress to print if there is no terminal
+StoreArg = Annotated[str, typer.Argument(help="Folder written by `pool embed`.")]
 WorkersOpt = Annotated[
-    int | None, Option("--workers", min=1, help="Processes of this machine. (default: cores)")
+    int | None, Option("--workers", min=1, help="Local processes. (default: number of cores)")
 ]
 ClusterOpt = Annotated[
     Text,
     Option(
         "--cluster",
-        help="A cluster instead: tcp://host:8786, tls://host:8786 (Dask), ray://host:10001, ray.",
+        help="Use a cluster: tcp://host:8786, tls://host:8786 (Dask), ray://host:10001, ray.",
     ),
 ]
 CaOpt = Annotated[
-    Text, Option("--tls-ca", help="With --cluster tls://: the certificate authority.")
+    Text, Option("--tls-ca", help="With --cluster tls://: certificate of the authority.")
 ]
-CertOpt = Annotated[Text, Option("--tls-cert", help="The client's certificate.")]
-KeyOpt = Annotated[Text, Option("--tls-key", help="The client's key.")]
+CertOpt = Annotated[Text, Option("--tls-cert", help="With --cluster tls://: client certificate.")]
+KeyOpt = Annotated[Text, Option("--tls-key", help="With --cluster tls://: client key.")]
 ClassesOpt = Annotated[
-    str, Option("--classes", help="Class names, comma-separated, if labels miss some.")
+    str, Option("--classes", help="Class names, comma-separated, if some have no label yet.")
 ]
 EvaluationOpt = Annotated[
-    int, Option("--evaluation", min=1, help="Random items that scores and estimates sum over.")
+    int, Option("--evaluation", min=1, help="Size of the random evaluation set.")
 ]
-SeedOpt = Annotated[int, Option("--seed", help="Same seed, same sample.")]
+SeedOpt = Annotated[int, Option("--seed", help="Random seed of the sample.")]
 
 
 @pool.command()
 def embed(
     source: Annotated[
-        str, typer.Argument(help="Parquet or .npy files, or pictures: a path, s3://, gs://.")
+        str, typer.Argument(help="Parquet or .npy files, or images: a path, s3://, gs://.")
     ],
     store: Annotated[
-        str, Option("--store", help="Where features are kept; every worker must reach it.")
+        str, Option("--store", help="Folder for the features; all workers must be able to access it.")
     ],
     column: Annotated[
-        Text, Option("--column", help="Of vectors or of text. (default: the only one)")
+        Text, Option("--column", help="Column of vectors or texts. (default: the only one)")
     ] = None,
     id: Annotated[
         Text,
-        Option("--id", help="The column of ids; none: file:row. (default: id, if there is one)"),
+        Option("--id", help="Id column; none: file:row. (default: id, if it exists)"),
     ] = None,
     encoder: Annotated[
-        Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for pictures.")
+        Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for images.")
     ] = None,
     model: Annotated[
-        Text, Option("--model", help="A network, file.py:make: keep its tangent kernel instead.")
+        Text, Option("--model", help="A network, file.py:make: store features of its tangent kernel.")
     ] = None,
     classes: Annotated[
-        str, Option("--classes", help="With --model: names of its outputs, comma-separated.")
+        str, Option("--classes", help="With --model: class names of its outputs, comma-separated.")
     ] = "",
     sketch: Annotated[
-        int, Option("--sketch", min=1, help="With --model: features that stand for the kernel.")
+        int, Option("--sketch", min=1, help="With --model: number of sketched kernel features.")
     ] = 2048,
     trained: Annotated[
-        Text, Option("--trained", help="With --model: by which loss, squared or cross-entropy.")
+        Text, Option("--trained", help="With --model: training loss, squared or cross-entropy.")
     ] = None,
-    dtype: Annotated[str, Option("--dtype", help="float16 or float32.")] = "float16",
+    dtype: Annotated[str, Option("--dtype", help="Type of the features: float16 or float32.")] = "float16",
     rows: Annotated[
-        int | None, Option("--rows", min=1, help="Items of a part. (default: by their kind)")
+        int | None, Option("--rows", min=1, help="Items per partition. (default: depends on the kind of items)")
     ] = None,
     skip_unreadable: Annotated[
-        bool, Option("--skip-unreadable", help="Leave out what cannot be read.")
+        bool, Option("--skip-unreadable", help="Leave out items that cannot be read.")
     ] = False,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
@@ -90,7 +90,7 @@ def embed(
     tls_cert: CertOpt = None,
     tls_key: KeyOpt = None,
 ) -> None:
-    """Work out the features of a pool, once; the same command again goes on where it was.
+    """Compute the features of a pool once; the same command continues after an interruption.
 
     Examples:
 
@@ -101,7 +101,7 @@ def embed(
 
       labelahead pool embed s3://bucket/parts --store s3://bucket/features --cluster tcp://127.0.0.1:8786
     """
-    with report_errors("; features that are written are kept: the same command goes on"):
+    with report_errors("; the written features are kept: run the same command to continue"):
         from labelahead.outofcore import embed as work_out
 
         with (
@@ -126,53 +126,53 @@ def embed(
             )
         items = sum(entry.rows for entry in manifest.entries)
         for name, why in list(manifest.left_out.items())[:5]:
-            print_line(f"{name} left out: {why}", "yellow")
-        lost = f"; {len(manifest.left_out)} parts or pictures left out" if manifest.left_out else ""
+            print_line(f"{name} is left out: {why}", "yellow")
+        lost_errors = f"; {len(manifest.left_out)} partitions or images left out" if manifest.left_out else ""
         print_line(
             f"{items:,} items in {len(manifest.entries):,} parts, "
-            f"{len(manifest.entries[0].total)} numbers each{lost}"
+            f"{len(manifest.entries[0].total)} numbers each{lost_errors}"
         )
 
 
 @pool.command()
 def ask(
     store: StoreArg,
-    labels: Annotated[Text, Option("--labels", help="A file of labels: id and label.")] = None,
-    n: Annotated[int, Option("--n", min=1, help="How many items to ask for.")] = 10,
+    labels: Annotated[Text, Option("--labels", help="File of labels: id and label.")] = None,
+    n: Annotated[int, Option("--n", min=1, help="Number of items to query.")] = 10,
     classes: ClassesOpt = "",
     strategy: Annotated[
-        str, Option("--strategy", help="resolve, variance, flip, mlmoc, changes, emoc or eer.")
+        str, Option("--strategy", help="Strategy: resolve, variance, flip, mlmoc, changes, emoc or eer.")
     ] = "resolve",
     evaluation: Annotated[
         int | None,
         Option(
             "--evaluation",
             min=1,
-            help="Random items that scores sum over. (default: 1000; top: 2000)",
+            help="Size of the random evaluation set. (default: 1000; top: 2000)",
         ),
     ] = None,
     candidates: Annotated[
-        int, Option("--candidates", min=1, help="Best items held, among which it chooses.")
+        int, Option("--candidates", min=1, help="Number of best candidates among which the batch is selected.")
     ] = 2000,
     mode: Annotated[
-        str, Option("--mode", help="greedy: one by one; top: best scores at once.")
+        str, Option("--mode", help="Batch selection: greedy (one by one) or top (best scores).")
     ] = "greedy",
     finalists: Annotated[
         int | None,
         Option(
-            "--finalists", min=0, help="With top: score so many by the whole pool. (default: 1000)"
+            "--finalists", min=0, help="With top: rescore this many on the whole pool. (default: 1000)"
         ),
     ] = None,
     seed: SeedOpt = 0,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
-    file: Annotated[Path | None, Option("--out", help="Write here instead of the screen.")] = None,
+    file: Annotated[Path | None, Option("--out", help="Output file. (default: standard output)")] = None,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
     tls_cert: CertOpt = None,
     tls_key: KeyOpt = None,
 ) -> None:
-    """Score every item of a pool, and say which to label next, best first.
+    """Score every item of a pool and list the items to label next, best first.
 
     Examples:
 
@@ -189,7 +189,7 @@ def ask(
         from labelahead.learner.labelling_query import format_query_items
 
         with _open_pool(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
-            asked = large.ask(
+            asked = large.query(
                 n,
                 labels,
                 classes=_split_names(classes),
@@ -211,11 +211,11 @@ def ask(
 @pool.command()
 def predict(
     store: StoreArg,
-    labels: Annotated[str, Option("--labels", help="A file of labels: id and label.")],
-    to: Annotated[str, Option("--out", help="A folder: a Parquet file for each part.")],
+    labels: Annotated[str, Option("--labels", help="File of labels: id and label.")],
+    to: Annotated[str, Option("--out", help="Output folder; one Parquet file per partition.")],
     classes: ClassesOpt = "",
     probabilities: Annotated[
-        bool, Option("--probabilities", help="A column probability:CLASS for every class.")
+        bool, Option("--probabilities", help="Add a column probability:CLASS for every class.")
     ] = False,
     evaluation: EvaluationOpt = 1000,
     seed: SeedOpt = 0,
@@ -225,7 +225,7 @@ def predict(
     tls_cert: CertOpt = None,
     tls_key: KeyOpt = None,
 ) -> None:
-    """Class and probability of every item of a pool, and how often that is wrong, estimated.
+    """Predict every item of a pool with probabilities, and estimate the error rate.
 
     Example:
 
@@ -237,9 +237,9 @@ def predict(
             done = large.predict(labels, to, classes=_split_names(classes), **how)
         for name, count in done.counts.items():
             print_line(f"{count:12,} {name}")
-        error = done.outlook.error
+        error = done.forecast.error
         print_line(
-            f"estimated share of wrong ones: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})"
+            f"estimated error rate: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})"
         )
         print_line(f"{len(large):,} predictions are in {done.folder.removeprefix('file://')}")
 
@@ -252,21 +252,21 @@ def _split_names(classes: str) -> list[str]:
 
 @contextmanager
 def open_executor(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
-    """Who does the work, by the options; waits until somebody is there."""
-    from labelahead.outofcore.execution import at_work, secured
+    """Open the executor that the options ask for, and wait until it has workers."""
+    from labelahead.outofcore.execution import connect_executor, make_tls_config
 
     if cluster is None and any(tls):
         raise UsageError("--tls-ca, --tls-cert and --tls-key go with --cluster; leave them out")
     if cluster is not None and workers is not None:
         raise UsageError(
-            "--workers is for this machine, --cluster for another; expected one of them"
+            "--workers is for local processes, --cluster for a cluster; expected one of them"
         )
     try:
-        security = secured(*tls)
+        security = make_tls_config(*tls)
     except InputError as error:
         raise UsageError(str(error)) from error
     with err.status("waiting for workers"):
-        work = at_work(cluster, workers=workers, security=security)
+        work = connect_executor(cluster, workers=workers, security=security)
         engine = work.__enter__()
     try:
         yield engine
@@ -286,9 +286,9 @@ def _open_pool(
 
 @contextmanager
 def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress in items, items a second, and when it ends.
+    """Show progress in items, items per second and remaining time.
 
-    A bar, or some lines where there is no terminal.
+    On a terminal as a bar, elsewhere as a few lines.
     """
     began: dict[
         str, tuple[float, int]
@@ -308,7 +308,7 @@ def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
         def tell(stage: str, done: int, total: int) -> None:
             since, first = began.setdefault(stage, (time.perf_counter(), done))
             rate = (done - first) / max(time.perf_counter() - since, 1e-9)
-            note = f"{done:,}/{total:,} items" + (f", {rate:,.0f} a second" if rate else "")
+            note = f"{done:,}/{total:,} items" + (f", {rate:,.0f} per second" if rate else "")
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=total, note=note)
             bar.update(tasks[stage], completed=done, total=total, note=note)

@@ -1,7 +1,7 @@
-"""What every command shares: the application, exit codes, errors in one sentence, options.
+"""Code shared by all commands: the typer application, error reporting and common options.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Errors are one sentence; `--debug`
-shows where they came from.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted. Errors are printed as one
+sentence; `--debug` shows the traceback.
 """
 
 import re
@@ -17,12 +17,12 @@ from labelahead.processes import exit_after_interrupt, raise_on_sigint
 try:
     import typer
     from rich.console import Console
-except ImportError:  # the light core alone
+except ImportError:  # installed without the extra `app`
     sys.exit("the command line needs more packages: pip install 'labelahead[app]'")
 
 app = typer.Typer(
     name="labelahead",
-    help="Ask for the labels that matter most: active learning by tangent-kernel look-ahead.",
+    help="Active learning with neural tangent kernels: query the labels that help most.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -37,12 +37,16 @@ Number = int | None
 
 
 class UsageError(InputError):
-    """What was typed cannot be meant: exit code 2."""
+    """The command line is not valid; the exit code is 2."""
 
 
 @contextmanager
 def report_errors(hint: str | Callable[[], str] = "") -> Iterator[None]:
-    """Errors as one sentence and an exit code."""
+    """Print errors as one sentence and exit with the matching code.
+
+    Args:
+        hint: Text to append when the command is interrupted, or a function that returns it.
+    """
 
     def more() -> str:
         return hint if isinstance(hint, str) else hint()
@@ -55,7 +59,7 @@ def report_errors(hint: str | Callable[[], str] = "") -> Iterator[None]:
         sys.stdout.flush()
         exit_after_interrupt()
         raise typer.Exit(130) from None
-    except BrokenPipeError:  # whoever read our output has gone
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         sys.stderr.close()
         raise typer.Exit(1) from None
     except typer.Exit:
@@ -79,7 +83,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def print_line(text: str, style: str = "", on: Console = err) -> None:
-    """A line as it is: no markup, no colours for numbers, no line breaks."""
+    """Print a line verbatim: without markup, number highlighting or line wrapping."""
     on.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -95,24 +99,24 @@ def _print_version(wanted: bool) -> None:
 def _main(
     debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, Option("--version", callback=_print_version, is_eager=True, help="Say which version.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     global _debug
     _debug = debug
 
 
-# One meaning, one spelling, in every command.
+# Options that several commands share, with the same meaning in each.
 DataOpt = Annotated[
-    Text, Option("--data", help="A known set, a file or a folder. (default: digits)")
+    Text, Option("--data", help="Data set name, file or folder. (default: digits)")
 ]
-RootOpt = Annotated[Text, Option("--root", help="Folder that holds a known set.")]
-ModelOpt = Annotated[Text, Option("--model", help="A network, or your own as module:factory.")]
+RootOpt = Annotated[Text, Option("--root", help="Folder of a downloaded data set.")]
+ModelOpt = Annotated[Text, Option("--model", help="Network name, or your own as module:factory.")]
 EmbeddingOpt = Annotated[
     Text,
-    Option("--embedding", help="What it learns from: `list embeddings`, a column, file.py:name."),
+    Option("--embedding", help="Embedding: see `list embeddings`, a column, or file.py:name."),
 ]
-TargetOpt = Annotated[Text, Option("--target", help="A table's column of labels.")]
+TargetOpt = Annotated[Text, Option("--target", help="Label column of a table.")]
 ClassesOpt = Annotated[
     Text,
     Option(
@@ -125,39 +129,39 @@ IdOpt = Annotated[
     Option(
         "--id",
         help=(
-            "A table's column of ids; none: row numbers. (default: id, else file name or row "
+            "Id column of a table; none: row numbers. (default: id, else file name or row "
             "number)"
         ),
     ),
 ]
-WidthOpt = Annotated[float | None, Option("--width", help="The network's width.")]
+WidthOpt = Annotated[float | None, Option("--width", help="Width of the network.")]
 StrategyOpt = Annotated[
-    Text, Option("--strategy", help="How to choose, or your own: file.py:name. (default: flip)")
+    Text, Option("--strategy", help="Query strategy, or your own as file.py:name. (default: flip)")
 ]
-ModeOpt = Annotated[Text, Option("--mode", help="top, greedy or sequential.")]
-KernelOpt = Annotated[Text, Option("--kernel", help="pseudo, single, trace or full.")]
-CandOpt = Annotated[Number, Option("--candidates", help="Score at most so many items.")]
+ModeOpt = Annotated[Text, Option("--mode", help="Batch selection: top, greedy or sequential.")]
+KernelOpt = Annotated[Text, Option("--kernel", help="Kernel: pseudo, single, trace or full.")]
+CandOpt = Annotated[Number, Option("--candidates", help="Maximum number of items to score.")]
 InitialOpt = Annotated[
-    Number, Option("--initial", help="Random labels to start with. (default: 20)")
+    Number, Option("--initial", help="Size of the random seed set. (default: 20)")
 ]
-LabelsOpt = Annotated[Number, Option("--labels", help="Labels in all. (default: 100)")]
+LabelsOpt = Annotated[Number, Option("--labels", help="Budget: total number of labels. (default: 100)")]
 RetrainOpt = Annotated[
-    Number, Option("--retrain-every", help="Labels between trainings. (default: 10)")
+    Number, Option("--retrain-every", help="Labels per round, between trainings. (default: 10)")
 ]
-SeedOpt = Annotated[Number, Option("--seed", help="Same seed, same campaign.")]
-ThreadOpt = Annotated[Number, Option("--threads", help="Threads for torch.")]
-ConfigOpt = Annotated[Path | None, Option("--config", help="A TOML file; options override it.")]
+SeedOpt = Annotated[Number, Option("--seed", help="Random seed.")]
+ThreadOpt = Annotated[Number, Option("--threads", help="Number of torch threads.")]
+ConfigOpt = Annotated[Path | None, Option("--config", help="TOML configuration file; options override it.")]
 TrustOpt = Annotated[
     bool,
-    Option("--trust-code", help="Run code that a folder or --config names, also somebody else's."),
+    Option("--trust-code", help="Run Python code named in a folder or --config, even if others wrote it."),
 ]
 SetOpt = Annotated[
     list[str] | None,
-    Option("--set", help="Any other key, e.g. --set training.rate=0.1. Repeatable."),
+    Option("--set", help="Set any configuration key, e.g. --set training.rate=0.1. Repeatable."),
 ]
 
 
-# What an option is called in a configuration; every command that has it means the same by it.
+# Configuration key of each option; an option means the same in every command.
 OPTION_KEYS = {
     "data": "data.name",
     "root": "data.root",
@@ -181,13 +185,17 @@ OPTION_KEYS = {
 
 
 def list_given_options(context: typer.Context) -> dict[str, Any]:
-    """What was given of KEYS, by dotted key."""
+    """Return the options of `OPTION_KEYS` that were given, by configuration key."""
     given = context.params
     return {key: given[name] for name, key in OPTION_KEYS.items() if given.get(name) is not None}
 
 
 def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None) -> Any:
-    """The campaign that --config, --set and options make; what does not fit is wrong usage."""
+    """Build the campaign from --config, --set and options.
+
+    Raises:
+        UsageError: A value is not valid.
+    """
     from labelahead.learner.config import load_campaign
 
     given = context.params
@@ -205,9 +213,7 @@ def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None
 
 
 def find_typed_code(context: typer.Context, *more: str) -> set[str]:
-    """The code that the user names on this very command line, by options or by --set, and `more`
-    names.
-    """
+    """Return the names of code given on this command line, by options or --set, and those in `more`."""
     from labelahead.learner.config import merge_tables
     from labelahead.models.trusted_code import find_code_names
 
@@ -216,7 +222,7 @@ def find_typed_code(context: typer.Context, *more: str) -> set[str]:
 
 
 def gather_settings(context: typer.Context) -> dict[str, Any]:
-    """What --config, --set and options say, by table."""
+    """Return the settings from --config, --set and options, by table."""
     from labelahead.learner.config import merge_tables
 
     return merge_tables(
@@ -225,7 +231,7 @@ def gather_settings(context: typer.Context) -> dict[str, Any]:
 
 
 def find_free_folder(name: str) -> Path:
-    """runs/digits-flip-0, or with the first number that is free."""
+    """Return a folder such as runs/digits-flip-0 that does not exist yet, numbered if necessary."""
     base = Path("runs") / re.sub(
         r'[\\/:*?"<>|\0-\x1f]+', "-", name
     )  # data and strategies have any name

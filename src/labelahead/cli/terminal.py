@@ -1,4 +1,4 @@
-"""What a campaign looks like: a curve in the terminal, a picture, tables."""
+"""Display of campaigns: learning curves in the terminal and as images, and tables."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 
-Curve = tuple[str, Sequence[Round]]  # whose it is, and its rounds
+Curve = tuple[str, Sequence[Round]]  # name of the strategy, and its rounds
 
 
 class CampaignDisplay:
-    """Follows a campaign: on a terminal a curve that grows, elsewhere a line a round."""
+    """Show a campaign: on a terminal a growing curve, elsewhere one line per round."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CampaignDisplay:
         self._has_advised = False
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show what is under way."""
+        """Show the current activity."""
         self._activity = describe_progress(what, done, total)
         self._draw()
 
@@ -88,10 +88,14 @@ class CampaignDisplay:
 def show_campaign(
     console: Console, total: int, title: str, name: str = "", baseline: Curve | None = None
 ) -> Iterator[CampaignDisplay]:
-    """A board for one campaign; it leaves the last picture standing.
+    """Show a campaign while it runs; the last state stays on the screen.
 
-    name, rival: of one that is run after another, and that other's rounds, which stay in the
-    picture.
+    Args:
+        console: Where to print.
+        total: Budget of labels.
+        title: Title of the curve.
+        name: Name of the strategy, if a second curve is drawn.
+        baseline: A second curve to draw.
     """
     if not console.is_terminal:
         yield CampaignDisplay(console, total, title, None, name, baseline)
@@ -104,7 +108,7 @@ def show_campaign(
 
 
 def describe_progress(what: str, done: int, total: int) -> str:
-    """What is under way, in words."""
+    """Describe the current activity in words."""
     return f"{what} {done}/{total}" if total > 1 else what
 
 
@@ -117,13 +121,13 @@ def _format_round(r: Round) -> str:
 
 
 def _format_estimate(r: Round) -> str:
-    """The estimated accuracy, with its interval."""
+    """Format the estimated accuracy with its interval."""
     right, low, high = (1 - (value or 0.0) for value in (r.error, r.error_high, r.error_low))
     return f"{right:.1%} ({low:.1%} to {high:.1%})"
 
 
 def draw_curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
-    """Accuracy against labels of each, drawn with characters."""
+    """Draw accuracy over labels of each curve with characters."""
     import plotext as plt
 
     plt.clear_figure()
@@ -150,9 +154,14 @@ def write_curve_png(
     baseline: Curve | None = None,
     name: str | None = None,
 ) -> Path:
-    """Accuracy against labels as a picture.
+    """Write accuracy over labels as an image.
 
-    Rival: another's, beside it; name: whose the first is.
+    Args:
+        rounds: Rounds of the campaign.
+        path: Output file.
+        title: Title of the figure.
+        baseline: A second curve to draw.
+        name: Name of the first curve, for the legend.
     """
     import matplotlib
 
@@ -173,13 +182,13 @@ def write_curve_png(
         at = [labels for labels, *_ in told]
         right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in told] for i in (1, 2, 3))
         axes.plot(
-            at, right, ":", color="grey", label="estimated for the pool, without a test label"
+            at, right, ":", color="grey", label="estimated for the pool, without test labels"
         )
         axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
     if told or baseline is not None:
         axes.legend(frameon=False, fontsize=8)
     axes.set(xlabel="labels", ylabel="test accuracy, %")
-    axes.set_title(title, parse_math=False)  # a name may hold dollar signs
+    axes.set_title(title, parse_math=False)  # a name may contain dollar signs
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
@@ -188,7 +197,7 @@ def write_curve_png(
 
 
 def build_comparison_table(ours: Curve, baseline: Curve) -> Table:
-    """Accuracies of two campaigns, one row for each number of labels."""
+    """Build a table of the accuracies of two campaigns, one row per number of labels."""
     columns = [{r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (ours, baseline)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("labels", ours[0], baseline[0]):
@@ -201,23 +210,23 @@ def build_comparison_table(ours: Curve, baseline: Curve) -> Table:
 
 
 def summarize_comparison(ours: Curve, baseline: Curve) -> str:
-    """How many labels the rival needed for what ours has in the end."""
+    """Say how many labels the baseline needed for the final accuracy of the first campaign."""
     (name, rounds), (other, theirs) = ours, baseline
     goal = rounds[-1].accuracy or 0.0
     first, then = (
         next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs)
     )
-    said = f"{goal:.1%} of the test items right: {name} needed {first} labels; "
+    said = f"test accuracy {goal:.1%}: {name} needed {first} labels; "
     if then is None:
         return said + (
-            f"{other} had not got there with {theirs[-1].labels}, but to "
-            f"{theirs[-1].accuracy or 0.0:.1%}."
+            f"{other} did not reach it with {theirs[-1].labels} labels "
+            f"({theirs[-1].accuracy or 0.0:.1%})."
         )
-    return said + f"{other} needed {then} labels for this."
+    return said + f"{other} needed {then} labels."
 
 
 class PairProgress:
-    """Says which of several campaigns is under way, and when the last will be done."""
+    """Show which of several campaigns is running, and when the last one will finish."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -236,7 +245,7 @@ class PairProgress:
 
 
 def build_pairs_table(result: PairedResult) -> Table:
-    """Labels that the strategy and its baseline needed, one row a seed."""
+    """Build a table of the labels that the strategy and its baseline needed, one row per seed."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("seed", "test accuracy", result.strategy, result.baseline, "ratio"):
         table.add_column(name, justify="right", min_width=6)
@@ -250,7 +259,7 @@ def build_pairs_table(result: PairedResult) -> Table:
 
 
 def summarize_ratio(result: PairedResult) -> str:
-    """The ratio of labels over all seeds, with its interval."""
+    """Describe the ratio of labels over all seeds, with its interval."""
     found = result.ratio
     least = "at least " if found.at_least else ""
     said = (
@@ -258,17 +267,17 @@ def summarize_ratio(result: PairedResult) -> str:
         f"{result.strategy}"
     )
     if found.low is None or found.high is None:
-        return f"{said} with one seed, an anecdote: use --seeds 3 or more for an interval."
+        return f"{said} with one seed; use --seeds 3 or more for an interval."
     said += f" (95 % interval {found.low:.2f} to {found.high:.2f}, {found.seeds} seeds)"
     if found.low <= 1 <= found.high:
         said += ": no significant difference"
     if found.at_least:
-        said += f"; in {found.at_least} of them it was given up before it was as accurate"
+        said += f"; for {found.at_least} of them the baseline was stopped before it was as accurate"
     return said + "."
 
 
 def build_rounds_table(rounds: Sequence[Round]) -> Table:
-    """All rounds, one row each."""
+    """Build a table of all rounds, one row each."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("round", "labels", "test accuracy", "estimated", "best gain", "drift", "seconds"):
         table.add_column(name, justify="right")

@@ -667,7 +667,7 @@ class InMemoryInputs(Images):
             .contiguous()
         )
 
-    def picture(self, position: int, size: int) -> Array:
+    def render_picture(self, position: int, size: int) -> Array:
         """One picture to look at, uint8 (H, W, 3)."""
         return render_for_display(self.to_display_range(as_positions([position], len(self.values), "position")), size)
 

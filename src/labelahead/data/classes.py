@@ -100,9 +100,9 @@ def encode_labels(
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
     """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
 
-    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNormaliser`). Whole numbers 0..C-1
-    stay as they are. classes: all names, in the order of their numbers. known: names that are
-    classes, whatever they look like; there may be others. where: for messages.
+    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNormaliser`). Whole numbers
+    0..C-1 stay as they are. classes: all names, in the order of their numbers. known: names that
+    are classes, whatever they look like; there may be others. where: for messages.
     """
     names = _check_class_names(classes)
     if isinstance(labels, Tensor):
@@ -214,7 +214,7 @@ def _encode_numbers(
         renumbered = np.searchsorted(present, codes)
         codes = np.where(codes == UNKNOWN, UNKNOWN, renumbered)
         shown = ", ".join(str(v) for v in present[:5]) + (", ..." if len(present) > 5 else "")
-        notes = (f"classes {to_display_range} renumbered from 0; their names keep the original numbers",)
+        notes = (f"classes {shown} renumbered from 0; their names keep the original numbers",)
     return torch.from_numpy(codes), tuple(str(v) for v in present), notes
 
 

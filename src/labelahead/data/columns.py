@@ -101,7 +101,7 @@ def parse_numeric_column(entries: list[Any]) -> Array | None:
     return None if truths and truths < len(entries) else out
 
 
-def refuse_infinite(name: str, numbers: Array, place: LocateRow, where: str) -> None:
+def refuse_infinite(name: str, numbers: Array, locate_row: LocateRow, where: str) -> None:
     """Raise, and say where, if one of them is."""
     at = np.flatnonzero(np.isinf(numbers))
     if len(at):
@@ -143,7 +143,7 @@ class NumericColumn:
             else cls(name, median, float(largest), float(scaled.mean()), float(std))
         )
 
-    def apply(self, entries: list[Any], place: LocateRow, where: str) -> Array:
+    def apply(self, entries: list[Any], locate_row: LocateRow, where: str) -> Array:
         """(n, 1) float32."""
         values = [BOOLEAN_VALUES.get(str(e).casefold()) if _is_boolean(e) else parse_number(e) for e in entries]
         strange = next(
@@ -161,7 +161,7 @@ class NumericColumn:
                 "the data that were learnt from (leave the field empty if it is unknown)"
             )
         numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-        refuse_infinite(self.name, numbers, place, where)
+        refuse_infinite(self.name, numbers, locate_row, where)
         numbers = np.where(np.isnan(numbers), self.median, numbers)
         with np.errstate(over="ignore", invalid="ignore"):
             block = ((numbers / self.largest - self.mean) / self.std).astype(np.float32)
@@ -199,7 +199,7 @@ class DateColumn(NumericColumn):
             )
         return cls(name, fitted.median, fitted.largest, fitted.mean, fitted.std, dates.day_first)
 
-    def apply(self, entries: list[Any], place: LocateRow, where: str) -> Array:
+    def apply(self, entries: list[Any], locate_row: LocateRow, where: str) -> Array:
         """Standardise dates as those of the pool were, (n, 1) float32."""
         seconds = [to_epoch_seconds(entry, self.day_first) for entry in entries]
         for i, (entry, value) in enumerate(zip(entries, seconds, strict=True)):
@@ -209,7 +209,7 @@ class DateColumn(NumericColumn):
                     "such as 2024-01-31, as "
                     "in the data that were learnt from (leave the field empty if it is unknown)"
                 )
-        return super().apply(seconds, place, where)
+        return super().apply(seconds, locate_row, where)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class CategoricalColumn:
 
     @classmethod
     def fit(
-        cls, name: str, entries: list[Any], pool: Array, place: LocateRow, notes: list[str]
+        cls, name: str, entries: list[Any], pool: Array, locate_row: LocateRow, notes: list[str]
     ) -> "CategoricalColumn | None":
         """None: the pool has one category."""
         texts = [None if e is None else str(e) for e in entries]
@@ -241,7 +241,7 @@ class CategoricalColumn:
         levels = sorted(counts, key=lambda t: (-counts[t], t))
         rest = len(levels) - len(levels[:MAX_CATEGORIES])
         if rest:
-            notes.append(f"{name}: {other_features} of {len(levels)} categories share one, `other`")
+            notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
         gaps = sum(t is None for t in texts)
         if gaps:
             notes.append(f"{name}: {gaps} missing, a category of their own")
@@ -256,7 +256,7 @@ class CategoricalColumn:
             )
         return cls(name, kept, tuple(map(bool, used)))
 
-    def apply(self, entries: list[Any], place: LocateRow | None = None, where: str = "") -> Array:
+    def apply(self, entries: list[Any], locate_row: LocateRow | None = None, where: str = "") -> Array:
         """(n, d) float32 of zeros and ones."""
         column = {level: i for i, level in enumerate(self.kept)}
         gap = len(self.kept)
@@ -299,7 +299,7 @@ class TfidfColumn:
         words = tuple(map(str, weigh.get_feature_names_out()))
         return None if scale == 0 else cls(name, words, weigh.idf_, directions, scale)
 
-    def apply(self, entries: list[Any], place: LocateRow | None = None, where: str = "") -> Array:
+    def apply(self, entries: list[Any], locate_row: LocateRow | None = None, where: str = "") -> Array:
         """(n, d) float32."""
         weigh = _make_vectorizer(vocabulary=self.vocabulary)
         weigh.idf_ = self.idf
@@ -333,7 +333,7 @@ class VectorColumn:
     size: int
     kind: ClassVar[str] = "vectors"
 
-    def apply(self, values: Any, place: LocateRow | None = None, where: str = "") -> Array:
+    def apply(self, values: Any, locate_row: LocateRow | None = None, where: str = "") -> Array:
         """(n, d) float32 of lists or arrays of numbers."""
         made = parse_vectors(values)
         if made is None or made.shape[1] != self.size:

@@ -44,7 +44,7 @@ class Images(ABC):
     def batch(self, positions: Tensor, size: int) -> Tensor:
         """The pictures at (q,) positions as uint8 (q, 3, size, size), RGB."""
 
-    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+    def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """One picture to look at, uint8 (H, W, 3): whole, its longer side at most `size`."""
         return self.batch(torch.tensor([position]), size)[0].permute(1, 2, 0).numpy()
 
@@ -52,7 +52,7 @@ class Images(ABC):
     def content_hash(self) -> str:
         """A hash of the pixels, wherever they lie."""
 
-    def fingerprint(self) -> str:
+    def compute_fingerprint(self) -> str:
         """A text that changes when any picture does; names what was computed from them."""
         return self.content_hash()
 
@@ -61,7 +61,7 @@ class Images(ABC):
 
         Names what was computed from it.
         """
-        whole = self.fingerprint()
+        whole = self.compute_fingerprint()
         return [f"{whole}|{i}" for i in range(n)]
 
     def file_names(self) -> Sequence[str]:
@@ -118,9 +118,9 @@ class ImageSubset(Images):
             }
             raise UnreadableImagesError(str(error), here) from error
 
-    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+    def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """As there."""
-        return self.of.picture(int(self.at[position]), size)
+        return self.of.render_picture(int(self.at[position]), size)
 
     def content_hash(self) -> str:
         """A hash of which there are, of what."""
@@ -157,7 +157,7 @@ class Texts:
     """
 
     columns: dict[str, list[str]] = field(repr=False)
-    rest: Tensor = field(repr=False)  # (n, d) float32: what the other columns became; d may be 0
+    other_features: Tensor = field(repr=False)  # (n, d) float32: what the other columns became; d may be 0
 
 
 @dataclass(frozen=True, eq=False)

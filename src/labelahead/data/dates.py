@@ -1,4 +1,4 @@
-"""Dates and date-times of a table as seconds since 1970 (UTC), however a file writes them."""
+"""Parse dates and date-times in the formats of common files, as seconds since 1970 (UTC)."""
 
 import datetime as dt
 import re
@@ -20,15 +20,16 @@ CLOCK = (
 ZONE = r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
 TIME = rf"(?:[T ]\s*{CLOCK}{ZONE})?"
 DATE_PATTERNS = tuple(re.compile(date + TIME) for date in (YEAR_FIRST_DATE, YEAR_LAST_DATE))
-MAX_DATE_LENGTH = 48  # characters; no date is longer, and books need not be searched for one
+MAX_DATE_LENGTH = 48  # characters; longer texts are no dates and are not searched
 
 
 @dataclass(frozen=True, eq=False)
 class ParsedDates:
-    """A column that holds nothing but dates and gaps.
+    """A column that holds only dates and missing values.
 
-    seconds: (n,) since 1970, NaN where missing. day_first: how 3/4/2024 is read; None where no
-    entry is written so.
+    Attributes:
+        seconds: (n,) seconds since 1970, NaN where missing.
+        day_first: whether 3/4/2024 is 3 April; None if no entry is written in such a form.
     """
 
     seconds: np.ndarray[Any, Any]
@@ -36,11 +37,10 @@ class ParsedDates:
 
 
 def to_epoch_seconds(value: object, day_first: bool | None = None) -> float | None:
-    """Convert a date, a date-time or a text that holds one to seconds since 1970; None for anything
-    else.
+    """Convert a date, a date-time or a text that holds one to seconds since 1970.
 
-    A date is its midnight, and a time without a zone is UTC. 2024-01-31, 2024/1/31 and 31.1.2024
-    mean one thing everywhere; 3/4/2024 needs `day_first`.
+    A date stands for its midnight, and a time without a zone is UTC. 2024-01-31, 2024/1/31 and
+    31.1.2024 are unambiguous; 3/4/2024 needs `day_first`. Returns None for any other value.
     """
     if isinstance(value, dt.date):
         moment = (
@@ -57,9 +57,9 @@ def to_epoch_seconds(value: object, day_first: bool | None = None) -> float | No
 
 
 def _match_to_seconds(found: re.Match[str], day_first: bool | None) -> float | None:
-    """A match of one of FORMS as seconds.
+    """Convert a match of DATE_PATTERNS to seconds.
 
-    None if there is no such day or time, or its order is not known.
+    Returns None if there is no such day or time, or the order of day and month is unknown.
     """
     year, first, second = int(found["y"]), int(found["a"]), int(found["b"])
     if found.start("y") > 0:
@@ -83,7 +83,7 @@ def _match_to_seconds(found: re.Match[str], day_first: bool | None) -> float | N
 
 
 def _zone_offset_seconds(zone: str | None) -> int:
-    """Seconds by which a zone such as +02:00 is ahead of UTC."""
+    """Return the offset of a zone such as +02:00 from UTC, in seconds."""
     if zone is None or zone[0] not in "+-":
         return 0
     seconds = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])
@@ -91,11 +91,13 @@ def _zone_offset_seconds(zone: str | None) -> int:
 
 
 def parse_date_column(entries: Sequence[object]) -> ParsedDates | None:
-    """Read a column as dates; None if it holds anything else, or days and months that cannot be
-    told apart.
+    """Parse a column as dates.
 
     Args:
         entries: dates, texts, or None where a value is missing.
+
+    Returns:
+        None if the column holds other values, or if day and month cannot be distinguished.
     """
     present = [entry for entry in entries if entry is not None]
     if not present:
@@ -115,7 +117,7 @@ def parse_date_column(entries: Sequence[object]) -> ParsedDates | None:
 
 
 def _parse_all(present: Iterable[object], day_first: bool | None) -> list[float] | None:
-    """The seconds of every entry; None as soon as one has none."""
+    """Return the seconds of every entry, or None as soon as one is no date."""
     seconds = []
     for entry in present:
         value = to_epoch_seconds(entry, day_first)
@@ -126,8 +128,7 @@ def _parse_all(present: Iterable[object], day_first: bool | None) -> list[float]
 
 
 def find_ambiguous_date(entries: Sequence[object]) -> str | None:
-    """Return an example of a column of dates whose days and months cannot be told apart, if it is
-    one.
+    """Return an example if this is a column of dates whose days and months cannot be distinguished.
     """
     present = [entry for entry in entries if entry is not None]
     if not present or any(_parse_all(present, day_first) is None for day_first in (True, False)):
@@ -136,7 +137,7 @@ def find_ambiguous_date(entries: Sequence[object]) -> str | None:
 
 
 def format_date(seconds: float) -> str:
-    """A moment for a message, without its time where that is midnight."""
+    """Format a moment for a message, without the time if it is midnight."""
     moment = EPOCH + dt.timedelta(seconds=round(seconds))
     return (
         moment.date().isoformat()

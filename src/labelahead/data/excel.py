@@ -1,4 +1,4 @@
-"""Excel workbooks: which sheet is meant, and its cells as Python values."""
+"""Excel workbooks: choose a sheet and convert its cells to Python values."""
 
 import re
 from dataclasses import dataclass
@@ -15,10 +15,13 @@ SHEET_PATTERN = re.compile(r"(?P<file>.+\.xls[xm])#(?P<sheet>.+)", re.IGNORECASE
 
 @dataclass(frozen=True)
 class Sheet:
-    """The rows of a sheet that hold something, each with its number in Excel; the first of them is
-    the header.
+    """The rows of a sheet that are not empty, with their row numbers in Excel.
 
-    notes: which sheet was read, where that was not said.
+    The first row is the header.
+
+    Attributes:
+        rows: (row number, cells) of each row.
+        notes: which sheet was read, if the caller did not name one.
     """
 
     rows: list[tuple[int, list[Any]]]
@@ -26,8 +29,9 @@ class Sheet:
 
 
 def split_sheet(path: str | Path) -> tuple[Path, str | None]:
-    """Split `book.xlsx#Sheet2` into the file and the name of the sheet, which is None for any other
-    path.
+    """Split `book.xlsx#Sheet2` into the file and the name of the sheet.
+
+    The sheet is None for any other path.
 
     >>> from labelahead.data.excel import split_sheet
     >>> split_sheet("book.xlsx#Sheet2")[1], split_sheet("table.csv")[1]
@@ -35,15 +39,15 @@ def split_sheet(path: str | Path) -> tuple[Path, str | None]:
     """
     path = Path(path)
     found = SHEET_PATTERN.fullmatch(path.name)
-    if found is None or path.exists():  # a file may be called so
+    if found is None or path.exists():  # a file may have # in its name
         return path, None
     return path.with_name(found["file"]), found["sheet"]
 
 
 def resolve_source(name: str) -> str:
-    """Return the whole path of an existing file or folder, with its sheet.
+    """Return the absolute path of an existing file or folder, with its sheet.
 
-    Any other name stays as it is.
+    Any other name is returned unchanged.
     """
     file, sheet = split_sheet(Path(name).expanduser())
     if not file.exists():
@@ -52,9 +56,9 @@ def resolve_source(name: str) -> str:
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Read one sheet of a workbook: the one that `path` names after `#`, or the first visible one.
+    """Read one sheet of a workbook: the one named after `#`, or else the first visible one.
 
-    Empty cells, and those that hold an error, are None; whole numbers are int, texts are stripped.
+    Empty cells and cells with an error become None, whole numbers become int, texts are stripped.
 
     Raises:
         InputError: if the file is no workbook, or has no such sheet.
@@ -90,7 +94,7 @@ def read_sheet(path: Path) -> Sheet:
 
 
 def _choose_sheet(file: Path, wanted: str | None, sheets: list[str], visible: list[str]) -> str:
-    """The name of the sheet to read."""
+    """Return the name of the sheet to read."""
     if not sheets:
         raise InputError(f"{file} has no sheet with cells; expected a workbook with a table")
     if wanted is None:
@@ -104,7 +108,7 @@ def _choose_sheet(file: Path, wanted: str | None, sheets: list[str], visible: li
 
 
 def _convert_cell(value: Any) -> Any:
-    """A cell as other tables have it; Excel knows no whole numbers."""
+    """Convert a cell to the values of other table formats; Excel stores whole numbers as floats."""
     if isinstance(value, str):
         return value.strip() or None
     return int(value) if isinstance(value, float) and value.is_integer() else value

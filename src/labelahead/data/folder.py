@@ -168,7 +168,7 @@ class ImageFiles(Images):
             return torch.empty((0, 3, size, size), dtype=torch.uint8)
         return torch.from_numpy(np.stack([pixels[name] for name in wanted]))
 
-    def picture(self, position: int, size: int) -> Array:
+    def render_picture(self, position: int, size: int) -> Array:
         """The whole picture, decoded from its file, uint8 (H, W, 3)."""
         name = self.names[int(as_positions([position], len(self.names), "position")[0])]
         check_image_size(size)
@@ -189,7 +189,7 @@ class ImageFiles(Images):
             "load the folder again"
         )
 
-    def fingerprint(self) -> str:
+    def compute_fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
         return hashlib.sha256(
             "\0".join(self.compute_item_fingerprints(len(self.names))).encode("utf-8", "surrogateescape")
@@ -209,7 +209,7 @@ class ImageFiles(Images):
             about = whole or _stat_or_none(f"{self.files.root}/{name}")
             yield "gone" if about is None else f"{about.st_size}\0{about.st_mtime_ns}"
 
-    def sizes(self) -> list[int | None]:
+    def get_file_sizes(self) -> list[int | None]:
         """Bytes of each file, wherever the folder is; None: it is gone."""
         if self.files.is_zip:
             with zipfile.ZipFile(self.files.root) as archive:

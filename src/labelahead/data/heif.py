@@ -1,7 +1,4 @@
-"""HEIC and HEIF photographs.
-
-Which files they are, and the optional decoder that Pillow needs for them.
-"""
+"""HEIC and HEIF photographs: how to recognise them, and the optional decoder for Pillow."""
 
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -18,7 +15,7 @@ MAX_NAMED_FILES = 5
 
 
 def has_heif_header(stream: BinaryIO) -> bool:
-    """Tell whether a stream holds a HEIF picture, by its first 12 bytes.
+    """Return whether a stream holds a HEIF image, by its first 12 bytes.
 
     The position is reset to the start.
     """
@@ -29,7 +26,7 @@ def has_heif_header(stream: BinaryIO) -> bool:
 
 
 def register_heif_decoder() -> None:
-    """Teach Pillow to open HEIF pictures; calling it again does nothing new.
+    """Register pillow-heif with Pillow; calling it again has no effect.
 
     Raises:
         MissingExtra: if pillow-heif is not installed.
@@ -38,11 +35,12 @@ def register_heif_decoder() -> None:
 
 
 def require_heif_decoder(names: Sequence[str], where: str) -> None:
-    """Refuse HEIC files up front where they cannot be decoded, since skipping them would lose a
-    whole phone's pictures.
+    """Raise before reading if there are HEIC files that cannot be decoded.
+
+    Skipping them would silently lose all photographs of a phone.
 
     Args:
-        names: file names; all that end in neither .heic nor .heif are ignored.
+        names: file names; those that end in neither .heic nor .heif are ignored.
         where: the folder or archive, for the message.
 
     Raises:
@@ -61,5 +59,5 @@ def require_heif_decoder(names: Sequence[str], where: str) -> None:
         )
         shown = ", ".join(photographs[:MAX_NAMED_FILES]) + more
         raise MissingExtra(
-            f"{where} holds {len(photographs)} HEIC photographs ({to_display_range}): {error}"
+            f"{where} holds {len(photographs)} HEIC photographs ({shown}): {error}"
         ) from error

@@ -1,7 +1,6 @@
-"""The one rule for label values: which of them are missing, which spell the same class, which hold
-several classes.
+"""Rules for label values: which are missing, which spell the same class, which hold several classes.
 
-Tables, label files, arrays and the page's imports all read labels through this module.
+Tables, label files, arrays and imports all read labels through this module.
 """
 
 import json
@@ -37,12 +36,12 @@ SEVERAL_CLASSES_ADVICE = (
 
 
 def normalise_name(name: str) -> str:
-    """What two spellings of one class have in common: capital letters and encoding aside."""
+    """Return a form that is equal for two spellings of a class (case and Unicode encoding)."""
     return unicodedata.normalize("NFC", name.casefold())
 
 
 def split_class_names(text: str) -> list[str]:
-    """Split a comma-separated list of class names; quotes hold a name that has a comma itself.
+    """Split a comma-separated list of class names; a name that contains a comma is quoted.
 
     >>> from labelahead.data.label_values import split_class_names
     >>> split_class_names('cat, "salt, pepper",dog')
@@ -53,11 +52,11 @@ def split_class_names(text: str) -> list[str]:
 
 
 def parse_label(value: Any) -> Any:
-    """Return a label as text, None where it is empty, and a tuple where there are several.
+    """Return a label as text, None if it is empty, and a tuple if there are several.
 
-    Numbers without a fraction are whole numbers, truths are "true" and "false", a list of one is
-    what it holds; a text that is written as a list counts as one. What is none of these (a mapping,
-    say) is returned as it is.
+    Floats without a fraction are written as integers, booleans as "true" and "false". A list with
+    one entry, or a text written as such a list, is that entry. Any other value (a mapping, for
+    example) is returned unchanged.
     """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -80,7 +79,7 @@ def parse_label(value: Any) -> Any:
 
 
 def _parse_list(text: str) -> Any:
-    """The list that a text holds as JSON or as Python writes it; else the text."""
+    """Return the list that a text holds in JSON or Python notation, else the text itself."""
     for form in (text, text.replace("'", '"')):
         try:
             found = json.loads(form)
@@ -92,12 +91,11 @@ def _parse_list(text: str) -> Any:
 
 
 class LabelNormaliser:
-    """Turns label values into class names, one spelling for each class, and remembers what it
-    decided.
+    """Turn label values into class names, one spelling per class, and record what was merged.
 
-    A known class is always a class, whatever it is called. Of the other values, blank ones and
-    words for a missing value (NA, None, null, nan, ?) are no label, and spellings that differ in
-    capital letters or in their encoding are one class, in the spelling that comes first.
+    A listed class is always a class, whatever its name. Among other values, blank ones and words
+    for a missing value (NA, None, null, nan, ?) are no label, and spellings that differ in case or
+    encoding are one class, in the spelling that comes first.
     """
 
     def __init__(self, known: Sequence[str] = ()) -> None:
@@ -109,11 +107,12 @@ class LabelNormaliser:
         self._missing: Counter[str] = Counter()
 
     def read(self, text: str, *, literal: bool = False) -> str | None:
-        """Return the class that a text names, None if it is missing.
+        """Return the class that a text names, None if the label is missing.
 
         Args:
-            text: the label as it is written. literal: whether words for a missing value are names
-            too, as in class folders and in exported labels.
+            text: the label as it is written.
+            literal: whether words for a missing value are class names, as in class folders and in
+                exported labels.
         """
         name = text.strip()
         if name in self._exact:
@@ -129,7 +128,7 @@ class LabelNormaliser:
         return spelled
 
     def notes(self) -> tuple[str, ...]:
-        """Say which values were merged, and which words were taken as missing."""
+        """Describe which values were merged, and which words were taken as missing."""
         merged = [
             f"{', '.join(map(repr, others))} as {name!r}" for name, others in self._merged.items()
         ]
@@ -150,15 +149,15 @@ class LabelNormaliser:
 def find_combined_labels(names: Iterable[str], known: Collection[str] = ()) -> list[str]:
     """Find labels that combine several classes, such as `World;Breaking`.
 
-    A separator alone proves nothing ("Paris, France"). A label counts as combined if each of its
-    parts is a class of its own, or is part of another such label; and unless all parts are classes
-    of their own, two such labels are needed whose parts move about: a part that stands alone or in
-    another place, or another number of parts. (`bags, leather`, `bags, cotton`, `shoes, leather`,
-    `shoes, cotton` are two levels of one class each.)
+    A separator alone is no evidence ("Paris, France"). A label counts as combined if each of its
+    parts is a class of its own or occurs in another such label. Unless all parts are classes of
+    their own, there must be two such labels whose parts vary: a part occurs alone or in another
+    position, or the number of parts differs. (`bags, leather`, `bags, cotton`, `shoes, leather`,
+    `shoes, cotton` are hierarchical names of single classes.)
 
     Args:
-        names: the different labels.
-        known: names of classes for certain; these are never combined.
+        names: the distinct labels.
+        known: names that are certainly classes; these are never combined.
 
     Returns:
         The combined labels, sorted; empty if there are none.
@@ -192,8 +191,13 @@ def find_combined_labels(names: Iterable[str], known: Collection[str] = ()) -> l
 def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: str) -> None:
     """Raise if some labels combine several classes.
 
+    Args:
+        names: the distinct labels.
+        known: names that are certainly classes.
+        where: the source of the labels, for the message.
+
     Raises:
-        InputError: naming examples, and what to do.
+        InputError: with examples and advice.
     """
     combined = find_combined_labels(names, known)
     if combined:
@@ -201,5 +205,5 @@ def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: 
             ", ..." if len(combined) > MAX_EXAMPLES else ""
         )
         raise InputError(
-            f"{where} seem to hold several classes per item, such as {to_display_range}; {SEVERAL_CLASSES_ADVICE}"
+            f"{where} seem to hold several classes per item, such as {shown}; {SEVERAL_CLASSES_ADVICE}"
         )

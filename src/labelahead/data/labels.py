@@ -250,8 +250,8 @@ def read_import(
     """The labels of a file or folder; the form is told by its name, unless given.
 
     rows: where the ids come from a column of a table: positions by row number
-    (`Records.positions_by_row_number`). `LabelNormaliser` decides which values are labels, and which of them are one
-    class.
+    (`Records.positions_by_row_number`). `LabelNormaliser` decides which values are labels, and
+    which of them are one class.
     """
     finder, reader = _ItemFinder(items, rows=rows), LabelNormaliser(classes)
     by_file = {as_file_name(name): name for name in classes}
@@ -379,7 +379,8 @@ class _ItemFinder:
         }
 
     def find(self, entry: Entry) -> tuple[Sequence[int], str]:
-        """The positions that an entry may mean, and the name by which it was found, or the first."""
+        """The positions that an entry may mean, and the name by which it was found, or the first.
+        """
         if entry.position:
             text = str(entry.names[0]).strip()
             return ([int(text)] if self._in_range(text) else []), text
@@ -502,7 +503,7 @@ def _read_csv(path: Path) -> Iterator[Entry]:
             continue
         if len(row) != len(header):
             raise InputError(
-                f"{path}, {where}: {len(get_row)} fields; expected {len(header)} as in the header"
+                f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header"
             )
         fields = map(unescape_formulas, row) if SOURCE_COLUMN in header else row
         cells = {k: v for k, v in zip(header, fields, strict=True) if v}
@@ -553,7 +554,7 @@ def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
     for where, row in _read_json_lines(path) if lines else _read_json_list(path):
         if not isinstance(row, dict):
             raise InputError(
-                f"{path}, {where}: {get_row!r:.80}; expected an object with item and label"
+                f"{path}, {where}: {row!r:.80}; expected an object with item and label"
             )
         if _is_task(row):
             yield from _read_task(row, path, where)
@@ -600,7 +601,7 @@ def _read_json_list(path: Path) -> list[tuple[str, Any]]:
         )
     if not isinstance(content, list):
         raise InputError(
-            f"{path} holds a JSON {type(content_hash).__name__}; expected a list of objects "
+            f"{path} holds a JSON {type(content).__name__}; expected a list of objects "
             'such as {"item": "a.jpg", "label": "cat"}'
         )
     return [(f"entry {i}", row) for i, row in enumerate(content, 1)]
@@ -721,7 +722,8 @@ def _read_class_folders(path: Path) -> Iterator[Entry]:
 
 
 def _parse_export_row(row: Mapping[str, Any], path: Path, where: str) -> Entry:
-    """Return what a row of our own export says, whatever the user's columns beside ours are called."""
+    """Return what a row of our own export says, whatever the user's columns beside ours are called.
+    """
     own_id, label = format_id(row.get("id")), _parse_label(row.get("label"))
     if not own_id and label is not None:
         raise InputError(f"{path}, {where}: no id; expected one in every row of an export")
@@ -759,7 +761,7 @@ def _parse_row(
         raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
     if not names and label is not None:
         raise InputError(
-            f"{path}, {where}: no item, only {', '.join(get_row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
+            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
         )
     who = next((row[name] for name in ANNOTATOR_COLUMNS if row.get(name) is not None), None)
     predicted = str(row.get(SOURCE_COLUMN, "")).casefold() == "prediction"

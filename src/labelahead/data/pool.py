@@ -1,4 +1,4 @@
-"""Which items are labelled, and with what: the one thing that changes in a campaign."""
+"""The pool of a campaign: which positions are labelled, and with which classes."""
 
 from collections.abc import Sequence
 from operator import index
@@ -14,9 +14,9 @@ __all__ = ["Pool"]
 
 
 class Pool:
-    """Positions 0..size−1 of a data set: some labelled, some kept for testing, the rest unlabelled.
+    """Positions 0..size-1 of a data set: labelled, held out for testing, or unlabelled.
 
-    It knows the labels that were given to it and no other.
+    The pool holds only labels that were passed to `label`.
 
     >>> import labelahead as la
     >>> pool = la.Pool(100, test=range(80, 100))
@@ -29,7 +29,7 @@ class Pool:
 
     def __init__(self, size: int, *, test: Positions = ()) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise InputError(f"size is {size!r}; expected how many items there are")
+            raise InputError(f"size is {size!r}; expected the number of items, 0 or larger")
         self.size = size
         self._label = torch.full((size,), -1)
         self._test = torch.zeros(size, dtype=torch.bool)
@@ -43,7 +43,7 @@ class Pool:
         )
 
     def __len__(self) -> int:
-        """Items labelled so far."""
+        """Return the number of labelled items."""
         return len(self._order)
 
     @property
@@ -58,30 +58,39 @@ class Pool:
 
     @property
     def unlabelled(self) -> Tensor:
-        """(u,) positions that may be asked for, ascending."""
+        """(u,) positions that can be queried, ascending."""
         return ((self._label < 0) & ~self._test).nonzero().squeeze(1)
 
     def label(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
-        """Take in labels: all of them, or none if one is refused."""
+        """Add labels; if one of them is invalid, none is added.
+
+        Args:
+            positions: (q,) unlabelled positions outside the test set.
+            labels: (q,) class numbers, 0 or larger.
+
+        Raises:
+            InputError: if a position is labelled, held out or out of range, or a label is invalid.
+        """
         at = checks.check_positions(positions, "positions", self.size)
         given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
         if len(given) != len(at):
             raise InputError(f"{len(given)} labels for {len(at)} positions; expected one for each")
-        numbers = [_class_number(label) for label in given]
+        numbers = [_check_class_number(label) for label in given]
         if bool(self._test[at].any()):
             first = int(at[self._test[at]][0])
-            raise InputError(f"item {first} is kept for testing; expected an item of the pool")
-        again = at[self._label[at] >= 0]
-        if len(again):
+            raise InputError(f"item {first} is held out for testing; expected an item of the pool")
+        labelled = at[self._label[at] >= 0]
+        if len(labelled):
+            first = int(labelled[0])
             raise InputError(
-                f"item {int(again[0])} is labelled already (class {int(self._label[again[0]])}); "
-                "expected unlabelled ones"
+                f"item {first} is labelled already (class {int(self._label[first])}); "
+                "expected unlabelled items"
             )
         self._label[at] = torch.tensor(numbers)
         self._order += at.tolist()
 
 
-def _class_number(label: object) -> int:
+def _check_class_number(label: object) -> int:
     try:
         number = -1 if isinstance(label, bool) else index(label)  # type: ignore[arg-type]
     except TypeError:

@@ -36,7 +36,7 @@ class Preprocessor:
     features: str | None = None
     columns: tuple[Column, ...] = ()
 
-    def plain(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def to_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Itself as values for JSON, and tensors by name."""
         columns = [column_to_dict(column) for column in self.columns]
         arrays = {
@@ -60,8 +60,8 @@ class Preprocessor:
         return values, tensors
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Preprocessor":
-        """What `plain` gave."""
+    def from_dict(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Preprocessor":
+        """What `to_dict` gave."""
         columns = []
         for i, column in enumerate(values["columns"]):
             mine = f"column.{i}."

@@ -439,7 +439,7 @@ def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, 
     """Rows of pixels and labels of one batch, checked."""
     if "data" not in content or key not in content:
         raise InputError(
-            f"{where} holds {', '.join(content_hash) or 'nothing'}; expected data and {key} (CIFAR-10 "
+            f"{where} holds {', '.join(content) or 'nothing'}; expected data and {key} (CIFAR-10 "
             "and CIFAR-100 differ there: is it the right set?)"
         )
     rows = content["data"]
@@ -472,7 +472,7 @@ def unpickle(raw: bytes, where: str) -> dict[str, Any]:
             "version, unchanged, so fetch it again"
         ) from error
     if not isinstance(content, dict):
-        raise InputError(f"{where} holds a {type(content_hash).__name__}; expected a dictionary")
+        raise InputError(f"{where} holds a {type(content).__name__}; expected a dictionary")
     return {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
 
 

@@ -1,9 +1,8 @@
-"""The user's own records: every column as it was read, and the ids by which items are known in
-files.
+"""The columns of the user's table, and the ids of its items.
 
-An id comes from a column of the table (`--id COLUMN`; by default one called `id`), else from the
-file name, else from the row number. Exports and prediction files return the records beside what
-labelahead adds to them.
+An id comes from a column of the table (`--id COLUMN`; by default a column called `id`), else from
+the file name, else from the row number. Exports and prediction files contain these columns beside
+those that labelahead adds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,27 +26,25 @@ __all__ = [
     "rename_clashing_columns",
 ]
 
-AUTO, NO_ID = (
-    "auto",
-    "none",
-)  # of the option --id: a column called `id` if there is one; row numbers
+AUTO = "auto"  # value of --id: a column called `id` if it exists
+NO_ID = "none"  # value of --id: row numbers
 ID_COLUMN = "id"
 FILE_NAME = "file_name"
-MAX_EXAMPLE_IDS = 3  # duplicate or empty ids that an error names
+MAX_EXAMPLE_IDS = 3  # duplicate or empty ids listed in an error message
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Columns of the user, by name, in the order of the file.
+    """Columns of the user by name, in the order of the file.
 
     A column is a list of Python values, an array (n, d) of numbers, or an Arrow column, which keeps
     its type.
 
     Attributes:
-        columns: all columns but the one with the labels, which `Answers` holds.
-        id_column: the column that the ids come from; None where they are file names or row numbers.
+        columns: all columns except the one with the labels, which `Answers` holds.
+        id_column: the column of the ids; None where they are file names or row numbers.
         row_numbers: rows of the file, counted from 0; None where items are no rows of a file.
-        order: names of all columns in the file, also of the one with the labels.
+        order: names of all columns in the file, including the one with the labels.
     """
 
     columns: Mapping[str, Any]
@@ -65,9 +62,9 @@ class Records:
         )
 
     def positions_by_row_number(self) -> dict[str, int] | None:
-        """Return positions by row number as text, by which labelahead 0.2 knew them.
+        """Return positions by row number (as text), which were the ids of labelahead 0.2.
 
-        None unless a column has ids.
+        Returns None unless a column holds the ids.
         """
         if self.id_column is None or self.row_numbers is None:
             return None
@@ -104,9 +101,13 @@ def to_python_list(column: Any) -> list[Any]:
 
 
 def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Records | None:
-    """Return the records of several sources as one.
+    """Concatenate the records of several sources.
 
-    A column that a source does not have is empty there.
+    Columns that a source does not have are filled with None.
+
+    Args:
+        parts: the records of each source, None where a source has none.
+        sizes: the number of items of each source.
     """
     if len(parts) == 1 or all(part is None for part in parts):
         return parts[0] if parts else None
@@ -124,9 +125,9 @@ def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Recor
 
 
 def format_id(value: Any) -> str:
-    """Return an id as text, "" for an empty one.
+    """Return an id as text, "" if it is empty.
 
-    7, 7.0 and "7" are the same id, "007" is another.
+    7, 7.0 and "7" are the same id; "007" is another.
     """
     if value is None or (isinstance(value, float) and value != value):
         return ""
@@ -146,52 +147,52 @@ def choose_id_column(
     target: str | None = None,
     likely: str | None = None,
 ) -> str | None:
-    """Return the column that names the items, None for row numbers.
+    """Return the column that holds the ids, None for row numbers.
 
     Args:
         where: the table, for messages.
         names: its columns.
-        wanted: a column, "auto" for one called `id` if there is one, or "none".
-        target: the column with the labels, which cannot be the id.
-        likely: a column that "auto" prefers to `id`, if the table has it.
+        wanted: a column, "auto" for one called `id` if it exists, or "none".
+        target: the column with the labels, which cannot hold the ids.
+        likely: a column that "auto" prefers to `id` if the table has it.
 
     Raises:
         InputError: if there is no such column, or it holds the labels.
     """
-    there = list(names)
-    if wanted in there and wanted == target:
+    columns = list(names)
+    if wanted in columns and wanted == target:
         raise InputError(
             f"{where}: the column {wanted!r} holds the labels; expected another column as --id"
         )
-    if wanted in there and wanted not in (AUTO, NO_ID):
+    if wanted in columns and wanted not in (AUTO, NO_ID):
         return wanted
     if wanted == NO_ID:
         return None
     if wanted == AUTO:
-        if likely in there:
+        if likely in columns:
             return likely
         called_id = sorted(
-            (name for name in there if name.casefold() == ID_COLUMN and name != target), key=ID_COLUMN.__ne__
+            (name for name in columns if name.casefold() == ID_COLUMN and name != target), key=ID_COLUMN.__ne__
         )
         return called_id[0] if called_id else None
     raise InputError(
         f"{where} has no column {wanted!r} that could be the id; "
-        f"{did_you_mean(wanted, there)}expected one of: "
-        f"{', '.join(there)}, or --id none for row numbers"
+        f"{did_you_mean(wanted, columns)}expected one of: "
+        f"{', '.join(columns)}, or --id none for row numbers"
     )
 
 
 def read_ids(where: str, name: str, values: Sequence[Any], places: Sequence[str]) -> list[str]:
-    """Return the ids that a column holds, as text.
+    """Return the ids of a column as text.
 
     Args:
         where: the table, for messages.
         name: the column.
         values: its entries.
-        places: where each row stands, for messages.
+        places: the place of each row in the file, for messages.
 
     Raises:
-        InputError: if an id is empty or there twice; it names the first examples.
+        InputError: if an id is empty or occurs twice; the message names the first examples.
     """
     ids = [format_id(value) for value in values]
     what_to_do = "choose another column with --id COLUMN, or --id none for row numbers"
@@ -224,10 +225,10 @@ def read_ids(where: str, name: str, values: Sequence[Any], places: Sequence[str]
 
 
 def rename_clashing_columns(names: Sequence[str], ours: Iterable[str]) -> dict[str, str]:
-    """Return what the user's columns are called beside ours, by their own names.
+    """Return new names of the user's columns, by their own names, that do not clash with ours.
 
-    A name that differs from one of ours by capital letters at most becomes NAME_original, so that
-    nothing is lost and programs that ignore capitals find one column of each name.
+    A name that differs from one of ours at most in capital letters becomes NAME_original, so that
+    nothing is lost and programs that ignore case find each name once.
 
     >>> from labelahead.data.records import rename_clashing_columns
     >>> rename_clashing_columns(["text", "Label"], ["id", "label"])

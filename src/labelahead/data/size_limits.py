@@ -1,4 +1,4 @@
-"""Sizes that a file declares, checked before memory is taken for them."""
+"""Check the sizes that a file declares before memory is allocated for them."""
 
 from math import prod
 from pathlib import Path
@@ -10,11 +10,12 @@ from labelahead.errors import InputError
 
 __all__ = ["get_free_memory", "format_bytes", "read_npy_header", "require_npy_content"]
 
-MAX_NPY_HEADER_BYTES = 10_000  # bytes, as numpy itself has it: longer ones take long to parse
+MAX_NPY_HEADER_BYTES = 10_000  # numpy's own limit; longer headers are slow to parse
 
 
 def get_free_memory() -> int | None:
-    """Return how many bytes programs can still have, where the system says it."""
+    """Return the memory in bytes that is available to programs, or None if the system does not say.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(
@@ -25,16 +26,17 @@ def get_free_memory() -> int | None:
 
 
 def format_bytes(size: float) -> str:
-    """Return a number of bytes for a message."""
+    """Format a number of bytes in MB or GB, for messages."""
     return f"{size / 2**30:.1f} GB" if size >= 0.05 * 2**30 else f"{size / 2**20:.1f} MB"
 
 
 def read_npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an .npy file: shape, whether it is stored by columns, type. Nothing is
-    unpickled.
+    """Read the header of an .npy file: shape, whether it is Fortran-ordered, dtype.
+
+    Nothing is unpickled.
 
     Raises:
-        ValueError: If there is no such header.
+        ValueError: if there is no such header.
     """
     version = np.lib.format.read_magic(file)
     read = (
@@ -50,7 +52,16 @@ def require_npy_content(
 ) -> None:
     """Raise if fewer bytes follow an .npy header than its shape announces.
 
-    Memory would be taken for all of them.
+    numpy would allocate memory for all of them.
+
+    Args:
+        shape: the shape in the header.
+        dtype: the dtype in the header.
+        left: the number of bytes after the header.
+        where: the file, for messages.
+
+    Raises:
+        InputError: if the file is damaged or truncated.
     """
     announced = prod(int(side) for side in shape) * dtype.itemsize
     if not dtype.hasobject and announced > left:

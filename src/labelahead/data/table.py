@@ -80,7 +80,7 @@ class Table:
 
     def locate_row(self, row: int) -> str:
         """Where a row stands, for a message."""
-        return f"{self.unit} {self.lines[get_row]}"
+        return f"{self.unit} {self.lines[row]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +211,7 @@ def _encode_target(
     path: Path,
     name: str,
     values: Sequence[Any],
-    place: Callable[[int], str],
+    locate_row: Callable[[int], str],
     classes: Sequence[str],
 ) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
     """The target column as class numbers.
@@ -225,7 +225,7 @@ def _encode_target(
     if several is not None:
         shown = ", ".join(map(str, labels[several]))
         raise InputError(
-            f"{where} hold several classes per item, such as {to_display_range:.80} in {locate_row(several)}; "
+            f"{where} hold several classes per item, such as {shown:.80} in {locate_row(several)}; "
             f"{SEVERAL_CLASSES_ADVICE}"
         )
     texts = [None if label is None else reader.read(str(label)) for label in labels]
@@ -238,7 +238,7 @@ def _encode_target(
     if len(numbers) == len(known) and different > (20 if fractions else max(50, len(known) / 2)):
         raise InputError(
             f"{path}: the target column {name!r} has {different} different numbers in "
-            f"{len(has_label)} rows; expected classes (a number to predict, or an id, is none)"
+            f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
         )
     present = {t for t in texts if t is not None}
     refuse_combined_labels(present, classes, where)
@@ -247,7 +247,7 @@ def _encode_target(
     if not known:
         said.append(f"the target column {name!r} is empty: no labels")
     elif len(known) < len(values):
-        said.append(f"{len(values) - len(has_label)} rows have no label")
+        said.append(f"{len(values) - len(known)} rows have no label")
     if different == 1:
         said.append(f"every label is {names[0]!r}: only one class")
     return codes, names, tuple(said)
@@ -277,7 +277,7 @@ def read_csv(path: Path) -> Table:
             continue
         if len(row) != len(header):
             raise InputError(
-                f"{path}, line {line}: {len(get_row)} fields; expected {len(header)} "
+                f"{path}, line {line}: {len(row)} fields; expected {len(header)} "
                 "as in the header; quote fields that hold the separator"
             )
         rows.append(row)
@@ -364,7 +364,7 @@ def read_json_table(path: Path) -> Table:
     for number, row in read:
         if not isinstance(row, dict):
             raise InputError(
-                f"{path}, line {number}: a {type(get_row).__name__}; expected one JSON object a line"
+                f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line"
             )
     if not read:
         raise InputError(f"{path} holds nothing; expected one JSON object a line")
@@ -442,7 +442,7 @@ def _is_number(text: str) -> bool:
 def encode_columns(
     columns: dict[str, list[Any]],
     pool: Array,
-    place: Callable[[int], str],
+    locate_row: Callable[[int], str],
     where: str,
     *,
     alone: bool = True,
@@ -474,12 +474,12 @@ def encode_columns(
         if name in dates:
             column = DateColumn.fit_dates(name, dates[name], pool, notes)
         else:
-            column = _fit_column(name, entries, pool, place, where, notes)
+            column = _fit_column(name, entries, pool, locate_row, where, notes)
         if column is None:
             dropped.setdefault("constant", []).append(name)
         else:
             fitted.append(column)
-            blocks.append(column.apply(entries, place, where))
+            blocks.append(column.apply(entries, locate_row, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
         texts = {
@@ -510,14 +510,14 @@ def _fit_column(
     name: str,
     entries: list[Any],
     pool: Array,
-    place: Callable[[int], str],
+    locate_row: Callable[[int], str],
     where: str,
     notes: list[str],
 ) -> NumericColumn | CategoricalColumn | None:
     """Numbers or categories; None: the pool has one value."""
     numbers = parse_numeric_column(entries)
     if numbers is not None:
-        refuse_infinite(name, numbers, place, where)
+        refuse_infinite(name, numbers, locate_row, where)
         return NumericColumn.fit(name, numbers, pool, notes)
     unclear = find_ambiguous_date(entries)
     if unclear is not None:
@@ -526,7 +526,7 @@ def _fit_column(
             "categories; write dates as "
             "2024-01-31 to have them taken as dates"
         )
-    return CategoricalColumn.fit(name, entries, pool, place, notes)
+    return CategoricalColumn.fit(name, entries, pool, locate_row, notes)
 
 
 def _describe_kinds(fitted: Sequence[NumericColumn | CategoricalColumn]) -> str:

@@ -1,7 +1,4 @@
-"""Columns to files: CSV that a spreadsheet may open, JSON, Parquet.
-
-The user's columns beside those of labelahead.
-"""
+"""Write columns as CSV, JSON or Parquet: the user's columns beside those of labelahead."""
 
 import csv
 import datetime as dt
@@ -21,20 +18,21 @@ __all__ = ["build_arrow_table", "probability_column_name", "iter_json_rows", "to
 
 
 def probability_column_name(name: str) -> str:
-    """Return what the column with the probabilities of a class is called."""
+    """Return the name of the column with the probabilities of a class."""
     return f"probability:{name}"
 
 
 def merge_columns(
     ids: Sequence[str], records: Records | None, ours: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the id, the user's columns, then ours; a user's column with one of our names becomes
-    NAME_original.
+    """Return the id column, the user's columns, then ours.
+
+    A user's column with one of our names becomes NAME_original.
 
     Args:
         ids: the id of every row.
         records: the user's columns of these rows, if there are any.
-        ours: our columns but for the id.
+        ours: our columns except the id.
     """
     columns: dict[str, Any] = {ID_COLUMN: list(ids)}
     theirs = {} if records is None else dict(records.columns)
@@ -49,7 +47,7 @@ def merge_columns(
 
 
 def write_csv(file: TextIO, columns: Mapping[str, Any], *, line_end: str = "\n") -> None:
-    """Write columns as CSV; a text that a spreadsheet would run as a formula begins with '."""
+    """Write columns as CSV; texts that a spreadsheet would run as a formula are escaped with '."""
     writer = csv.writer(file, lineterminator=line_end)
     writer.writerow([escape_formulas(name) for name in columns])
     for row in zip(*map(to_python_list, columns.values()), strict=True):
@@ -57,6 +55,7 @@ def write_csv(file: TextIO, columns: Mapping[str, Any], *, line_end: str = "\n")
 
 
 def _to_cell(value: Any) -> str | int | float:
+    """Convert a value to a CSV cell."""
     plain = to_json_value(value)
     if plain is None:
         return ""
@@ -71,13 +70,13 @@ def _to_cell(value: Any) -> str | int | float:
 
 
 def iter_json_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield one row after the other as values that JSON has."""
+    """Yield the rows as dictionaries of JSON values."""
     for row in zip(*map(to_python_list, columns.values()), strict=True):
         yield {name: to_json_value(value) for name, value in zip(columns, row, strict=True)}
 
 
 def to_json_value(value: Any) -> Any:
-    """Return a value as JSON has it: times in ISO 8601, bytes as text, no NaN."""
+    """Convert a value to JSON: times in ISO 8601, bytes as text, NaN as None."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -96,16 +95,16 @@ def to_json_value(value: Any) -> Any:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Return a text without half characters, which no UTF-8 file can hold."""
+    """Replace lone surrogates, which no UTF-8 file can hold."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def build_arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> Any:
-    """Return columns as an Arrow table; a column of mixed types becomes text.
+    """Build an Arrow table; a column of mixed types becomes text.
 
     Args:
         columns: lists, arrays (n, d) or Arrow columns.
-        types: Arrow types by name; of other lists they are inferred.
+        types: Arrow types by column name; other types are inferred.
     """
     arrow = import_extra("pyarrow", "tables", "the form Parquet")
     made = {}
@@ -123,6 +122,7 @@ def build_arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | Non
 
 
 def _to_text(value: Any) -> str | None:
+    """Convert a value to text, None if it is missing."""
     plain = to_json_value(str(value) if isinstance(value, Decimal) else value)
     if plain is None:
         return None

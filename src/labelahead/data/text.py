@@ -1,7 +1,4 @@
-"""Text as people have it.
-
-Files with any line ends, separated fields, cells of a spreadsheet, file names.
-"""
+"""Text files, separated fields, spreadsheet cells and file names."""
 
 import csv
 import io
@@ -24,9 +21,9 @@ __all__ = [
     "unescape_formulas",
 ]
 
-FORMULA_CHARACTERS = "=+\\-@\t\r\n＝＋－＠"  # what spreadsheets take for the start of one
-# Where a formula would begin inside a cell, if the separator before it counted: quotes and spaces
-# may be between.
+FORMULA_CHARACTERS = "=+\\-@\t\r\n＝＋－＠"  # characters that start a formula in spreadsheets
+# A formula inside a cell, if a spreadsheet treats the separator before it as a new cell. Quotes
+# and spaces may precede it.
 _FORMULA_AHEAD = rf"""(?=[\s'"]*[{FORMULA_CHARACTERS}])"""
 FORMULA_AFTER_SEPARATOR, ESCAPED_FORMULA_AFTER_SEPARATOR = (
     re.compile(rf"([;\t\r\n]){_FORMULA_AHEAD}"),
@@ -38,7 +35,11 @@ MAX_FILE_NAME_BYTES = 240  # bytes of a file name; most file systems end at 255
 
 
 def read_text(path: Path) -> str:
-    """The content, from UTF-8 (or UTF-16 with its mark)."""
+    """Read a text file in UTF-8, or in UTF-16 with a byte-order mark.
+
+    Raises:
+        InputError: if the file cannot be read or decoded.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -49,13 +50,13 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}, line {line}: byte {content_hash[error.start]:#04x} is no {encoding[:6].upper()}; "
+            f"{path}, line {line}: byte {content[error.start]:#04x} is no {encoding[:6].upper()}; "
             "expected a UTF-8 text file, so save it as UTF-8"
         ) from error
 
 
 def read_json_lines(path: Path) -> list[tuple[int, Any]]:
-    """What stands on every line that is not blank, with the number of the line."""
+    """Return (line number, value) for every line of a JSON-lines file that is not blank."""
     rows = []
     for i, line in enumerate(read_text(path).split("\n"), 1):
         try:
@@ -71,27 +72,28 @@ def read_json_lines(path: Path) -> list[tuple[int, Any]]:
 
 
 def decode_text(content: bytes) -> tuple[str, bool]:
-    """A text of any encoding, and whether it is UTF-8 (or UTF-16 with its mark).
+    """Decode bytes, and return whether they are UTF-8 (or UTF-16 with a byte-order mark).
 
-    Else it is taken for Latin-1.
+    Other bytes are decoded as Latin-1 (cp1252).
     """
     encoding = _detect_encoding(content)
     try:
         return content.decode(encoding), True
     except UnicodeDecodeError as error:
-        if error.reason == "unexpected end of data":  # cut within a character
+        if error.reason == "unexpected end of data":  # truncated within a character
             return content[: error.start].decode(encoding), True
         return content.decode("cp1252", "replace"), False
 
 
 def _detect_encoding(content: bytes) -> str:
+    """Return UTF-16 if there is a byte-order mark for it, else UTF-8."""
     return "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
 
 
 def read_separated(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """What separates the fields, and every row with its line.
+    """Return the separator of a CSV or TSV file, and its rows with their line numbers.
 
-    By the name, unless the first line says otherwise.
+    The separator follows from the file name unless it does not occur in the first line.
     """
     text = read_text(path)
     first = text.lstrip("\r\n").split("\n", 1)[0]
@@ -102,6 +104,7 @@ def read_separated(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 
 def _read_rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, fields) of every row."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a field may be a whole book
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
@@ -114,11 +117,11 @@ def _read_rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, lis
 
 
 def escape_formulas(cell: str) -> str:
-    """Return a cell that no spreadsheet runs as a formula; numbers stay as they are.
+    """Escape a cell so that no spreadsheet evaluates it as a formula; numbers are unchanged.
 
-    An apostrophe precedes what would be one: at the beginning, and after a semicolon, a tab or a
-    line break, at which spreadsheets of many countries begin a new cell, whatever the quotes around
-    the whole say. `unescape_formulas` undoes it.
+    An apostrophe is inserted before a possible formula: at the start, and after a semicolon, a tab
+    or a line break, where spreadsheets of many locales start a new cell even inside quotes.
+    `unescape_formulas` is the inverse.
     """
     inside = FORMULA_AFTER_SEPARATOR.sub(r"\1'", cell)
     dangerous = re.match(f"'*[{FORMULA_CHARACTERS}]", cell) and not PLAIN_NUMBER.fullmatch(cell)
@@ -126,19 +129,20 @@ def escape_formulas(cell: str) -> str:
 
 
 def unescape_formulas(cell: str) -> str:
-    """Return what `escape_formulas` was given."""
+    """Undo `escape_formulas`."""
     whole = cell[1:] if re.match(f"'+[{FORMULA_CHARACTERS}]", cell) else cell
     return ESCAPED_FORMULA_AFTER_SEPARATOR.sub(r"\1", whole)
 
 
 def as_file_name(text: str) -> str:
-    """One part of a path, never with a separator, `.` or `..`; different for different texts.
+    """Turn a text into one path component without separators, `.` or `..`.
 
-    What some file system does not take is written as in an address (%2F), so
-    `urllib.parse.unquote` is the way back, but for texts that are too long: they end in a hash.
+    Different texts give different names. Characters that some file systems reject are
+    percent-encoded (%2F), so that `urllib.parse.unquote` restores the text; names that are too long
+    end in a hash instead.
     """
     name = re.sub(r'[%/\\:*?"<>|\x00-\x1f\x7f]', lambda c: _percent_encode(c[0]), text)
-    if name.startswith("."):  # hidden, or a way out
+    if name.startswith("."):  # a hidden file or a parent folder
         name = _percent_encode(".") + name[1:]
     if name.endswith((".", " ")):  # Windows drops these
         name = name[:-1] + _percent_encode(name[-1])

@@ -1,5 +1,6 @@
-"""Running text: which columns hold it, and what its words become where no sentence encoder reads
-it.
+"""Running text: detect columns that hold it, and turn their words into features (TF-IDF, LSA).
+
+Used where no sentence encoder is installed.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,16 @@ from labelahead.errors import InputError
 
 __all__ = ["is_running_text", "fit_word_columns", "build_word_inputs"]
 
-MIN_TEXT_LENGTH = 40  # characters on average: more is running text, less is a category
+MIN_TEXT_LENGTH = 40  # mean characters per entry; shorter columns are categories
 
 
 def is_running_text(entries: Sequence[Any], length: int = MIN_TEXT_LENGTH) -> bool:
-    """Whether a column holds running text: long, and mostly of several words."""
+    """Return whether a column holds running text: long entries, mostly of several words.
+
+    Args:
+        entries: texts, None where a value is missing.
+        length: the mean length in characters that entries must exceed.
+    """
     texts = [e for e in entries if e is not None]
     if not texts or not all(isinstance(t, str) and not t.startswith("\0") for t in texts):
         return False
@@ -27,23 +33,29 @@ def is_running_text(entries: Sequence[Any], length: int = MIN_TEXT_LENGTH) -> bo
 
 
 def build_word_inputs(texts: Texts, pool: Tensor, where: str) -> Tensor:
-    """(n, d) float32: the words of every column of text beside what the other columns became.
+    """Return (n, d) float32: word features of every text column, then the other columns.
 
-    Pool: (q,) positions.
+    Args:
+        texts: the text columns and the features of the other columns.
+        pool: (q,) positions on which the vocabulary is fitted.
+        where: the data set, for messages.
+
+    Raises:
+        InputError: if no word occurs in two texts and there are no other columns.
     """
     columns = fit_word_columns(texts, pool)
     if not columns and not texts.other_features.shape[1]:
         raise InputError(
-            f"{where}: no word stands in two texts ({', '.join(texts.columns)}), so words say "
-            "nothing; expected texts "
-            "that share some, or the extra 'texts', which reads their meaning: pip install "
-            "'labelahead[texts]'"
+            f"{where}: no word occurs in two texts ({', '.join(texts.columns)}), so words carry "
+            "no information; expected texts that share some, or the sentence encoder of the extra "
+            "'texts': pip install 'labelahead[texts]'"
         )
     blocks = [torch.from_numpy(column.apply(texts.columns[column.name])) for column in columns]
     return torch.cat([*blocks, texts.other_features], 1)
 
 
 def fit_word_columns(texts: Texts, pool: Tensor) -> tuple[TfidfColumn, ...]:
-    """What the pool's texts say of words; columns of which no word is in two texts are left out."""
+    """Fit word features on the pool; columns without a word that occurs in two texts are dropped.
+    """
     fitted = (TfidfColumn.fit(name, column, pool.numpy()) for name, column in texts.columns.items())
     return tuple(column for column in fitted if column is not None)

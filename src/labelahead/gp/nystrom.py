@@ -1,23 +1,26 @@
-"""Thousands of labels in bounded memory: a thousand of them span the covariance, all of them make
-the predictions.
+"""Approximate the posterior of thousands of labels in bounded memory (Nyström).
 
-With L labels the exact posterior holds L×L and L×N numbers. Here K of the labelled points, Z, span
-a feature space,
+With L labels the exact posterior stores L×L and L×N numbers. Here K of the labelled points, the
+inducing points Z, span a feature space,
 
-    Ψ = Θ(·, Z) L_Z⁻ᵀ,    L_Z L_Zᵀ = Θ(Z, Z),    Θ ≈ Ψ Ψᵀ + diag(own),    own = 1 − ‖ψ‖²
-    (Nyström)
+    Ψ = Θ(·, Z) L_Z⁻ᵀ,    L_Z L_Zᵀ = Θ(Z, Z),    Θ ≈ Ψ Ψᵀ + diag(r),    r = 1 − ‖ψ‖²
 
-in which all L labels are one K×K matrix. What the features miss of a point is its own: noise to its
-label (on average over the labels, τ with σ in it), variance where it has none. With B = Ψ(X)ᵀΨ(X) +
-τI the labels leave k = τ Ψ B⁻¹ Ψᵀ = Φ Φᵀ of what is system, and Φ (N, K) is what is held. The mean
-is not taken from there, where it loses points of accuracy, but from the kernel itself: f_lin = f +
-Θ(·, X) α, with M α = Y − f(X), M = Θ(X,X) + σI, solution by conjugate gradients that the features
-precondition; the kernel is worked out block by block, and nothing L×L is held.
+in which all L labels reduce to one K×K matrix. The residual variance r of a point, which the
+features miss, is treated as independent of all other points: it is noise for a label (on average
+over the labels, τ, which includes σ) and variance for an unlabelled point. With
+B = Ψ(X)ᵀΨ(X) + τI the posterior covariance in the span is k = τ Ψ B⁻¹ Ψᵀ = Φ Φᵀ, and only Φ (N, K)
+is stored.
 
-KernelSolution beside it, since a further column costs little: 1, for the amplitude, and probes, by which
-variances are put right. Points without a label tell how much of what is their own the labels
-explain after all. What leave-one-out divides by, (M⁻¹)ᵢᵢ, is that of the features with each label's
-own noise, σ + own (FITC), times what labels in Z, and labels outside of it, tell on average.
+The mean does not come from the features, which would cost points of accuracy, but from the kernel
+itself: f_lin = f + Θ(·, X) α with M α = Y − f(X), M = Θ(X,X) + σI. The system is solved by conjugate
+gradients with the features as preconditioner; kernel entries are computed block by block, so that
+nothing L×L is stored.
+
+A further right-hand side costs little, so two more are solved: ones, for the amplitude, and probes,
+which correct the variances. Probes at unlabelled points measure how much of the residual variance
+the labels explain after all. The divisor of leave-one-out, (M⁻¹)ᵢᵢ, is that of the features with
+each label's own noise σ + r (FITC), rescaled by the mean ratio at the probes, separately for labels
+in Z and outside Z.
 """
 
 from typing import NamedTuple
@@ -32,17 +35,17 @@ from labelahead.gp.posterior import NystromLabels, Posterior
 
 __all__ = ["approximate_posterior", "evenly_spaced"]
 
-# on the diagonal of Θ(Z,Z): copies among Z, and what float32 kernels leave of small directions
+# Added to the diagonal of Θ(Z,Z): Z may hold copies, and float32 kernels lose small directions.
 INDUCING_JITTER = 1e-6
-# of ‖Y − f‖: predictions of 99.9 % of MNIST's digits are then those of a direct solve
+# Relative to ‖Y − f‖: 99.9 % of the predictions on MNIST then equal those of a direct solve.
 CG_RELATIVE_TOLERANCE = 3e-3
 MAX_CG_ITERATIONS = 200
-PROBES_PER_GROUP = 16  # labels in Z, labels outside of it, and points without a label
-POINTS_PER_BLOCK = 512  # points worked on at a time
+PROBES_PER_GROUP = 16  # groups: labels in Z, labels outside Z, unlabelled points
+POINTS_PER_BLOCK = 512
 
 
 def evenly_spaced(n: int, k: int) -> Tensor:
-    """(min(n, k),) places among n at even distances."""
+    """Choose min(n, k) indices among n at even distances: (min(n, k),)."""
     return torch.arange(n) if n <= k else torch.linspace(0, n - 1, k, dtype=torch.float64).long()
 
 
@@ -53,57 +56,66 @@ def approximate_posterior(
     max_inducing_points: int,
     initial_weights: Tensor | None = None,
 ) -> Posterior:
-    """A posterior without labels, given those at (L,) with targets (L, C) or class numbers, system
-    by `most` of them.
+    """Condition an unlabelled posterior on many labels at once, approximately.
 
-    Scalar `CosineKernel`, σ > 0. initial_weights: (n, C) α at points, where the solve begins. The labels are
-    `nystrom_labels`: later ones are conditioned on as ever, targets can be `with_targets`, and nothing else
-    is held of them.
+    Later labels are conditioned on as usual, and targets can be replaced (`with_targets`).
+
+    Args:
+        prior: A posterior without labels, of a scalar `CosineKernel`, with σ > 0 and the same
+            outputs at every point.
+        at: (L,) positions.
+        targets: (L, C), or class numbers (L,).
+        max_inducing_points: K, how many of the labelled points span the features.
+        initial_weights: (n, C) α at every point, where the solver starts; None starts at zero.
+
+    Returns:
+        A posterior whose `nystrom_labels` hold these labels; `labelled` is empty.
+
+    Raises:
+        InputError: If the prior does not meet the conditions above.
     """
     kernel = prior.covariance.prior
     if not isinstance(kernel, CosineKernel) or prior.covariance.factors or prior.noise <= 0:
         raise InputError(
-            "labels are condensed of a posterior without any, a function of the cosine, with noise"
+            "labels cannot be approximated here; expected an unlabelled posterior of a kernel of "
+            "the cosine, with noise above 0"
         )
     if bool((prior.outputs != prior.outputs[:1]).any()):
         raise InputError(
-            "labels are condensed where the network's outputs are the same at every point; they "
-            "differ"
+            "the network's outputs differ between points; expected the same outputs at every "
+            "point, such as a constant prior mean"
         )
     at, targets = prior.check_positions(at, "at"), prior.check_targets(targets, len(at))
     inducing = evenly_spaced(len(at), max_inducing_points).to(at.device)
     root, features = _nystrom_features(kernel, at, at[inducing])
-    # What the features leave of the diagonal, on average, is noise to whoever knows the features
-    # alone.
-    own = (1 - features.double().square().sum(1)).clamp_min_(0.0)
-    noise = prior.noise + float(own.mean())
+    # For a model that sees the features alone, the mean residual variance is noise.
+    residual = (1 - features.double().square().sum(1)).clamp_min_(0.0)
+    noise = prior.noise + float(residual.mean())
     system = _factor_system(features, noise)
     probes = _choose_probes(prior, at, inducing)
-    solution = _solve_system(
-        prior, at, system, targets, probes, None if initial_weights is None else initial_weights[at]
-    )
-    left = _leave_one_out_variance_with_noise(
-        _factor_system(features, prior.noise + own), inducing, probes, solution
-    )
-    narrow = whiten(
+    start = None if initial_weights is None else initial_weights[at]
+    solution = _solve_system(prior, at, system, targets, probes, start)
+    fitc = _factor_system(features, prior.noise + residual)
+    divisor = _leave_one_out_divisor(fitc, inducing, probes, solution)
+    projection = whiten(
         system.lower, whiten(root, torch.eye(len(root), dtype=root.dtype, device=root.device))
     )
-    del features, system
+    del features, system, fitc
     phi = torch.empty((prior.points, len(root)), dtype=kernel.dtype, device=at.device)
-    mean, own = prior.outputs.clone(), torch.ones_like(prior.outputs[:, 0])
-    for some in _split_points(prior.points, at.device):
-        near = kernel.prior_block(some, at[inducing]).double()
-        phi[some] = (near @ narrow.T).to(phi.dtype)
-        own[some] -= whiten(root, near.T.contiguous(), overwrite=True).square().sum(0)
-        mean[some] += kernel.prior_block(some, at).double() @ solution.alpha
+    mean, residual = prior.outputs.clone(), torch.ones_like(prior.outputs[:, 0])
+    for block in _split_points(prior.points, at.device):
+        cross = kernel.prior_block(block, at[inducing]).double()
+        phi[block] = (cross @ projection.T).to(phi.dtype)
+        residual[block] -= whiten(root, cross.T.contiguous(), overwrite=True).square().sum(0)
+        mean[block] += kernel.prior_block(block, at).double() @ solution.alpha
     is_labelled = prior.is_labelled.index_fill(0, at, True)
-    own = torch.where(
-        is_labelled, 1.0, _unexplained_share(phi, own, probes.points, solution)
-    ) * own.clamp_min_(0.0)
+    residual = torch.where(
+        is_labelled, 1.0, _unexplained_share(phi, residual, probes.points, solution)
+    ) * residual.clamp_min_(0.0)
     return Posterior(
         outputs=prior.outputs,
         mean=mean,
-        covariance=Covariance(NystromKernel(phi, own)),
+        covariance=Covariance(NystromKernel(phi, residual)),
         noise=prior.noise,
         scale=prior.scale,
         labelled=at[:0],
@@ -115,8 +127,8 @@ def approximate_posterior(
             at,
             targets,
             solution.alpha,
-            targets - left[:, None] * solution.alpha,
-            left - prior.noise,
+            targets - divisor[:, None] * solution.alpha,
+            divisor - prior.noise,
             noise,
         ),
         _white=prior._white,
@@ -125,49 +137,50 @@ def approximate_posterior(
 
 
 class LowRankSystem(NamedTuple):
-    """The labelled points by the features alone: M ≈ Ψ Ψᵀ + noise."""
+    """The labelled points by the features alone: M ≈ Ψ Ψᵀ + diag(noise)."""
 
     features: Tensor  # (L, K) Ψ(X) in the kernel's dtype
     noise: Tensor  # (L,)
-    lower: Tensor  # (K, K) the Cholesky factor of I + Ψᵀ (Ψ / noise)
+    lower: Tensor  # (K, K) Cholesky factor of I + Ψᵀ (Ψ / noise)
 
 
 class Probes(NamedTuple):
-    """Where the features are held against the kernel itself."""
+    """Points at which the features are compared with the kernel itself."""
 
-    inside: Tensor  # places among the labels, in Z
-    outside: Tensor  # and not in Z
-    points: Tensor  # positions without a label
+    inside: Tensor  # indices of labels in Z
+    outside: Tensor  # indices of labels outside Z
+    points: Tensor  # positions of unlabelled points
 
 
 class KernelSolution(NamedTuple):
-    """What all labels and the whole kernel say."""
+    """What the solves with the whole kernel give."""
 
     alpha: Tensor  # (L, C)
-    amplitude: float | None  # a² as in `Posterior.amplitude`; None where all targets are the same
-    inside: Tensor  # (M⁻¹)ᵢᵢ at the probes
-    outside: Tensor
-    explained: Tensor  # Θ(x,X) M⁻¹ Θ(X,x) at probes without a label
+    amplitude: float | None  # a² as in `Posterior.amplitude`; None if all targets are equal
+    inside: Tensor  # (M⁻¹)ᵢᵢ at the probes in Z
+    outside: Tensor  # (M⁻¹)ᵢᵢ at the probes outside Z
+    explained: Tensor  # Θ(x,X) M⁻¹ Θ(X,x) at unlabelled probes
 
 
 def _split_points(n: int, device: torch.device) -> tuple[Tensor, ...]:
     return torch.split(torch.arange(n, device=device), POINTS_PER_BLOCK)
 
 
-def _nystrom_features(kernel: CosineKernel, at: Tensor, system: Tensor) -> tuple[Tensor, Tensor]:
+def _nystrom_features(
+    kernel: CosineKernel, at: Tensor, inducing: Tensor
+) -> tuple[Tensor, Tensor]:
     """L_Z (K, K), float64, and Ψ at (L,) points, (L, K) in the kernel's dtype."""
-    units = kernel.unit_vectors[system].double()
-    own = CosineKernel(units, kernel.function)
+    units = kernel.unit_vectors[inducing].double()
+    exact = CosineKernel(units, kernel.function)
     every = torch.arange(len(units), device=at.device)
-    gram = own.prior_block(every, every)
+    gram = exact.prior_block(every, every)
     gram = (gram + gram.T) / 2
     gram.diagonal().add_(INDUCING_JITTER)
-    root, _ = cholesky(gram, what="the kernel of the points that span the others")
+    root, _ = cholesky(gram, what="the kernel of the inducing points")
     out = torch.empty((len(at), len(units)), dtype=kernel.dtype, device=at.device)
-    for some in _split_points(len(at), at.device):
-        out[some] = whiten(
-            root, kernel.prior_block(system, at[some]).double(), overwrite=True
-        ).T.to(out.dtype)
+    for block in _split_points(len(at), at.device):
+        cross = kernel.prior_block(inducing, at[block]).double()
+        out[block] = whiten(root, cross, overwrite=True).T.to(out.dtype)
     return root, out
 
 
@@ -176,12 +189,11 @@ def _factor_system(features: Tensor, noise: Tensor | float) -> LowRankSystem:
         len(features)
     )
     gram = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
-    for some in _split_points(len(features), features.device):
-        rows = features[some].double()
-        gram.addmm_(rows.T, rows / every[some, None])
-    return LowRankSystem(
-        features, every, cholesky(gram, what="the features of the labelled points")[0]
-    )
+    for block in _split_points(len(features), features.device):
+        rows = features[block].double()
+        gram.addmm_(rows.T, rows / every[block, None])
+    lower, _ = cholesky(gram, what="the features of the labelled points")
+    return LowRankSystem(features, every, lower)
 
 
 def _choose_probes(prior: Posterior, at: Tensor, inducing: Tensor) -> Probes:
@@ -190,11 +202,11 @@ def _choose_probes(prior: Posterior, at: Tensor, inducing: Tensor) -> Probes:
         .index_fill_(0, inducing, False)
         .nonzero()[:, 0]
     )
-    others = (~prior.is_labelled.index_fill(0, at, True)).nonzero()[:, 0]
+    unlabelled = (~prior.is_labelled.index_fill(0, at, True)).nonzero()[:, 0]
     return Probes(
         *(
-            some[evenly_spaced(len(some), PROBES_PER_GROUP).to(at.device)]
-            for some in (inducing, outside, others)
+            group[evenly_spaced(len(group), PROBES_PER_GROUP).to(at.device)]
+            for group in (inducing, outside, unlabelled)
         )
     )
 
@@ -207,9 +219,10 @@ def _solve_system(
     probes: Probes,
     initial_weights: Tensor | None,
 ) -> KernelSolution:
-    """M⁻¹ of all that is asked.
+    """Solve M x = b for all right-hand sides at once.
 
-    Labels, ones, unit vectors at labels that probe, the kernel at points that do.
+    These are the targets, ones, unit vectors at the labelled probes and the kernel at the
+    unlabelled probes.
     """
     kernel = prior.covariance.prior
     assert isinstance(kernel, CosineKernel)
@@ -217,16 +230,15 @@ def _solve_system(
     units = torch.zeros((len(at), len(marked)), dtype=torch.float64, device=at.device)
     units[marked, torch.arange(len(marked), device=at.device)] = 1.0
     residual, ones = targets - prior.outputs[at], torch.ones_like(targets[:, :1])
-    near = kernel.prior_block(at, probes.points).double() if len(probes.points) else units[:, :0]
-    right = torch.cat([residual, ones, units, near], 1)
+    cross = kernel.prior_block(at, probes.points).double() if len(probes.points) else units[:, :0]
+    right = torch.cat([residual, ones, units, cross], 1)
     found = _solve_by_conjugate_gradients(prior, at, system, right, initial_weights)
-    alpha, apart = found[:, : prior.classes], targets - targets.mean(0)
-    # M⁻¹(Y − mean of Y), since outputs are the same everywhere
+    alpha, centred = found[:, : prior.classes], targets - targets.mean(0)
+    # This is M⁻¹(Y − mean of Y), because the outputs are the same everywhere.
     weights = alpha - found[:, prior.classes, None] * (targets.mean(0) - prior.outputs[0])
-    amplitude = float((apart * weights).sum()) / apart.numel()
-    forms = (right * found).sum(0)[
-        prior.classes + 1 :
-    ]  # its error is of second order in that of the solve
+    amplitude = float((centred * weights).sum()) / centred.numel()
+    # The error of a quadratic form is of second order in the error of the solve.
+    forms = (right * found).sum(0)[prior.classes + 1 :]
     sizes = [len(probes.inside), len(probes.outside), len(probes.points)]
     return KernelSolution(
         alpha.clone(), amplitude if amplitude > 1e-12 else None, *torch.split(forms, sizes)
@@ -248,11 +260,11 @@ def _solve_by_conjugate_gradients(
 
     def product(x: Tensor) -> Tensor:
         out = prior.noise * x
-        for some in blocks:  # each pair of points once: the kernel is symmetric
-            rest = torch.arange(int(some[0]), len(at), device=at.device)
-            values = kernel.prior_block(at[some], at[rest]).double()
-            out[some] += values @ x[rest]
-            out[rest[len(some) :]] += values[:, len(some) :].T @ x[some]
+        for block in blocks:  # The kernel is symmetric, so each pair of points is computed once.
+            rest = torch.arange(int(block[0]), len(at), device=at.device)
+            values = kernel.prior_block(at[block], at[rest]).double()
+            out[block] += values @ x[rest]
+            out[rest[len(block) :]] += values[:, len(block) :].T @ x[block]
         return out
 
     def precondition(r: Tensor) -> Tensor:
@@ -261,16 +273,20 @@ def _solve_by_conjugate_gradients(
 
     start = None
     if initial_weights is not None and bool(initial_weights.any()):
-        known = right[:, : initial_weights.shape[1]]
-        left = known - product(initial_weights)
-        if float(left.norm()) < float(known.norm()):  # not so where the kernel is another by now
+        target_columns = right[:, : initial_weights.shape[1]]
+        remaining = target_columns - product(initial_weights)
+        # The start is worse than zero if the kernel has changed since the weights were computed.
+        if float(remaining.norm()) < float(target_columns.norm()):
             x, residual = torch.zeros_like(right), right.clone()
-            x[:, : initial_weights.shape[1]], residual[:, : initial_weights.shape[1]] = (
-                initial_weights,
-                left,
-            )
-            still = {"direction": torch.zeros_like(right), "rz": torch.zeros_like(right[0])}
-            start = {"x": x, "residual": residual, "iteration": torch.tensor(0), **still}
+            x[:, : initial_weights.shape[1]] = initial_weights
+            residual[:, : initial_weights.shape[1]] = remaining
+            start = {
+                "x": x,
+                "residual": residual,
+                "iteration": torch.tensor(0),
+                "direction": torch.zeros_like(right),
+                "rz": torch.zeros_like(right[0]),
+            }
     found, _ = conjugate_gradients(
         product,
         right,
@@ -282,34 +298,36 @@ def _solve_by_conjugate_gradients(
     return found
 
 
-def _leave_one_out_variance_with_noise(
+def _leave_one_out_divisor(
     system: LowRankSystem, inducing: Tensor, probes: Probes, solution: KernelSolution
 ) -> Tensor:
-    """(L,) 1/(M⁻¹)ᵢᵢ, σ and what the other labels leave open.
+    """(L,) 1/(M⁻¹)ᵢᵢ: the variance of each label given the others, σ included.
 
-    The features', at the size that the probes have.
+    Taken from the features, rescaled to the exact values at the probes.
     """
     noise = system.noise
     out = torch.empty_like(noise)
-    for some in _split_points(len(noise), noise.device):
+    for block in _split_points(len(noise), noise.device):
         explained = (
-            whiten(system.lower, system.features[some].double().T.contiguous()).square().sum(0)
+            whiten(system.lower, system.features[block].double().T.contiguous()).square().sum(0)
         )
-        out[some] = noise[some] / (1 - explained / noise[some])
+        out[block] = noise[block] / (1 - explained / noise[block])
     inside = torch.zeros_like(noise, dtype=torch.bool).index_fill_(0, inducing, True)
-    for group, places, true in (
+    for group, indices, exact in (
         (inside, probes.inside, solution.inside),
         (~inside, probes.outside, solution.outside),
     ):
-        if len(places):
-            out[group] *= true.reciprocal().sum() / out[places].sum()
+        if len(indices):
+            out[group] *= exact.reciprocal().sum() / out[indices].sum()
     return out
 
 
-def _unexplained_share(phi: Tensor, own: Tensor, points: Tensor, solution: KernelSolution) -> float:
-    """How much of what is a point's own no label explains, by points without one."""
-    mine = own[points].clamp_min(0.0).sum()
-    if float(mine) <= 0:
+def _unexplained_share(
+    phi: Tensor, residual: Tensor, points: Tensor, solution: KernelSolution
+) -> float:
+    """Share of the residual variance that no label explains, measured at unlabelled points."""
+    total = residual[points].clamp_min(0.0).sum()
+    if float(total) <= 0:
         return 1.0
-    true = 1 - solution.explained - phi[points].double().square().sum(1)
-    return float((true.sum() / mine).clamp(0.0, 1.0))
+    exact = 1 - solution.explained - phi[points].double().square().sum(1)
+    return float((exact.sum() / total).clamp(0.0, 1.0))

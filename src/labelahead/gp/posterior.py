@@ -40,23 +40,26 @@ from labelahead.gp.linalg import cholesky, solve_factored, whiten
 __all__ = ["NystromLabels", "Posterior", "PosteriorUpdate", "prior"]
 
 LABELLED_KERNEL = "the kernel of the labelled points"
-MIN_REVISABLE_NOISE = 1e-4  # of the scale: the least σ by which a float32 kernel may be divided
-MAX_DENSE_DOWNDATE_ROWS = (
-    64  # up to this many factor rows, a step also knows its downdate at every position
-)
+# Relative to the scale: with a smaller σ, dividing a float32 kernel by σ loses too many digits.
+MIN_REVISABLE_NOISE = 1e-4
+# With at most this many factor rows an update evaluates its downdate at every position.
+MAX_DENSE_DOWNDATE_ROWS = 64
 
 
 class PosteriorUpdate(NamedTuple):
-    """One conditioning: k_new = k − fallᵀ downdate and mean_new = mean + fallᵀ whitened_residual."""
+    """The result of conditioning on q labels, and what it changed.
+
+    With D the downdate and z the whitened residual: k_new = k − DᵀD, mean_new = mean + Dᵀz.
+    """
 
     posterior: "Posterior"
     factor: Tensor  # (q·b, d) factor rows
-    downdate: Tensor | None  # (q·b, N) their values everywhere; None when too many to be worth it
-    whitened_residual: Tensor  # (q·b, C/b)
+    downdate: Tensor | None  # (q·b, N) factor rows at every position; None for many labels
+    whitened_residual: Tensor  # (q·b, C/b) L⁻¹(Y − mean)
 
 
 class NystromLabels(NamedTuple):
-    """Labels that are held together, not one by one: see `linear.condensed`."""
+    """Labels of an approximate posterior (`gp.nystrom.approximate_posterior`)."""
 
     positions: Tensor  # (S,) in the order in which they were labelled
     targets: Tensor  # (S, C)
@@ -70,12 +73,19 @@ class NystromLabels(NamedTuple):
 class Posterior:
     """Mean and covariance of the linearised network at n points, given labels at some of them.
 
-    outputs: (n, C) f, the network now. mean: (n, C) f_lin. labelled: (L,) positions in the order
-    seen, targets: (L, C). noise: σ, absolute. scale: mean diagonal of the prior kernel. jitter: the
-    most that a Cholesky factorisation had to add (0.0 normally). width: b, the rows of the kernel
-    per point: 1 for a scalar kernel, C for the full one.
+    Attributes:
+        outputs: (n, C) f, the network's present outputs.
+        mean: (n, C) f_lin.
+        noise: σ, absolute.
+        scale: Mean diagonal of the prior kernel.
+        labelled: (L,) positions in the order in which they were conditioned on.
+        targets: (L, C).
+        jitter: The largest value that a Cholesky factorisation had to add; normally 0.0.
+        width: b, kernel rows per point: 1 for a scalar kernel, C for the full one.
+        is_labelled: (n,) bool.
+        nystrom_labels: Labels of an approximate posterior, which precede those in `labelled`.
 
-    >>> bool(torch.allclose(post.mean[0], one_hot[0].double(), atol=0.01))  # the first label has been learnt
+    >>> bool(torch.allclose(post.mean[0], one_hot[0].double(), atol=0.01))  # fits the first label
     True
     >>> after = post.condition([2], one_hot[[2]])
     >>> after.labelled.tolist(), bool(after.variance()[3] <= post.variance()[3])
@@ -94,13 +104,10 @@ class Posterior:
     is_labelled: Tensor = field(repr=False)  # (n,) bool
     _white: Tensor = field(repr=False)  # (r, C/b + b): L⁻¹ of the targets and of the ones
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    # (s, C + 1) Wᵀ _white of the labels that came before `restricted_to`, whose factor rows it has left
-    # behind
+    # (s, C + 1) Wᵀ _white of the labels before `restricted_to`, which drops their factor rows.
     _explained: Tensor | None = field(default=None, repr=False)
-    nystrom_labels: NystromLabels | None = field(
-        default=None, repr=False
-    )  # labels before those in `labelled`
-    _amplitude: float | None = field(default=None, repr=False)  # by the settled ones
+    nystrom_labels: NystromLabels | None = field(default=None, repr=False)
+    _amplitude: float | None = field(default=None, repr=False)  # from the Nyström labels
 
     @property
     def points(self) -> int:
@@ -113,22 +120,27 @@ class Posterior:
         return self.outputs.shape[1]
 
     def flat_positions(self, at: Tensor) -> Tensor:
-        """Positions (q,) as flat positions (q·b,) of the kernel."""
+        """Convert positions (q,) to flat positions (q·b,) of the kernel."""
         if self.width == 1:
             return at
         inner = torch.arange(self.width, device=at.device)
         return (at[:, None] * self.width + inner).reshape(-1)
 
     def flatten_outputs(self, values: Tensor) -> Tensor:
-        """Vectors per point (q, C) as rows per flat position (q·b, C/b)."""
+        """Reshape vectors per point (q, C) to rows per flat position (q·b, C/b)."""
         return values.reshape(-1, self.classes // self.width)
 
     def condition(self, at: Positions, targets: Tensor) -> "Posterior":
-        """The posterior after labels arrive: at (q,), targets (q, C) or class numbers (q,)."""
+        """Return the posterior given further labels.
+
+        Args:
+            at: (q,) distinct unlabelled positions.
+            targets: (q, C), or class numbers (q,).
+        """
         return self.compute_update(at, targets).posterior
 
     def compute_update(self, at: Positions, targets: Tensor) -> PosteriorUpdate:
-        """`condition`, together with what changed: at (q,), targets (q, C)."""
+        """Do the work of `condition`, and return what changed as well."""
         at = self.check_positions(at, "at")
         self.require_unlabelled(at, "at")
         targets = self.check_targets(targets, len(at))
@@ -166,15 +178,14 @@ class Posterior:
         return PosteriorUpdate(after, factor, downdate, whitened_residual)
 
     def with_classes(self, classes: int) -> "Posterior":
-        """With classes that the network has not heard of yet.
+        """Return the posterior with more classes, for which f = 0 and which no label has.
 
-        F = 0, and no label speaks for them. Scalar kernel.
+        Scalar kernel.
         """
         if self.width != 1 or classes < self.classes:
             raise InputError(
-                f"{classes} classes asked of a posterior with {self.classes} and {self.width} "
-                "kernel rows a point; "
-                "expected more classes and a scalar kernel"
+                f"cannot extend a posterior with {self.classes} classes and {self.width} kernel "
+                f"rows per point to {classes} classes; expected more classes and a scalar kernel"
             )
         more = classes - self.classes
         outputs, mean, targets = (
@@ -206,16 +217,17 @@ class Posterior:
 
     @property
     def can_revise_labels(self) -> bool:
-        """Whether labels can be changed and taken back without beginning anew.
+        """Whether labels can be changed and removed without a new posterior.
 
-        What is divided by σ must bear it.
+        Both divide by σ, so σ must not be too small.
         """
-        whole = self.width == 1 and self._explained is None
-        return whole and self.jitter == 0.0 and self.noise >= MIN_REVISABLE_NOISE * self.scale
+        complete = self.width == 1 and self._explained is None
+        return complete and self.jitter == 0.0 and self.noise >= MIN_REVISABLE_NOISE * self.scale
 
     def noise_at(self, at: Tensor) -> Tensor:
-        """σ of labels at (q,), and what a kernel that is spanned by some points leaves to each
-        alone. Scalar kernel.
+        """Noise variance of labels at (q,): σ, plus the residual variance of a `NystromKernel`.
+
+        Scalar kernel.
         """
         noise, kernel = self.mean.new_full((len(at),), self.noise), self.covariance.prior
         if isinstance(kernel, NystromKernel):
@@ -225,7 +237,7 @@ class Posterior:
         return noise
 
     def all_labels(self) -> tuple[Tensor, Tensor]:
-        """Positions and targets of all labels, the settled ones first: (L,), (L, C)."""
+        """Positions (L,) and targets (L, C) of all labels, the Nyström labels first."""
         if self.nystrom_labels is None:
             return self.labelled, self.targets
         return torch.cat([self.nystrom_labels.positions, self.labelled]), torch.cat(
@@ -233,13 +245,16 @@ class Posterior:
         )
 
     def with_targets(self, which: Tensor, targets: Tensor) -> "Posterior":
-        """With other targets (q, C) for the labels at (q,) places, as in `all_labels`. Scalar kernel, σ >
-        0.
+        """Return the posterior with other targets for some labels. Scalar kernel, σ > 0.
 
-        The covariance knows no targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's column of it is
-        k(x,xⱼ) = σ (Θ(x,X) A)ⱼ: what a change of target j moves every output by. And W(xⱼ) =
-        L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ = Lᵀeⱼ − σL⁻¹eⱼ has L⁻¹eⱼ below place j, and at it the root of a
-        square.
+        The covariance does not depend on the targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's
+        column of it is k(x,xⱼ) = σ (Θ(x,X) A)ⱼ, so that k(x,xⱼ)/σ is what a unit change of target j
+        adds to every output. The whitened targets need L⁻¹eⱼ: W(xⱼ) = L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ =
+        Lᵀeⱼ − σL⁻¹eⱼ gives its entries below j directly, and entry j by a quadratic equation.
+
+        Args:
+            which: (q,) indices into `all_labels`.
+            targets: (q, C).
         """
         kernel, nystrom_labels = self.covariance.prior, self.nystrom_labels
         at, before = self.all_labels()
@@ -255,10 +270,10 @@ class Posterior:
                 _cache=self._cache.copy(),
             )
         here = torch.cat([kernel.evaluate_at(factor, at) for factor in self.covariance.factors])
-        place = torch.arange(len(here), device=here.device)[:, None]
-        own = 1 / _solve_pivot(here[which, torch.arange(len(which))], self.noise)
+        row = torch.arange(len(here), device=here.device)[:, None]
+        diagonal = 1 / _solve_pivot(here[which, torch.arange(len(which))], self.noise)
         inverse = torch.where(
-            place > which, here / -self.noise, torch.where(place == which, own, 0.0)
+            row > which, here / -self.noise, torch.where(row == which, diagonal, 0.0)
         )
         white = self._white.clone()
         white[:, : self.classes] += inverse @ change
@@ -267,11 +282,11 @@ class Posterior:
             mean=self.mean + columns.T @ change,
             targets=self.targets.index_copy(0, which, targets),
             _white=white,
-            _cache=self._cache.copy(),  # of the covariance alone
+            _cache=self._cache.copy(),  # It depends on the covariance alone.
         )
 
     def without_last_labels(self, q: int) -> "Posterior":
-        """As before the last q labels came. Scalar kernel, σ > 0."""
+        """Return the posterior without the last q labels. Scalar kernel, σ > 0."""
         post = self
         for _ in range(q):
             at, row = post.labelled[-1], post.covariance.factors[-1][-1:]
@@ -279,8 +294,8 @@ class Posterior:
                 post.covariance.prior.evaluate_everywhere(row)[0],
                 float(post.noise_at(at[None])),
             )
-            # y − f_lin = σ/l · whitened_residual at the label itself, where f_lin has moved by downdate · whitened_residual and
-            # downdate = l − σ/l.
+            # At the label itself f_lin moved by d·z, with d the downdate, z the whitened residual
+            # and d = l − σ/l, so that y − f_lin = (σ/l) z.
             whitened_residual = (
                 (post.targets[-1] - post.mean[at]) * _solve_pivot(downdate[at], noise) / noise
             )
@@ -297,18 +312,20 @@ class Posterior:
         return post
 
     def with_points(self, units: Tensor, outputs: Tensor) -> "Posterior":
-        """The same labels at more points: units (q, d) of a `CosineKernel`, outputs (q, C) f there;
-        they come last.
+        """Return the posterior at more points, which are appended to the present ones.
 
-        Of a `LowRankKernel` with one row a point, features (q, k). What is known of the points
-        before is taken over, so that a large pool passes by in blocks.
+        Results at the present points are reused, so that a large pool can be processed in blocks.
+
+        Args:
+            units: (q, d) unit vectors for a `CosineKernel`; (q, k) features for a `LowRankKernel`.
+            outputs: (q, C) f at the new points.
         """
         kernel = self.covariance.prior
         if not isinstance(kernel, CosineKernel | LowRankKernel) or self.width != 1:
             raise InputError(
-                "only a kernel that is a function of the cosine, or given by features, can be "
-                "worked out at further "
-                "points"
+                f"the kernel is a {type(kernel).__name__} with {self.width} rows per point; "
+                "expected a scalar kernel of the cosine or of features, which can be evaluated at "
+                "further points"
             )
         if not len(units):
             return self
@@ -325,8 +342,7 @@ class Posterior:
             )
             whitened_residual = whiten(lower, self.targets - self.outputs[self.labelled])
             mean = new + downdate.T @ whitened_residual
-            # In the order of the labels the rows of all factors are L⁻¹ Θ(X, ·), however they came
-            # about.
+            # In label order the rows of all factors are L⁻¹ Θ(X, ·), whatever the batches were.
             factors = (
                 torch.cat([torch.cat(factors) if len(factors) > 1 else factors[0], downdate], 1),
             )
@@ -342,10 +358,7 @@ class Posterior:
     def _with_feature_points(
         self, kernel: LowRankKernel, features: Tensor, outputs: Tensor
     ) -> "Posterior":
-        """`with_points` by features (q, k).
-
-        Factor rows are over features, so that they hold at any point.
-        """
+        """Do `with_points` for features (q, k): factor rows over features hold at any point."""
         mean, cache = outputs, {}
         if len(self.labelled):
             weights = kernel.rows(self.labelled).T @ self.weights()  # (k, C)
@@ -363,20 +376,20 @@ class Posterior:
         )
 
     def restricted_to(self, at: Tensor, rows: Tensor) -> "Posterior":
-        """The same at points (p,) alone, of which the first s may be labelled from now on. Scalar
-        kernel.
+        """Return the posterior at some points, of which the first s can still be labelled.
 
-        rows: (s, p) the covariance between those and all. What the labels so far explained is in
-        there, so that no further label costs more than s·p; only labels that come from now on are
-        among its `labelled`.
+        The present covariance becomes the prior of the result, so that a further label costs s·p
+        operations. `labelled` of the result holds later labels only. Scalar kernel.
+
+        Args:
+            at: (p,) positions.
+            rows: (s, p) the present covariance between the first s of them and all p.
         """
         if self.width != 1:
-            raise InputError(f"{self.width} kernel rows a point; expected a scalar kernel")
-        nothing = self.mean.new_zeros((len(rows), self.classes))
-        fresh = self._unexplained_targets(
-            at[: len(rows)], nothing
-        )  # [0, 1] less what is explained of it
-        explained = torch.cat([nothing, torch.ones_like(fresh[:, :1])], 1) - fresh
+            raise InputError(f"{self.width} kernel rows per point; expected a scalar kernel")
+        zeros = self.mean.new_zeros((len(rows), self.classes))
+        unexplained = self._unexplained_targets(at[: len(rows)], zeros)  # of [0, 1]
+        explained = torch.cat([zeros, torch.ones_like(unexplained[:, :1])], 1) - unexplained
         return replace(
             self,
             outputs=self.outputs[at],
@@ -390,10 +403,7 @@ class Posterior:
         )
 
     def system_matrix(self, at: Tensor | None = None) -> Tensor:
-        """Θ(X,X) + σI at positions (q,), default the labelled.
-
-        (q·b, q·b), float64, a fresh copy.
-        """
+        """Θ(X,X) + σI at positions (q,), default the labelled: (q·b, q·b), float64, a new copy."""
         at = self.labelled if at is None else at
         if not len(at):
             raise InputError(
@@ -406,7 +416,7 @@ class Posterior:
         return system
 
     def cholesky_factor(self) -> Tensor:
-        """The lower Cholesky factor of `system()`: (L·b, L·b); made once."""
+        """Lower Cholesky factor of `system_matrix()`: (L·b, L·b), cached."""
         if "factor" not in self._cache:
             self._cache["factor"], _ = cholesky(
                 self.system_matrix(), scale=self.scale, what=LABELLED_KERNEL
@@ -414,19 +424,17 @@ class Posterior:
         return self._cache["factor"]
 
     def weights(self) -> Tensor:
-        """α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): what each label pushes with, (L, C), as in `all_labels`."""
-        if (
-            self.nystrom_labels is not None
-        ):  # what they leave of a later label, σα, is what it pushes with
-            later = (self.targets - self.mean[self.labelled]) / self.noise_at(self.labelled)[
-                :, None
-            ]
+        """Dual weights α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): (L, C), in the order of `all_labels`."""
+        if self.nystrom_labels is not None:
+            # For the later labels Y − f_lin(X) = σα.
+            noise = self.noise_at(self.labelled)
+            later = (self.targets - self.mean[self.labelled]) / noise[:, None]
             return torch.cat([self.nystrom_labels.weights, later])
         residual = self.flatten_outputs(self.targets - self.outputs[self.labelled])
         return solve_factored(self.cholesky_factor(), residual).view(self.targets.shape)
 
     def _unexplained_targets(self, where: Tensor, targets: Tensor) -> Tensor:
-        """[Y, 1] at new points, less what the rows of W so far explain of them: (q·b, C/b + b)."""
+        """[Y, 1] at new points minus what the rows of W explain of them: (q·b, C/b + b)."""
         ones = torch.eye(self.width, dtype=torch.float64, device=targets.device)
         out = torch.cat([self.flatten_outputs(targets), ones.repeat(len(targets), 1)], 1)
         if self._explained is not None:
@@ -439,22 +447,22 @@ class Posterior:
         return out
 
     def check_positions(self, at: Positions, what: str, *, distinct: bool = True) -> Tensor:
-        """Positions as a checked int64 tensor (q,) on the posterior's device."""
+        """Check positions and return them as an int64 tensor (q,) on the posterior's device."""
         return checks.check_positions(at, what, self.points, distinct=distinct).to(
             self.outputs.device
         )
 
     def check_targets(self, targets: Tensor, q: int) -> Tensor:
-        """Targets as float64 (q, C); class numbers (q,) become one-hot."""
+        """Check targets and return them as float64 (q, C); class numbers (q,) become one-hot."""
         return checks.check_targets(targets, q, self.classes).to(self.outputs)
 
     def require_unlabelled(self, at: Tensor, what: str) -> None:
         """Raise if any of the positions (q,) has been conditioned on already."""
-        again = at[self.is_labelled[at]]
-        if len(again):
+        repeated = at[self.is_labelled[at]]
+        if len(repeated):
             raise InputError(
-                f"{what} holds {len(again)} positions that are already labelled (first: "
-                f"{int(again[0])}); expected unlabelled ones: leave them out"
+                f"{what} holds {len(repeated)} positions that are already labelled (first: "
+                f"{int(repeated[0])}); expected unlabelled ones: leave them out"
             )
 
     def covariance_columns(self, at: Positions) -> Tensor:
@@ -476,11 +484,11 @@ class Posterior:
         if "variance" not in self._cache:
             self._cache["variance"] = self.covariance.diagonal(self.width)
         blocks = self._cache["variance"]
-        # Exact variances are never negative; rounding may make them so where a label sits.
+        # Exact variances are never negative, but rounding can make them so at labelled points.
         return blocks[:, 0, 0].clamp_min(0.0) if self.width == 1 else blocks
 
     def cache_variance(self, at: Tensor, blocks: Tensor) -> None:
-        """Spare `variance` the work for points (q,) whose blocks (q, b, b) are known anyway."""
+        """Store variance blocks (q, b, b) of points (q,) for a later call of `variance`."""
         if "variance" in self._cache:
             return
         full = blocks.new_empty((self.points, self.width, self.width))
@@ -491,10 +499,10 @@ class Posterior:
         self._cache["variance"] = full
 
     def amplitude(self) -> float:
-        """a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C): the kernel's scale as the labels see it.
+        """Estimate the kernel's scale from the labels: a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C).
 
-        Without labels, or when all have the same target, they say nothing of it: then a² is what
-        one-hot targets of equally frequent classes would have, (1/C)(1 − 1/C), over the mean
+        Without labels, or if all have the same target, the scale is not identified. Then a² is the
+        variance of one-hot targets of equally frequent classes, (1/C)(1 − 1/C), over the mean
         diagonal of the prior kernel.
         """
         if self._amplitude is not None:
@@ -510,7 +518,7 @@ class Posterior:
 
 
 def _pad_classes(white: Tensor, more: int) -> Tensor:
-    """[·Y, ·1] with columns of nothing for classes that are new."""
+    """Insert columns of zeros for new classes into [·Y, ·1]."""
     return torch.cat([pad(white[:, :-1], (0, more)), white[:, -1:]], 1)
 
 
@@ -526,14 +534,24 @@ def prior(
     features: Tensor | None = None,
     noise: float = 1e-5,
 ) -> Posterior:
-    """The network as it is: mean f, covariance Θ, no label yet.
+    """Build the posterior without labels: mean f, covariance Θ.
 
-    outputs: (n, C) the network's outputs at every point of one index space (labelled, candidates
-    and evaluation points alike). kernel: (n, n) for a scalar tangent kernel, (n·C, n·C) with index
-    i·C + c for the full one; or features: (n, k) [full: (n·C, k)] with Θ = ΨΨᵀ. Both are
-    referenced, not copied. noise: relative regulariser λ; σ = λ·mean diag Θ goes into Θ(X,X) and
-    into u alike. 1e-5 survives duplicate points in float32; `flip` was studied with 1e-3, and a
-    large one (0.1) keeps MLMOC away from near-copies of labelled points.
+    Kernel and features are referenced, not copied.
+
+    Args:
+        outputs: (n, C) the network's outputs at every point of one index space (labelled,
+            candidates and evaluation points alike).
+        kernel: (n, n) for a scalar tangent kernel, (n·C, n·C) with index i·C + c for the full one.
+        features: (n, k) [full: (n·C, k)] with Θ = ΨΨᵀ, instead of a kernel.
+        noise: Relative regulariser λ; σ = λ·mean diag Θ is added to Θ(X,X) and to u. 1e-5 survives
+            duplicate points in float32; `flip` was studied with 1e-3, and a large value (0.1) keeps
+            MLMOC away from near-copies of labelled points.
+
+    Returns:
+        A posterior without labels: call `condition` to add some.
+
+    Raises:
+        InputError: If shapes do not fit, entries are not finite, or the kernel is not symmetric.
 
     >>> before = la.prior(outputs, K, noise=1e-3)
     >>> bool(torch.allclose(before.mean, outputs.double())), len(before.labelled)
@@ -569,7 +587,7 @@ def prior(
 def _check_kernel(
     kernel: Tensor | CosineKernel | None, features: Tensor | None, n: int, c: int
 ) -> tuple[Kernel, int]:
-    """The prior kernel and its rows per point."""
+    """Check the arguments and return the prior kernel and its rows per point."""
     if (kernel is None) == (features is None):
         both = "neither" if kernel is None else "both"
         raise InputError(f"{both} of kernel and features given; expected exactly one of them")
@@ -594,7 +612,7 @@ def _check_kernel(
             f"features has {psi.shape[0]} rows; expected {n}, or {n * c} for the full kernel, to "
             f"match outputs ({n}, {c})"
         )
-    # One product instead of an n×k mask: NaN and infinity survive a sum with positive weights.
+    # NaN and infinity survive a sum with positive weights: one product replaces an n×k mask.
     probe = psi @ torch.ones(psi.shape[1], dtype=psi.dtype, device=psi.device)
     if not bool(torch.isfinite(probe).all()):
         raise InputError(

@@ -29,30 +29,32 @@ from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.linalg import cholesky, cholesky_inverse
 from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
-from labelahead.inference.forecast import ErrorForecast, outlook
+from labelahead.inference.forecast import ErrorForecast, forecast_error
 from labelahead.inference.network import FittedModel
 from labelahead.models import EXACT
-from labelahead.models.training import TrainingResult, Training
+from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
 
 __all__ = [
-    "EXACT_DESCRIPTION",
     "EXACT",
+    "EXACT_DESCRIPTION",
     "ExactLearner",
     "ExactModel",
     "FittedExactModel",
     "Mixture",
     "choose_mixture",
+    "compute_bias_feature",
     "cosine_kernels",
     "exact",
-    "wrap_fitted_model",
-    "compute_bias_feature",
     "mix_kernels",
     "mixture_kernel",
     "predict_proba",
+    "wrap_fitted_model",
 ]
 
-EXACT_DESCRIPTION = "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
+EXACT_DESCRIPTION = (
+    "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
+)
 KERNEL_DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
 WEIGHT_STEPS = 4  # weights are multiples of 1/4
 NOISE_GRID = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -94,9 +96,15 @@ class Mixture(NamedTuple):
 
 
 def _build_grid() -> tuple[Mixture, ...]:
-    parts = [(i, j, WEIGHT_STEPS - i - j) for i in range(WEIGHT_STEPS + 1) for j in range(WEIGHT_STEPS + 1 - i)]
+    parts = [
+        (i, j, WEIGHT_STEPS - i - j)
+        for i in range(WEIGHT_STEPS + 1)
+        for j in range(WEIGHT_STEPS + 1 - i)
+    ]
     return tuple(
-        Mixture(i / WEIGHT_STEPS, j / WEIGHT_STEPS, k / WEIGHT_STEPS, noise) for i, j, k in parts for noise in NOISE_GRID
+        Mixture(i / WEIGHT_STEPS, j / WEIGHT_STEPS, k / WEIGHT_STEPS, noise)
+        for i, j, k in parts
+        for noise in NOISE_GRID
     )
 
 
@@ -108,7 +116,11 @@ def cosine_kernels(c: Tensor) -> list[Tensor]:
 
     Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1.
     """
-    return [theta / (depth + 1) for depth, theta in _layers(c, max(KERNEL_DEPTHS)) if depth in KERNEL_DEPTHS]
+    return [
+        theta / (depth + 1)
+        for depth, theta in _layers(c, max(KERNEL_DEPTHS))
+        if depth in KERNEL_DEPTHS
+    ]
 
 
 def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
@@ -173,7 +185,10 @@ def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
     if len(cosines) <= MAX_FULL_GRID_LABELS:
         least = min(MIXTURE_GRID, key=errors)
     else:
-        least = min(MIXTURE_GRID, key=LeaveOneOutErrors(*_subsample_evenly(cosines, targets, MAX_FULL_GRID_LABELS)))
+        least = min(
+            MIXTURE_GRID,
+            key=LeaveOneOutErrors(*_subsample_evenly(cosines, targets, MAX_FULL_GRID_LABELS)),
+        )
         while (better := min(_neighbouring_mixtures(least), key=errors)) != least:
             least = better
     known = errors.known
@@ -211,7 +226,11 @@ def _neighbouring_mixtures(m: Mixture) -> list[Mixture]:
     step = NOISE_GRID.index(m.noise)
 
     def near(other: Mixture) -> bool:
-        moved = sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True)) * WEIGHT_STEPS / 2
+        moved = (
+            sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True))
+            * WEIGHT_STEPS
+            / 2
+        )
         return moved + abs(NOISE_GRID.index(other.noise) - step) <= 1
 
     return [other for other in MIXTURE_GRID if near(other)]
@@ -358,16 +377,15 @@ class ExactModel(nn.Module):
         """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
         mixture, n = self.weights(), len(self.support)
         targets = (
-            mix_kernels(_cosine_matrix(self.support), mixture.weights) @ self.alpha + mixture.noise * self.alpha
+            mix_kernels(_cosine_matrix(self.support), mixture.weights) @ self.alpha
+            + mixture.noise * self.alpha
         )
         start = torch.full(
             (n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device
         )
         post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
         post = post.condition(torch.arange(n), targets + 1 / self.classes)
-        self.variance_scale = targets.new_tensor(
-            [fit_scale(post, votes) ** 2 * post.amplitude()]
-        )
+        self.variance_scale = targets.new_tensor([fit_scale(post, votes) ** 2 * post.amplitude()])
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
         absent = self.lift.new_zeros(0)  # older ones had neither
@@ -453,7 +471,9 @@ class FittedExactModel(FittedModel):
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """The mixture, worked out where it is asked for; it is scalar, and never sketched."""
         return {
-            "kernel": mixture_kernel(self.kernel_model.normalise_rows(self.inputs[at]), self.mixture.weights)
+            "kernel": mixture_kernel(
+                self.kernel_model.normalise_rows(self.inputs[at]), self.mixture.weights
+            )
         }
 
 
@@ -531,13 +551,17 @@ class ExactLearner:
         if self.most is None or len(support) <= self.most:
             cosines = _cosine_matrix(support)
             mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])
-            return mixture, solve_leave_one_out(mix_kernels(cosines, mixture.weights), mixture.noise, targets)[0]
+            return mixture, solve_leave_one_out(
+                mix_kernels(cosines, mixture.weights), mixture.noise, targets
+            )[0]
         some = ranked[evenly_spaced(len(support), MAX_SELECTION_LABELS).to(support.device)]
         mixture = choose_mixture(_cosine_matrix(support[some]), targets[some])
         start = prior(
             torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
         )
-        settled = approximate_posterior(start, torch.arange(len(support)), targets, self.most).nystrom_labels
+        settled = approximate_posterior(
+            start, torch.arange(len(support)), targets, self.most
+        ).nystrom_labels
         assert settled is not None
         self._settled[tuple(labelled.tolist())] = settled
         return mixture, settled.weights
@@ -550,16 +574,19 @@ class ExactLearner:
         """
         settled = self._settled.get(tuple(labelled.tolist()))
         if settled is not None:
-            return settled.leave_one_out_mean + 1 / self.classes, settled.leave_one_out_mean - settled.targets
-        model = (
-            self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
-        )
+            return (
+                settled.leave_one_out_mean + 1 / self.classes,
+                settled.leave_one_out_mean - settled.targets,
+            )
+        model = self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
         targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
         cosines, mixture = _cosine_matrix(model.support).cpu(), model.weights()
-        _, residual, _ = solve_leave_one_out(mix_kernels(cosines, mixture.weights), mixture.noise, targets)
+        _, residual, _ = solve_leave_one_out(
+            mix_kernels(cosines, mixture.weights), mixture.noise, targets
+        )
         return residual + targets + 1 / self.classes, residual
 
-    def outlook(
+    def forecast_error(
         self,
         labelled: Tensor,
         labels: Tensor,
@@ -572,9 +599,7 @@ class ExactLearner:
 
         votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
         """
-        model = (
-            self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
-        )
+        model = self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
         learnt, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
         start = torch.full(
             (len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device
@@ -584,11 +609,15 @@ class ExactLearner:
         if self.most is None or len(labelled) <= self.most:
             post = post.condition(first, labels)
         else:
-            post = approximate_posterior(post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at))))
-        return outlook(post, torch.arange(len(labelled), len(points)), votes)
+            post = approximate_posterior(
+                post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at)))
+            )
+        return forecast_error(post, torch.arange(len(labelled), len(points)), votes)
 
 
-def wrap_fitted_model(model: nn.Module, inputs: Tensor | Samples, loss: str = "squared") -> FittedModel:
+def wrap_fitted_model(
+    model: nn.Module, inputs: Tensor | Samples, loss: str = "squared"
+) -> FittedModel:
     """What a network that was trained somewhere holds of a data set (n, ...)."""
     if not isinstance(model, ExactModel):
         return FittedModel(model, inputs, loss)
@@ -642,7 +671,9 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     rows = inputs.flatten(1)
     rows = rows if rows.is_floating_point() else rows.float()
     # Summed in float64, the mean does not depend on the order of the rows.
-    return ExactModel(rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows))
+    return ExactModel(
+        rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows)
+    )
 
 
 def compute_bias_feature(rows: Tensor) -> float:

@@ -13,10 +13,12 @@ from labelahead.acquisition.view import view
 from labelahead.gp.calibration import ErrorRate, calibrate, estimate_error_rate
 from labelahead.gp.posterior import Posterior
 
-__all__ = ["FORECAST_LABELS", "ErrorForecast", "max_error_drop", "outlook"]
+__all__ = ["FORECAST_LABELS", "ErrorForecast", "forecast_error", "max_error_drop"]
 
 FORECAST_LABELS = 20  # further labels whose worth is told
-MAX_FORECAST_ITEMS = 300  # items among which these are chosen, and whose predictions they may put right
+MAX_FORECAST_ITEMS = (
+    300  # items among which these are chosen, and whose predictions they may put right
+)
 # Labels brought about twice what the formula expects: it looks at the two likeliest classes alone,
 # and at a kernel that is not chosen anew (digits, CIFAR-10 features, two tables, seeds 100 to 102:
 # 0.52 of what came).
@@ -36,7 +38,7 @@ class ErrorForecast(NamedTuple):
     spread: float
 
 
-def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> ErrorForecast:
+def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> ErrorForecast:
     """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random
     order.
 
@@ -50,11 +52,16 @@ def outlook(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> Er
         return ErrorForecast(estimate_error_rate(posterior, at, known), 0.0, spread)
     seen = view(posterior, some, some, cache_cross_covariance=True)
     picks = greedy(
-        seen, partial(resolve, variance_scale=known.scale**2), min(FORECAST_LABELS, len(some)), hypothetical_label="mean"
+        seen,
+        partial(resolve, variance_scale=known.scale**2),
+        min(FORECAST_LABELS, len(some)),
+        hypothetical_label="mean",
     )
     error = estimate_error_rate(posterior, at, known)
     brought = GAIN_CORRECTION * float(picks.scores.sum()) / len(some)
-    return ErrorForecast(error, min(brought, max_error_drop(error.rate, len(posterior.all_labels()[0]))), spread)
+    return ErrorForecast(
+        error, min(brought, max_error_drop(error.rate, len(posterior.all_labels()[0]))), spread
+    )
 
 
 def max_error_drop(rate: float, labels: int) -> float:

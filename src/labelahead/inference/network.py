@@ -18,13 +18,17 @@ from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
 from labelahead.models.training import (
     AuxiliaryObjective,
-    TrainingResult,
     Training,
+    TrainingResult,
     initialise_model,
     predict,
     train,
 )
-from labelahead.models.training.forward import compute_penultimate_features, get_device_and_dtype, predict_with_dropout
+from labelahead.models.training.forward import (
+    compute_penultimate_features,
+    get_device_and_dtype,
+    predict_with_dropout,
+)
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
 

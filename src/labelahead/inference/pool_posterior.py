@@ -91,7 +91,7 @@ class PoolPosterior:
         """Condition the start on exactly these labels."""
         self.labels = self._in_play(labels)
         # What the start has worked out meanwhile must not change a rounding here.
-        post = replace(self.start, _memo={})
+        post = replace(self.start, _cache={})
         if self.labels:
             at, classes = self.rows_of(self.labels), torch.tensor(list(self.labels.values()))
             if self.most is None or len(at) <= self.most:
@@ -105,7 +105,9 @@ class PoolPosterior:
     def _seen(self, post: Posterior) -> View:
         left = (~post.is_labelled).nonzero().squeeze(1)
         if not len(left):  # nothing to ask for, but labels may still be corrected
-            return View(post, left, left, None, baseline=self.baseline, cache_cross_covariance=self.hold)
+            return View(
+                post, left, left, None, baseline=self.baseline, cache_cross_covariance=self.hold
+            )
         summed = left if self.evaluation is None else left[: self.evaluation]
         return view(post, left, summed, baseline=self.baseline, cache_cross_covariance=self.hold)
 
@@ -296,7 +298,8 @@ class PoolPosterior:
         place = torch.empty_like(self.posterior.is_labelled, dtype=torch.int64)
         place[at] = torch.arange(len(at), device=at.device)
         rows = torch.cat(
-            [self.posterior.covariance_block(first, first), self.view.covariance(some)[:, others]], 1
+            [self.posterior.covariance_block(first, first), self.view.covariance(some)[:, others]],
+            1,
         )
         short = object.__new__(PoolPosterior)
         short.points, short.evaluation, short.hold, short.most = (
@@ -314,7 +317,12 @@ class PoolPosterior:
             {},
         )
         short.view = View(
-            short.start, place[first], place[summed], None, baseline=self.baseline, cache_cross_covariance=True
+            short.start,
+            place[first],
+            place[summed],
+            None,
+            baseline=self.baseline,
+            cache_cross_covariance=True,
         )
         return short
 

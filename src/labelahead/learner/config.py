@@ -16,7 +16,11 @@ from labelahead.errors import InputError, did_you_mean, import_extra
 from labelahead.inference.exact import EXACT
 from labelahead.models import get_model_spec
 from labelahead.models.training import Training
-from labelahead.models.trusted_code import find_code_names, refuse_code_in_folders, require_trusted_code
+from labelahead.models.trusted_code import (
+    find_code_names,
+    refuse_code_in_folders,
+    require_trusted_code,
+)
 from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 
@@ -26,15 +30,15 @@ __all__ = [
     "Network",
     "Progress",
     "Source",
-    "load_campaign",
     "campaign_code_names",
-    "parse_dataclass",
+    "load_campaign",
     "merge_tables",
-    "parse_campaign",
-    "read_toml",
-    "read_stored",
-    "to_toml",
     "override_training",
+    "parse_campaign",
+    "parse_dataclass",
+    "read_stored",
+    "read_toml",
+    "to_toml",
 ]
 
 Progress = Callable[[str, int, int], None]
@@ -188,7 +192,7 @@ class Campaign:
         if self.threads is not None and not 1 <= self.threads <= most:
             raise InputError(f"threads is {self.threads}; expected 1 to {most}")
         strategy = find_strategy(self.asking.strategy)
-        strategy.mode(self.asking.mode, oracle=True)
+        strategy.resolve_mode(self.asking.mode, has_oracle=True)
         _check_keys(self.training, Training, "training")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labelahead.batching import Samples
 from labelahead.data import Data
-from labelahead.data.columns import Column, VectorColumn, SentenceColumn
+from labelahead.data.columns import Column, SentenceColumn, VectorColumn
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.preprocessing import PICTURES as VIEWED
 from labelahead.data.split import get_default_root
@@ -25,19 +25,24 @@ from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Progress
 from labelahead.models import embed_images, scale_pixels, standardise_features
-from labelahead.models.feature_cache import compute_features, read_cached_width, make_key
-from labelahead.models.image_encoder import BACKBONES, is_image_encoder_available, compute_scales
-from labelahead.models.sentence_encoder import ENCODER, MAX_TOKENS, embed_texts, is_sentence_encoder_available
+from labelahead.models.feature_cache import compute_features, make_key, read_cached_width
+from labelahead.models.image_encoder import BACKBONES, compute_scales, is_image_encoder_available
+from labelahead.models.sentence_encoder import (
+    ENCODER,
+    MAX_TOKENS,
+    embed_texts,
+    is_sentence_encoder_available,
+)
 from labelahead.models.user_code import import_object
 
 __all__ = [
     "EMBEDDINGS",
     "EncodedInputs",
     "best_embedding",
-    "require_embedding",
     "encode_inputs",
-    "join_columns",
     "is_slow_embedding",
+    "join_columns",
+    "require_embedding",
 ]
 
 log = logging.getLogger("labelahead")
@@ -112,7 +117,7 @@ def encode_inputs(
     if rest is None:
         return EncodedInputs(features, name, reading=lambda: how)
     weighed = (
-        f"the other columns, {other_features.shape[1]} numbers, weigh a quarter of the embedding's "
+        f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
         f"{features.shape[1]}"
     )
     return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: how)
@@ -217,7 +222,10 @@ def _build_preprocessor(
         return None
     if rest is not None and data.preprocessor is not None:
         columns += data.preprocessor.columns
-        (first, factor), (second, other) = _variance_scaling(features, pool, 1.0), _variance_scaling(rest, pool, OTHER_COLUMNS_WEIGHT)
+        (first, factor), (second, other) = (
+            _variance_scaling(features, pool, 1.0),
+            _variance_scaling(rest, pool, OTHER_COLUMNS_WEIGHT),
+        )
         unit = ((width + rest.shape[1]) / (1 + OTHER_COLUMNS_WEIGHT)) ** 0.5
         mean = torch.cat([mean + std * first, second])
         std = torch.cat(
@@ -256,7 +264,9 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     if data.vectors and not data.shape:
         name = next(iter(data.vectors))
         return name, (f"learnt from the vectors in {name}",)
-    if model == "backbone" or (model == EXACT and _has_colour_images(data) and is_image_encoder_available()):
+    if model == "backbone" or (
+        model == EXACT and _has_colour_images(data) and is_image_encoder_available()
+    ):
         return PICTURES, (
             f"pictures: seen by {BACKBONES[PICTURES].title}, trained on a million photographs",
         )
@@ -291,7 +301,9 @@ def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
     """What every column of text says."""
     assert data.texts is not None
     columns = data.texts.columns.values()
-    return torch.cat([embed_texts(texts, cache=_feature_folder(), progress=tell) for texts in columns], 1)
+    return torch.cat(
+        [embed_texts(texts, cache=_feature_folder(), progress=tell) for texts in columns], 1
+    )
 
 
 def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:

@@ -29,21 +29,38 @@ from labelahead.batching import Samples
 from labelahead.data.columns import parse_entry
 from labelahead.data.excel import split_sheet
 from labelahead.data.loading import TABLE_SUFFIXES
-from labelahead.data.new_items import NewItems, match_image_format, read_new_items, encode_table_rows
+from labelahead.data.new_items import (
+    NewItems,
+    encode_table_rows,
+    match_image_format,
+    read_new_items,
+)
 from labelahead.data.preprocessing import COLUMNS, PICTURES, Preprocessor
 from labelahead.data.records import AUTO, Records, choose_id_column, join_records
 from labelahead.data.table import Table
-from labelahead.data.table_writer import build_arrow_table, probability_column_name, merge_columns, write_csv
+from labelahead.data.table_writer import (
+    build_arrow_table,
+    merge_columns,
+    probability_column_name,
+    write_csv,
+)
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
-from labelahead.files import write_atomically, replace_file
+from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import EXACT, ExactModel, predict_proba
 from labelahead.learner.model_card import format_model_card
-from labelahead.learner.onnx import PreprocessingModule, ExportGraph, write_onnx
+from labelahead.learner.onnx import ExportGraph, PreprocessingModule, write_onnx
 from labelahead.learner.preparation import PreparedCampaign
 from labelahead.models import MODELS, build_model
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
 
-__all__ = ["LEAVE_ONE_OUT_CAVEAT", "ExportedModel", "Predictions", "export_model", "load_exported", "write_predictions"]
+__all__ = [
+    "LEAVE_ONE_OUT_CAVEAT",
+    "ExportedModel",
+    "Predictions",
+    "export_model",
+    "load_exported",
+    "write_predictions",
+]
 
 FORMAT_VERSION = 1
 ITEMS_PER_BATCH = 64  # items seen at a time
@@ -136,7 +153,9 @@ class ExportedModel:
         """Variances above it are unlike anything labelled."""
         exact = self._exact
         return (
-            None if exact is None else float(torch.quantile(exact.leave_one_out_variance(), NOVELTY_QUANTILE))
+            None
+            if exact is None
+            else float(torch.quantile(exact.leave_one_out_variance(), NOVELTY_QUANTILE))
         )
 
     def predict(
@@ -186,7 +205,9 @@ class ExportedModel:
     def _encoder(self) -> SentenceEncoder:
         return SentenceEncoder()
 
-    def _predict_items(self, fresh: NewItems, progress: Callable[[int], None] | None) -> Predictions:
+    def _predict_items(
+        self, fresh: NewItems, progress: Callable[[int], None] | None
+    ) -> Predictions:
         if not len(fresh.values):
             none = torch.zeros((0, len(self.classes)), dtype=torch.float64)
             return Predictions((), self.classes, none, failed=fresh.failed)
@@ -215,7 +236,9 @@ class ExportedModel:
             self.reading, source, self._encode, id=id, likely_id=self._id_column
         ):
             suffix = split_sheet(source)[0].suffix.lower()
-            inside = several and (Path(source).is_dir() or suffix in (".zip", ".npz", *TABLE_SUFFIXES))
+            inside = several and (
+                Path(source).is_dir() or suffix in (".zip", ".npz", *TABLE_SUFFIXES)
+            )
             failed = {f"{source}/{i}": why for i, why in part.failed.items()}
             yield (
                 part._replace(ids=[f"{source}/{i}" for i in part.ids], failed=failed)
@@ -265,7 +288,7 @@ class ExportedModel:
         card says why not.
         """
         target = Path(folder)
-        values, tensors = (None, {}) if self.reading is None else self.reading.plain()
+        values, tensors = (None, {}) if self.reading is None else self.reading.to_dict()
         state = {f"network.{k}": v.detach().cpu() for k, v in self.network.state_dict().items()}
         about = {
             "format": FORMAT_VERSION,
@@ -322,7 +345,9 @@ def _concatenate(parts: Sequence[Predictions]) -> Predictions:
     first, failed = parts[0], {k: why for p in parts for k, why in p.failed.items()}
     if failed and not any(len(p) for p in parts):
         some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:MAX_NAMED_ITEMS])
-        more = f"; and {len(failed) - MAX_NAMED_ITEMS} more" if len(failed) > MAX_NAMED_ITEMS else ""
+        more = (
+            f"; and {len(failed) - MAX_NAMED_ITEMS} more" if len(failed) > MAX_NAMED_ITEMS else ""
+        )
         raise InputError(
             f"no item can be read: {some}{more}; expected at least one that can: see whether the "
             "files open elsewhere, "
@@ -473,7 +498,9 @@ def load_exported(folder: str | Path, *, network: nn.Module | str | None = None)
         for side in ("network.", "reading.")
     )
     try:
-        reading = None if about["reading"] is None else Preprocessor.of(about["reading"], read)
+        reading = (
+            None if about["reading"] is None else Preprocessor.from_dict(about["reading"], read)
+        )
         made = network if isinstance(network, nn.Module) else _build_network(path, about, network)
     except LabelaheadError:
         raise

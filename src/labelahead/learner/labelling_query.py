@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from labelahead.data import Data, read_labels
-from labelahead.data.classes import require_distinct_classes, merge_class_lists
+from labelahead.data.classes import merge_class_lists, require_distinct_classes
 from labelahead.data.pool import Pool
-from labelahead.data.records import Records, to_python_list, format_id
+from labelahead.data.records import Records, format_id, to_python_list
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
 from labelahead.learner.config import Campaign, Progress
@@ -96,7 +96,9 @@ def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
     return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
 
 
-def _build_items(data: Data, chosen: Query, names: Sequence[str], p: Tensor | None) -> list[QueryItem]:
+def _build_items(
+    data: Data, chosen: Query, names: Sequence[str], p: Tensor | None
+) -> list[QueryItem]:
     """What was chosen, with what is predicted of it.
 
     Probabilities p (n, C), None before the first label.
@@ -131,7 +133,8 @@ def _record(data: Data, position: int) -> dict[str, Any]:
     if data.records is None:
         return {}
     return {
-        name: to_python_list(column)[0] for name, column in data.records.take([position]).columns.items()
+        name: to_python_list(column)[0]
+        for name, column in data.records.take([position]).columns.items()
     }
 
 

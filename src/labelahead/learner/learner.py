@@ -17,12 +17,17 @@ from labelahead.errors import InputError
 from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
-from labelahead.inference.exact import ExactLearner, ExactModel, wrap_fitted_model, predict_proba
+from labelahead.inference.exact import ExactLearner, ExactModel, predict_proba, wrap_fitted_model
 from labelahead.inference.network import NetworkLearner, outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training, predict
-from labelahead.models.trusted_code import find_code_names, resolve_code_name, record_code, require_trusted_code
-from labelahead.seeds import temporary_seed, make_generator, derive_training_seed
+from labelahead.models.trusted_code import (
+    find_code_names,
+    record_code,
+    require_trusted_code,
+    resolve_code_name,
+)
+from labelahead.seeds import derive_training_seed, make_generator, temporary_seed
 from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.context import QueryContext
@@ -79,7 +84,7 @@ class Learner:
         self._strategy = find_strategy(
             self.asking.strategy
         )  # read once, where it is a file of the user's own
-        self._strategy.mode(self.asking.mode, oracle=True)
+        self._strategy.resolve_mode(self.asking.mode, has_oracle=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
         if loss not in (None, "squared", "cross-entropy"):
@@ -140,7 +145,7 @@ class Learner:
             self._pool_posterior = self._build_posterior(n)
         rng, mode = (
             make_generator(self.seed, "pick", len(self.pool)),
-            strategy.mode(self.asking.mode, oracle=False),
+            strategy.resolve_mode(self.asking.mode, has_oracle=False),
         )
         positions, _ = self._pool_posterior.select_batch(
             strategy.choose_acquisition(self.pool.labels.tolist()), n, rng, mode
@@ -165,7 +170,9 @@ class Learner:
             # An item that was not among the candidates is not in the kernel: it waits for the next
             # one.
             new = dict(zip(at.tolist(), given.tolist(), strict=True))
-            self._pool_posterior = self._pool_posterior.with_labels({**self._pool_posterior.labels, **new})
+            self._pool_posterior = self._pool_posterior.with_labels(
+                {**self._pool_posterior.labels, **new}
+            )
 
     def predict(self, positions: Positions | None = None) -> Tensor:
         """(q, C) class probabilities: the network's as last trained, or with the answers since.
@@ -187,9 +194,13 @@ class Learner:
                 1
             )  # answers that no training has heard of yet, as after `load`
         if self._pool_posterior is not None:
-            inside = [i for i, position in enumerate(at.tolist()) if position in self._pool_posterior]
+            inside = [
+                i for i, position in enumerate(at.tolist()) if position in self._pool_posterior
+            ]
             # f_lin is on the scale of one-hot targets, whatever the loss.
-            p[inside] = outputs_to_probabilities(self._pool_posterior.mean(at[inside].tolist()), "squared")
+            p[inside] = outputs_to_probabilities(
+                self._pool_posterior.mean(at[inside].tolist()), "squared"
+            )
         return p
 
     def train(self) -> None:
@@ -251,7 +262,10 @@ class Learner:
             self.asking.strategy
         )  # as it can be found again; one that was handed over must be handed over again
         asking = changed(
-            self.asking, strategy=resolve_code_name(own) if isinstance(own, str) else PYTHON_OBJECT_PREFIX + own.name
+            self.asking,
+            strategy=resolve_code_name(own)
+            if isinstance(own, str)
+            else PYTHON_OBJECT_PREFIX + own.name,
         )
         state = {
             "version": 1,
@@ -297,7 +311,9 @@ class Learner:
         if not isinstance(state, dict) or state.get("version") != 1:
             raise InputError(f"{path} is no saved Learner of this version")
         if state["items"] != count_samples(inputs):
-            raise InputError(f"{path} was saved with {state['items']} inputs, not {count_samples(inputs)}")
+            raise InputError(
+                f"{path} was saved with {state['items']} inputs, not {count_samples(inputs)}"
+            )
         if state["training"] is None and training is None:
             raise InputError(
                 f"{path} was saved with a training function; expected it as `training`"

@@ -17,9 +17,9 @@ from labelahead.data.preprocessing import Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
 from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mix_kernels
-from labelahead.models.image_encoder import BACKBONES, scale_pixels, load_backbone
+from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 
-__all__ = ["PreprocessingModule", "ExportGraph", "write_onnx"]
+__all__ = ["ExportGraph", "PreprocessingModule", "write_onnx"]
 
 OPSET = 18
 TOLERANCE = 1e-4  # of probabilities and variances, beside our own
@@ -79,7 +79,9 @@ class ExportGraph(nn.Module):
     `ExportedModel.outputs`.
     """
 
-    def __init__(self, front: PreprocessingModule | None, network: nn.Module, loss: str, classes: int) -> None:
+    def __init__(
+        self, front: PreprocessingModule | None, network: nn.Module, loss: str, classes: int
+    ) -> None:
         super().__init__()
         self.front, self.network, self.loss, self.classes = front, network, loss, classes
         self.spread: VarianceModule | None = None
@@ -99,7 +101,11 @@ class ExportGraph(nn.Module):
         return _likelihoods(outputs[:, : self.classes], spread).float(), variance.float()
 
     def _probabilities(self, outputs: Tensor) -> Tensor:
-        p = torch.softmax(outputs, 1) if self.loss == "cross-entropy" else _project_to_simplex(outputs)
+        p = (
+            torch.softmax(outputs, 1)
+            if self.loss == "cross-entropy"
+            else _project_to_simplex(outputs)
+        )
         p = p[:, : self.classes]
         return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
 

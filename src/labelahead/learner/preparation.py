@@ -18,7 +18,7 @@ from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.inference.network import NetworkLearner
 from labelahead.learner.config import Campaign, Network, Progress, Source, override_training
-from labelahead.learner.encoding import best_embedding, require_embedding, encode_inputs
+from labelahead.learner.encoding import best_embedding, encode_inputs, require_embedding
 from labelahead.models import build_model, choose_default_model
 from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
@@ -95,14 +95,18 @@ def prepare_campaign(
     seen = encode_inputs(name, data, embedding, source.size, progress)
     inputs = seen.inputs
     notes += seen.notes
-    training = override_training(campaign.training, Training() if name == EXACT else get_default_training(name))
+    training = override_training(
+        campaign.training, Training() if name == EXACT else get_default_training(name)
+    )
     example = inputs[:2].read() if isinstance(inputs, Samples) else None
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     asking, own = campaign.asking, campaign.asking.strategy
     resolved = replace(
         campaign,
         data=replace(
-            replace(source, name=PYTHON_OBJECT_PREFIX + data.name) if handed else _with_absolute_paths(source),
+            replace(source, name=PYTHON_OBJECT_PREFIX + data.name)
+            if handed
+            else _with_absolute_paths(source),
             embedding=resolve_code_name(seen.embedding),
         ),
         model=Network(resolve_code_name(name), width, dropout),

@@ -7,7 +7,13 @@ from torch import Tensor
 
 from labelahead.inference.forecast import FORECAST_LABELS
 
-__all__ = ["ErrorReading", "stopping_progress", "required_hold_labels", "estimate_leave_one_out", "stop_advice"]
+__all__ = [
+    "ErrorReading",
+    "estimate_leave_one_out",
+    "required_hold_labels",
+    "stop_advice",
+    "stopping_progress",
+]
 
 MIN_LABELS = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 MIN_FORECAST_DROP = 0.005  # share of the pool: so much should the next labels put right
@@ -25,7 +31,9 @@ class LeaveOneOut(NamedTuple):
     error: float  # mean squared residual
 
 
-def estimate_leave_one_out(others: Tensor, residual: Tensor, labels: Tensor, random: int) -> LeaveOneOut:
+def estimate_leave_one_out(
+    others: Tensor, residual: Tensor, labels: Tensor, random: int
+) -> LeaveOneOut:
     """Leave-one-out (`leave_one_out_predictions` of a learner), on the first `random` items.
 
     Only items that were drawn at random are judged (with all the others' help): chosen ones are
@@ -127,7 +135,9 @@ def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
             run.clear()
     if offered or not run:
         return offered, 1.0 if offered else 0.0
-    return offered, min(1.0, (run[-1] - run[0]) / required_hold_labels(run[-1]), len(run) / MIN_READINGS)
+    return offered, min(
+        1.0, (run[-1] - run[0]) / required_hold_labels(run[-1]), len(run) / MIN_READINGS
+    )
 
 
 def _is_good(reading: ErrorReading) -> bool:

@@ -1,8 +1,8 @@
 """A pretrained network: its architecture, and the features of photographs that it gives.
 
-Two ways to use it. `embed_images` turns every image into 1,280 features once, and a small network learns
-on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a tangent
-kernel of all its weights.
+Two ways to use it. `embed_images` turns every image into 1,280 features once, and a small network
+learns on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a
+tangent kernel of all its weights.
 """
 
 import importlib
@@ -187,8 +187,8 @@ def embed_images(
     `fingerprint` says which images these are, and other images must have another; or `keys` says so
     of each, and those that were seen before among others are found again. None: no cache. size:
     pixels a side at which the network sees each image. progress: called with (done, n).
-    standardised: see `standardise_features`; False gives the features as they come. backbone: one of
-    BACKBONES.
+    standardised: see `standardise_features`; False gives the features as they come. backbone: one
+    of BACKBONES.
 
     >>> from labelahead.models import embed_images
     >>> from labelahead.data import load

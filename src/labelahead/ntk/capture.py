@@ -23,41 +23,41 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge
 
 from labelahead.batching import Batch, list_tensors
-from labelahead.ntk.layers import LAYERS, fast_layers
-from labelahead.ntk.premises import copied, forward, known_parts, parts_of
-from labelahead.ntk.recurrence import OWN, OpenLSTM
+from labelahead.ntk.layers import FAST_LAYER_FUNCTIONS, fast_layers
+from labelahead.ntk.premises import cache_parts, copy_batch, get_parts, run_forward
+from labelahead.ntk.recurrence import RECURRENCE_FUNCTIONS, UnfusedLSTM
 
 __all__ = [
     "Site",
     "Trace",
-    "differentiable",
-    "gradients_at",
-    "independent",
-    "node_sizes",
-    "of_parameters",
-    "pulled_back",
-    "structural",
+    "are_parameter_only",
+    "compute_node_gradients",
+    "enable_gradients",
+    "find_parameter_only_nodes",
+    "find_reshaped_parameters",
+    "get_node_shapes",
+    "pull_back_gradients",
+    "restore_attributes",
     "trace",
-    "unchanged",
 ]
 
 # Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner
 # products pass through both unchanged.
-RESHAPING = frozenset(
+RESHAPING_NODES = frozenset(
     f"{name}Backward{i}"
     for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone")
     for i in range(3)
 )
-TURNING = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
-CONTAINERS = (dict, list, set)  # of a module, whose contents are kept as they were
-IMAGES = (
+TRANSPOSING_NODES = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
+CONTAINER_TYPES = (dict, list, set)  # of a module, whose contents are kept as they were
+IMAGE_LAYER_TYPES = (
     nn.Conv2d,
     nn.MaxPool2d,
     nn.BatchNorm1d,
     nn.BatchNorm2d,
     nn.BatchNorm3d,
 )  # in networks that `layers` is for
-MATRICES = frozenset(
+TRANSPOSABLE_ARGUMENTS = frozenset(
     {("AddmmBackward0", 2), ("MmBackward0", 1)}
 )  # inputs whose rules know of turned matrices
 
@@ -73,8 +73,8 @@ class Site:
     )
     parameter: (
         str | None
-    )  # it holds this parameter's entries and no others; None: see `Trace.below`
-    turned: bool = False  # that parameter, seen as a matrix, transposed
+    )  # it holds this parameter's entries and no others; None: see `Trace.find_parameters_below`
+    is_transposed: bool = False  # that parameter, seen as a matrix, transposed
 
     @property
     def kind(self) -> str:
@@ -87,41 +87,43 @@ class Site:
         if hasattr(self.source.node, "variable"):
             return tuple(self.source.node.variable.shape)
         shape = tuple(self.source.node._input_metadata[self.source.output_nr].shape)
-        return shape[::-1] if self.turned else shape
+        return shape[::-1] if self.is_transposed else shape
 
     @property
     def signature(self) -> tuple[object, ...]:
         """What must be equal for two graphs to have the same structure here."""
         source = self.parameter or type(self.source.node).__name__
-        return source, self.kind, self.argument, self.source.output_nr, self.turned
+        return source, self.kind, self.argument, self.source.output_nr, self.is_transposed
 
 
 @contextmanager
-def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
+def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
 
     Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a
     parameter runs: it would change what training sees, not the outputs.
     """
-    modules, parameters, buffers = parts = parts_of(model)
+    modules, parameters, buffers = parts = get_parts(model)
     before = [(p, p.requires_grad, p.grad) for p in parameters]
     ids = {*map(id, chosen.values())}
     kinds = {*map(type, modules)}
     with ExitStack() as stack:
-        stack.enter_context(known_parts(model, parts))
+        stack.enter_context(cache_parts(model, parts))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
         if any(issubclass(kind, (nn.LSTM, nn.RNN, nn.GRU)) for kind in kinds):
             # The fused recurrent kernels are one opaque node; unfused they are plain products.
-            stack.enter_context(_unfused_recurrence())
-            stack.enter_context(OpenLSTM())
-        stack.enter_context(fast_layers(any(issubclass(kind, IMAGES) for kind in kinds)))
-        stack.enter_context(_unfused_attention())
-        stack.enter_context(_buffers_restored(buffers))
+            stack.enter_context(_disable_fused_recurrence())
+            stack.enter_context(UnfusedLSTM())
+        stack.enter_context(fast_layers(any(issubclass(kind, IMAGE_LAYER_TYPES) for kind in kinds)))
+        stack.enter_context(_disable_fused_attention())
+        stack.enter_context(_restore_buffers(buffers))
         stack.enter_context(
-            _nothing_kept(model, [m for m in modules if type(m).train is not nn.Module.train])
+            _clear_cached_results(
+                model, [m for m in modules if type(m).train is not nn.Module.train]
+            )
         )
-        stack.enter_context(_without_hooks(parameters))
+        stack.enter_context(_disable_hooks(parameters))
         try:
             for p, flag, _ in before:
                 if flag != (id(p) in ids):
@@ -136,7 +138,7 @@ def differentiable(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iter
 
 
 @contextmanager
-def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def _disable_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """Tables of hooks are emptied in place: autograd holds on to the tables themselves."""
     tables = [
         t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t
@@ -152,7 +154,7 @@ def _without_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_restored(buffers: Sequence[Tensor]) -> Iterator[None]:
+def _restore_buffers(buffers: Sequence[Tensor]) -> Iterator[None]:
     """Buffers hold what they held before, whatever the forward counts or averages in them."""
     before = [(b, b.clone()) for b in buffers if not b.is_inference() and not b.is_meta]
     try:
@@ -167,15 +169,15 @@ def _buffers_restored(buffers: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def restore_attributes(model: nn.Module) -> Iterator[None]:
     """Attributes of the modules, and one level of what their lists and tables hold, are as before.
 
     Around every pass: a result that the network keeps for the next one would carry a graph that is
     gone.
     """
-    attributes = [vars(m) for m in parts_of(model)[0]]
-    names, values, sizes = _together(attributes)
-    kinds = CONTAINERS
+    attributes = [vars(m) for m in get_parts(model)[0]]
+    names, values, sizes = _flatten_tables(attributes)
+    kinds = CONTAINER_TYPES
     held = [v for v in values if isinstance(v, kinds)]
     full: list[Any] = [*filter(None, held)]
     empty: list[Any] = [*filterfalse(None, held)]
@@ -183,19 +185,19 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        now = _together(attributes)
+        now = _flatten_tables(attributes)
         if now[2] != sizes or now[0] != names or not all(map(is_, now[1], values)):
             given = iter(zip(names, values, strict=True))
             for table, size in zip(attributes, sizes, strict=True):
-                _restore(table, dict(islice(given, size)))
+                _restore_container(table, dict(islice(given, size)))
         if any(empty):
             for container in empty:
                 container.clear()
         for container, content in zip(full, contents, strict=True):
-            _restore(container, content)
+            _restore_container(container, content)
 
 
-def _together(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], list[int]]:
+def _flatten_tables(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], list[int]]:
     """Names and objects of all tables in two long lists, which are compared much faster.
 
     And how many each has.
@@ -204,7 +206,7 @@ def _together(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], l
     return [*chain.from_iterable(tables)], values, [*map(len, tables)]
 
 
-def _restore(container: Any, content: Any) -> None:
+def _restore_container(container: Any, content: Any) -> None:
     """The very same objects, in the same order, as a list, table or set had."""
     if isinstance(container, list):
         if len(container) != len(content) or not all(map(is_, container, content)):
@@ -219,19 +221,21 @@ def _restore(container: Any, content: Any) -> None:
 
 
 @contextmanager
-def _nothing_kept(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None]:
+def _clear_cached_results(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None]:
     """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
 
     def keeps(module: nn.Module) -> bool:
         tables = (
-            v for k, v in vars(module).items() if isinstance(v, dict) and k not in _OF_MODULES
+            v
+            for k, v in vars(module).items()
+            if isinstance(v, dict) and k not in _MODULE_ATTRIBUTES
         )
         return any(isinstance(t, Tensor) for d in tables for t in d.values())
 
     keeping = [m for m in modules if keeps(m)]
     with ExitStack() as stack:
         if keeping:
-            stack.enter_context(unchanged(model))
+            stack.enter_context(restore_attributes(model))
         for module in keeping:
             modes = [(m, m.training) for m in module.modules()]
             module.train()
@@ -240,11 +244,11 @@ def _nothing_kept(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[No
         yield
 
 
-_OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # what every module has
 
 
 @contextmanager
-def _unfused_recurrence() -> Iterator[None]:
+def _disable_fused_recurrence() -> Iterator[None]:
     backends: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn]
     before = [backend.enabled for backend in backends]
     try:
@@ -257,7 +261,7 @@ def _unfused_recurrence() -> Iterator[None]:
 
 
 @contextmanager
-def _unfused_attention() -> Iterator[None]:
+def _disable_fused_attention() -> Iterator[None]:
     """Without gradients a transformer layer is one opaque call; forward mode needs its parts."""
     before = torch.backends.mha.get_fastpath_enabled()
     try:
@@ -276,18 +280,21 @@ class Trace:
     leaves: Mapping[Any, str]  # nodes of parameters -> their names
 
     @property
-    def custom(self) -> bool:
+    def has_custom_backward(self) -> bool:
         """Some nodes have a backward written in Python, which may do anything."""
         return any(
             isinstance(node, BackwardCFunction)
-            and getattr(node, "_forward_cls", None) not in (*OWN, *LAYERS)
+            and getattr(node, "_forward_cls", None)
+            not in (*RECURRENCE_FUNCTIONS, *FAST_LAYER_FUNCTIONS)
             for node in self.nodes
         )
 
     @property
-    def layered(self) -> bool:
+    def uses_fast_layers(self) -> bool:
         """Some nodes are of `layers`."""
-        return any(getattr(node, "_forward_cls", None) in LAYERS for node in self.nodes)
+        return any(
+            getattr(node, "_forward_cls", None) in FAST_LAYER_FUNCTIONS for node in self.nodes
+        )
 
     @property
     def dtypes(self) -> set[torch.dtype]:
@@ -304,17 +311,17 @@ class Trace:
         sites = []
         for i, node in enumerate(self.nodes):
             if i in fixed:
-                plain[node] = _carried(node, plain)
+                plain[node] = _find_carried_parameter(node, plain)
                 continue
             for argument, (source, output) in enumerate(node.next_functions):
                 if source in plain:
                     name, turned = plain[source] or (None, False)
-                    if turned and (type(node).__name__, argument) not in MATRICES:
+                    if turned and (type(node).__name__, argument) not in TRANSPOSABLE_ARGUMENTS:
                         name, turned = None, False  # to be turned back entry by entry
                     sites.append(Site(node, argument, GradientEdge(source, output), name, turned))
         return sites
 
-    def below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
+    def find_parameters_below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
         """For each of the `fixed` nodes, the parameters that it was made of."""
         names: dict[Any, tuple[str, ...]] = {leaf: (name,) for leaf, name in self.leaves.items()}
         for i in sorted(fixed):
@@ -325,16 +332,18 @@ class Trace:
         return names
 
 
-def _carried(node: Any, plain: Mapping[Any, tuple[str, bool] | None]) -> tuple[str, bool] | None:
+def _find_carried_parameter(
+    node: Any, plain: Mapping[Any, tuple[str, bool] | None]
+) -> tuple[str, bool] | None:
     """The parameter, and whether turned, whose entries alone the node passes on in another shape."""
     sources = [source for source, _ in node.next_functions if source is not None]
     origin = plain.get(sources[0]) if len(sources) == 1 else None
     if origin is None:
         return None
     kind, rank = type(node).__name__, len(node._input_metadata[0].shape)
-    if kind in RESHAPING and not origin[1]:
+    if kind in RESHAPING_NODES and not origin[1]:
         return origin
-    if kind in TURNING and rank == 2:
+    if kind in TRANSPOSING_NODES and rank == 2:
         swaps = kind != "PermuteBackward0" or tuple(node._saved_dims) in (
             (1, 0),
             (-1, -2),
@@ -345,20 +354,20 @@ def _carried(node: Any, plain: Mapping[Any, tuple[str, bool] | None]) -> tuple[s
     return None
 
 
-def structural(seen: Trace) -> frozenset[int]:
+def find_reshaped_parameters(seen: Trace) -> frozenset[int]:
     """The nodes that no sample reaches as far as their kinds tell: parameters in another shape."""
     plain: dict[Any, tuple[str, bool] | None] = {
         leaf: (name, False) for leaf, name in seen.leaves.items()
     }
     fixed = set()
     for i, node in enumerate(seen.nodes):
-        if node not in plain and (origin := _carried(node, plain)):
+        if node not in plain and (origin := _find_carried_parameter(node, plain)):
             plain[node] = origin
             fixed.add(i)
     return frozenset(fixed)
 
 
-def independent(one: Trace, other: Trace) -> frozenset[int] | None:
+def find_parameter_only_nodes(one: Trace, other: Trace) -> frozenset[int] | None:
     """The nodes that no sample reaches: made of parameters alone, of one size whatever the batch.
 
     Something of a sample's in them would reach all other samples with them. None where the passes,
@@ -376,14 +385,14 @@ def independent(one: Trace, other: Trace) -> frozenset[int] | None:
             p not in known
             and sources
             and all(source in known for source in sources)
-            and node_sizes(p) == node_sizes(q)
+            and get_node_shapes(p) == get_node_shapes(q)
         ):
             known.add(p)
             fixed.add(i)
     return frozenset(fixed)
 
 
-def of_parameters(seen: Trace, fixed: Mapping[int, str]) -> bool:
+def are_parameter_only(seen: Trace, fixed: Mapping[int, str]) -> bool:
     """Whether nodes of these kinds are at these places and nothing but parameters leads to them."""
     known = set(seen.leaves)
     for i, kind in sorted(fixed.items()):
@@ -397,7 +406,7 @@ def of_parameters(seen: Trace, fixed: Mapping[int, str]) -> bool:
     return True
 
 
-def node_sizes(node: Any) -> list[tuple[int, ...]]:
+def get_node_shapes(node: Any) -> list[tuple[int, ...]]:
     """Of what arrives at a node."""
     return [tuple(m.shape) for m in node._input_metadata]
 
@@ -407,9 +416,9 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
     if any(
         t.is_inference() for t in list_tensors(x)
     ):  # such tensors cannot be saved for a backward
-        x = copied(x)
-    with torch.enable_grad(), unchanged(model):
-        out = forward(model, x)
+        x = copy_batch(x)
+    with torch.enable_grad(), restore_attributes(model):
+        out = run_forward(model, x)
     nodes: dict[Any, None] = {}  # in the order in which all that leads to them is known
     leaves: dict[Any, str] = {}
     met: set[Any] = set()
@@ -431,14 +440,14 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
     return Trace(out, list(nodes), leaves)
 
 
-def pulled_back(
+def pull_back_gradients(
     sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
 ) -> list[Tensor]:
     """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters.
 
     (m, *shape) each.
     """
-    tables = _tables(sources, parameters)
+    tables = _find_lookup_tables(sources, parameters)
     # Up to where entries are looked up in a table, for all rows at once: torch would do it row by
     # row.
     ends: Any = [GradientEdge(tables[p], 0) if p in tables else p for p in parameters]
@@ -465,12 +474,12 @@ def pulled_back(
         rows = [back(g, False) for g in zip(*D, strict=True)]
         arrived = [torch.stack(column) for column in zip(*rows, strict=True)]
     return [
-        _sorted_in(tables[p], g, p) if p in tables else g
+        _scatter_to_rows(tables[p], g, p) if p in tables else g
         for p, g in zip(parameters, arrived, strict=True)
     ]
 
 
-def _tables(
+def _find_lookup_tables(
     sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter]
 ) -> dict[nn.Parameter, Any]:
     """The parameters that the sources take nothing from but rows, looked up once -> the node that
@@ -491,7 +500,7 @@ def _tables(
             leaf = getattr(below, "variable", None)
             if leaf is not None and leaf in wanted:
                 users.setdefault(leaf, []).append(
-                    node if argument == 0 and _looks_up(node) else None
+                    node if argument == 0 and _is_row_lookup(node) else None
                 )
     direct = {getattr(source.node, "variable", None) for source in sources}
     return {
@@ -501,7 +510,7 @@ def _tables(
     }
 
 
-def _looks_up(node: Any) -> bool:
+def _is_row_lookup(node: Any) -> bool:
     """Rows along the first axis, by whole numbers."""
     if type(node).__name__ == "EmbeddingBackward0":
         return not node._saved_scale_grad_by_freq and not node._saved_sparse
@@ -513,7 +522,7 @@ def _looks_up(node: Any) -> bool:
     )
 
 
-def _sorted_in(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
+def _scatter_to_rows(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
     """(m, *shape of the table): gradients (m, ...) of what was looked up, each added to its row."""
     rows, padding = table.shape[0], -1
     if type(node).__name__ == "EmbeddingBackward0":
@@ -528,7 +537,7 @@ def _sorted_in(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
     return together
 
 
-def gradients_at(
+def compute_node_gradients(
     out: Tensor, nodes: Sequence[Any], cotangents: Sequence[Tensor], *, keep: bool = False
 ) -> list[Tensor]:
     """For each node, the gradients (K, ...) arriving at it, one per cotangent (n, C).
@@ -549,12 +558,12 @@ def gradients_at(
         for k, v in enumerate(cotangents)
     ]
     return [
-        _stacked(node, arriving)
+        _stack_gradients(node, arriving)
         for node, arriving in zip(nodes, zip(*runs, strict=True), strict=True)
     ]
 
 
-def _stacked(node: Any, arriving: Sequence[Tensor | None]) -> Tensor:
+def _stack_gradients(node: Any, arriving: Sequence[Tensor | None]) -> Tensor:
     """(K, ...), zero where a cotangent does not reach the node (another head of the network)."""
     if len(arriving) == 1 and arriving[0] is not None:
         return arriving[0].detach()[None]

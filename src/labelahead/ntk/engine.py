@@ -16,48 +16,60 @@ from labelahead.errors import InputError, ModelError, NumericalError, Verificati
 from labelahead.ntk.capture import (
     Site,
     Trace,
-    differentiable,
-    gradients_at,
-    of_parameters,
-    structural,
+    are_parameter_only,
+    compute_node_gradients,
+    enable_gradients,
+    find_reshaped_parameters,
     trace,
 )
-from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor, condensed, factor
-from labelahead.ntk.fallback import gradients, per_sample_gradients
+from labelahead.ntk.factors import (
+    Factor,
+    OuterFactor,
+    PlainFactor,
+    keep_reached_position,
+    make_factor,
+)
+from labelahead.ntk.fallback import compute_gradients, compute_per_sample_gradients
 from labelahead.ntk.layers import fast_layers
-from labelahead.ntk.layout import GraphChangedError, SpreadOutError, close, of_samples
-from labelahead.ntk.order import in_place
-from labelahead.ntk.plan import MIXED, Plan, combined, first_time, plan_for
+from labelahead.ntk.layout import GraphChangedError, SpreadOutError, is_close, sample_norms
+from labelahead.ntk.order import keeps_order
+from labelahead.ntk.plan import (
+    MIXED_SAMPLES_MESSAGE,
+    Plan,
+    combine_factors,
+    get_plan,
+    is_first_time,
+)
 from labelahead.ntk.premises import (
     ParamFilter,
     check_inputs,
     check_model,
     choose_parameters,
-    copied,
-    finite,
-    unwrapped,
+    copy_batch,
+    is_finite,
+    unwrap_compiled,
 )
-from labelahead.ntk.rules import LayerRule, read
+from labelahead.ntk.rules import LayerRule, apply_rule
 
 __all__ = [
     "Engine",
-    "checked_cotangents",
-    "checked_result",
-    "directions",
+    "build_directions",
+    "check_cotangents",
+    "check_result",
     "open_engine",
-    "verifying",
-    "with_engine",
+    "run_with_engine",
+    "should_verify",
 ]
 
 # Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
 # of all. Small batches pay for calls, large ones for page faults.
-LAYER_BYTES, BATCH_BYTES = 6 << 20, 64 << 20
-STEPS = 500  # nodes of a graph beyond which batches grow
+MAX_LAYER_BYTES, MAX_BATCH_BYTES = 6 << 20, 64 << 20
+SMALL_GRAPH_NODES = 500  # nodes of a graph beyond which batches grow
 log = logging.getLogger("labelahead")
-KINDS = ("pseudo", "full", "single", "trace")
+KERNEL_KINDS = ("pseudo", "full", "single", "trace")
 
 
-def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
+def build_directions(kind: str, outputs: int, like: Tensor) -> Tensor:
     """(K, C): the combinations of outputs whose gradients make the kernel (docs/method.md,
     Kernels).
     """
@@ -70,7 +82,7 @@ def directions(kind: str, outputs: int, like: Tensor) -> Tensor:
         return eye / math.sqrt(outputs)
     if kind == "full":
         return eye  # (PN-1)
-    raise InputError(f"kind is {kind!r}, expected one of {', '.join(KINDS)}")
+    raise InputError(f"kind is {kind!r}, expected one of {', '.join(KERNEL_KINDS)}")
 
 
 class Engine:
@@ -81,90 +93,104 @@ class Engine:
         model: nn.Module,
         chosen: Mapping[str, nn.Parameter],
         plan: Plan,
-        confirmed: bool = True,
+        plan_confirmed: bool = True,
     ) -> None:
         self.model, self.chosen, self.plan = model, chosen, plan
-        self.confirmed = confirmed  # whether the plan is known to hold for the network as it is now
+        self.plan_confirmed = (
+            plan_confirmed  # whether the plan is known to hold for the network as it is now
+        )
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
         dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
         self.like = first.new_empty(
             0, dtype=dtype
         )  # one coarse layer does not make a kernel coarse
-        self.vanishing = not plan.ruled  # whether what was sent back may be rounding noise alone
+        self.gradients_vanish = (
+            not plan.ruled
+        )  # whether what was sent back may be rounding noise alone
 
-    def captured(
+    def capture_factors(
         self,
         x: Inputs,
         cotangents: Tensor,
         *,
         chunk: int | None = None,
         check: bool = False,
-        probed: bool = True,
+        starts_with_probe: bool = True,
     ) -> Iterator[tuple[slice, dict[str, Factor]]]:
         """Batch by batch: which samples, and the factors of every parameter with an effect.
 
-        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i). `probed`: `x`
+        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i). `starts_with_probe`: `x`
         begins with the sample that the plan was made with, whose output is known.
         """
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
-        for rows in self._batches(cotangents.shape[0], cotangents.shape[1], chunk):
+        for rows in self._split_batches(cotangents.shape[0], cotangents.shape[1], chunk):
             part, v = read_batch(take_samples(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
-                factors = self._factors(
-                    take_samples(part, twice), v.expand(2, -1, -1), probed and rows.start == 0
+                factors = self._compute_factors(
+                    take_samples(part, twice),
+                    v.expand(2, -1, -1),
+                    starts_with_probe and rows.start == 0,
                 )
-                factors = {k: f.part(slice(0, 1)) for k, f in factors.items()}
+                factors = {k: f.select_samples(slice(0, 1)) for k, f in factors.items()}
             else:
-                factors = self._factors(part, v, probed and rows.start == 0)
+                factors = self._compute_factors(part, v, starts_with_probe and rows.start == 0)
             if check:
                 self._verify(part, v, factors)
             yield rows, factors
 
-    def _batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
+    def _split_batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Even sizes, so that no small rest is left over."""
-        size = self._fitting(K, chunk)
+        size = self._batch_size(K, chunk)
         count = -(-n // size)
         edges = [round(i * n / count) for i in range(count + 1)]
         yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
 
-    def at_once(self, n: int, K: int, chunk: int | None) -> bool:
+    def fits_one_batch(self, n: int, K: int, chunk: int | None) -> bool:
         """Whether so many samples are one batch."""
-        return n <= self._fitting(K, chunk)
+        return n <= self._batch_size(K, chunk)
 
-    def _fitting(self, K: int, chunk: int | None) -> int:
+    def _batch_size(self, K: int, chunk: int | None) -> int:
         more = (1 + K) / 2  # K gradients beside every activation
         # Many small operations (a recurrence) cost by the pass, not by the sample.
-        fits = min(LAYER_BYTES / self.plan.largest, BATCH_BYTES / self.plan.held) / more
-        fits *= min(4.0, max(1.0, self.plan.steps / STEPS))
+        fits = (
+            min(
+                MAX_LAYER_BYTES / self.plan.max_site_bytes,
+                MAX_BATCH_BYTES / self.plan.bytes_per_sample,
+            )
+            / more
+        )
+        fits *= min(4.0, max(1.0, self.plan.node_count / SMALL_GRAPH_NODES))
         return chunk or max(2, min(2048, int(fits)))
 
-    def _factors(self, x: Batch, cotangents: Tensor, probed: bool = False) -> dict[str, Factor]:
+    def _compute_factors(
+        self, x: Batch, cotangents: Tensor, starts_with_probe: bool = False
+    ) -> dict[str, Factor]:
         """One forward, and one backward a direction."""
         plan, n = self.plan, count_samples(x)
         factors: dict[str, Factor] = {}
         way = ""
         if plan.ruled:
-            sites, readings, grads = self._captured(x, cotangents, probed)
+            sites, rules_by_site, grads = self._capture_graph(x, cotangents, starts_with_probe)
             parts: dict[int, Factor] = {}
-            for i, reading in readings.items():
+            for i, rule in rules_by_site.items():
                 layout = plan.layouts[i]
-                if reading is None or layout is None:
+                if rule is None or layout is None:
                     raise GraphChangedError
-                found: Factor | None = factor(
-                    reading, grads[plan.nodes[i]], layout, n, sites[i].shape
+                found: Factor | None = make_factor(
+                    rule, grads[plan.nodes[i]], layout, n, sites[i].shape
                 )
-                if found is not None and i in plan.condensed:
-                    found = condensed(found)
+                if found is not None and i in plan.single_position_sites:
+                    found = keep_reached_position(found)
                 if found is None:
                     raise SpreadOutError
                 parts[i] = found
-            joint = combined(plan.ruled, plan.pulled, self.chosen, parts, sites)
-            factors = {name: self._as_planned(name, f) for name, f in joint.items()}
+            joint = combine_factors(plan.ruled, plan.pulled, self.chosen, parts, sites)
+            factors = {name: self._check_as_planned(name, f) for name, f in joint.items()}
         if plan.fallback:
-            rest, way = per_sample_gradients(
+            rest, way = compute_per_sample_gradients(
                 self.model,
                 x,
                 self.chosen,
@@ -175,59 +201,59 @@ class Engine:
             )
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
-        self._say_ways(way)
+        self._log_methods(way)
         return factors
 
-    def _say_ways(self, way: str) -> None:
+    def _log_methods(self, way: str) -> None:
         """Which parameters went which way, once a network."""
         ruled, fallback = [p.name for p in self.plan.ruled], self.plan.fallback
-        if first_time(self.model, "ways", (way, *ruled)):
+        if is_first_time(self.model, "ways", (way, *ruled)):
             parts = [f"{len(ruled)} by rules"] if ruled else []
             parts += [f"{len(fallback)} by {way} ({', '.join(fallback)})"] if fallback else []
             log.info("gradients of parameters: %s", "; ".join(parts))
 
-    def _captured(
-        self, x: Batch, cotangents: Tensor, probed: bool
+    def _capture_graph(
+        self, x: Batch, cotangents: Tensor, starts_with_probe: bool
     ) -> tuple[list[Site], dict[int, LayerRule | None], dict[int, Tensor]]:
         """The sites; per site what went in; per node what came back, (K, ...)."""
         plan = self.plan
-        seen = trace(self.model, self._own(x), self.names)
-        expected = plan.expects(seen.nodes, count_samples(x))
-        if not self.confirmed and not expected:
+        seen = trace(self.model, self._copy_if_mutated(x), self.names)
+        expected = plan.matches_graph(seen.nodes, count_samples(x))
+        if not self.plan_confirmed and not expected:
             raise GraphChangedError
-        sites = seen.sites(self._fixed(seen, expected))
+        sites = seen.sites(self._find_parameter_only_nodes(seen, expected))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
-        if probed and not close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
-            if not self.confirmed:
+        if starts_with_probe and not is_close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
+            if not self.plan_confirmed:
                 raise GraphChangedError
-            raise ModelError(MIXED)
-        self.confirmed = True
+            raise ModelError(MIXED_SAMPLES_MESSAGE)
+        self.plan_confirmed = True
         # Inputs are read before the backward, which frees what autograd saved.
         used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
-        readings = {i: read(sites[i]) for i in used}
+        rules_by_site = {i: apply_rule(sites[i]) for i in used}
         at = {plan.nodes[i]: i for i in used}
         cotangents = cotangents.to(seen.out)
         # Nodes that the probe did not have may put samples in any order, in any batch.
-        if not expected or plan.movers is None or not in_place(seen, plan.movers):
-            return sites, readings, self._compared(seen.out, sites, at, cotangents)
-        grads = gradients_at(
+        if not expected or plan.movers is None or not keeps_order(seen, plan.movers):
+            return sites, rules_by_site, self._compare_backwards(seen.out, sites, at, cotangents)
+        grads = compute_node_gradients(
             seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1))
         )
-        if probed:
-            self._note_sizes(at, grads, len(cotangents))
-        return sites, readings, dict(zip(at, grads, strict=True))
+        if starts_with_probe:
+            self._record_gradient_sizes(at, grads, len(cotangents))
+        return sites, rules_by_site, dict(zip(at, grads, strict=True))
 
-    def _fixed(self, seen: Trace, expected: bool) -> Collection[int]:
+    def _find_parameter_only_nodes(self, seen: Trace, expected: bool) -> Collection[int]:
         """Where no sample reaches, as the probe found it."""
         plan = self.plan
         if plan.fixed is None:
-            return structural(seen)
-        if not expected and not of_parameters(seen, plan.fixed):
+            return find_reshaped_parameters(seen)
+        if not expected and not are_parameter_only(seen, plan.fixed):
             raise GraphChangedError
         return plan.fixed.keys()
 
-    def _as_planned(self, name: str, f: Factor) -> Factor:
+    def _check_as_planned(self, name: str, f: Factor) -> Factor:
         """Forms were chosen for the probe's sizes: images of another size are another matter."""
         example = self.plan.examples[name]
         if isinstance(f, OuterFactor) and (
@@ -238,11 +264,11 @@ class Engine:
             raise GraphChangedError
         return f
 
-    def _own(self, x: Batch) -> Batch:
+    def _copy_if_mutated(self, x: Batch) -> Batch:
         """A copy for a network that overwrites its input."""
-        return copied(x) if self.plan.mutates else x
+        return copy_batch(x) if self.plan.mutates_input else x
 
-    def _compared(
+    def _compare_backwards(
         self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
     ) -> dict[int, Tensor]:
         """Node -> gradients (K, ...); `at` gives a site at each node.
@@ -251,33 +277,37 @@ class Engine:
         scaled by a factor of its own must scale that sample's rows, else the layout is void.
         """
         nodes = [sites[i].node for i in at.values()]
-        grads = gradients_at(out, nodes, list(cotangents.unbind(1)), keep=True)
+        grads = compute_node_gradients(out, nodes, list(cotangents.unbind(1)), keep=True)
         n = cotangents.shape[0]
         # Neighbours far apart, so that a swap of any two samples shows.
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
         scale = (1 + order / n).to(cotangents)
-        scaled = gradients_at(out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)])
+        scaled = compute_node_gradients(
+            out, nodes, [v * scale[:, None] for v in cotangents.unbind(1)]
+        )
         for i, g, h in zip(at.values(), grads, scaled, strict=True):
             layout = self.plan.layouts[i]
             if layout is None:
                 continue
             rows, want = layout.split(h, n, lead=1), layout.split(g, n, lead=1)
-            if not close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
+            if not is_close(rows, want * scale.view(n, *[1] * (want.ndim - 1)), 0.0, self.plan.eps):
                 raise GraphChangedError
-        self._note_sizes(at, grads, n)
+        self._record_gradient_sizes(at, grads, n)
         return dict(zip(at, grads, strict=True))
 
-    def _note_sizes(self, at: Mapping[int, int], grads: Sequence[Tensor], n: int) -> None:
+    def _record_gradient_sizes(
+        self, at: Mapping[int, int], grads: Sequence[Tensor], n: int
+    ) -> None:
         """Note whether next to nothing came back, (K, ...) at each node, where the probe's weights
         sent something.
         """
         sizes = [
-            float(of_samples(g, self.plan.layouts[i], n).amax())
+            float(sample_norms(g, self.plan.layouts[i], n).amax())
             for i, g in zip(at.values(), grads, strict=True)
         ]
         least = min(0.03, 1e3 * self.plan.eps)
-        before = [self.plan.arrived[i] for i in at.values()]
-        self.vanishing = all(s <= least * b for s, b in zip(sizes, before, strict=True))
+        before = [self.plan.gradient_norms[i] for i in at.values()]
+        self.gradients_vanish = all(s <= least * b for s, b in zip(sizes, before, strict=True))
 
     def _verify(self, x: Batch, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
@@ -292,23 +322,28 @@ class Engine:
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
             with fast_layers(False):  # as torch has them: our own are held against these
-                out = trace(self.model, self._own(take_samples(x, index)), {}).out
+                out = trace(self.model, self._copy_if_mutated(take_samples(x, index)), {}).out
             weights = (cotangents[index, k] * counted).to(out)
-            expected = gradients(out, parameters, weights, accumulate=self.plan.accumulate)
+            expected = compute_gradients(out, parameters, weights, accumulate=self.plan.accumulate)
             scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
                 ours = torch.zeros_like(p)
                 if name in factors:
                     parts = [
-                        factors[name].part(slice(i, i + 1)).gradient()[0, k].reshape(p.shape)
+                        factors[name]
+                        .select_samples(slice(i, i + 1))
+                        .gradient()[0, k]
+                        .reshape(p.shape)
                         for i in index[:count].tolist()
                     ]
                     ours = torch.stack(parts).sum(0).to(p)
                 want = torch.zeros_like(p) if want is None else want
-                if not close(ours, want, scale, self.plan.eps):
-                    self._judge(name, count, take_samples(x, index), weights, ours - want, ours)
+                if not is_close(ours, want, scale, self.plan.eps):
+                    self._explain_mismatch(
+                        name, count, take_samples(x, index), weights, ours - want, ours
+                    )
 
-    def _judge(
+    def _explain_mismatch(
         self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor
     ) -> None:
         """Ours and autograd's gradient of a parameter are apart.
@@ -323,14 +358,18 @@ class Engine:
             for side in (1, -1):
                 p.data = before + side * step * way
                 values.append(
-                    float((trace(self.model, self._own(x), {}).out.double() * weights).sum())
+                    float(
+                        (
+                            trace(self.model, self._copy_if_mutated(x), {}).out.double() * weights
+                        ).sum()
+                    )
                 )
         finally:
             p.data = before
         slope = (values[0] - values[1]) / (2 * step)
         mine, theirs = float((ours * way).sum()), float(((ours - gap) * way).sum())
         if abs(slope - mine) < 0.2 * abs(slope - theirs):
-            if first_time(self.model, "autograd", (name,)):
+            if is_first_time(self.model, "autograd", (name,)):
                 log.warning(
                     "torch's own gradient of %r is wrong in this network (differences of its "
                     "outputs agree with "
@@ -359,30 +398,37 @@ def open_engine(
     x: Inputs,
     *,
     rules: bool = True,
-    again: bool = True,
-    whole: bool = False,
+    reuse_plan: bool = True,
+    keep_all_positions: bool = False,
 ) -> Iterator[Engine]:
     """An engine for the network; gradients and flags are as before afterwards.
 
-    again: by the plan of an earlier call, where there is one; whole: see `plan_for`.
+    reuse_plan: by the plan of an earlier call, where there is one; keep_all_positions: see `get_plan`.
     """
-    _say_hooks(model, chosen)
-    with differentiable(model, chosen):
+    _warn_about_hooks(model, chosen)
+    with enable_gradients(model, chosen):
         if any(p.is_inference() for p in chosen.values()):
             raise ModelError(
                 "the network was made under torch.inference_mode(), so autograd cannot "
                 "differentiate it: build or load it outside of that"
             )
-        plan, old = plan_for(model, x, chosen, rules=rules, again=again, whole=whole)
-        with fast_layers(plan.layered):
+        plan, old = get_plan(
+            model,
+            x,
+            chosen,
+            rules=rules,
+            reuse_plan=reuse_plan,
+            keep_all_positions=keep_all_positions,
+        )
+        with fast_layers(plan.uses_fast_layers):
             yield Engine(model, chosen, plan, not old)
 
 
-def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
+def _warn_about_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
     hooked = tuple(
         k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks
     )
-    if hooked and first_time(model, "hooks", hooked):
+    if hooked and is_first_time(model, "hooks", hooked):
         log.warning(
             "hooks on %d parameter(s) change what training sees, not the outputs: the kernel is "
             "made of "
@@ -392,7 +438,7 @@ def _say_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
         )
 
 
-def with_engine(
+def run_with_engine(
     model: nn.Module,
     x: Inputs,
     params: ParamFilter,
@@ -404,18 +450,25 @@ def with_engine(
 
     Anew if an old plan does not hold, by torch.func if no plan does.
     """
-    model = unwrapped(model)
+    model = unwrap_compiled(model)
     check_model(model)
     chosen = choose_parameters(model, params)
     check_inputs(x, chosen)
-    old = whole = False
-    for again in (True, False, False):
+    old = keep_all_positions = False
+    for reuse_plan in (True, False, False):
         try:
-            with open_engine(model, chosen, x, rules=rules, again=again, whole=whole) as engine:
-                old = not engine.confirmed
+            with open_engine(
+                model,
+                chosen,
+                x,
+                rules=rules,
+                reuse_plan=reuse_plan,
+                keep_all_positions=keep_all_positions,
+            ) as engine:
+                old = not engine.plan_confirmed
                 return run(engine)
         except SpreadOutError:
-            whole = True
+            keep_all_positions = True
         except GraphChangedError:
             if not old:
                 break
@@ -424,12 +477,12 @@ def with_engine(
         return run(engine)
 
 
-def verifying(check: bool | None) -> bool:
+def should_verify(check: bool | None) -> bool:
     """Whether to compare with autograd: as asked, else as LABELAHEAD_VERIFY says."""
     return os.environ.get("LABELAHEAD_VERIFY", "") not in ("", "0") if check is None else check
 
 
-def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
+def check_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
     """Weights (n, C) of the outputs of every sample, in the network's dtype."""
     n, C = count_samples(x), engine.plan.outputs
     if not isinstance(cotangents, Tensor):
@@ -444,9 +497,9 @@ def checked_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
     return cotangents.detach().to(engine.like)
 
 
-def checked_result(out: Tensor) -> Tensor:
+def check_result(out: Tensor) -> Tensor:
     """Raise where the numbers have outgrown their dtype."""
-    if not finite(out):
+    if not is_finite(out):
         raise NumericalError(
             f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs "
             "down, or take "

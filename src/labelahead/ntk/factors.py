@@ -13,13 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.ntk.layout import GraphChangedError, Layout
-from labelahead.ntk.rules import Broadcast, Conv, LayerRule, Lookup, Outer, elementwise
+from labelahead.ntk.rules import Broadcast, Conv, LayerRule, Lookup, Outer, multiply_elementwise
 
-__all__ = ["Factor", "Geometry", "OuterFactor", "PlainFactor", "condensed", "factor", "joined"]
+__all__ = [
+    "Factor",
+    "Geometry",
+    "OuterFactor",
+    "PlainFactor",
+    "join_factors",
+    "keep_reached_position",
+    "make_factor",
+]
 
 
-SCRATCH = 1 << 20  # numbers in the buffer for patches
-POSITIONS = 200  # in an image, from which on a product over them may be cut into several
+PATCH_BUFFER_ENTRIES = 1 << 20  # numbers in the buffer for patches
+MIN_POSITIONS_FOR_OFFSETS = (
+    200  # in an image, from which on a product over them may be cut into several
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class OuterFactor:
         """
         n, K = self.g.shape[:2]
         if self.lookup:
-            return _scattered(self.a, self.g, self.shape[0], out)
+            return _lookup_gradients(self.a, self.g, self.shape[0], out)
         if self.geometry is None:
             left = self.g.transpose(-1, -2).reshape(n, -1, self.a.shape[1])  # n, K·o, T
             right = self.a
@@ -66,14 +76,14 @@ class OuterFactor:
             if K > 1:
                 left = self.g.movedim(2, -1).reshape(n, -1, self.a.shape[1])
         elif self.geometry.groups == 1:
-            return _convolved(self.a, self.g, self.geometry, out)
+            return _convolution_gradients(self.a, self.g, self.geometry, out)
         else:
-            return _into(_grouped(self.a, self.g, self.geometry), out)
+            return _copy_into(_grouped_convolution_gradients(self.a, self.g, self.geometry), out)
         if out is not None and K == 1 and out.dtype == self.g.dtype == self.a.dtype:
             target = out.view(n, left.shape[1], right.shape[2])
             torch.bmm(left, right, out=target)
             return out
-        return _into(torch.bmm(left, right).view(n, K, -1), out)
+        return _copy_into(torch.bmm(left, right).view(n, K, -1), out)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -87,15 +97,15 @@ class OuterFactor:
         return M * S, self.a.shape[2], M * T, self.g.shape[3]
 
     @property
-    def channels_first(self) -> bool:
+    def is_channels_first(self) -> bool:
         """Of a convolution: `product` has channels before the window, as the weight itself."""
         window = self.geometry
         if window is None:
             return False
         channels, images = self.a.shape[2], self.a.shape[1]
         alone = channels // window.groups
-        return _narrow(window, channels) or (
-            _long_rows(window, alone) and not _by_offset(window, alone, images)
+        return _has_narrow_groups(window, channels) or (
+            _has_long_rows(window, alone) and not _can_use_offsets(window, alone, images)
         )
 
     @property
@@ -103,11 +113,11 @@ class OuterFactor:
         """How many."""
         return self.g.shape[0]
 
-    def part(self, rows: slice) -> "OuterFactor":
+    def select_samples(self, rows: slice) -> "OuterFactor":
         """The same for some of the samples."""
         return replace(self, a=self.a[rows], g=self.g[rows])
 
-    def without_numbers(self) -> "OuterFactor":
+    def to_meta(self) -> "OuterFactor":
         """Shapes alone."""
         return replace(self, a=self.a.to("meta"), g=self.g.to("meta"))
 
@@ -116,7 +126,7 @@ class OuterFactor:
         v = self.product()
         n, K = v.shape[:2]
         if self.geometry is not None:
-            if not self.channels_first:
+            if not self.is_channels_first:
                 v = v.view(n, K, self.shape[0], *self.geometry.size, -1).movedim(-1, 3)
         elif not self.lookup and self.transposed:
             v = v.view(n, K, self.shape[1], self.shape[0]).transpose(-1, -2)
@@ -135,17 +145,17 @@ class PlainFactor:
         """How many."""
         return self.v.shape[0]
 
-    def part(self, rows: slice) -> "PlainFactor":
+    def select_samples(self, rows: slice) -> "PlainFactor":
         """The same for some of the samples."""
         return replace(self, v=self.v[rows])
 
-    def without_numbers(self) -> "PlainFactor":
+    def to_meta(self) -> "PlainFactor":
         """Shapes alone."""
         return replace(self, v=self.v.to("meta"))
 
     def product(self, out: Tensor | None = None, *, any_order: bool = False) -> Tensor:
         """(n, K, p)."""
-        return _into(self.v, out)
+        return _copy_into(self.v, out)
 
     def gradient(self) -> Tensor:
         """(n, K, *shape)."""
@@ -155,7 +165,7 @@ class PlainFactor:
 Factor = OuterFactor | PlainFactor
 
 
-def joined(parts: Sequence[Factor]) -> Factor:
+def join_factors(parts: Sequence[Factor]) -> Factor:
     """One factor for a parameter that is used several times: its gradient is the sum of theirs."""
     if len(parts) == 1:
         return parts[0]
@@ -167,7 +177,7 @@ def joined(parts: Sequence[Factor]) -> Factor:
     return PlainFactor(sum(flat[1:], flat[0]), parts[0].shape)
 
 
-def condensed(f: Factor) -> OuterFactor | None:
+def keep_reached_position(f: Factor) -> OuterFactor | None:
     """The same by the one position of each sample at which anything arrived; None where there are
     several.
 
@@ -183,58 +193,62 @@ def condensed(f: Factor) -> OuterFactor | None:
     return replace(f, a=f.a[samples, at][:, None], g=f.g[samples, :, at][:, :, None])
 
 
-def _into(v: Tensor, out: Tensor | None) -> Tensor:
+def _copy_into(v: Tensor, out: Tensor | None) -> Tensor:
     return v if out is None else out.copy_(v.view(out.shape))
 
 
-def factor(reading: LayerRule, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]) -> Factor:
+def make_factor(
+    rule: LayerRule, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]
+) -> Factor:
     """Samples to the front.
 
     G is (K, ...) as it arrived at the site, `shape` that of what entered there.
     """
-    if isinstance(reading, Broadcast):
-        return PlainFactor(_summed(reading, g, layout, n), shape)
+    if isinstance(rule, Broadcast):
+        return PlainFactor(_sum_broadcast(rule, g, layout, n), shape)
     K = g.shape[0]
     gs = layout.split(g, n, lead=1)  # n, K, before, outer, inner, rest
-    if isinstance(reading, Outer):
-        a = layout.split(reading.a, n).reshape(n, -1, reading.a.shape[-1])
+    if isinstance(rule, Outer):
+        a = layout.split(rule.a, n).reshape(n, -1, rule.a.shape[-1])
         gs = gs.reshape(n, K, -1, g.shape[-1])
-        return OuterFactor(a, gs, shape, reading.transposed)
-    if isinstance(reading, Lookup):
-        a = layout.split(reading.a, n).reshape(n, -1)
+        return OuterFactor(a, gs, shape, rule.transposed)
+    if isinstance(rule, Lookup):
+        a = layout.split(rule.a, n).reshape(n, -1)
         return OuterFactor(a, gs.reshape(n, K, -1, g.shape[-1]), shape, lookup=True)
-    assert isinstance(reading, Conv)
-    space, out = tuple(reading.a.shape[2:]), tuple(g.shape[3:])
-    a = layout.split(reading.a, n).reshape(n, -1, *reading.a.shape[1:])
+    assert isinstance(rule, Conv)
+    space, out = tuple(rule.a.shape[2:]), tuple(g.shape[3:])
+    a = layout.split(rule.a, n).reshape(n, -1, *rule.a.shape[1:])
     gs = gs.reshape(n, K, -1, *g.shape[2:])
     geometry = Geometry(
-        reading.size, reading.stride, reading.padding, reading.dilation, reading.groups, space, out
+        rule.size, rule.stride, rule.padding, rule.dilation, rule.groups, space, out
     )
     return OuterFactor(a, gs, shape, geometry=geometry)
 
 
-def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
+def _sum_broadcast(rule: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
     """(n, K, p): the elementwise product, summed over all that the parameter is spread over."""
-    if reading.shift is not None and tuple(reading.shift.shape) == reading.shape:
+    if rule.shift is not None and tuple(rule.shift.shape) == rule.shape:
         # BatchNorm: Σ g(a − μ)/σ = (Σ ga − μ Σ g)/σ, with one product of full size instead of three
-        moment = _summed(replace(reading, shift=None, factor=1.0), g, layout, n)
-        plain = _summed(Broadcast(None, reading.shape), g, layout, n)
-        scale = torch.as_tensor(reading.factor, dtype=g.dtype, device=g.device).flatten()
-        return torch.addcmul(moment, plain, reading.shift.flatten(), value=-1).mul_(scale)
-    full = elementwise(reading, g)
+        moment = _sum_broadcast(replace(rule, shift=None, factor=1.0), g, layout, n)
+        plain = _sum_broadcast(Broadcast(None, rule.shape), g, layout, n)
+        scale = torch.as_tensor(rule.factor, dtype=g.dtype, device=g.device).flatten()
+        return torch.addcmul(moment, plain, rule.shift.flatten(), value=-1).mul_(scale)
+    full = multiply_elementwise(rule, g)
     K, rank = full.shape[0], full.ndim - 1
     if (
-        K == layout.outer == 1 and layout.axis == 0 and reading.shape == full.shape[2:]
+        K == layout.outer == 1 and layout.axis == 0 and rule.shape == full.shape[2:]
     ):  # most biases and norms
-        rows = layout.amid(full, n, lead=1).reshape(n, layout.inner, math.prod(reading.shape))
+        rows = layout.flatten_around(full, n, lead=1).reshape(
+            n, layout.inner, math.prod(rule.shape)
+        )
         return rows.sum(1, keepdim=True) if layout.inner > 1 else rows
     if rank == 1:  # repeated for every sample, or a scalar on a flattened tensor
         parts = layout.split(full, n, lead=1)  # n, K, outer, inner
-        size = math.prod(reading.shape)
+        size = math.prod(rule.shape)
         if size > 1 and (layout.outer > 1 or layout.inner % size):
             raise GraphChangedError
         return parts.reshape(n, K, -1, size).sum(2)
-    aligned = (1,) * (rank - len(reading.shape)) + reading.shape
+    aligned = (1,) * (rank - len(rule.shape)) + rule.shape
     after = [i for i in range(rank) if aligned[i] == 1 and i != layout.axis]
     if after:
         full = full.sum([i + 1 for i in after], keepdim=True)
@@ -245,22 +259,22 @@ def _summed(reading: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
     return parts.reshape(n, K, -1)
 
 
-def _long_rows(geometry: Geometry, channels: int) -> bool:
+def _has_long_rows(geometry: Geometry, channels: int) -> bool:
     """Whether patches are copied faster with positions last (runs along an image row) than with
     channels last (runs over window and channels). Measured: a run pays off at an eighth."""
     return geometry.stride[-1] == 1 and 8 * geometry.out[-1] >= geometry.size[-1] * channels
 
 
-def _by_offset(geometry: Geometry, channels: int, images: int) -> bool:
+def _can_use_offsets(geometry: Geometry, channels: int, images: int) -> bool:
     """Whether steps of the window along the first axis are steps in memory, so that no patches are
     copied for them.
 
-    Matrix products are smaller by that, hence `POSITIONS` (measured)."""
-    long = math.prod(geometry.out) >= POSITIONS
-    return images == 1 and geometry.stride[0] == 1 and long and _long_rows(geometry, channels)
+    Matrix products are smaller by that, hence `MIN_POSITIONS_FOR_OFFSETS` (measured)."""
+    long = math.prod(geometry.out) >= MIN_POSITIONS_FOR_OFFSETS
+    return images == 1 and geometry.stride[0] == 1 and long and _has_long_rows(geometry, channels)
 
 
-def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
+def _convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
     """(n, K, p): each sample's weight gradient, a few samples at a time.
 
     The patches of those few stay in the cache; a fresh large buffer would cost more in page
@@ -268,19 +282,19 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
     """
     n, K, M, filters = g.shape[:4]
     C = a.shape[2]
-    if _by_offset(geometry, C, M):
-        return _convolved_by_offset(a, g, geometry, out)
+    if _can_use_offsets(geometry, C, M):
+        return _convolution_gradients_by_offset(a, g, geometry, out)
     T, window = math.prod(geometry.out), math.prod(geometry.size)
-    long_rows = _long_rows(geometry, C)
+    long_rows = _has_long_rows(geometry, C)
     left = g.movedim(2, 3).reshape(n, K * filters, M * T)
     direct = out is not None and out.dtype == g.dtype == a.dtype
     v = out if direct and out is not None else g.new_empty(n, K, filters * window * C)
-    step = max(1, SCRATCH // (M * T * window * C))
+    step = max(1, PATCH_BUFFER_ENTRIES // (M * T * window * C))
     scratch = a.new_empty(min(step, n) * M * T * window * C)
     for i in range(0, n, step):
         part = a[i : i + step]
         count = part.shape[0]
-        windows = _windows(part.flatten(0, 1), geometry, long_rows)
+        windows = _view_windows(part.flatten(0, 1), geometry, long_rows)
         right = scratch[: windows.numel()].view(windows.shape).copy_(windows)
         if long_rows:  # n, M, C·window, T -> n, M·T, C·window
             right = right.view(count, M, -1, T)
@@ -296,7 +310,9 @@ def _convolved(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> 
     return v if direct or out is None else out.copy_(v)
 
 
-def _convolved_by_offset(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
+def _convolution_gradients_by_offset(
+    a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None
+) -> Tensor:
     """The same for one image a sample: patches run along all axes but the first, and each step of
     the window along that one is a product with another part of the same memory."""
     n, K, _, filters = g.shape[:4]
@@ -306,13 +322,13 @@ def _convolved_by_offset(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor |
     wide = C * math.prod(geometry.size[1:])
     left = g.reshape(n, K * filters, T)
     v = g.new_empty(n, K, filters * steps * wide) if out is None else out
-    count = max(1, min(n, SCRATCH // (wide * high * run)))
+    count = max(1, min(n, PATCH_BUFFER_ENTRIES // (wide * high * run)))
     patches, products = (
         a.new_empty(count * wide * high * run),
         g.new_empty(steps * count * K * filters * wide),
     )
     for i in range(0, n, count):
-        windows = _rows_of_windows(a[i : i + count, 0], geometry)
+        windows = _view_row_windows(a[i : i + count, 0], geometry)
         m = windows.shape[0]
         right = (
             patches[: windows.numel()].view(windows.shape).copy_(windows).view(m, wide, high * run)
@@ -326,7 +342,7 @@ def _convolved_by_offset(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor |
     return v
 
 
-def _rows_of_windows(images: Tensor, geometry: Geometry) -> Tensor:
+def _view_row_windows(images: Tensor, geometry: Geometry) -> Tensor:
     """A view of the padded images (n, C, *space): (n, *size[1:], C, padded space[0], *out[1:])."""
     pad = [p for q in reversed(geometry.padding) for p in (q, q)]
     pixels = nn.functional.pad(images, pad) if any(pad) else images.contiguous()
@@ -340,7 +356,7 @@ def _rows_of_windows(images: Tensor, geometry: Geometry) -> Tensor:
     )
 
 
-def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
+def _view_windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
     """A view of the padded images (n, C, *space): (n, *out, *size, C), or (n, C, *size, *out)."""
     C = images.shape[1]
     pad = [p for q in reversed(geometry.padding) for p in (q, q)]
@@ -358,7 +374,7 @@ def _windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor:
     return pixels.as_strided((n, *sizes[0], *sizes[1], C), (pixels.stride(0), *moves, *taps, 1))
 
 
-def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+def _grouped_convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
     """(n, K, p) for a convolution in groups.
 
     Each group of each sample is a convolution of its own.
@@ -369,7 +385,7 @@ def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
         a.view(n, M, G, C // G, *geometry.space),
         g.reshape(n, K, M, G, filters // G, *geometry.out),
     )
-    if _narrow(geometry, C):
+    if _has_narrow_groups(geometry, C):
         # Per sample and group, inputs are slid along the gradients: a convolution with those for
         # weights, whose stride and dilation have changed places.
         slid = a.permute(3, 0, 2, 1, *range(4, a.ndim)).reshape(C // G, n * G * M, *geometry.space)
@@ -385,22 +401,24 @@ def _grouped(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
         v = v.reshape(C // G, n, G, K, filters // G, -1)
         return v.permute(1, 3, 2, 4, 0, 5).reshape(n, K, -1)
     alone = replace(geometry, groups=1)
-    v = _convolved(a.transpose(1, 2).flatten(0, 1), g.movedim(3, 1).flatten(0, 1), alone, None)
+    v = _convolution_gradients(
+        a.transpose(1, 2).flatten(0, 1), g.movedim(3, 1).flatten(0, 1), alone, None
+    )
     return v.view(n, G, K, -1).transpose(1, 2).reshape(n, K, -1)
 
 
-def _narrow(geometry: Geometry, channels: int) -> bool:
+def _has_narrow_groups(geometry: Geometry, channels: int) -> bool:
     """Groups of few channels, as in a depthwise convolution, leave no matrix product worth the
     name.
     """
     return geometry.groups > 1 and channels < 8 * geometry.groups
 
 
-def _scattered(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
+def _lookup_gradients(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
     """(n, K, rows·d): each gradient added to the row of the table it belongs to."""
     n, K, T, d = g.shape
     if out is None or out.dtype != g.dtype:
-        return _into(_scattered(index, g, rows, g.new_empty(n, K, rows * d)), out)
+        return _copy_into(_lookup_gradients(index, g, rows, g.new_empty(n, K, rows * d)), out)
     out.zero_()
     learned = index >= 0
     if not bool(learned.all()):  # what is not learned adds nothing to the first row

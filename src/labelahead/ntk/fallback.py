@@ -9,16 +9,16 @@ from torch.func import functional_call, grad, vmap
 
 from labelahead.batching import Batch, map_tensors, take_samples
 from labelahead.errors import ModelError
-from labelahead.ntk.capture import unchanged
-from labelahead.ntk.layout import close
-from labelahead.ntk.premises import forward
+from labelahead.ntk.capture import restore_attributes
+from labelahead.ntk.layout import is_close
+from labelahead.ntk.premises import run_forward
 
-__all__ = ["gradients", "per_sample_gradients"]
+__all__ = ["compute_gradients", "compute_per_sample_gradients"]
 
-VMAP, LOOP = "vmap(grad)", "a loop of backward passes"
+VMAP_METHOD, LOOP_METHOD = "vmap(grad)", "a loop of backward passes"
 
 
-def per_sample_gradients(
+def compute_per_sample_gradients(
     model: nn.Module,
     x: Batch,
     chosen: Mapping[str, nn.Parameter],
@@ -32,27 +32,27 @@ def per_sample_gradients(
     way they came.
 
     `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see
-    `gradients`).
+    `compute_gradients`).
     """
     if accumulate:
-        return _looped(model, x, chosen, names, cotangents, True), LOOP
+        return _compute_by_loop(model, x, chosen, names, cotangents, True), LOOP_METHOD
     try:
-        per_sample = _vectorised(model, x, chosen, names, cotangents)
+        per_sample = _compute_by_vmap(model, x, chosen, names, cotangents)
     except (RuntimeError, NotImplementedError, ValueError):
         # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
-        return _looped(model, x, chosen, names, cotangents), LOOP
+        return _compute_by_loop(model, x, chosen, names, cotangents), LOOP_METHOD
     # Some batching rules of torch broadcast wrongly, so the first sample is held against autograd.
-    first = _looped(model, take_samples(x, slice(0, 1)), chosen, names, cotangents[:1])
+    first = _compute_by_loop(model, take_samples(x, slice(0, 1)), chosen, names, cotangents[:1])
     scale = max(float(v.abs().amax()) for v in first.values())
     n, K = cotangents.shape[:2]
     for name, v in per_sample.items():
         wanted = (n, K, *chosen[name].shape)
-        if tuple(v.shape) != wanted or not close(v[:1], first[name], scale, eps):
-            return _looped(model, x, chosen, names, cotangents), LOOP
-    return per_sample, VMAP
+        if tuple(v.shape) != wanted or not is_close(v[:1], first[name], scale, eps):
+            return _compute_by_loop(model, x, chosen, names, cotangents), LOOP_METHOD
+    return per_sample, VMAP_METHOD
 
 
-def gradients(
+def compute_gradients(
     out: Tensor,
     parameters: Sequence[nn.Parameter],
     weights: Tensor,
@@ -85,7 +85,7 @@ def gradients(
     return [None if g is None else g.to_dense() if g.is_sparse else g for g in found]
 
 
-def _vectorised(
+def _compute_by_vmap(
     model: nn.Module,
     x: Batch,
     chosen: Mapping[str, nn.Parameter],
@@ -99,15 +99,15 @@ def _vectorised(
             return functional_call(model, p, args, kwargs)
 
         batch_of_one = map_tensors(sample, lambda t: t[None].clone())
-        return (forward(call, batch_of_one)[0] * weights).sum()
+        return (run_forward(call, batch_of_one)[0] * weights).sum()
 
     each = vmap(grad(weighed), in_dims=(None, 0, 0), randomness="error")
-    with unchanged(model):
+    with restore_attributes(model):
         runs = [each(params, x, weights) for weights in cotangents.unbind(1)]
     return {k: torch.stack([run[k] for run in runs], dim=1) for k in names}
 
 
-def _looped(
+def _compute_by_loop(
     model: nn.Module,
     x: Batch,
     chosen: Mapping[str, nn.Parameter],
@@ -122,12 +122,12 @@ def _looped(
         twice = torch.tensor([i, i], device=cotangents.device)  # a batch of one may be special
         for k in range(K):
             if k == 0 or accumulate:  # an inner backward has used its graph up
-                with torch.enable_grad(), unchanged(model):
-                    out = forward(model, take_samples(x, twice))[0]
+                with torch.enable_grad(), restore_attributes(model):
+                    out = run_forward(model, take_samples(x, twice))[0]
             if out.grad_fn is None:  # this sample's way through the network meets no parameter
                 break
             keep = k + 1 < K and not accumulate
-            own = gradients(
+            own = compute_gradients(
                 out, parameters, cotangents[i, k].to(out), accumulate=accumulate, keep=keep
             )
             for name, g in zip(names, own, strict=True):

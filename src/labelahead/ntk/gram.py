@@ -14,10 +14,10 @@ from torch import Tensor
 
 from labelahead.ntk.factors import Geometry
 
-__all__ = ["Gradients", "Pairs", "gram_into", "mirror", "shift_sums"]
+__all__ = ["Gradients", "Pairs", "add_gram", "mirror_upper", "sum_shifts"]
 
-TILE = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
-PANEL = 64  # least rows a panel of the dense product: little wasted below the diagonal
+TILE_POSITIONS = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
+MIN_PANEL_ROWS = 64  # least rows a panel of the dense product: little wasted below the diagonal
 
 
 @dataclass
@@ -42,21 +42,26 @@ class Gradients:
     pairs: list[Pairs] = field(default_factory=list)
 
 
-def gram_into(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> None:
+def add_gram(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> None:
     """Add <gradient i, gradient j> to out (n, m), or (n·K, m·K) when not `fold`ed over directions.
 
     With `one is other` only the entries on and above the diagonal are right: see `mirror`.
     """
     symmetric = one is other
     for piece, left in one.dense.items():
-        _dense_into(out, _flat(left, fold), _flat(other.dense[piece], fold), symmetric)
+        _add_dense(
+            out,
+            _flatten_directions(left, fold),
+            _flatten_directions(other.dense[piece], fold),
+            symmetric,
+        )
     for p, q in zip(one.pairs, other.pairs, strict=True):
-        _pairs_into(out, p, q, symmetric, fold)
+        _add_pairs(out, p, q, symmetric, fold)
 
 
-def mirror(out: Tensor) -> Tensor:
+def mirror_upper(out: Tensor) -> Tensor:
     """Copy what is above the diagonal below it, panel by panel, in place."""
-    n, panel = out.shape[0], 6 * PANEL
+    n, panel = out.shape[0], 6 * MIN_PANEL_ROWS
     for i in range(0, n, panel):
         j = min(i + panel, n)
         out[j:, i:j] = out[i:j, j:].T
@@ -65,21 +70,21 @@ def mirror(out: Tensor) -> Tensor:
     return out
 
 
-def _flat(v: Tensor, fold: bool) -> Tensor:
+def _flatten_directions(v: Tensor, fold: bool) -> Tensor:
     return v.flatten(1) if fold else v.flatten(0, 1)
 
 
-def _dense_into(out: Tensor, left: Tensor, right: Tensor, symmetric: bool) -> None:
+def _add_dense(out: Tensor, left: Tensor, right: Tensor, symmetric: bool) -> None:
     if not symmetric:
         out.addmm_(left, right.T)
         return
     n = left.shape[0]
-    panel = max(PANEL, -(-n // 16))
+    panel = max(MIN_PANEL_ROWS, -(-n // 16))
     for i in range(0, n, panel):
         out[i : i + panel, i:].addmm_(left[i : i + panel], right[i:].T)
 
 
-def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> None:
+def _add_pairs(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> None:
     T, n, K, o = p.g.shape
     m = q.g.shape[1]
     if fold:
@@ -90,16 +95,16 @@ def _pairs_into(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) ->
     )
     S = p.a.shape[0]
     # Short rows of tiles near a diagonal waste less of what symmetry saves.
-    height = min(TILE[0], max(64, n * S * K // 8)) if symmetric else TILE[0]
-    tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, TILE[1]))
+    height = min(TILE_POSITIONS[0], max(64, n * S * K // 8)) if symmetric else TILE_POSITIONS[0]
+    tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, TILE_POSITIONS[1]))
     for i in range(0, n, tall):
         left = p.rows(i, min(i + tall, n))
         for j in range(i if symmetric else 0, m, wide):
             right = q.rows(j, min(j + wide, m))
-            blocks[i : i + tall, :, j : j + wide].add_(_tile(left, right, K, o))
+            blocks[i : i + tall, :, j : j + wide].add_(_contract_tile(left, right, K, o))
 
 
-def _tile(p: Pairs, q: Pairs, K: int, o: int) -> Tensor:
+def _contract_tile(p: Pairs, q: Pairs, K: int, o: int) -> Tensor:
     """(b, K, c, K) for b samples of p and c of q."""
     T, b, c = p.g.shape[0], p.g.shape[1], q.g.shape[1]
     inputs = _input_products(p, q, T)  # T·b, T·c
@@ -125,11 +130,11 @@ def _input_products(p: Pairs, q: Pairs, T: int) -> Tensor:
     if p.geometry is None:
         return pixels
     space = p.geometry.space
-    shifted = shift_sums(pixels.view(*space, b, *space, c), p.geometry)
+    shifted = sum_shifts(pixels.view(*space, b, *space, c), p.geometry)
     return shifted.reshape(T * b, T * c)
 
 
-def shift_sums(pixels: Tensor, geometry: Geometry) -> Tensor:
+def sum_shifts(pixels: Tensor, geometry: Geometry) -> Tensor:
     """(*space, b, *space, c) inner products of pixels -> (*out, b, *out, c) of patches."""
     rank = len(geometry.space)
     for axis in reversed(range(rank)):

@@ -24,16 +24,20 @@ from labelahead.errors import DeviceError, InputError, NumericalError, did_you_m
 
 __all__ = ["DUALS", "infinite_kernel"]
 
-FILTER = 9  # pixels that a 3×3 filter sees
-BLOCK = 1 << 17  # numbers in a temporary: larger ones leave the cache and are slower
-TEMPORARIES = 12  # of them held at once, at most
-HEAP = 24 << 20  # bytes, below the 32 MB from which glibc gives every block back at once
-ROUNDING = 64 * torch.finfo(torch.float64).eps  # of det, relative to v1·v2: an angle of 1e-7
+FILTER_PIXELS = 9  # pixels that a 3×3 filter sees
+MAX_TEMPORARY_ENTRIES = (
+    1 << 17
+)  # numbers in a temporary: larger ones leave the cache and are slower
+MAX_TEMPORARIES = 12  # of them held at once, at most
+HEAP_BYTES = 24 << 20  # bytes, below the 32 MB from which glibc gives every block back at once
+RELATIVE_ROUNDING = (
+    64 * torch.finfo(torch.float64).eps
+)  # of det, relative to v1·v2: an angle of 1e-7
 
 Dual = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 """(k, v1, v2, derivative too?) -> (T, Ṫ or None); k has the shape that v1 and v2 broadcast to."""
 
-Spread = float | Sequence[float]
+StandardDeviation = float | Sequence[float]
 Progress = Callable[[int, int], None]
 
 
@@ -47,13 +51,13 @@ class Layer:
 
     weight: float  # variance of a weight × inputs
     bias: float  # variance of a bias
-    own: float  # ‖∂z/∂W‖² / s
-    offset: float  # ‖∂z/∂b‖²
+    weight_gradient: float  # ‖∂z/∂W‖² / s
+    bias_gradient: float  # ‖∂z/∂b‖²
 
     @property
-    def natural(self) -> bool:
+    def is_ntk_parametrised(self) -> bool:
         """Whether it is in the NTK parametrisation."""
-        return self.own == self.weight and self.offset == self.bias
+        return self.weight_gradient == self.weight and self.bias_gradient == self.bias
 
     def covariance(self, s: Tensor) -> Tensor:
         """The next K."""
@@ -61,7 +65,7 @@ class Layer:
 
     def tangent(self, s: Tensor, before: Tensor | None) -> Tensor:
         """The next Θ; `before` is the last one times Ṫ, or None for the first layer."""
-        added = torch.add(s * self.own, self.offset)
+        added = torch.add(s * self.weight_gradient, self.bias_gradient)
         return added if before is None else added.add_(before, alpha=self.weight)
 
 
@@ -73,8 +77,8 @@ def infinite_kernel(
     network: str = "fc",
     depth: int = 3,
     activation: str = "relu",
-    weight_std: Spread = 2**0.5,
-    bias_std: Spread | None = 0.1,
+    weight_std: StandardDeviation = 2**0.5,
+    bias_std: StandardDeviation | None = 0.1,
     kind: str = "ntk",
     width: int | None = None,
     pools: Collection[int] = (),
@@ -110,20 +114,20 @@ def infinite_kernel(
     """
     _check_choices(network, activation, kind, memory)
     _check_inputs(x, x2, network)
-    depth = _whole(depth, "depth", 1 if network == "conv" else 0)
-    inputs = x.shape[1] * FILTER if network == "conv" else x[0].numel()
-    layers = _layers(network, depth, weight_std, bias_std, width, inputs)
-    after = _checked_pools(pools, network, depth, tuple(x.shape[2:]))
-    past = _checked_skips(skips, network, depth, after, width)
+    depth = _check_integer(depth, "depth", 1 if network == "conv" else 0)
+    inputs = x.shape[1] * FILTER_PIXELS if network == "conv" else x[0].numel()
+    layers = _make_layers(network, depth, weight_std, bias_std, width, inputs)
+    after = _check_pools(pools, network, depth, tuple(x.shape[2:]))
+    past = _check_skips(skips, network, depth, after, width)
     _keep_freed_memory()
     a = x.detach().to(torch.float64)
     b = None if x2 is None else x2.detach().to(torch.float64)
     dual, tangent = DUALS[activation], kind == "ntk"
     if network == "conv":
-        out = _conv_kernel(a, b, layers, dual, after, past, tangent, memory, progress)
+        out = _compute_conv_kernel(a, b, layers, dual, after, past, tangent, memory, progress)
     else:
         b = None if b is None else b.flatten(1)
-        out = _dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
+        out = _compute_dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
     dtype = x.dtype if x2 is None else torch.promote_types(x.dtype, x2.dtype)
     return out.to(dtype) if dtype.is_floating_point else out
 
@@ -135,10 +139,10 @@ def _keep_freed_memory() -> None:
     glibc keeps what is freed up to the size of the largest block that it ever had to give back: one
     that is not used.
     """
-    torch.empty(HEAP, dtype=torch.uint8, device="cpu")
+    torch.empty(HEAP_BYTES, dtype=torch.uint8, device="cpu")
 
 
-def _dense_kernel(
+def _compute_dense_kernel(
     x: Tensor,
     x2: Tensor | None,
     layers: list[Layer],
@@ -152,7 +156,7 @@ def _dense_kernel(
     own = _variances(x, layers, dual)
     other = own if x2 is None else _variances(y, layers, dual)
     out = x.new_zeros(len(x), len(y))
-    rows = max(1, min(BLOCK, memory // (8 * TEMPORARIES)) // len(y))
+    rows = max(1, min(MAX_TEMPORARY_ENTRIES, memory // (8 * MAX_TEMPORARIES)) // len(y))
     for start in range(0, len(x), rows):
         stop = min(start + rows, len(x))
         first = 0 if x2 is not None else start
@@ -172,7 +176,7 @@ def _dense_kernel(
         out[start:stop, first:] = last.tangent(s, before) if tangent else last.covariance(s)
         if progress is not None:
             progress(stop, len(x))
-    return out if x2 is not None else _mirrored(out)
+    return out if x2 is not None else _mirror_upper(out)
 
 
 def _variances(x: Tensor, layers: list[Layer], dual: Dual) -> list[Tensor]:
@@ -186,12 +190,12 @@ def _variances(x: Tensor, layers: list[Layer], dual: Dual) -> list[Tensor]:
     return variances
 
 
-def _mirrored(upper: Tensor) -> Tensor:
+def _mirror_upper(upper: Tensor) -> Tensor:
     """A symmetric matrix from what is on and above its diagonal."""
     return upper.triu_().add_(upper.triu(1).T.clone())
 
 
-def _conv_kernel(
+def _compute_conv_kernel(
     x: Tensor,
     x2: Tensor | None,
     layers: Sequence[Layer],
@@ -207,23 +211,23 @@ def _conv_kernel(
     The mean over all pixels needs the covariance of every pixel of one image with every pixel of
     the other: (H, W, H', W') numbers a pair of images. Pairs are therefore taken a few at a time.
     """
-    run = _Convolutions(layers, dual, pools, skips, tangent)
+    run = _ConvolutionRecursion(layers, dual, pools, skips, tangent)
     pixels = x.shape[2] * x.shape[3]
-    size = max(1, min(BLOCK, memory // (8 * TEMPORARIES)) // pixels**2)
+    size = max(1, min(MAX_TEMPORARY_ENTRIES, memory // (8 * MAX_TEMPORARIES)) // pixels**2)
     own = run.variances(x, size)
     other = own if x2 is None else run.variances(x2, size)
     y = x if x2 is None else x2
     out = x.new_zeros(len(x), len(y))
     done, total = 0, len(x) * (len(x) + 1) // 2 if x2 is None else out.numel()
-    for i, j in _pairs(len(x), len(y), x2 is None, size):
+    for i, j in _iterate_pairs(len(x), len(y), x2 is None, size):
         out[i, j] = run(x[i], y[j], [v[..., i] for v in own], [v[..., j] for v in other])
         done += len(i)
         if progress is not None:
             progress(done, total)
-    return out if x2 is not None else _mirrored(out)
+    return out if x2 is not None else _mirror_upper(out)
 
 
-def _pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _iterate_pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Positions (i, j) of all pairs, row by row; only j ≥ i if `half`."""
     rows = torch.arange(n)
     lengths = m - rows if half else torch.full((n,), m)
@@ -234,7 +238,7 @@ def _pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tensor, Tens
         yield i, flat - (ends - lengths)[i] + (i if half else 0)
 
 
-class _Convolutions:
+class _ConvolutionRecursion:
     """The recursion through the layers on (H, W, H', W', pairs of images): all is done along the
     pairs.
 
@@ -250,8 +254,13 @@ class _Convolutions:
         skips: frozenset[int],
         tangent: bool,
     ) -> None:
-        self.layers, self.readout = [_over_filter(layer) for layer in layers[:-1]], layers[-1]
-        self.past = [layer.weight for layer in layers[:-1]]  # of the 1×1 convolution beside a layer
+        self.layers, self.readout = (
+            [_scale_to_filter_sums(layer) for layer in layers[:-1]],
+            layers[-1],
+        )
+        self.skip_weights = [
+            layer.weight for layer in layers[:-1]
+        ]  # of the 1×1 convolution beside a layer
         self.dual, self.pools, self.skips, self.tangent = dual, pools, skips, tangent
 
     def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
@@ -267,7 +276,7 @@ class _Convolutions:
             )
             before = None if theta is None or slope is None else theta.mul_(slope)
             if number + 1 in self.pools:
-                s, before = _pooled(s), None if before is None else _pooled(before)
+                s, before = _pool(s), None if before is None else _pool(before)
         mean = s.flatten(0, 3).mean(0)
         if before is None:
             return self.readout.covariance(mean)
@@ -281,15 +290,17 @@ class _Convolutions:
         block: tuple[Tensor, Tensor | None] | None,
     ) -> tuple[Tensor, Tensor | None]:
         """K after a convolution, and Θ if it is wanted."""
-        layer, past = self.layers[number], self.past[number]
-        summed = _summed(s)
-        moved = None if before is None else _summed(before)
+        layer, past = self.layers[number], self.skip_weights[number]
+        summed = _sum_over_filter(s)
+        moved = None if before is None else _sum_over_filter(before)
         # In the NTK parametrisation what a layer adds to Θ is its K; block is None in any other.
-        theta = layer.tangent(summed, moved) if self.tangent and not layer.natural else None
+        theta = (
+            layer.tangent(summed, moved) if self.tangent and not layer.is_ntk_parametrised else None
+        )
         k = summed.mul_(layer.weight).add_(layer.bias)
         if block is not None:
             k.add_(block[0], alpha=past)
-        if self.tangent and layer.natural:
+        if self.tangent and layer.is_ntk_parametrised:
             theta = k.clone() if moved is None else torch.add(k, moved, alpha=layer.weight)
             if block is not None and block[1] is not None:
                 theta.add_(block[1], alpha=past)
@@ -307,21 +318,26 @@ class _Convolutions:
             entered: Tensor | None = None
             for number, layer in enumerate(self.layers):
                 block, entered = entered, s if number + 1 in self.skips else None
-                k = _summed(s).mul_(layer.weight).add_(layer.bias)
+                k = _sum_over_filter(s).mul_(layer.weight).add_(layer.bias)
                 if block is not None:
-                    k.add_(block, alpha=self.past[number])
+                    k.add_(block, alpha=self.skip_weights[number])
                 H, W = k.shape[:2]
                 v = k.reshape(H * W, H * W, -1).diagonal(dim1=0, dim2=1).T.reshape(H, W, -1).clone()
                 each.append(v)
                 s, _ = self.dual(k, v[:, :, None, None], v[None, None], False)
-                s = _pooled(s) if number + 1 in self.pools else s
+                s = _pool(s) if number + 1 in self.pools else s
             parts.append(each)
         return [torch.cat(layer, dim=2) for layer in zip(*parts, strict=True)]
 
 
-def _over_filter(layer: Layer) -> Layer:
+def _scale_to_filter_sums(layer: Layer) -> Layer:
     """The same on sums over a filter instead of means."""
-    return Layer(layer.weight / FILTER, layer.bias, layer.own / FILTER, layer.offset)
+    return Layer(
+        layer.weight / FILTER_PIXELS,
+        layer.bias,
+        layer.weight_gradient / FILTER_PIXELS,
+        layer.bias_gradient,
+    )
 
 
 def _pixel_products(x: Tensor, y: Tensor) -> Tensor:
@@ -331,7 +347,7 @@ def _pixel_products(x: Tensor, y: Tensor) -> Tensor:
     return products.permute(1, 2, 0).reshape(*sides, -1)
 
 
-def _summed(s: Tensor) -> Tensor:
+def _sum_over_filter(s: Tensor) -> Tensor:
     """Sum over the filter's nine offsets δ of s[p+δ, p'+δ]; zero outside, as SAME padding has it.
 
     Both images shift together, and along one axis after the other: four sums instead of eight.
@@ -348,7 +364,7 @@ def _summed(s: Tensor) -> Tensor:
     return s
 
 
-def _pooled(s: Tensor) -> Tensor:
+def _pool(s: Tensor) -> Tensor:
     """Means over 2×2 pixels in both images; an odd last row or column is dropped."""
     H, W = s.shape[0] // 2, s.shape[1] // 2
     s = s[: 2 * H, : 2 * W, : 2 * H, : 2 * W].reshape(H, 2, W, 2, H, 2, W, 2, -1)
@@ -366,7 +382,7 @@ def relu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor
     silent = not (v1.all() and v2.all())  # seldom, and a mask of all pairs costs a fifth
     c = (k * _inverse(d1, silent).neg_()).mul_(_inverse(d2, silent))
     sine = torch.addcmul(c.new_ones(()), c, c, value=-1)
-    sine = functional.threshold(sine, ROUNDING, 0.0, inplace=True).sqrt_()
+    sine = functional.threshold(sine, RELATIVE_ROUNDING, 0.0, inplace=True).sqrt_()
     rest = torch.atan2(sine, c, out=c).div_(2 * pi)
     value = sine.mul_(d1 / (2 * pi)).mul_(d2).addcmul_(rest, k)
     if slope and silent:
@@ -407,33 +423,35 @@ def gelu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor
 def _determinant(k: Tensor, product: Tensor) -> Tensor:
     """v1·v2 − k², never negative, and zero where nothing but rounding would be left of it."""
     det = product - k * k
-    return det.masked_fill_(det <= ROUNDING * product, 0.0)
+    return det.masked_fill_(det <= RELATIVE_ROUNDING * product, 0.0)
 
 
 DUALS: dict[str, Dual] = {"relu": relu, "erf": erf, "gelu": gelu}
 
 
-def _layers(
+def _make_layers(
     network: str,
     depth: int,
-    weight_std: Spread,
-    bias_std: Spread | None,
+    weight_std: StandardDeviation,
+    bias_std: StandardDeviation | None,
     width: int | None,
     inputs: int,
 ) -> list[Layer]:
-    weights = _spread(weight_std, "weight_std", depth + 1)
-    biases = _spread(0.0 if bias_std is None else bias_std, "bias_std", depth + 1)
+    weights = _check_deviations(weight_std, "weight_std", depth + 1)
+    biases = _check_deviations(0.0 if bias_std is None else bias_std, "bias_std", depth + 1)
     if width is None:
         return [Layer(w * w, b * b, w * w, b * b) for w, b in zip(weights, biases, strict=True)]
     # Weights are trained as they are, so that ‖∂z/∂W‖² is a sum over the inputs, not a mean.
-    units = _whole(width, "width", 1)
-    fans = [inputs] + [units * FILTER if network == "conv" else units] * (depth - 1) + [units]
+    units = _check_integer(width, "width", 1)
+    fans = (
+        [inputs] + [units * FILTER_PIXELS if network == "conv" else units] * (depth - 1) + [units]
+    )
     trained = 0.0 if bias_std is None else 1.0
     each = zip(weights, biases, fans[: depth + 1], strict=True)
     return [Layer(w * w, b * b, float(fan), trained) for w, b, fan in each]
 
 
-def _spread(value: Spread, what: str, count: int) -> list[float]:
+def _check_deviations(value: StandardDeviation, what: str, count: int) -> list[float]:
     try:
         numbers = [float(v) for v in value] if isinstance(value, Sequence) else [float(value)]
     except (TypeError, ValueError):
@@ -458,7 +476,7 @@ def _check_choices(network: str, activation: str, kind: str, memory: int) -> Non
             raise InputError(
                 f"{what} is {value!r}; {did_you_mean(value, known)}there are {', '.join(known)}"
             )
-    _whole(memory, "memory", 1)
+    _check_integer(memory, "memory", 1)
 
 
 def _check_inputs(x: Tensor, x2: Tensor | None, network: str) -> None:
@@ -487,10 +505,10 @@ def _check_inputs(x: Tensor, x2: Tensor | None, network: str) -> None:
         raise DeviceError(f"x is on {x.device} and x2 on {x2.device}: move one of them")
 
 
-def _checked_pools(
+def _check_pools(
     pools: Collection[int], network: str, depth: int, sides: tuple[int, ...]
 ) -> frozenset[int]:
-    after = frozenset(_whole(p, "every entry of pools", 1) for p in pools)
+    after = frozenset(_check_integer(p, "every entry of pools", 1) for p in pools)
     if after and (network != "conv" or max(after) > depth):
         raise InputError(
             f"pools is {sorted(after)}; expected numbers of convolutions, from 1 to the depth "
@@ -504,10 +522,10 @@ def _checked_pools(
     return after
 
 
-def _checked_skips(
+def _check_skips(
     skips: Collection[int], network: str, depth: int, pools: frozenset[int], width: int | None
 ) -> frozenset[int]:
-    past = frozenset(_whole(p, "every entry of skips", 1) for p in skips)
+    past = frozenset(_check_integer(p, "every entry of skips", 1) for p in skips)
     inside = [p for p in past if p in pools or p + 1 in past or p >= depth]
     if past and (network != "conv" or inside or width is not None):
         raise InputError(
@@ -518,7 +536,7 @@ def _checked_skips(
     return past
 
 
-def _whole(value: object, what: str, least: int) -> int:
+def _check_integer(value: object, what: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{what} is {value!r}; expected a whole number of at least {least}")
     return value

@@ -9,28 +9,36 @@ from labelahead.batching import Inputs, count_samples, take_samples
 from labelahead.errors import InputError, ModelError
 from labelahead.ntk.engine import (
     Engine,
-    checked_cotangents,
-    checked_result,
-    directions,
-    verifying,
-    with_engine,
+    build_directions,
+    check_cotangents,
+    check_result,
+    run_with_engine,
+    should_verify,
 )
-from labelahead.ntk.gram import Gradients, gram_into, mirror
+from labelahead.ntk.gram import Gradients, add_gram, mirror_upper
 from labelahead.ntk.premises import ParamFilter, check_inputs
-from labelahead.ntk.terms import Term, allocate, by_piece, bytes_kept, grouped, make_terms, put
+from labelahead.ntk.terms import (
+    Term,
+    allocate_gradients,
+    count_bytes_per_sample,
+    group_by_piece,
+    group_terms,
+    make_terms,
+    write_factors,
+)
 
 __all__ = ["gradient_gram", "kernel"]
 
-NOTHING = (
+CONSTANT_SUM_MESSAGE = (
     "the outputs of every sample sum to the same whatever the parameters are, so their "
     "pseudo-kernel is rounding "
     "noise: let the network return what it has before its softmax (logits), or ask for "
     "kind='trace', 'full' or 'single'"
 )
-PIECE = (
+MAX_PIECE_BYTES = (
     24 << 20
 )  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
-MEMORY = 2 << 30  # bytes of working memory besides the result
+DEFAULT_MEMORY_BYTES = 2 << 30  # bytes of working memory besides the result
 
 
 def kernel(
@@ -41,7 +49,7 @@ def kernel(
     kind: str = "pseudo",
     params: ParamFilter = None,
     chunk: int | None = None,
-    memory: int = MEMORY,
+    memory: int = DEFAULT_MEMORY_BYTES,
     verify: bool | None = None,
     rules: bool = True,
 ) -> Tensor:
@@ -70,7 +78,7 @@ def kernel(
     """
     if not isinstance(memory, int) or memory < 1:
         raise InputError(f"memory is {memory!r}, expected a whole number of bytes, such as 2 << 30")
-    check = verifying(verify)
+    check = should_verify(verify)
 
     def run(engine: Engine) -> Tensor:
         if x2 is not None:
@@ -78,13 +86,13 @@ def kernel(
         if (
             kind == "pseudo" and engine.plan.probabilities
         ):  # a softmax, or targets that were learnt to the digit
-            _check_not_noise(engine, x)
-        out = checked_result(_Run(engine, kind, chunk, memory, check).blocks(x, x2))
-        if kind == "pseudo" and engine.vanishing:
-            _check_not_noise(engine, x)
+            _check_sum_varies(engine, x)
+        out = check_result(_KernelComputation(engine, kind, chunk, memory, check).compute(x, x2))
+        if kind == "pseudo" and engine.gradients_vanish:
+            _check_sum_varies(engine, x)
         return out
 
-    return with_engine(model, x, params, run, rules=rules)
+    return run_with_engine(model, x, params, run, rules=rules)
 
 
 def gradient_gram(
@@ -93,7 +101,7 @@ def gradient_gram(
     cotangents: Tensor,
     *,
     params: ParamFilter = None,
-    memory: int = MEMORY,
+    memory: int = DEFAULT_MEMORY_BYTES,
     verify: bool | None = None,
 ) -> Tensor:
     """(n, n): <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>; `cotangents` is (n, C).
@@ -105,18 +113,18 @@ def gradient_gram(
     >>> bool(torch.allclose(gradient_gram(model, x, first), la.kernel(model, x, kind="single")))
     True
     """
-    check = verifying(verify)
+    check = should_verify(verify)
 
     def run(engine: Engine) -> Tensor:
-        v = checked_cotangents(cotangents, x, engine)
-        return checked_result(
-            _Run(engine, "single", None, memory, check, v[:, None]).blocks(x, None)
+        v = check_cotangents(cotangents, x, engine)
+        return check_result(
+            _KernelComputation(engine, "single", None, memory, check, v[:, None]).compute(x, None)
         )
 
-    return with_engine(model, x, params, run)
+    return run_with_engine(model, x, params, run)
 
 
-def _check_not_noise(engine: Engine, x: Inputs) -> None:
+def _check_sum_varies(engine: Engine, x: Inputs) -> None:
     """Raise where the sum of the outputs does not move with the parameters although each of them
     does.
     """
@@ -124,14 +132,15 @@ def _check_not_noise(engine: Engine, x: Inputs) -> None:
         return
     few = take_samples(x, slice(0, 3))
     summed, single = (
-        _Run(engine, kind, None, MEMORY, False).blocks(few, None) for kind in ("pseudo", "single")
+        _KernelComputation(engine, kind, None, DEFAULT_MEMORY_BYTES, False).compute(few, None)
+        for kind in ("pseudo", "single")
     )
     least = min(0.03, 1e3 * engine.plan.eps) ** 2
     if float(summed.diagonal().amax()) <= least * float(single.diagonal().amax()):
-        raise ModelError(NOTHING)
+        raise ModelError(CONSTANT_SUM_MESSAGE)
 
 
-class _Run:
+class _KernelComputation:
     """One kernel computation: its directions, forms and block sizes."""
 
     def __init__(
@@ -146,47 +155,51 @@ class _Run:
         self.cotangents = cotangents
         self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
         self.like = engine.like
-        self.directions = directions(kind, engine.plan.outputs, self.like)
+        self.directions = build_directions(kind, engine.plan.outputs, self.like)
         self.fold = kind != "full"
         self.rows = 1 if self.fold else self.directions.shape[0]  # of the kernel, a sample
 
-    def blocks(self, x: Inputs, x2: Inputs | None) -> Tensor:
+    def compute(self, x: Inputs, x2: Inputs | None) -> Tensor:
         """The whole kernel, block by block where the memory asks for it."""
         K, r = self.directions.shape[0], self.rows
         n = count_samples(x)
         m = n if x2 is None else count_samples(x2)
-        mates = n / 2 if x2 is None else n * m / (n + m)
+        partners = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
-        widest = PIECE / (max(n, m) * K * self.like.element_size())
-        terms = make_terms(plan, self.engine.chosen, K, self.fold, mates, widest)
-        each = max(1, bytes_kept(plan, terms, K, self.like.element_size()))
+        max_piece_columns = MAX_PIECE_BYTES / (max(n, m) * K * self.like.element_size())
+        terms = make_terms(plan, self.engine.chosen, K, self.fold, partners, max_piece_columns)
+        each = max(1, count_bytes_per_sample(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
-            if self.engine.at_once(
+            if self.engine.fits_one_batch(
                 n, K, self.chunk
             ):  # gradients of one layer after the other stay in the cache
-                return mirror(self._layer_by_layer(x, n, by_piece(terms), out))
+                return mirror_upper(self._layer_by_layer(x, n, group_by_piece(terms), out))
             gradients = self._gradients(x, slice(0, n), terms, True)
-            gram_into(out, gradients, gradients, fold=self.fold)
-            return mirror(out)
-        kept = int(plan.held * (1 + K) / 2)  # the factors, before they are multiplied out
-        groups = grouped(plan, terms, K, self.like.element_size(), self.memory // n - kept, widest)
+            add_gram(out, gradients, gradients, fold=self.fold)
+            return mirror_upper(out)
+        kept = int(
+            plan.bytes_per_sample * (1 + K) / 2
+        )  # the factors, before they are multiplied out
+        groups = group_terms(
+            plan, terms, K, self.like.element_size(), self.memory // n - kept, max_piece_columns
+        )
         if x2 is None and groups:
-            return mirror(self._layer_by_layer(x, n, groups, out))
+            return mirror_upper(self._layer_by_layer(x, n, groups, out))
         # One large block is held while small ones pass by: samples are captured once for every
         # large block that they meet.
         large = max(1, int(0.75 * self.memory) // each)
         small = max(1, int(0.25 * self.memory) // each)
-        for rows in _slices(0, n, large):
+        for rows in _split_evenly(0, n, large):
             held = self._gradients(x, rows, terms, rows.start == 0)
             start = 0
             if x2 is None:
-                gram_into(_part(out, rows, rows, r), held, held, fold=self.fold)
+                add_gram(_slice_block(out, rows, rows, r), held, held, fold=self.fold)
                 start = rows.stop
-            for columns in _slices(start, m, small):
+            for columns in _split_evenly(start, m, small):
                 passing = self._gradients(x if x2 is None else x2, columns, terms, False)
-                gram_into(_part(out, rows, columns, r), held, passing, fold=self.fold)
-        return mirror(out) if x2 is None else out
+                add_gram(_slice_block(out, rows, columns, r), held, passing, fold=self.fold)
+        return mirror_upper(out) if x2 is None else out
 
     def _cotangents(self, rows: slice) -> Tensor:
         if self.cotangents is not None:
@@ -197,31 +210,39 @@ class _Run:
         """Every sample captured once, kept as factors, multiplied out a few layers at a time."""
         K = self.directions.shape[0]
         cotangents = self._cotangents(slice(0, n))
-        captured = list(self.engine.captured(x, cotangents, chunk=self.chunk, check=self.check))
+        captured = list(
+            self.engine.capture_factors(x, cotangents, chunk=self.chunk, check=self.check)
+        )
         for terms in groups:
-            gradients = allocate(self.engine.plan, terms, n, K, self.like)
+            gradients = allocate_gradients(self.engine.plan, terms, n, K, self.like)
             for batch, factors in captured:
-                put(gradients, terms, batch, factors)
-            gram_into(out, gradients, gradients, fold=self.fold)
+                write_factors(gradients, terms, batch, factors)
+            add_gram(out, gradients, gradients, fold=self.fold)
         return out
 
-    def _gradients(self, x: Inputs, rows: slice, terms: list[Term], probed: bool) -> Gradients:
+    def _gradients(
+        self, x: Inputs, rows: slice, terms: list[Term], starts_with_probe: bool
+    ) -> Gradients:
         part = take_samples(x, rows)
         n, K = rows.stop - rows.start, self.directions.shape[0]
-        gradients = allocate(self.engine.plan, terms, n, K, self.like)
+        gradients = allocate_gradients(self.engine.plan, terms, n, K, self.like)
         cotangents = self._cotangents(rows)
-        for batch, factors in self.engine.captured(
-            part, cotangents, chunk=self.chunk, check=self.check, probed=probed
+        for batch, factors in self.engine.capture_factors(
+            part,
+            cotangents,
+            chunk=self.chunk,
+            check=self.check,
+            starts_with_probe=starts_with_probe,
         ):
-            put(gradients, terms, batch, factors)
+            write_factors(gradients, terms, batch, factors)
         return gradients
 
 
-def _part(out: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
+def _slice_block(out: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
     return out[rows.start * r : rows.stop * r, columns.start * r : columns.stop * r]
 
 
-def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+def _split_evenly(start: int, stop: int, size: int) -> Iterator[slice]:
     """Even pieces of at most `size`."""
     if stop <= start:
         return

@@ -19,31 +19,31 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["LAYERS", "FastLayers", "fast_layers", "while_running"]
+__all__ = ["FAST_LAYER_FUNCTIONS", "FastLayers", "fast_layers", "fast_layers_mode"]
 
-TAPS = 9  # positions in a window, up to which whole arrays are compared
+MAX_WINDOW_POSITIONS = 9  # positions in a window, up to which whole arrays are compared
 
 
-_wanted: ContextVar[bool] = ContextVar("fast_layers", default=False)
+_fast_layers_enabled: ContextVar[bool] = ContextVar("fast_layers", default=False)
 
 
 @contextmanager
 def fast_layers(wanted: bool) -> Iterator[None]:
-    """Networks run with these layers (`while_running`), or as torch has them."""
-    before = _wanted.set(wanted)
+    """Networks run with these layers (`fast_layers_mode`), or as torch has them."""
+    before = _fast_layers_enabled.set(wanted)
     try:
         yield
     finally:
-        _wanted.reset(before)
+        _fast_layers_enabled.reset(before)
 
 
-def while_running() -> AbstractContextManager[Any]:
+def fast_layers_mode() -> AbstractContextManager[Any]:
     """Around a network's forward alone: a mode costs every call to torch inside of it."""
-    return FastLayers() if _wanted.get() else nullcontext()
+    return FastLayers() if _fast_layers_enabled.get() else nullcontext()
 
 
 class FastLayers(TorchFunctionMode):
-    """Plain max-pooling runs as `Largest`, plain BatchNorm as `Scaled` and `Affine`.
+    """Plain max-pooling runs as `FastMaxPool`, plain BatchNorm as `FastBatchNorm` and `BatchNormAffine`.
 
     All other as torch has it.
     """
@@ -56,19 +56,19 @@ class FastLayers(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func is nn.functional.max_pool2d or func is torch.max_pool2d:
-            return _pooled(func, *args, **(kwargs or {}))
+            return _max_pool(func, *args, **(kwargs or {}))
         if func is nn.functional.batch_norm:
-            return _normalised(*args, **(kwargs or {}))
+            return _batch_norm(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def _ordinary(x: Tensor) -> bool:
+def _is_plain_cpu_tensor(x: Tensor) -> bool:
     """Numbers on the CPU, and not inside of torch.func's vmap or grad."""
     plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return plain and torch._C._functorch.maybe_current_level() is None
 
 
-def _normalised(
+def _batch_norm(
     x: Tensor,
     mean: Tensor | None,
     var: Tensor | None,
@@ -78,7 +78,7 @@ def _normalised(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    plain = not training and _ordinary(x)
+    plain = not training and _is_plain_cpu_tensor(x)
     if not plain or any(t is None or t.dtype != x.dtype for t in (mean, var, weight, bias)):
         space = x.shape[2:]
         if not training and 1 in space and any(side > 1 for side in space):
@@ -91,15 +91,15 @@ def _normalised(
         return nn.functional.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
     assert weight is not None
     assert bias is not None
-    moved = Affine.apply(weight, bias, x.detach(), mean, var, eps)  # type: ignore[no-untyped-call]
-    out: Tensor = Scaled.apply(x, moved, weight.detach(), bias.detach(), mean, var, eps)  # type: ignore[no-untyped-call]
+    moved = BatchNormAffine.apply(weight, bias, x.detach(), mean, var, eps)  # type: ignore[no-untyped-call]
+    out: Tensor = FastBatchNorm.apply(x, moved, weight.detach(), bias.detach(), mean, var, eps)  # type: ignore[no-untyped-call]
     return out
 
 
-class Affine(torch.autograd.Function):
+class BatchNormAffine(torch.autograd.Function):
     """Has the gradient of BatchNorm by weight and bias, and zeros for numbers.
 
-    `Scaled` has them.
+    `FastBatchNorm` has them.
     """
 
     @staticmethod
@@ -120,10 +120,10 @@ class Affine(torch.autograd.Function):
         return (g * normal).sum(others), g.sum(others), None, None, None, None
 
 
-class Scaled(torch.autograd.Function):
+class FastBatchNorm(torch.autograd.Function):
     """BatchNorm in eval mode as a function of its input.
 
-    What the parameters do is `moved`, from `Affine`.
+    What the parameters do is `moved`, from `BatchNormAffine`.
     """
 
     @staticmethod
@@ -148,7 +148,7 @@ class Scaled(torch.autograd.Function):
         return (g * scale if ctx.needs_input_grad[0] else None), g, None, None, None, None, None
 
 
-def _pooled(
+def _max_pool(
     func: Callable[..., Any],
     x: Tensor,
     kernel_size: Any,
@@ -164,9 +164,9 @@ def _pooled(
         not ceil_mode
         and not return_indices
         and not any(_pair(padding))
-        and _plain(x, size, dilations)
+        and _can_compare_arrays(x, size, dilations)
     ):
-        return Largest.apply(x, size, strides, dilations)  # type: ignore[no-untyped-call]
+        return FastMaxPool.apply(x, size, strides, dilations)  # type: ignore[no-untyped-call]
     return func(x, kernel_size, stride or size, padding, dilation, ceil_mode)
 
 
@@ -176,14 +176,14 @@ def _pair(size: Any) -> tuple[int, int]:
     return (size[0], size[0]) if len(size) == 1 else (size[0], size[1])
 
 
-def _plain(x: Tensor, size: tuple[int, int], dilation: tuple[int, int]) -> bool:
-    if x.ndim != 4 or not x.is_contiguous() or not _ordinary(x):
+def _can_compare_arrays(x: Tensor, size: tuple[int, int], dilation: tuple[int, int]) -> bool:
+    if x.ndim != 4 or not x.is_contiguous() or not _is_plain_cpu_tensor(x):
         return False
     fits = all(n >= 1 + d * (k - 1) for n, k, d in zip(x.shape[2:], size, dilation, strict=True))
-    return fits and size[0] * size[1] <= TAPS
+    return fits and size[0] * size[1] <= MAX_WINDOW_POSITIONS
 
 
-class Largest(torch.autograd.Function):
+class FastMaxPool(torch.autograd.Function):
     """The largest number of every window.
 
     Of equal ones the first, row by row, takes the gradient.
@@ -197,7 +197,7 @@ class Largest(torch.autograd.Function):
         stride: tuple[int, int],
         dilation: tuple[int, int],
     ) -> Tensor:
-        value, place = _largest(x, size, stride, dilation)
+        value, place = _window_max(x, size, stride, dilation)
         ctx.save_for_backward(x, place)
         ctx.windows = size, stride, dilation
         return value
@@ -216,11 +216,11 @@ class Largest(torch.autograd.Function):
         )
 
 
-LAYERS = (Affine, Largest, Scaled)
+FAST_LAYER_FUNCTIONS = (BatchNormAffine, FastMaxPool, FastBatchNorm)
 """Nodes with a backward in Python that hide nothing."""
 
 
-def _largest(
+def _window_max(
     x: Tensor, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
     """The largest of every window, and its place in the image, counted row by row."""
@@ -239,24 +239,24 @@ def _largest(
         value, place = taps[0], torch.tensor(top * width, dtype=small)
         own = None  # what may be overwritten: not the image
         for left, tap in zip(lefts[1:], taps[1:], strict=True):
-            value, place = _larger(
+            value, place = _keep_larger(
                 value, place, tap, torch.tensor(top * width + left, dtype=small), own
             )
             own = value
         found.append((value, place, own))
     best, place, own = found[0]
     for value, there, _ in found[1:]:
-        best, place = _larger(best, place, value, there, own)
+        best, place = _keep_larger(best, place, value, there, own)
         own = best
     corner = torch.arange(rows)[:, None] * (stride[0] * width) + torch.arange(columns) * stride[1]
     return best.contiguous(), place.to(torch.int64) + corner.expand_as(best)
 
 
-def _larger(
-    value: Tensor, place: Tensor, rival: Tensor, there: Tensor, out: Tensor | None
+def _keep_larger(
+    value: Tensor, place: Tensor, other: Tensor, there: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The larger numbers, into `out` if given, and their places; the first where they are equal."""
-    won = (rival > value).view(torch.uint8).to(place.dtype)
+    won = (other > value).view(torch.uint8).to(place.dtype)
     # Whole numbers go round, so place + (there − place) is exact in bytes too; torch.where is ten
     # times slower.
-    return torch.maximum(value, rival, out=out), won.mul_(there - place).add_(place)
+    return torch.maximum(value, other, out=out), won.mul_(there - place).add_(place)

@@ -13,16 +13,16 @@ from labelahead.ntk.rules import Broadcast, LayerRule, Lookup
 __all__ = [
     "GraphChangedError",
     "Layout",
-    "Seen",
+    "LayoutCache",
     "SpreadOutError",
-    "close",
     "find_layout",
-    "of_samples",
+    "is_close",
     "row_norms",
+    "sample_norms",
 ]
 
 
-ENTRIES = 64  # of each row that layouts are judged by
+ENTRIES_PER_ROW = 64  # of each row that layouts are judged by
 
 
 class GraphChangedError(Exception):
@@ -52,7 +52,7 @@ class Layout:
         shape = (*t.shape[:axis], self.outer, n, self.inner, *t.shape[axis + 1 :])
         return t.reshape(shape).movedim(axis + 1, 0)
 
-    def amid(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
+    def flatten_around(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
         """(all that precedes the samples, n, all that follows): a view where memory allows."""
         axis = self.axis + lead
         if t.shape[axis] != self.outer * n * self.inner:
@@ -62,12 +62,12 @@ class Layout:
         )
 
 
-def of_samples(g: Tensor, layout: Layout | None, n: int) -> Tensor:
+def sample_norms(g: Tensor, layout: Layout | None, n: int) -> Tensor:
     """(n,): the norm of what arrived, (K, ...), for each sample.
 
     Of all of it, (1,), where no layout is known.
     """
-    return row_norms(g.reshape(1, 1, -1) if layout is None else layout.amid(g, n, lead=1))
+    return row_norms(g.reshape(1, 1, -1) if layout is None else layout.flatten_around(g, n, lead=1))
 
 
 def row_norms(rows: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def row_norms(rows: Tensor) -> Tensor:
     return norms[0] if norms.shape[0] == 1 else torch.linalg.vector_norm(norms, dim=0)
 
 
-def close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:
+def is_close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:
     """Equal up to what another order of summation may change in numbers of that scale.
 
     eps: the coarsest rounding on the way to them, if coarser than their own.
@@ -96,7 +96,7 @@ def tolerance(t: Tensor, eps: float) -> float:
     return 1e-7 if eps < 1e-10 else max(1e-3, 10 * eps)
 
 
-Seen = dict[tuple[object, ...], list["Layout"]]
+LayoutCache = dict[tuple[object, ...], list["Layout"]]
 """Tensors that have been looked at -> the layouts that they allow.
 
 Many sites share their inputs.
@@ -109,7 +109,7 @@ def find_layout(
     g: Tensor,
     h: Tensor,
     eps: float = 0.0,
-    seen: Seen | None = None,
+    seen: LayoutCache | None = None,
 ) -> Layout | None:
     """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
 
@@ -134,9 +134,11 @@ def find_layout(
             return None
         pairs.append((one.a, other.a))
     # Some entries of every row tell as much as all of them, unless those happen to be alike.
-    for entries in (ENTRIES, None):
+    for entries in (ENTRIES_PER_ROW, None):
         fits = [
-            _fitting(p, q, axis, positions, eps, entries, seen if seen is not None else {})
+            _find_fitting_layouts(
+                p, q, axis, positions, eps, entries, seen if seen is not None else {}
+            )
             for p, q in pairs
         ]
         common = [fold for fold in fits[0] if all(fold in others for others in fits[1:])]
@@ -145,15 +147,21 @@ def find_layout(
     return common[0] if len(common) == 1 else None
 
 
-def _fitting(
-    p: Tensor, q: Tensor, axis: int, positions: int, eps: float, entries: int | None, seen: Seen
+def _find_fitting_layouts(
+    p: Tensor,
+    q: Tensor,
+    axis: int,
+    positions: int,
+    eps: float,
+    entries: int | None,
+    seen: LayoutCache,
 ) -> list[Layout]:
     """The layouts under which samples (0, j) of p and (j, 0, k) of q agree, in `entries` entries of
     every row.
     """
     key = (p.data_ptr(), p.shape, p.stride(), q.data_ptr(), axis, entries)
     if key not in seen:
-        rows, twins = (_rows(t, axis, entries) for t in (p, q))
+        rows, twins = (_sample_rows(t, axis, entries) for t in (p, q))
         folds = [
             Layout(axis, outer, positions // outer)
             for outer in range(1, positions + 1)
@@ -171,7 +179,7 @@ def _fitting(
     return seen[key]
 
 
-def _rows(
+def _sample_rows(
     t: Tensor, axis: int, entries: int | None
 ) -> "np.ndarray[tuple[int, int], np.dtype[Any]]":
     """(positions of all samples, entries).

@@ -10,19 +10,19 @@ from labelahead.batching import Inputs, count_samples
 from labelahead.errors import InputError
 from labelahead.ntk.engine import (
     Engine,
-    checked_cotangents,
-    checked_result,
-    directions,
-    verifying,
-    with_engine,
+    build_directions,
+    check_cotangents,
+    check_result,
+    run_with_engine,
+    should_verify,
 )
 from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor
-from labelahead.ntk.gram import shift_sums
-from labelahead.ntk.premises import COMPILED, ParamFilter, unwrapped
+from labelahead.ntk.gram import sum_shifts
+from labelahead.ntk.premises import COMPILED_PREFIX, ParamFilter, unwrap_compiled
 
 __all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
 
-GRADIENTS = 1 << 19  # numbers in the buffer for gradients
+GRADIENT_BUFFER_ENTRIES = 1 << 19  # numbers in the buffer for gradients
 
 
 def squared_norms(
@@ -43,7 +43,9 @@ def squared_norms(
     >>> norms.shape, bool((norms >= 0).all())
     (torch.Size([6]), True)
     """
-    return _sums(model, x, cotangents, params, lambda _, f: _squared_norm(f), chunk, verify)
+    return _sum_over_parameters(
+        model, x, cotangents, params, lambda _, f: _squared_norm(f), chunk, verify
+    )
 
 
 def inner_products(
@@ -64,12 +66,12 @@ def inner_products(
     >>> bool(torch.allclose(products, la.directional(model, x, ones).sum(1), atol=1e-5))
     True
     """
-    direction = _checked_direction(model, direction)
+    direction = _check_direction(model, direction)
 
     def product(name: str, f: Factor) -> Tensor:
         return _inner_product(f, direction[name].detach())
 
-    return _sums(model, x, cotangents, list(direction), product, chunk, verify)
+    return _sum_over_parameters(model, x, cotangents, list(direction), product, chunk, verify)
 
 
 def norms_and_products(
@@ -91,18 +93,18 @@ def norms_and_products(
     >>> norms.shape, products.shape
     (torch.Size([6]), torch.Size([6]))
     """
-    direction = _checked_direction(model, direction)
+    direction = _check_direction(model, direction)
 
     def both(name: str, f: Factor) -> Tensor:
         return torch.stack(_squares_and_products(f, direction[name].detach()))
 
-    squares, products = _sums(
+    squares, products = _sum_over_parameters(
         model, x, cotangents, list(direction), both, chunk, verify, kinds=(2,)
     )
     return squares, products
 
 
-def _sums(
+def _sum_over_parameters(
     model: nn.Module,
     x: Inputs,
     cotangents: Tensor,
@@ -117,14 +119,16 @@ def _sums(
     """
 
     def run(engine: Engine) -> Tensor:
-        v = checked_cotangents(cotangents, x, engine)
+        v = check_cotangents(cotangents, x, engine)
         out = v.new_zeros(*kinds, v.shape[0])
-        for batch, factors in engine.captured(x, v[:, None], chunk=chunk, check=verifying(verify)):
+        for batch, factors in engine.capture_factors(
+            x, v[:, None], chunk=chunk, check=should_verify(verify)
+        ):
             for name, f in factors.items():
                 out[..., batch] += each(name, f)[..., 0]
-        return checked_result(out)
+        return check_result(out)
 
-    return with_engine(model, x, params, run)
+    return run_with_engine(model, x, params, run)
 
 
 def directional(
@@ -146,24 +150,26 @@ def directional(
     >>> la.directional(model, x, along)[0].tolist()
     [1.0, 0.0, 0.0]
     """
-    direction = _checked_direction(model, direction)
+    direction = _check_direction(model, direction)
 
     def run(engine: Engine) -> Tensor:
         n, C = count_samples(x), engine.plan.outputs
         out = engine.like.new_zeros(n, C)
-        eye = directions("full", C, engine.like).expand(n, -1, -1)
-        for batch, factors in engine.captured(x, eye, chunk=chunk, check=verifying(verify)):
+        eye = build_directions("full", C, engine.like).expand(n, -1, -1)
+        for batch, factors in engine.capture_factors(
+            x, eye, chunk=chunk, check=should_verify(verify)
+        ):
             for name, f in factors.items():
                 out[batch] += _inner_product(f, direction[name].detach())
-        return checked_result(out)
+        return check_result(out)
 
-    return with_engine(model, x, list(direction), run)
+    return run_with_engine(model, x, list(direction), run)
 
 
-def _checked_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """By the names of the plain module, where a compiled one's were given."""
-    direction = {name.removeprefix(COMPILED): v for name, v in direction.items()}
-    parameters = dict(unwrapped(model).named_parameters())
+    direction = {name.removeprefix(COMPILED_PREFIX): v for name, v in direction.items()}
+    parameters = dict(unwrap_compiled(model).named_parameters())
     for name, v in direction.items():
         if not isinstance(v, Tensor) or not bool(torch.isfinite(v).all()):
             raise InputError(f"direction[{name!r}] must be a tensor of finite numbers")
@@ -179,11 +185,11 @@ def _checked_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Map
 def _squares_and_products(f: Factor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """(n, K) each: squared norms, and products with `direction`.
 
-    A gradient that is built for its norm gives its product for one more reading of it; from pairs
+    A gradient that is built for its norm gives its product for one more rule of it; from pairs
     of positions the product takes a pass of the layer, about half the work of the gradient.
     """
-    if isinstance(f, OuterFactor) and _gradient_is_cheaper(f, beside=0.5):
-        squares, products = _from_gradients(f, direction)
+    if isinstance(f, OuterFactor) and _is_gradient_cheaper(f, beside=0.5):
+        squares, products = _norms_from_gradients(f, direction)
         assert products is not None
         return squares, products
     return _squared_norm(f), _inner_product(f, direction)
@@ -193,19 +199,19 @@ def _squared_norm(f: Factor) -> Tensor:
     """(n, K) from pairs of positions or from the gradient, whichever is cheaper."""
     if not isinstance(f, OuterFactor):
         return f.v.square().sum(2)
-    if _rank_one(f):
+    if _is_rank_one(f):
         return f.a.square().sum((1, 2))[:, None] * f.g.square().sum((2, 3))
-    return _from_gradients(f)[0] if _gradient_is_cheaper(f) else _from_pairs(f)
+    return _norms_from_gradients(f)[0] if _is_gradient_cheaper(f) else _norms_from_pairs(f)
 
 
-def _rank_one(f: OuterFactor) -> bool:
+def _is_rank_one(f: OuterFactor) -> bool:
     """One position a sample: the norm of an outer product is the product of the norms."""
     return not f.lookup and f.geometry is None and f.a.shape[1] == 1
 
 
-def _gradient_is_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
+def _is_gradient_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
     """Than pairs of positions; `beside`: what pairs leave to be done, in gradients' work."""
-    if f.lookup or _rank_one(f):
+    if f.lookup or _is_rank_one(f):
         return False
     S, d, T, o = f.sizes
     window = f.geometry
@@ -215,7 +221,7 @@ def _gradient_is_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
     return pairs > (1 - beside) * T * math.prod(f.shape)
 
 
-def _from_gradients(
+def _norms_from_gradients(
     f: OuterFactor, direction: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Squared norms, and products with `direction` if given, (n, K) each.
@@ -227,11 +233,11 @@ def _from_gradients(
     P = math.prod(f.shape)
     squares = f.g.new_empty(n, K)
     products = None if direction is None else f.g.new_empty(n, K)
-    flat = None if direction is None else _in_own_order(f, direction.to(f.g)).reshape(-1)
-    step = max(1, GRADIENTS // (K * P))
+    flat = None if direction is None else _reorder_direction(f, direction.to(f.g)).reshape(-1)
+    step = max(1, GRADIENT_BUFFER_ENTRIES // (K * P))
     buffer = f.g.new_empty(min(step, n), K, P)
     for i in range(0, n, step):
-        part = f.part(slice(i, i + step))
+        part = f.select_samples(slice(i, i + step))
         v = part.product(buffer[: part.samples])
         squares[i : i + step] = torch.linalg.vector_norm(v, dim=2).square_()
         if products is not None and flat is not None:
@@ -239,15 +245,15 @@ def _from_gradients(
     return squares, products
 
 
-def _in_own_order(f: OuterFactor, direction: Tensor) -> Tensor:
+def _reorder_direction(f: OuterFactor, direction: Tensor) -> Tensor:
     """The direction with its entries in the order of `f.product()`."""
     direction = direction.reshape(f.shape)
     if f.geometry is None:
         return direction.mT if f.transposed else direction
-    return direction if f.channels_first else direction.movedim(1, -1)
+    return direction if f.is_channels_first else direction.movedim(1, -1)
 
 
-def _from_pairs(f: OuterFactor) -> Tensor:
+def _norms_from_pairs(f: OuterFactor) -> Tensor:
     """(n, K): Σ over pairs of positions (t, t') of (a_t·a_t')(g_t·g_t')."""
     T = f.sizes[2]
     window = f.geometry
@@ -259,7 +265,7 @@ def _from_pairs(f: OuterFactor) -> Tensor:
         pixels = f.a[:, 0].flatten(2)
         products = (pixels.mT @ pixels).permute(1, 2, 0)  # S, S, n: long runs over the samples
         products = products.reshape(*window.space, 1, *window.space, -1)
-        inputs = shift_sums(products, window).reshape(T, T, -1).permute(2, 0, 1)
+        inputs = sum_shifts(products, window).reshape(T, T, -1).permute(2, 0, 1)
     g = f.g if window is None else f.g[:, :, 0].flatten(3).mT
     return ((g @ g.mT) * inputs[:, None]).sum((2, 3))
 

@@ -4,7 +4,7 @@ Where rows belong is settled by a probe of few samples (`layout`). A network tha
 by their lengths say, keeps to that only as long as the order of the real ones is that of the
 probe's. Operations that can move samples, or sum over them, are found here by their kinds and by
 the axes along which they work: those that grow with the batch. One backward pass is enough where
-every operation is known to do neither; elsewhere the engine compares two (`Engine._compared`).
+every operation is known to do neither; elsewhere the engine compares two (`Engine._compare_backwards`).
 """
 
 import re
@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-from labelahead.ntk.capture import Trace, node_sizes
+from labelahead.ntk.capture import Trace, get_node_shapes
 
-__all__ = ["in_place", "movers"]
+__all__ = ["find_movers", "keeps_order"]
 
 # Work along the axes that they name, and leave the others alone.
-ALONG = re.compile(
+AXIS_NODES = re.compile(
     r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy|Softmax|LogSoftmax|"
     r"Cumsum|Cumprod|Cummax|Cummin|Logcumsumexp)Backward"
 )
 # Leave every sample where it is, whatever the data: entry by entry, over axes within a sample, or
 # another shape. A kind that is not listed costs a second backward pass, nothing else.
-IN_PLACE = re.compile(
+ORDER_PRESERVING_NODES = re.compile(
     r"^(?:"
     # entry by entry
     r"Abs|Acosh?|Add|Addcdiv|Addcmul|Asinh?|Atan2?|Atanh|Celu|Clamp|ClampMax|ClampMin|Clone|Cosh?|Div|Elu|Erf|Erfc|"
@@ -47,7 +47,7 @@ IN_PLACE = re.compile(
     r"Addmm|Baddbmm|Bmm|Convolution|Embedding|Index|Mm|ScaledDotProduct\w+?|Trilinear|WeightNormInterface"
     r")Backwards?\d*$"
 )
-PRODUCTS = {
+PRODUCT_OPERANDS = {
     "MmBackward0": ("_saved_self", "_saved_mat2"),
     "BmmBackward0": ("_saved_self", "_saved_mat2"),
     "AddmmBackward0": ("_saved_mat1", "_saved_mat2"),
@@ -55,7 +55,7 @@ PRODUCTS = {
 }
 
 
-def movers(
+def find_movers(
     one: Trace, other: Trace, fixed: Collection[int]
 ) -> Mapping[int, tuple[int, ...]] | None:
     """From passes with the same nodes over different numbers of samples; no sample reaches the
@@ -63,9 +63,9 @@ def movers(
 
     None: some operation may move samples or sum over them; one whose backward is written in Python
     may do anything. Else the places of nodes that do so unless their indices along the given axes
-    count up (`in_place`).
+    count up (`keeps_order`).
     """
-    if one.custom:
+    if one.has_custom_backward:
         return None
     doubtful: dict[int, tuple[int, ...]] = {}
     for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
@@ -73,18 +73,22 @@ def movers(
         if i in fixed or not p.next_functions:  # what no sample reaches, and leaves
             continue
         known = (
-            IN_PLACE.match(kind) or ALONG.match(kind) or isinstance(p, BackwardCFunction)
-        )  # our own: see `custom`
+            ORDER_PRESERVING_NODES.match(kind)
+            or AXIS_NODES.match(kind)
+            or isinstance(p, BackwardCFunction)
+        )  # our own: see `has_custom_backward`
         if (
             not known
-            or node_sizes(p) == node_sizes(q)
-            or _contracted(p) != _contracted(q)
-            or _crossed(p, q)
+            or get_node_shapes(p) == get_node_shapes(q)
+            or _contracted_length(p) != _contracted_length(q)
+            or _mixes_samples(p, q)
         ):
             return None
-        if ALONG.match(kind):
+        if AXIS_NODES.match(kind):
             shape, twin = (tuple(node._input_metadata[0].shape) for node in (p, q))
-            if len(shape) != len(twin) or any(shape[d] != twin[d] for d in _axes(p, len(shape))):
+            if len(shape) != len(twin) or any(
+                shape[d] != twin[d] for d in _working_axes(p, len(shape))
+            ):
                 return None
         elif kind == "EmbeddingBackward0":  # whose table may be made of samples
             if p._saved_weight_sym_argsize_0 != q._saved_weight_sym_argsize_0:
@@ -103,7 +107,7 @@ def movers(
     return doubtful
 
 
-def in_place(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
+def keeps_order(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
     """Whether the doubtful nodes of this pass take the samples one after the other."""
     for i, axes in doubtful.items():
         node = seen.nodes[i]
@@ -116,19 +120,19 @@ def in_place(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
     return True
 
 
-def _axes(node: Any, rank: int) -> list[int]:
-    """Along which a node of `ALONG` works; stored without a sign."""
+def _working_axes(node: Any, rank: int) -> list[int]:
+    """Along which a node of `AXIS_NODES` works; stored without a sign."""
     dims = node._saved_dims if hasattr(node, "_saved_dims") else (node._saved_dim,)
     return [d - (1 << 64) if d >> 63 == 1 else d for d in dims] or list(range(rank))
 
 
-def _crossed(one: Any, other: Any) -> bool:
+def _mixes_samples(one: Any, other: Any) -> bool:
     """Whether every sample meets every other.
 
     Two axes grow with the batch, or one that the node works across.
     """
     kind = type(one).__name__
-    sizes, twins = node_sizes(one), node_sizes(other)
+    sizes, twins = get_node_shapes(one), get_node_shapes(other)
     if list(map(len, sizes)) != list(map(len, twins)):  # each sample by itself
         return True
     pairs = list(zip(sizes, twins, strict=True))
@@ -148,9 +152,9 @@ def _crossed(one: Any, other: Any) -> bool:
     return False
 
 
-def _contracted(node: Any) -> int:
+def _contracted_length(node: Any) -> int:
     """The length of the axis that a matrix product sums over; 0 for other nodes."""
-    names = PRODUCTS.get(type(node).__name__)
+    names = PRODUCT_OPERANDS.get(type(node).__name__)
     if names is None:
         return 0
     left, right = (getattr(node, name) for name in names)

@@ -33,32 +33,32 @@ from labelahead.errors import (
     NumericalError,
     did_you_mean,
 )
-from labelahead.ntk.layers import while_running
+from labelahead.ntk.layers import fast_layers_mode
 
 __all__ = [
-    "COMPILED",
+    "COMPILED_PREFIX",
     "ParamFilter",
+    "cache_parts",
     "check_inputs",
     "check_model",
     "check_numbers",
     "choose_parameters",
-    "copied",
-    "finite",
-    "forward",
-    "known_parts",
-    "parts_of",
-    "unwrapped",
+    "copy_batch",
+    "get_parts",
+    "is_finite",
+    "run_forward",
+    "unwrap_compiled",
 ]
 
 ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 """Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
 
-COMPILED = "_orig_mod."  # before the names of a compiled module's parameters
-_BATCHNORM = nn.modules.batchnorm._BatchNorm
-_DROPPING = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNN, nn.LSTM, nn.GRU)
+COMPILED_PREFIX = "_orig_mod."  # before the names of a compiled module's parameters
+_BATCHNORM_TYPE = nn.modules.batchnorm._BatchNorm
+_DROPOUT_TYPES = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNN, nn.LSTM, nn.GRU)
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_compiled(model: nn.Module) -> nn.Module:
     """The plain module behind `torch.compile`, whose fused graph hides where parameters enter."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
@@ -69,7 +69,7 @@ _known: ContextVar[tuple[nn.Module, Parts] | None] = ContextVar("parts", default
 
 
 @contextmanager
-def known_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
+def cache_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
     """These are the network's parts while gradients are taken.
 
     What a forward changes in it does not stay.
@@ -81,7 +81,7 @@ def known_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
         _known.reset(before)
 
 
-def parts_of(model: nn.Module) -> Parts:
+def get_parts(model: nn.Module) -> Parts:
     """Modules, parameters and buffers, each at least once.
 
     Torch's own walks take as long as a small network.
@@ -110,19 +110,19 @@ def check_model(model: nn.Module) -> None:
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
     doubtful = [
         m
-        for m in parts_of(model)[0]
-        if isinstance(m, _BATCHNORM) or (m.training and isinstance(m, _DROPPING))
+        for m in get_parts(model)[0]
+        if isinstance(m, _BATCHNORM_TYPE) or (m.training and isinstance(m, _DROPOUT_TYPES))
     ]
-    if not any(map(_fault, doubtful)):
+    if not any(map(_find_fault, doubtful)):
         return
     for name, module in model.named_modules():
-        if fault := _fault(module):
+        if fault := _find_fault(module):
             raise ModelError(f"{type(module).__name__} at {name or 'the top'!r} {fault}")
 
 
-def _fault(module: nn.Module) -> str:
+def _find_fault(module: nn.Module) -> str:
     """Why a layer's outputs are not each sample's own; empty if they are."""
-    if isinstance(module, _BATCHNORM):
+    if isinstance(module, _BATCHNORM_TYPE):
         if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
             return (
                 "keeps no running statistics, so every sample's output depends on its "
@@ -133,8 +133,8 @@ def _fault(module: nn.Module) -> str:
                 "is in train mode, where samples of a batch influence each other: call "
                 "model.eval() first"
             )
-    elif isinstance(module, _DROPPING) and module.training:
-        p = float(module.p if isinstance(module, _DROPPING[0]) else module.dropout)
+    elif isinstance(module, _DROPOUT_TYPES) and module.training:
+        p = float(module.p if isinstance(module, _DROPOUT_TYPES[0]) else module.dropout)
         if p > 0:
             return f"drops out at random (p={p}) in train mode: call model.eval() first"
     return ""
@@ -164,11 +164,11 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
     elif callable(params):
         chosen = {k: p for k, p in everything.items() if params(k, p)}
     else:
-        chosen = _by_name(everything, [params] if isinstance(params, str) else list(params))
+        chosen = _select_by_name(everything, [params] if isinstance(params, str) else list(params))
     if not chosen:
         raise InputError(
             "params selects no parameter: give names, module prefixes or wildcards out of "
-            f"{_some(everything)}"
+            f"{_summarise_names(everything)}"
         )
     for name, p in chosen.items():
         if not p.is_floating_point():
@@ -192,20 +192,22 @@ def check_numbers(chosen: Mapping[str, nn.Parameter]) -> None:
     if alike and bool(torch.isfinite(torch.stack(sums)).all()):
         return
     for name, p in chosen.items():
-        if not finite(p):
+        if not is_finite(p):
             raise NumericalError(
                 f"parameter {name!r} holds NaN or infinity: training has diverged; "
                 "retrain with a smaller learning rate or load sound weights"
             )
 
 
-def finite(t: Tensor) -> bool:
+def is_finite(t: Tensor) -> bool:
     """One pass in the usual case: the sum of finite numbers is finite unless it overflows."""
     t = t.detach()
     return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
 
 
-def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str, nn.Parameter]:
+def _select_by_name(
+    everything: dict[str, nn.Parameter], wanted: list[str]
+) -> dict[str, nn.Parameter]:
     hits: set[str] = set()
     for want in wanted:
         if not isinstance(want, str):
@@ -213,18 +215,21 @@ def _by_name(everything: dict[str, nn.Parameter], wanted: list[str]) -> dict[str
                 f"params holds a {type(want).__name__}, expected names: take them from "
                 "model.named_parameters()"
             )
-        want = want.removeprefix(COMPILED)
+        want = want.removeprefix(COMPILED_PREFIX)
         named = {
             k for k in everything if k == want or k.startswith(want + ".") or fnmatchcase(k, want)
         }
         if not named:
-            hint = did_you_mean(want, everything).strip() or f"there are {_some(everything)}"
+            hint = (
+                did_you_mean(want, everything).strip()
+                or f"there are {_summarise_names(everything)}"
+            )
             raise InputError(f"params names {want!r}, which no parameter is called: {hint}")
         hits |= named
     return {k: p for k, p in everything.items() if k in hits}
 
 
-def _some(names: Iterable[str]) -> str:
+def _summarise_names(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(listed[:6]) + (f", ... ({len(listed)} in all)" if len(listed) > 6 else "")
 
@@ -260,7 +265,7 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
                 f"{label} is on {t.device} but the network is on {device}: move one of them, e.g. "
                 f"x.to({str(device)!r})"
             )
-        if t.is_floating_point() and not finite(t):
+        if t.is_floating_point() and not is_finite(t):
             bad = int((~torch.isfinite(t.reshape(t.shape[0], -1))).any(1).sum())
             raise InputError(
                 f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
@@ -268,20 +273,20 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
     return count_samples(x)
 
 
-def copied(x: Batch) -> Batch:
+def copy_batch(x: Batch) -> Batch:
     """A copy that may be overwritten."""
     return map_tensors(x, Tensor.clone)
 
 
-def forward(call: Callable[..., Any], x: Batch) -> Tensor:
+def run_forward(call: Callable[..., Any], x: Batch) -> Tensor:
     """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
     try:
-        with while_running():
+        with fast_layers_mode():
             out = call_model(call, x)
     except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
         raise
     except Exception as error:  # whatever the network's own code may raise
-        raise _explained(call, x, error) from error
+        raise _explain_failure(call, x, error) from error
     if not isinstance(out, Tensor):
         raise ModelError(
             f"the network returned a {type(out).__name__}, expected a tensor of outputs (n, C): "
@@ -298,7 +303,7 @@ def forward(call: Callable[..., Any], x: Batch) -> Tensor:
     return out
 
 
-def _explained(call: Callable[..., Any], x: Batch, error: Exception) -> InputError:
+def _explain_failure(call: Callable[..., Any], x: Batch, error: Exception) -> InputError:
     given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in list_tensors(x))
     said = str(error).strip()
     text = isinstance(call, nn.Module) and any(isinstance(m, nn.Embedding) for m in call.modules())

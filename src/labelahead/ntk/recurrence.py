@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["OWN", "OpenLSTM"]
+__all__ = ["RECURRENCE_FUNCTIONS", "UnfusedLSTM"]
 
-BLOCK = 1 << 16  # numbers of a state, of all samples and some steps
+STATE_BLOCK_ENTRIES = 1 << 16  # numbers of a state, of all samples and some steps
 
 
-class OpenLSTM(TorchFunctionMode):
-    """Every plain nn.LSTM runs as `_layer`.
+class UnfusedLSTM(TorchFunctionMode):
+    """Every plain nn.LSTM runs as `_run_layer`.
 
     Packed sequences and projections stay as torch has them.
     """
@@ -36,13 +36,13 @@ class OpenLSTM(TorchFunctionMode):
             getattr(func, "__name__", "") == "lstm"
             and len(args) == 9
             and not kwargs
-            and _plain(*args)
+            and _can_unfuse(*args)
         ):
-            return _lstm(*args)
+            return _run_lstm(*args)
         return func(*args, **(kwargs or {}))
 
 
-def _plain(
+def _can_unfuse(
     x: Tensor,
     states: Any,
     weights: Any,
@@ -64,7 +64,7 @@ def _plain(
     )
 
 
-def _lstm(
+def _run_lstm(
     x: Tensor,
     states: tuple[Tensor, Tensor],
     weights: list[Tensor],
@@ -84,7 +84,7 @@ def _lstm(
         for way in range(ways):
             at = layer * ways + way
             own = weights[at * each : (at + 1) * each]
-            out, h, c = _layer(x.flip(1) if way else x, states[0][at], states[1][at], *own)
+            out, h, c = _run_layer(x.flip(1) if way else x, states[0][at], states[1][at], *own)
             outputs.append(out.flip(1) if way else out)
             last.append((h, c))
         x = torch.cat(outputs, 2) if both else outputs[0]
@@ -92,7 +92,7 @@ def _lstm(
     return (x if batch_first else x.transpose(0, 1)), h, c
 
 
-def _layer(
+def _run_layer(
     x: Tensor,
     h: Tensor,
     c: Tensor,
@@ -106,10 +106,10 @@ def _layer(
     # Rows go by steps, not by samples, as the recurrence needs them: nothing large is turned over.
     gates = _linear(x.transpose(0, 1).reshape(T * n, -1), w, b).view(T, n, -1)
     with torch.no_grad():
-        ran = _run(gates.clone() if d is None else gates + d, h, c, u.t())
+        ran = _run_steps(gates.clone() if d is None else gates + d, h, c, u.t())
         before = torch.cat([h[None], ran[1][:-1]])
-    recurrent = Product.apply(u, d, before.view(T * n, -1)).view(T, n, -1)  # type: ignore[no-untyped-call]
-    out, state = Steps.apply(gates, recurrent, h, c, u.detach(), *ran)  # type: ignore[no-untyped-call]
+    recurrent = RecurrentProduct.apply(u, d, before.view(T * n, -1)).view(T, n, -1)  # type: ignore[no-untyped-call]
+    out, state = RecurrentSteps.apply(gates, recurrent, h, c, u.detach(), *ran)  # type: ignore[no-untyped-call]
     return out.transpose(0, 1), out[-1], state
 
 
@@ -117,7 +117,9 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
 
 
-def _run(gates: Tensor, h: Tensor, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _run_steps(
+    gates: Tensor, h: Tensor, c: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """From what the inputs give the `gates` (T, n, 4H), step by step: (i, f, g, o), outputs,
     states, their tanh.
 
@@ -142,8 +144,8 @@ def _run(gates: Tensor, h: Tensor, c: Tensor, u: Tensor) -> tuple[Tensor, Tensor
     return opened, outputs, states, squashed
 
 
-class Product(torch.autograd.Function):
-    """Has the gradient of rows·weightᵀ + bias, and zeros for numbers: `_run` has them already."""
+class RecurrentProduct(torch.autograd.Function):
+    """Has the gradient of rows·weightᵀ + bias, and zeros for numbers: `_run_steps` has them already."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, rows: Tensor) -> Tensor:
@@ -158,7 +160,7 @@ class Product(torch.autograd.Function):
         return g.t() @ rows, g.sum(0) if ctx.biased else None, None
 
 
-class Steps(torch.autograd.Function):
+class RecurrentSteps(torch.autograd.Function):
     """What inputs and states give the gates (T, n, 4H) -> outputs (T, n, H) and the last state.
 
     All was run before.
@@ -189,14 +191,14 @@ class Steps(torch.autograd.Function):
         back = torch.empty_like(opened)
         forgets, arriving = opened[..., H : 2 * H].unbind(), of_outputs.unbind()
         dc, dh = of_state, arriving[-1]
-        block = max(1, BLOCK // (n * H))  # steps whose slopes stay in the cache
+        block = max(1, STATE_BLOCK_ENTRIES // (n * H))  # steps whose slopes stay in the cache
         for stop in range(T, 0, -block):
             start = max(0, stop - block)
             before = (
                 states[start - 1 : stop - 1] if start else torch.cat([c[None], states[: stop - 1]])
             )
             own = back[start:stop]
-            through = _slopes(opened[start:stop], squashed[start:stop], before, own).unbind()
+            through = _gate_slopes(opened[start:stop], squashed[start:stop], before, own).unbind()
             rows, of_c = own.unbind(), own[..., : 3 * H].view(-1, n, 3, H).unbind()
             of_h = own[..., 3 * H :].unbind()
             for k in reversed(range(stop - start)):
@@ -209,7 +211,7 @@ class Steps(torch.autograd.Function):
         return back, back, dh, dc, None, None, None, None, None
 
 
-def _slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Tensor:
+def _gate_slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Tensor:
     """How the gates of some steps move them, into `out` (steps, n, 4H): i, f and g the state, o the
     output; and how a state moves the output (steps, n, H)."""
     i, _, g, o = opened.chunk(4, 2)
@@ -222,5 +224,5 @@ def _slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Te
     return squashed.square().neg_().add_(1).mul_(o)
 
 
-OWN = (Product, Steps)
+RECURRENCE_FUNCTIONS = (RecurrentProduct, RecurrentSteps)
 """Nodes with a backward in Python that hide nothing."""

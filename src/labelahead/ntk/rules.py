@@ -20,7 +20,15 @@ from torch import Tensor
 
 from labelahead.ntk.capture import Site
 
-__all__ = ["Broadcast", "Conv", "LayerRule", "Lookup", "Outer", "elementwise", "read"]
+__all__ = [
+    "Broadcast",
+    "Conv",
+    "LayerRule",
+    "Lookup",
+    "Outer",
+    "apply_rule",
+    "multiply_elementwise",
+]
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ LayerRule = Outer | Conv | Lookup | Broadcast
 Rule = Callable[[Any, Site, tuple[int, ...]], LayerRule | None]
 
 
-def read(site: Site) -> LayerRule | None:
+def apply_rule(site: Site) -> LayerRule | None:
     """What the rules know of this site; None if nothing."""
     rule = RULES.get(site.kind)
     if rule is None:
@@ -88,17 +96,19 @@ def _addmm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
         return Broadcast(None, shape)
     if site.argument != 2:
         return None
-    return Outer(node._saved_mat1.detach(), transposed=not site.turned)
+    return Outer(node._saved_mat1.detach(), transposed=not site.is_transposed)
 
 
 def _mm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
     return (
-        Outer(node._saved_self.detach(), transposed=not site.turned) if site.argument == 1 else None
+        Outer(node._saved_self.detach(), transposed=not site.is_transposed)
+        if site.argument == 1
+        else None
     )
 
 
 def _recurrent(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
-    # `recurrence.Product`
+    # `recurrence.RecurrentProduct`
     return (
         Outer(node.saved_tensors[0], transposed=False)
         if site.argument == 0
@@ -133,8 +143,8 @@ def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | No
     return Broadcast(node._saved_input.detach(), aligned, mean, scale)
 
 
-def _own_batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
-    # `layers.Affine`
+def _fast_batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
+    # `layers.BatchNormAffine`
     a, mean, var = node.saved_tensors
     aligned = (*shape, *[1] * (a.ndim - 2))
     if site.argument == 1:
@@ -222,10 +232,10 @@ def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
 RULES: Mapping[str, Rule] = {
     "AddmmBackward0": _addmm,
     "MmBackward0": _mm,
-    "ProductBackward": _recurrent,
+    "RecurrentProductBackward": _recurrent,
     "ConvolutionBackward0": _convolution,
     "NativeBatchNormBackward0": _batch_norm,
-    "AffineBackward": _own_batch_norm,
+    "BatchNormAffineBackward": _fast_batch_norm,
     "NativeLayerNormBackward0": _layer_norm,
     "NativeGroupNormBackward0": _group_norm,
     "FusedRmsNormBackward0": _rms_norm,
@@ -240,21 +250,17 @@ RULES: Mapping[str, Rule] = {
 """Autograd node -> rule. A new layer type is one function and one line here."""
 
 
-def elementwise(reading: Broadcast, g: Tensor) -> Tensor:
+def multiply_elementwise(rule: Broadcast, g: Tensor) -> Tensor:
     """The full product before it is summed to the parameter's shape; g may have leading K."""
     out = g
-    if reading.a is not None:
-        a = reading.a
-        if reading.negative_only:
+    if rule.a is not None:
+        a = rule.a
+        if rule.negative_only:
             a = torch.clamp(a, max=0)
         # Fresh tensors cost more than what is done to them: one is enough.
-        out = g * a if reading.shift is None else torch.sub(a, reading.shift).expand_as(g[:1])
-        if reading.shift is not None:
+        out = g * a if rule.shift is None else torch.sub(a, rule.shift).expand_as(g[:1])
+        if rule.shift is not None:
             out = out.mul_(g) if out.shape == g.shape and out.dtype == g.dtype else out * g
-    if isinstance(reading.factor, Tensor) or reading.factor != 1.0:
-        out = (
-            out.mul_(reading.factor)
-            if out is not g and out.dtype == g.dtype
-            else out * reading.factor
-        )
+    if isinstance(rule.factor, Tensor) or rule.factor != 1.0:
+        out = out.mul_(rule.factor) if out is not g and out.dtype == g.dtype else out * rule.factor
     return out

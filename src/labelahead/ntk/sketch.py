@@ -15,13 +15,19 @@ from torch import Tensor, nn
 
 from labelahead.batching import Inputs, count_samples
 from labelahead.errors import InputError
-from labelahead.ntk.engine import Engine, checked_result, directions, verifying, with_engine
+from labelahead.ntk.engine import (
+    Engine,
+    build_directions,
+    check_result,
+    run_with_engine,
+    should_verify,
+)
 from labelahead.ntk.factors import Factor
 from labelahead.ntk.premises import ParamFilter
 
-__all__ = ["Fold", "features"]
+__all__ = ["FoldProjection", "features"]
 
-SCRATCH = 1 << 24  # numbers of multiplied-out gradients alive at once
+GRADIENT_BUFFER_ENTRIES = 1 << 24  # numbers of multiplied-out gradients alive at once
 
 
 def features(
@@ -51,11 +57,11 @@ def features(
         raise InputError(f"sketch is {sketch!r}, expected at least one feature, or None for all")
     if not isinstance(seed, int) or not 0 <= seed < 1 << 40:
         raise InputError(f"seed is {seed!r}, expected a whole number from 0 to 2^40")
-    check = verifying(verify)
+    check = should_verify(verify)
 
     def run(engine: Engine) -> Tensor:
         like = engine.like
-        combine = directions(kind, engine.plan.outputs, like)
+        combine = build_directions(kind, engine.plan.outputs, like)
         n, K = count_samples(x), combine.shape[0]
         fold = kind != "full"
         names = list(engine.chosen)  # all, in their own order: the same for every batch
@@ -66,15 +72,15 @@ def features(
         by_sample = out.view(n, -1, out.shape[1])  # (n, 1 or K, k)
         start = dict(zip(names, accumulate(widths.values(), initial=0), strict=False))
         folds = {
-            k: Fold(repeats * widths[k], sketch, seed * 1_000_003 + i, like)
+            k: FoldProjection(repeats * widths[k], sketch, seed * 1_000_003 + i, like)
             for i, k in enumerate(names)
             if sketch is not None
         }
-        for batch, factors in engine.captured(
+        for batch, factors in engine.capture_factors(
             x, combine.expand(n, -1, -1), chunk=chunk, check=check
         ):
             for name, f in factors.items():
-                for part, v in _multiplied_out(f, widths[name] * K):
+                for part, v in _iterate_gradients(f, widths[name] * K):
                     target = by_sample[batch][part]
                     v = v.flatten(1)[:, None] if fold else v
                     if sketch is None:
@@ -82,22 +88,22 @@ def features(
                         target[..., first : first + v.shape[-1]] = v
                     else:
                         folds[name].add(target, v)
-        return checked_result(out)
+        return check_result(out)
 
-    return with_engine(model, x, params, run)
+    return run_with_engine(model, x, params, run)
 
 
-def _multiplied_out(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
+def _iterate_gradients(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
     """(n, K, *shape) in the parameter's own order of entries, a few samples at a time."""
     n = f.samples
-    step = max(1, SCRATCH // max(width, 1))
+    step = max(1, GRADIENT_BUFFER_ENTRIES // max(width, 1))
     for i in range(0, n, step):
         part = slice(i, min(i + step, n))
-        v = f.part(part).gradient()
+        v = f.select_samples(part).gradient()
         yield part, v.reshape(*v.shape[:2], -1)
 
 
-class Fold:
+class FoldProjection:
     """A random projection from `width` entries to k, the same for the same seed."""
 
     def __init__(self, width: int, k: int, seed: int, like: Tensor) -> None:
@@ -105,13 +111,13 @@ class Fold:
         signs = torch.randint(0, 2, (width,), generator=generator, dtype=torch.int8)
         self.signs = signs.to(like) * 2 - 1
         stretches = -(-width // k)
-        self.turns = torch.randint(0, k, (stretches,), generator=generator).tolist()
+        self.shifts = torch.randint(0, k, (stretches,), generator=generator).tolist()
         self.k = k
 
     def add(self, out: Tensor, v: Tensor) -> None:
         """Add the projection of v (..., width) to out (..., k)."""
         k = self.k
-        for stretch, turn in enumerate(self.turns):
+        for stretch, turn in enumerate(self.shifts):
             first = stretch * k
             ahead = v[..., first : first + k - turn]  # lands at turn and after
             signs = self.signs[first : first + ahead.shape[-1]]

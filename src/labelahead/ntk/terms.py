@@ -15,12 +15,23 @@ from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor
 from labelahead.ntk.gram import Gradients, Pairs
 from labelahead.ntk.plan import Plan
 
-__all__ = ["Term", "allocate", "by_piece", "bytes_kept", "costs", "grouped", "make_terms", "put"]
+__all__ = [
+    "Term",
+    "allocate_gradients",
+    "count_bytes_per_sample",
+    "estimate_costs",
+    "group_by_piece",
+    "group_terms",
+    "make_terms",
+    "write_factors",
+]
 
 # a number of a gradient, written to memory and read again, costs about as much as so many
-WRITTEN = 40.0
-KEPT = 64  # lists of terms that a plan keeps
-ADDITION = 20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
+WRITE_COST = 40.0
+MAX_CACHED_FORMS = 64  # lists of terms that a plan keeps
+ADDITION_COST = (
+    20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Term:
     piece: int = 0
     # In a piece of its own: torch multiplies the matrices of many samples in one call only into
     # memory without gaps.
-    alone: bool = False
+    has_own_piece: bool = False
 
 
 def make_terms(
@@ -43,32 +54,37 @@ def make_terms(
     chosen: Mapping[str, nn.Parameter],
     K: int,
     fold: bool,
-    mates: float,
-    widest: float = math.inf,
+    partners: float,
+    max_piece_columns: float = math.inf,
 ) -> list[Term]:
-    """Terms for a kernel in which every sample is paired with `mates` others.
+    """Terms for a kernel in which every sample is paired with `partners` others.
 
-    K directions are summed over (`fold`) or kept apart as rows and columns. `widest`: columns a
+    K directions are summed over (`fold`) or kept apart as rows and columns. `max_piece_columns`: columns a
     piece, where more than one parameter shares it.
     """
-    asked = (K, fold, mates, widest)
+    asked = (K, fold, partners, max_piece_columns)
     if asked not in plan.forms:
-        if len(plan.forms) >= KEPT:
+        if len(plan.forms) >= MAX_CACHED_FORMS:
             plan.forms.clear()
-        plan.forms[asked] = _made(plan, chosen, K, fold, mates, widest)
+        plan.forms[asked] = _build_terms(plan, chosen, K, fold, partners, max_piece_columns)
     terms: list[Term] = plan.forms[asked]
     return terms
 
 
-def _made(
-    plan: Plan, chosen: Mapping[str, nn.Parameter], K: int, fold: bool, mates: float, widest: float
+def _build_terms(
+    plan: Plan,
+    chosen: Mapping[str, nn.Parameter],
+    K: int,
+    fold: bool,
+    partners: float,
+    max_piece_columns: float,
 ) -> list[Term]:
     terms: list[Term] = []
     weights = [p.name for p in plan.ruled if p.name not in plan.biases.values()]
     for name in [*weights, *plan.fallback]:
         width = chosen[name].numel()
         example = plan.examples.get(name)
-        if example is not None and _pairs_cheaper(example, width, K, fold, mates):
+        if example is not None and _are_pairs_cheaper(example, width, K, fold, partners):
             terms.append(Term(name, name in plan.biases, True, 0, 0))
             continue
         for part in (name, plan.biases.get(name)):
@@ -81,59 +97,65 @@ def _made(
                         False,
                         0,
                         width,
-                        alone=_apart(plan.examples.get(part), width, mates),
+                        has_own_piece=_needs_own_piece(plan.examples.get(part), width, partners),
                     )
                 )
-    return _placed(terms, widest)
+    return _place_terms(terms, max_piece_columns)
 
 
-def _apart(f: Factor | None, width: int, mates: float) -> bool:
+def _needs_own_piece(f: Factor | None, width: int, partners: float) -> bool:
     """Whether a piece of its own saves more in multiplying out than it costs to add one more
     product to the kernel.
     """
-    return isinstance(f, OuterFactor) and width >= mates
+    return isinstance(f, OuterFactor) and width >= partners
 
 
-def _placed(terms: list[Term], widest: float) -> list[Term]:
+def _place_terms(terms: list[Term], max_piece_columns: float) -> list[Term]:
     """The same, first those that are alone, then the others one after the other in pieces of at
-    most `widest` columns, or of one term."""
+    most `max_piece_columns` columns, or of one term."""
     placed: list[Term] = []
     offset = piece = 0
-    for term in sorted(terms, key=lambda t: not t.alone):
-        if offset and (term.alone or placed[-1].alone or offset + term.width > widest):
+    for term in sorted(terms, key=lambda t: not t.has_own_piece):
+        if offset and (
+            term.has_own_piece
+            or placed[-1].has_own_piece
+            or offset + term.width > max_piece_columns
+        ):
             offset, piece = 0, piece + 1
         placed.append(replace(term, offset=offset, piece=piece))
         offset += term.width
     return placed
 
 
-def _pairs_cheaper(f: Factor, width: int, K: int, fold: bool, mates: float) -> bool:
+def _are_pairs_cheaper(f: Factor, width: int, K: int, fold: bool, partners: float) -> bool:
     if not isinstance(f, OuterFactor):
         return False
-    pairs, dense = costs(f, width, K, fold, mates)
+    pairs, dense = estimate_costs(f, width, K, fold, partners)
     return pairs < dense
 
 
-def costs(f: OuterFactor, width: int, K: int, fold: bool, mates: float) -> tuple[float, float]:
-    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION and
-    WRITTEN.
+def estimate_costs(
+    f: OuterFactor, width: int, K: int, fold: bool, partners: float
+) -> tuple[float, float]:
+    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION_COST and
+    WRITE_COST.
 
-    `width` numbers in the parameter; every sample is paired with `mates` others
+    `width` numbers in the parameter; every sample is paired with `partners` others
     (research/benchmarks/kernel_costs.py).
     """
     window = f.geometry
     S, d, T, o = f.sizes
     grads = K if fold else K * K
-    build = (2.0 * T + WRITTEN) * width * K
-    dense = build + mates * 2.0 * width * grads
+    build = (2.0 * T + WRITE_COST) * width * K
+    dense = build + partners * 2.0 * width * grads
     if window is not None and (window.groups > 1 or f.a.shape[1] > 1):
         return float("inf"), dense  # pairs are written for one group and one image a sample
     shifts = S * S * sum(window.size) if window else 0
     touched = 3 * T * T * (1 if fold else K * K) + shifts
-    return mates * (2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION * touched), dense
+    return partners * (2.0 * S * S * d + 2.0 * T * T * o * grads + ADDITION_COST * touched), dense
 
 
-def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
+def count_bytes_per_sample(plan: Plan, terms: list[Term], K: int, size: int) -> int:
     """Bytes a sample that the gradients of these terms take; `size` bytes a number."""
     total = 0
     for term in terms:
@@ -146,8 +168,8 @@ def bytes_kept(plan: Plan, terms: list[Term], K: int, size: int) -> int:
     return total
 
 
-def grouped(
-    plan: Plan, terms: list[Term], K: int, size: int, room: int, widest: float = math.inf
+def group_terms(
+    plan: Plan, terms: list[Term], K: int, size: int, room: int, max_piece_columns: float = math.inf
 ) -> list[list[Term]]:
     """Terms in groups of at most `room` bytes a sample; none if a single one takes more.
 
@@ -158,7 +180,7 @@ def grouped(
     groups: list[list[Term]] = [[]]
     taken = 0
     for term in terms:
-        needed = bytes_kept(plan, [term], K, size)
+        needed = count_bytes_per_sample(plan, [term], K, size)
         if needed > room:
             return []
         if taken + needed > room:
@@ -166,10 +188,10 @@ def grouped(
             taken = 0
         groups[-1].append(term)
         taken += needed
-    return [_placed(group, widest) for group in groups]
+    return [_place_terms(group, max_piece_columns) for group in groups]
 
 
-def by_piece(terms: list[Term]) -> list[list[Term]]:
+def group_by_piece(terms: list[Term]) -> list[list[Term]]:
     """Terms that are contracted together anyway."""
     groups: dict[tuple[int, str], list[Term]] = {}
     for term in terms:
@@ -177,8 +199,8 @@ def by_piece(terms: list[Term]) -> list[list[Term]]:
     return list(groups.values())
 
 
-def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
-    """Room for those of n samples; filled by `put`."""
+def allocate_gradients(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
+    """Room for those of n samples; filled by `write_factors`."""
     ends = {t.piece: t.offset + t.width for t in terms if not t.pairs}
     dense = {piece: like.new_empty(n, K, width) for piece, width in ends.items()}
     pairs = []
@@ -192,7 +214,7 @@ def allocate(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gra
     return Gradients(dense, pairs)
 
 
-def put(
+def write_factors(
     gradients: Gradients, terms: list[Term], rows: slice, factors: Mapping[str, Factor]
 ) -> None:
     """Write the factors of a batch to its rows."""
@@ -214,10 +236,10 @@ def put(
         target.a[:, rows].copy_(a)
         target.g[:, rows].copy_(g)
     for piece, own in beside.items():
-        _side_by_side(gradients.dense[piece][rows], own)
+        _write_piece(gradients.dense[piece][rows], own)
 
 
-def _side_by_side(out: Tensor, own: list[tuple[Term, Factor]]) -> None:
+def _write_piece(out: Tensor, own: list[tuple[Term, Factor]]) -> None:
     """All of a piece; in one call where there is nothing to be multiplied out."""
     small = [f.v for _, f in own if isinstance(f, PlainFactor) and f.v.dtype == out.dtype]
     if len(small) == len(own):

@@ -13,7 +13,15 @@ The examples here begin with 300 rows of 8 numbers, as a file, and their store:
 """
 
 from labelahead.outofcore.execution import Dask, Executor, LocalProcesses
-from labelahead.outofcore.pool import Held, LargePool, Predicted
+from labelahead.outofcore.pool import LargePool, PoolPredictionSummary, PoolSubset
 from labelahead.outofcore.store import embed
 
-__all__ = ["Dask", "Executor", "Held", "LargePool", "LocalProcesses", "Predicted", "embed"]
+__all__ = [
+    "Dask",
+    "Executor",
+    "LargePool",
+    "LocalProcesses",
+    "PoolPredictionSummary",
+    "PoolSubset",
+    "embed",
+]

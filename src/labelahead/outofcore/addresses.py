@@ -19,19 +19,19 @@ from labelahead.files import make_folder, replace_file
 
 __all__ = [
     "Array",
-    "absolute",
-    "children",
+    "absolute_address",
+    "exists",
+    "file_stamp",
     "is_local",
-    "npy_header",
-    "opened",
-    "removed",
-    "stamp",
-    "there",
-    "write",
+    "list_files",
+    "open_file",
+    "read_npy_header",
+    "remove_file",
+    "write_file",
 ]
 
 Array = np.ndarray[Any, Any]
-DATES = (
+DATE_KEYS = (
     "mtime",
     "LastModified",
     "last_modified",
@@ -42,13 +42,13 @@ DATES = (
 )  # as file systems call it
 
 
-def absolute(address: str | Path) -> str:
+def absolute_address(address: str | Path) -> str:
     """The same address whatever the current folder of a process is."""
-    fs, path = _located(str(address))
+    fs, path = _resolve(str(address))
     return str(fs.unstrip_protocol(path))
 
 
-def _located(address: str) -> tuple[Any, str]:
+def _resolve(address: str) -> tuple[Any, str]:
     """The file system and the path in it."""
     try:
         fs, path = fsspec.core.url_to_fs(
@@ -66,13 +66,13 @@ def _located(address: str) -> tuple[Any, str]:
     return fs, path.rstrip("/") or path
 
 
-def children(address: str) -> dict[str, dict[str, Any]]:
+def list_files(address: str) -> dict[str, dict[str, Any]]:
     """All files below an address by relative name, sorted, hidden ones left out.
 
     Of a file: itself, by its name.
     """
-    fs, root = _located(address)
-    with _reading(address):
+    fs, root = _resolve(address)
+    with _translate_storage_errors(address):
         if fs.isfile(root):
             return {root.rsplit("/", 1)[-1]: fs.info(root)}
         if not fs.isdir(root):
@@ -88,28 +88,28 @@ def children(address: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def stamp(info: dict[str, Any]) -> str:
+def file_stamp(info: dict[str, Any]) -> str:
     """Size and date of a file, as text: another where it was changed."""
-    date = next((str(info[name]) for name in DATES if info.get(name) is not None), "")
+    date = next((str(info[name]) for name in DATE_KEYS if info.get(name) is not None), "")
     return f"{info.get('size')} {date}"
 
 
-def there(address: str) -> bool:
+def exists(address: str) -> bool:
     """Whether there is such a file."""
-    fs, path = _located(address)
-    with _reading(address):
+    fs, path = _resolve(address)
+    with _translate_storage_errors(address):
         return bool(fs.exists(path))
 
 
-def opened(address: str) -> BinaryIO:
+def open_file(address: str) -> BinaryIO:
     """A file to read, which can be sought in; close it."""
-    fs, path = _located(address)
-    with _reading(address):
+    fs, path = _resolve(address)
+    with _translate_storage_errors(address):
         return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
 @contextmanager
-def _reading(address: str) -> Iterator[None]:
+def _translate_storage_errors(address: str) -> Iterator[None]:
     try:
         yield
     except LabelaheadError:
@@ -119,9 +119,9 @@ def _reading(address: str) -> Iterator[None]:
         raise StorageError(f"{address} cannot be read ({why}); see that it is there") from error
 
 
-def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+def write_file(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> None:
     """A file in one step: whole, or not at all."""
-    fs, path = _located(address)
+    fs, path = _resolve(address)
     if _is_local(fs):
         make_folder(Path(path).parent)
         replace_file(Path(path), content)
@@ -144,22 +144,22 @@ def write(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> 
         os.unlink(name)
 
 
-def removed(address: str) -> None:
+def remove_file(address: str) -> None:
     """Take a file away."""
-    fs, path = _located(address)
+    fs, path = _resolve(address)
     fs.rm_file(path)
 
 
 def is_local(address: str) -> bool:
     """Return whether a file lies on this machine, or where the system shows it as if it did."""
-    return _is_local(_located(address)[0])
+    return _is_local(_resolve(address)[0])
 
 
 def _is_local(fs: Any) -> bool:
     return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
 
 
-def npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[Any], int]:
+def read_npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[Any], int]:
     """Rows and columns of an .npy file, what its numbers are, and where the first one stands.
 
     Nothing is unpickled.

@@ -24,19 +24,19 @@ from labelahead.processes import ignore_sigint, run_in_worker
 __all__ = [
     "Dask",
     "Executor",
-    "Here",
+    "InProcess",
     "LocalProcesses",
     "Progress",
     "Ray",
     "Task",
-    "at_work",
-    "each",
-    "secured",
+    "connect_executor",
+    "make_tls_config",
+    "run_tasks",
 ]
 
-RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
-PATIENCE = 30  # seconds to wait for a scheduler, and for its first worker
-KEPT = "features that were written are kept, and the same command goes on from there"
+MAX_TASK_RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
+CONNECT_SECONDS = 30  # seconds to wait for a scheduler, and for its first worker
+RESUME_HINT = "features that were written are kept, and the same command goes on from there"
 
 Progress = Callable[[str, int, int], None]  # what is under way, items done, items in all
 Task = tuple[
@@ -54,8 +54,8 @@ class Executor(Protocol):
     True
     """
 
-    lost: tuple[type[BaseException], ...]
-    gave_up: tuple[type[BaseException], ...]
+    lost_errors: tuple[type[BaseException], ...]
+    abandoned_errors: tuple[type[BaseException], ...]
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of function(*args), with `result()`.
@@ -79,12 +79,12 @@ class LocalProcesses:
     Fresh ones (`spawn`): a script that uses them needs `if __name__ == "__main__":`.
 
     >>> pool = LargePool("features", executor=LocalProcesses(1))
-    >>> len(pool.ask(2, labels))
+    >>> len(pool.query(2, labels))
     2
     """
 
-    lost: tuple[type[BaseException], ...] = (BrokenProcessPool,)
-    gave_up: tuple[type[BaseException], ...] = ()  # all of them end together
+    lost_errors: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    abandoned_errors: tuple[type[BaseException], ...] = ()  # all of them end together
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (
@@ -121,11 +121,11 @@ class LocalProcesses:
         self._pool.shutdown(cancel_futures=True)
 
 
-class Here:
+class InProcess:
     """This process: for what takes less time than starting others."""
 
-    lost: tuple[type[BaseException], ...] = ()
-    gave_up: tuple[type[BaseException], ...] = ()
+    lost_errors: tuple[type[BaseException], ...] = ()
+    abandoned_errors: tuple[type[BaseException], ...] = ()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future that is done."""
@@ -160,20 +160,20 @@ class Dask:
 
     >>> from distributed import Client
     >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
-    ...     print(len(LargePool("features", executor=Dask(client)).ask(2, labels)))
+    ...     print(len(LargePool("features", executor=Dask(client)).query(2, labels)))
     2
     """
 
     def __init__(self, client: Any) -> None:
         distributed = import_extra("distributed", "dask", "a Dask cluster")
         killed, closed = distributed.scheduler.KilledWorker, distributed.comm.CommClosedError
-        self.lost: tuple[type[BaseException], ...] = (
+        self.lost_errors: tuple[type[BaseException], ...] = (
             killed,
             closed,
             futures.CancelledError,
             TimeoutError,
         )
-        self.gave_up: tuple[type[BaseException], ...] = (killed,)
+        self.abandoned_errors: tuple[type[BaseException], ...] = (killed,)
         self.client, self._as_completed = client, distributed.as_completed
         self._run = uuid4().hex[:8]  # results of another run are not these
         self._require_workers()
@@ -181,7 +181,7 @@ class Dask:
     def _require_workers(self) -> None:
         address = self.client.scheduler.address if self.client.scheduler else "the cluster"
         try:
-            self.client.wait_for_workers(1, timeout=PATIENCE)
+            self.client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except TimeoutError:
             raise ClusterError(
                 f"{address} has no workers; start some: dask worker {address}"
@@ -189,7 +189,7 @@ class Dask:
         ours, said = version_here(), self.client.run(version_here, on_error="return")
         for worker, theirs in said.items():
             if theirs != ours:
-                raise _other_version(f"the worker {worker}", theirs, ours)
+                raise _version_error(f"the worker {worker}", theirs, ours)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A future of Dask's; the dashboard groups tasks by the first words of the name, up to a
@@ -197,7 +197,13 @@ class Dask:
         """
         key = f"{name}-{self._run}-{uuid4().hex[:12]}"
         return self.client.submit(
-            checked, version_here(), function, *args, key=key, pure=False, retries=RETRIES
+            run_checked_task,
+            version_here(),
+            function,
+            *args,
+            key=key,
+            pure=False,
+            retries=MAX_TASK_RETRIES,
         )
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
@@ -209,7 +215,7 @@ class Dask:
         die.
         """
         return self.client.submit(
-            _same, value, key=f"what is known-{self._run}-{uuid4().hex[:12]}", pure=False
+            _identity, value, key=f"what is known-{self._run}-{uuid4().hex[:12]}", pure=False
         )
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
@@ -228,8 +234,8 @@ class RayGaveUpError(RayLostError):
 class Ray:
     """A Ray cluster that this process is joined to: `ray` is the module, after `ray.init`."""
 
-    lost: tuple[type[BaseException], ...] = (RayLostError,)
-    gave_up: tuple[type[BaseException], ...] = (RayGaveUpError,)
+    lost_errors: tuple[type[BaseException], ...] = (RayLostError,)
+    abandoned_errors: tuple[type[BaseException], ...] = (RayGaveUpError,)
 
     def __init__(self, ray: Any) -> None:
         if not ray.is_initialized():
@@ -238,9 +244,9 @@ class Ray:
             )
         self.ray = ray
         # A task whose worker dies, or which fails, is tried again by Ray.
-        self._remote = ray.remote(num_cpus=1, max_retries=RETRIES + 1, retry_exceptions=True)(
-            checked
-        )
+        self._remote = ray.remote(
+            num_cpus=1, max_retries=MAX_TASK_RETRIES + 1, retry_exceptions=True
+        )(run_checked_task)
         self._require_workers()
 
     def _require_workers(self) -> None:
@@ -262,11 +268,11 @@ class Ray:
         ours = version_here()
         for node, ref in zip(nodes, said, strict=True):
             try:
-                theirs: Any = self.ray.get(ref, timeout=2 * PATIENCE)
+                theirs: Any = self.ray.get(ref, timeout=2 * CONNECT_SECONDS)
             except Exception as error:  # it has no labelahead, or says nothing
                 theirs = getattr(error, "cause", None) or error
             if theirs != ours:
-                raise _other_version(f"the node {node['NodeManagerAddress']}", theirs, ours)
+                raise _version_error(f"the node {node['NodeManagerAddress']}", theirs, ours)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """A reference of Ray's, with `result()`.
@@ -274,21 +280,21 @@ class Ray:
         Its dashboard groups tasks by the first words of the name.
         """
         task = self._remote.options(name=name.partition("-")[0])
-        with _reached(self.ray):
+        with _translate_ray_errors(self.ray):
             return _RayFuture(self.ray, task.remote(version_here(), function, *args))
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
         """As Ray's `wait` has it."""
         left = {future.reference: future for future in futures_}
         while left:
-            with _reached(self.ray):
+            with _translate_ray_errors(self.ray):
                 done = self.ray.wait(list(left), num_returns=1)[0]
             for reference in done:
                 yield left.pop(reference)
 
     def scatter(self, value: Any, /) -> Any:
         """Into Ray's store, once."""
-        with _reached(self.ray):
+        with _translate_ray_errors(self.ray):
             return self.ray.put(value)
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
@@ -303,12 +309,12 @@ class _RayFuture:
         self.ray, self.reference = ray, reference
 
     def result(self) -> Any:
-        with _reached(self.ray):
+        with _translate_ray_errors(self.ray):
             return self.ray.get(self.reference)
 
 
 @contextmanager
-def _reached(ray: Any) -> Iterator[None]:
+def _translate_ray_errors(ray: Any) -> Iterator[None]:
     """What Ray says in its own words, in ours; what a task raised, as it was."""
     try:
         yield
@@ -321,24 +327,24 @@ def _reached(ray: Any) -> Iterator[None]:
 
 
 # "0" when ray is imported: one machine alone, on 127.0.0.1
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextmanager
-def _joined_ray(address: str) -> Iterator[Ray]:
+def _connect_ray(address: str) -> Iterator[Ray]:
     """ray: this machine, on loopback, unless RAY_ADDRESS names another.
 
     Ray://host:10001: a client of that one.
     """
     here = address == "ray" and not os.environ.get("RAY_ADDRESS")
-    if here and LOOPBACK not in os.environ:
+    if here and LOOPBACK_VARIABLE not in os.environ:
         if "ray" in sys.modules:
             raise InputError(
                 "ray was imported before, and would listen on every address of this machine; "
                 "expected the module after "
-                f"your own ray.init() as executor, or {LOOPBACK}=0 in the environment"
+                f"your own ray.init() as executor, or {LOOPBACK_VARIABLE}=0 in the environment"
             )
-        os.environ[LOOPBACK] = "0"
+        os.environ[LOOPBACK_VARIABLE] = "0"
     ray = import_extra("ray", "ray", "a Ray cluster")
     place = {"address": "local", "include_dashboard": False} if here else {}
     if address != "ray":
@@ -364,27 +370,27 @@ def version_here() -> str:
     return labelahead.__version__
 
 
-def checked(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
+def run_checked_task(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
     """A task on a cluster: on one core, so that its bits do not depend on how many a worker has."""
     if version_here() != wanted:  # a worker that came later
-        raise _other_version("a worker", version_here(), wanted)
+        raise _version_error("a worker", version_here(), wanted)
     torch.set_num_threads(1)
-    with _roomy():
+    with _keep_freed_memory():
         return function(*args)
 
 
-TRIM = "MALLOC_TRIM_THRESHOLD_"
+TRIM_VARIABLE = "MALLOC_TRIM_THRESHOLD_"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 @contextmanager
-def _roomy() -> Iterator[None]:
+def _keep_freed_memory() -> Iterator[None]:
     """Keep freed memory for the next block, while a task runs.
 
     Dask has its workers give every bit back at once (by that variable). Then each temporary is
     mapped and zeroed by the system anew, which took as long as all the arithmetic.
     """
-    if TRIM not in os.environ or not sys.platform.startswith("linux"):
+    if TRIM_VARIABLE not in os.environ or not sys.platform.startswith("linux"):
         yield
         return
     libc = ctypes.CDLL(None)
@@ -397,22 +403,22 @@ def _roomy() -> Iterator[None]:
         yield
     finally:
         libc.mallopt(M_MMAP_THRESHOLD, 1 << 17)
-        libc.mallopt(M_TRIM_THRESHOLD, int(os.environ[TRIM]))
+        libc.mallopt(M_TRIM_THRESHOLD, int(os.environ[TRIM_VARIABLE]))
         libc.malloc_trim(0)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _other_version(who: str, theirs: Any, ours: str) -> ClusterError:
+def _version_error(who: str, theirs: Any, ours: str) -> ClusterError:
     has = f"labelahead {theirs}" if isinstance(theirs, str) else f"no labelahead ({theirs})"
     return ClusterError(
         f"{who} has {has}, here is {ours}; expected the same: pip install labelahead=={ours} there"
     )
 
 
-def secured(ca: str | None, cert: str | None, key: str | None) -> Any:
+def make_tls_config(ca: str | None, cert: str | None, key: str | None) -> Any:
     """Dask's TLS from three files.
 
     None where none is named: then Dask's own configuration counts.
@@ -431,7 +437,7 @@ def secured(ca: str | None, cert: str | None, key: str | None) -> Any:
 
 
 @contextmanager
-def at_work(
+def connect_executor(
     executor: Any = None, *, workers: int | None = None, security: Any = None
 ) -> Iterator[Executor]:
     """An executor from what people have.
@@ -445,13 +451,13 @@ def at_work(
         finally:
             local.close()
     elif isinstance(executor, str) and (executor == "ray" or executor.startswith("ray://")):
-        with _joined_ray(executor) as joined:
+        with _connect_ray(executor) as joined:
             yield joined
     elif isinstance(executor, str):
         distributed = import_extra("distributed", "dask", "a Dask cluster")
         try:
             client = distributed.Client(
-                executor, timeout=PATIENCE, security=security, set_as_default=False
+                executor, timeout=CONNECT_SECONDS, security=security, set_as_default=False
             )
         except (OSError, ValueError, TypeError) as error:
             raise ClusterError(
@@ -468,7 +474,8 @@ def at_work(
     elif getattr(executor, "__name__", None) == "ray":
         yield Ray(executor)
     elif all(
-        hasattr(executor, verb) for verb in ("submit", "as_completed", "scatter", "gather", "lost")
+        hasattr(executor, verb)
+        for verb in ("submit", "as_completed", "scatter", "gather", "lost_errors")
     ):
         yield executor
     else:
@@ -480,7 +487,7 @@ def at_work(
         )
 
 
-def each(
+def run_tasks(
     executor: Executor,
     stage: str,
     function: Callable[..., Any],
@@ -506,13 +513,15 @@ def each(
             try:
                 results[i] = future.result()
             except (InputError, OSError) as error:
-                if refused is None or isinstance(error, (ClusterError, *executor.lost)):
+                if refused is None or isinstance(error, (ClusterError, *executor.lost_errors)):
                     raise
                 refused[i] = error
             done += tasks[i][1]
             if progress is not None:
                 progress(stage, done, total)
-    except executor.lost as error:
+    except executor.lost_errors as error:
         cause = str(error).strip().splitlines() or [type(error).__name__]
-        raise ClusterError(f"whoever should {stage} was lost ({cause[0]:.200}); {KEPT}") from error
+        raise ClusterError(
+            f"whoever should {stage} was lost ({cause[0]:.200}); {RESUME_HINT}"
+        ) from error
     return results

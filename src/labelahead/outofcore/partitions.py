@@ -21,38 +21,44 @@ from labelahead.data.folder import IMAGE_SUFFIXES, decode_all, printable_name
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra
-from labelahead.models.image_encoder import BACKBONES, scale_pixels, load_backbone
+from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, ENCODER, MAX_TOKENS, SentenceEncoder
-from labelahead.outofcore.addresses import Array, children, npy_header, opened, stamp
-from labelahead.outofcore.sketched_kernel import Network
+from labelahead.outofcore.addresses import Array, file_stamp, list_files, open_file, read_npy_header
+from labelahead.outofcore.sketched_kernel import NetworkSpec
 
 __all__ = [
-    "TEXTS",
+    "TEXT_COLUMN_NAMES",
     "Batch",
-    "Part",
+    "Partition",
     "PoolSchema",
-    "address",
-    "batches",
-    "contents",
-    "part_records",
-    "pool_parts",
-    "shape_of",
+    "file_address",
+    "item_shape",
+    "iterate_batches",
+    "list_partitions",
+    "read_partition_records",
+    "read_rows",
 ]
 
-READY, DEAR = (
+MAX_VECTOR_ROWS, MAX_ENCODED_ROWS = (
     65_536,
     4_096,
 )  # items of a part: vectors that are there, and texts or pictures to be encoded
-FEW = {
+BATCH_ROWS = {
     "npy": 8_192,
     "vectors": 8_192,
     "text": 256,
     "pictures": 64,
 }  # items held at a time while reading
-PICTURE = 128  # pixels a side at which pictures are seen
-AT_ONCE = 16  # files whose footers are read side by side
-TEXTS = ("text", "content", "document", "sentence", "body")  # columns of text by their usual names
-IDS = ("id", "item", "uid", "key")
+IMAGE_PIXELS = 128  # pixels a side at which pictures are seen
+HEADER_THREADS = 16  # files whose footers are read side by side
+TEXT_COLUMN_NAMES = (
+    "text",
+    "content",
+    "document",
+    "sentence",
+    "body",
+)  # columns of text by their usual names
+ID_COLUMN_NAMES = ("id", "item", "uid", "key")
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class PoolSchema:
     dtype: str = "float16"
     skip: bool = False  # leave out pictures that cannot be read
     # whose sketched kernel is kept instead of the numbers themselves
-    network: Network | None = None
+    network: NetworkSpec | None = None
 
     @property
     def in_place(self) -> bool:
@@ -80,7 +86,7 @@ class PoolSchema:
 
 
 @dataclass(frozen=True)
-class Part:
+class Partition:
     """Some consecutive rows of a file, or some pictures.
 
     stamp: changes with what it was read from.
@@ -114,7 +120,7 @@ class Batch(NamedTuple):
     failed: dict[str, str]  # pictures that are not among them, and why
 
 
-def pool_parts(
+def list_partitions(
     root: str,
     *,
     column: str | None,
@@ -124,20 +130,20 @@ def pool_parts(
     rows: int | None,
     skip: bool,
     network: bool = False,
-) -> tuple[PoolSchema, list[Part]]:
+) -> tuple[PoolSchema, list[Partition]]:
     """What there is at an address: how it is read, and its parts in the order of their names.
 
     network: whether one will look at the items, which takes its time: parts are smaller then.
     """
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise InputError(f"rows is {rows!r}; expected 1 or more")
-    rows = rows or (DEAR if network else None)
+    rows = rows or (MAX_ENCODED_ROWS if network else None)
     if dtype not in ("float16", "float32"):
         raise InputError(f"dtype is {dtype!r}; expected float16 or float32")
-    files = children(root)
+    files = list_files(root)
     of = {
         kind: {n: i for n, i in files.items() if PurePosixPath(n).suffix.lower() in ends}
-        for kind, ends in ENDS.items()
+        for kind, ends in SUFFIXES_BY_KIND.items()
     }
     kind = next((kind for kind in of if of[kind]), None)
     if kind is None:
@@ -148,14 +154,14 @@ def pool_parts(
     if kind != "parquet" and (column or id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
     if kind == "parquet":
-        return _parquet_parts(root, of[kind], column, id, encoder, dtype, rows)
+        return _list_parquet_partitions(root, of[kind], column, id, encoder, dtype, rows)
     if kind == "npy":
         if encoder:
             raise InputError(
                 f"encoder is {encoder!r}, but .npy files hold features already; leave it out"
             )
-        return PoolSchema(root, "npy", dtype=dtype if network else ""), _npy_parts(
-            root, of[kind], rows or READY
+        return PoolSchema(root, "npy", dtype=dtype if network else ""), _list_npy_partitions(
+            root, of[kind], rows or MAX_VECTOR_ROWS
         )
     chosen = encoder or "lite0"
     if chosen not in BACKBONES:
@@ -166,25 +172,29 @@ def pool_parts(
     reading = PoolSchema(
         root,
         "pictures",
-        encoder=f"{BACKBONES[chosen].name}|{PICTURE}|{chosen}",
+        encoder=f"{BACKBONES[chosen].name}|{IMAGE_PIXELS}|{chosen}",
         dtype=dtype,
         skip=skip,
     )
-    return reading, _picture_parts(of[kind], rows or DEAR)
+    return reading, _list_image_partitions(of[kind], rows or MAX_ENCODED_ROWS)
 
 
-ENDS: dict[str, set[str]] = {"parquet": {".parquet", ".pq"}, "npy": {".npy"}, "pictures": IMAGE_SUFFIXES}
+SUFFIXES_BY_KIND: dict[str, set[str]] = {
+    "parquet": {".parquet", ".pq"},
+    "npy": {".npy"},
+    "pictures": IMAGE_SUFFIXES,
+}
 
 
-def address(root: str, name: str) -> str:
+def file_address(root: str, name: str) -> str:
     """A file of the pool; the pool may be that one file."""
     return (
         root if root.rsplit("/", 1)[-1] == name and PurePosixPath(name).suffix else f"{root}/{name}"
     )
 
 
-def _side_by_side(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]:
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+def _map_threads(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]:
+    with ThreadPoolExecutor(HEADER_THREADS) as threads:
         return list(threads.map(look, names))
 
 
@@ -192,17 +202,18 @@ def _side_by_side(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]
 # ---------------------------------------------------------------------------------------------------
 
 
-def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
+def _list_npy_partitions(root: str, files: dict[str, Any], rows: int) -> list[Partition]:
     def look(name: str) -> tuple[int, int]:
-        where = address(root, name)
-        with opened(where) as file:
-            return npy_header(file, where)[0]
+        where = file_address(root, name)
+        with open_file(where) as file:
+            return read_npy_header(file, where)[0]
 
-    parts, widths = list[Part](), dict[int, str]()
-    for (name, info), (n, d) in zip(files.items(), _side_by_side(list(files), look), strict=True):
+    parts, widths = list[Partition](), dict[int, str]()
+    for (name, info), (n, d) in zip(files.items(), _map_threads(list(files), look), strict=True):
         widths.setdefault(d, name)
         parts += [
-            Part(name, start, min(rows, n - start), stamp(info)) for start in range(0, n, rows)
+            Partition(name, start, min(rows, n - start), file_stamp(info))
+            for start in range(0, n, rows)
         ]
     if len(widths) > 1:
         said = ", ".join(f"{name}: {d}" for d, name in widths.items())
@@ -212,13 +223,13 @@ def _npy_parts(root: str, files: dict[str, Any], rows: int) -> list[Part]:
     return parts
 
 
-def _npy_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
-    where = address(reading.root, part.source)
-    with opened(where) as file:
-        (_, d), dtype, first = npy_header(file, where)
+def _read_npy_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
+    where = file_address(reading.root, part.source)
+    with open_file(where) as file:
+        (_, d), dtype, first = read_npy_header(file, where)
         file.seek(first + part.start * d * dtype.itemsize)
-        for at in range(0, part.rows, FEW["npy"]):
-            q = min(FEW["npy"], part.rows - at)
+        for at in range(0, part.rows, BATCH_ROWS["npy"]):
+            q = min(BATCH_ROWS["npy"], part.rows - at)
             content = file.read(q * d * dtype.itemsize)
             if len(content) < q * d * dtype.itemsize:
                 raise InputError(
@@ -231,7 +242,7 @@ def _npy_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
 # ------------------------------------------------------------------------------------------------
 
 
-def _parquet_parts(
+def _list_parquet_partitions(
     root: str,
     files: dict[str, Any],
     column: str | None,
@@ -239,12 +250,12 @@ def _parquet_parts(
     encoder: str | None,
     dtype: str,
     rows: int | None,
-) -> tuple[PoolSchema, list[Part]]:
+) -> tuple[PoolSchema, list[Partition]]:
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
 
     def look(name: str) -> Any:
         try:
-            with opened(address(root, name)) as file:
+            with open_file(file_address(root, name)) as file:
                 return parquet.ParquetFile(file).metadata
         except (
             OSError,
@@ -252,7 +263,7 @@ def _parquet_parts(
         ) as error:  # named when its turn comes; the others are worked on
             return error
 
-    footers = _side_by_side(list(files), look)
+    footers = _map_threads(list(files), look)
     schema = next(
         (f.schema.to_arrow_schema() for f in footers if not isinstance(f, Exception)), None
     )
@@ -260,31 +271,32 @@ def _parquet_parts(
         raise InputError(
             f"none of the {len(files)} Parquet files of {root} can be read ({footers[0]})"
         )
-    reading = _parquet_reading(root, schema, column, id, encoder, dtype)
+    reading = _parquet_schema(root, schema, column, id, encoder, dtype)
     parts = []
     for (name, info), footer in zip(files.items(), footers, strict=True):
         if isinstance(footer, Exception):
-            parts.append(Part(name, 0, 0, stamp(info)))
+            parts.append(Partition(name, 0, 0, file_stamp(info)))
             continue
         groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
         parts += [
-            Part(name, start, n, stamp(info)) for start, n in _runs(groups, reading.kind, rows)
+            Partition(name, start, n, file_stamp(info))
+            for start, n in _row_ranges(groups, reading.kind, rows)
         ]
     return reading, parts
 
 
-def _runs(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[int, int]]:
+def _row_ranges(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[int, int]]:
     """First row and number of rows of each part.
 
     Whole row groups where vectors are read, which is quick.
     """
     if kind == "text":
-        total, size = sum(groups), rows or DEAR
+        total, size = sum(groups), rows or MAX_ENCODED_ROWS
         yield from ((start, min(size, total - start)) for start in range(0, total, size))
         return
     start = held = 0
     for n in groups:
-        if held and held + n > (rows or READY):
+        if held and held + n > (rows or MAX_VECTOR_ROWS):
             yield start, held
             start, held = start + held, 0
         held += n
@@ -292,7 +304,7 @@ def _runs(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[
         yield start, held
 
 
-def _parquet_reading(
+def _parquet_schema(
     root: str, schema: Any, column: str | None, id: str | None, encoder: str | None, dtype: str
 ) -> PoolSchema:
     """Which column is learnt from, and which one names the items."""
@@ -316,12 +328,12 @@ def _parquet_reading(
     id = (
         None
         if id == NO_ID
-        else id or next((name for name in kinds if name.casefold() in IDS), None)
+        else id or next((name for name in kinds if name.casefold() in ID_COLUMN_NAMES), None)
     )
     if column is None:
         vectors = [name for name, kind in kinds.items() if is_vector(kind)]
         texts = [name for name, kind in kinds.items() if is_text(kind) and name != id]
-        usual = [name for name in texts if name.casefold() in TEXTS]
+        usual = [name for name in texts if name.casefold() in TEXT_COLUMN_NAMES]
         likely = vectors or usual or texts
         if len(likely) != 1:
             raise InputError(
@@ -345,10 +357,12 @@ def _parquet_reading(
     return PoolSchema(root, "text", column, id, encoder=f"{ENCODER}|{MAX_TOKENS}", dtype=dtype)
 
 
-def _tables(reading: PoolSchema, part: Part, columns: list[str], few: int) -> Iterator[Any]:
+def _iterate_tables(
+    reading: PoolSchema, part: Partition, columns: list[str], few: int
+) -> Iterator[Any]:
     """The rows of a part, some at a time, from the row groups that hold them."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
-    with opened(address(reading.root, part.source)) as file:
+    with open_file(file_address(reading.root, part.source)) as file:
         whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
         there = whole.schema_arrow.names
         lacking = next((name for name in columns if name not in there), None)
@@ -376,14 +390,16 @@ def _tables(reading: PoolSchema, part: Part, columns: list[str], few: int) -> It
                 return
 
 
-def _parquet_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
+def _read_parquet_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
     assert reading.column is not None
     columns = list(dict.fromkeys([reading.column, *([reading.id] if reading.id else [])]))
     done = part.start
-    for table in _tables(reading, part, columns, FEW[reading.kind]):
+    for table in _iterate_tables(reading, part, columns, BATCH_ROWS[reading.kind]):
         values = table.column(reading.column)
         made = (
-            _encoded(values.to_pylist()) if reading.kind == "text" else _vectors(values, part, done)
+            _encode_texts(values.to_pylist())
+            if reading.kind == "text"
+            else _to_matrix(values, part, done)
         )
         ids = None
         if reading.id:
@@ -393,7 +409,7 @@ def _parquet_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
         done += len(made)
 
 
-def _vectors(values: Any, part: Part, first: int) -> Array:
+def _to_matrix(values: Any, part: Partition, first: int) -> Array:
     """(q, d) of a column of lists."""
     compute = import_extra("pyarrow.compute", "tables", "reading Parquet")
     lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
@@ -413,7 +429,7 @@ def _sentence_encoder() -> SentenceEncoder:
     return SentenceEncoder()
 
 
-def _encoded(texts: list[str | None]) -> Array:
+def _encode_texts(texts: list[str | None]) -> Array:
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
     for _ in _sentence_encoder().fill([text or "" for text in texts], rows):
         pass
@@ -424,29 +440,37 @@ def _encoded(texts: list[str | None]) -> Array:
 # -----------------------------------------------------------------------------------------------
 
 
-def _picture_parts(files: dict[str, Any], rows: int) -> list[Part]:
+def _list_image_partitions(files: dict[str, Any], rows: int) -> list[Partition]:
     names = list(files)
     parts = []
     for start in range(0, len(names), rows):
         some = names[start : start + rows]
         digest = hashlib.sha256(
-            "\0".join(f"{n} {stamp(files[n])}" for n in some).encode("utf-8", "surrogateescape")
+            "\0".join(f"{n} {file_stamp(files[n])}" for n in some).encode(
+                "utf-8", "surrogateescape"
+            )
         )
         parts.append(
-            Part(f"{printable_name(some[0])} and on", start, len(some), digest.hexdigest(), tuple(some))
+            Partition(
+                f"{printable_name(some[0])} and on",
+                start,
+                len(some),
+                digest.hexdigest(),
+                tuple(some),
+            )
         )
     return parts
 
 
 @dataclass(frozen=True)
-class _Pictures:
+class _ImageFiles:
     """Picture files below an address, opened by name."""
 
     root: str
 
     def open(self, name: str) -> BinaryIO:
         """The content of one file."""
-        return opened(address(self.root, name))
+        return open_file(file_address(self.root, name))
 
 
 @cache
@@ -454,26 +478,28 @@ def _backbone(name: str) -> Any:
     return load_backbone(name)
 
 
-def _picture_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
+def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
     chosen = reading.encoder.rsplit("|", 1)[-1]
-    for at in range(0, len(part.names), FEW["pictures"]):
-        some = part.names[at : at + FEW["pictures"]]
-        seen, failed = decode_all(_Pictures(reading.root), some, PICTURE)  # type: ignore[arg-type]
+    for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
+        some = part.names[at : at + BATCH_ROWS["pictures"]]
+        seen, failed = decode_all(_ImageFiles(reading.root), some, IMAGE_PIXELS)  # type: ignore[arg-type]
         if failed and not reading.skip:
             name, why = next(iter(failed.items()))
             raise InputError(f"{printable_name(name)} cannot be read ({why})")
         kept = [name for name in some if name in seen]
         made = np.zeros((0, 0), np.float32)
         if kept:
-            seen_by = scale_pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
+            image_tensor = scale_pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
             with torch.no_grad():
                 made = (
-                    seen_by.numpy()
+                    image_tensor.numpy()
                     if reading.network
-                    else _backbone(chosen).features(seen_by).numpy()
+                    else _backbone(chosen).features(image_tensor).numpy()
                 )
         yield Batch(
-            made, [printable_name(name) for name in kept], {printable_name(n): why for n, why in failed.items()}
+            made,
+            [printable_name(name) for name in kept],
+            {printable_name(n): why for n, why in failed.items()},
         )
 
 
@@ -481,12 +507,14 @@ def _picture_batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
+def iterate_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
     """The items of a part in their order, some at a time.
 
     Whatever is wrong with it is an error that names it.
     """
-    read = {"npy": _npy_batches, "pictures": _picture_batches}.get(reading.kind, _parquet_batches)
+    read = {"npy": _read_npy_batches, "pictures": _read_image_batches}.get(
+        reading.kind, _read_parquet_batches
+    )
     if part.rows == 0:
         raise InputError(f"{part.source} cannot be read: no Parquet file, or damaged")
     try:
@@ -508,31 +536,33 @@ def batches(reading: PoolSchema, part: Part) -> Iterator[Batch]:
         raise InputError(f"{part.source} cannot be read ({str(error).splitlines()[0]})") from error
 
 
-def shape_of(reading: PoolSchema, parts: Sequence[Part]) -> tuple[int, ...]:
+def item_shape(reading: PoolSchema, parts: Sequence[Partition]) -> tuple[int, ...]:
     """Of one item, as a network would be given it; looks at the first part that can be read."""
     if reading.kind == "pictures":
-        return (3, PICTURE, PICTURE)
+        return (3, IMAGE_PIXELS, IMAGE_PIXELS)
     if reading.kind == "text":
         return (EMBEDDING_SIZE,)
     why: Exception | None = None
     for part in parts:
         try:
-            return tuple(next(iter(batches(reading, part))).features.shape[1:])
+            return tuple(next(iter(iterate_batches(reading, part))).features.shape[1:])
         except (InputError, OSError) as error:
             why = error
     raise InputError(f"nothing of {reading.root} can be read ({why})")
 
 
-def _plain_columns(reading: PoolSchema, part: Part) -> list[str]:
+def _plain_columns(reading: PoolSchema, part: Partition) -> list[str]:
     """Return the names of all columns of a Parquet part but lists and the like."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
-    with opened(address(reading.root, part.source)) as file:
+    with open_file(file_address(reading.root, part.source)) as file:
         schema = parquet.read_schema(file)
     return [name for name in schema.names if not types.is_nested(schema.field(name).type)]
 
 
-def part_records(reading: PoolSchema, part: Part, ids: Sequence[str]) -> Records | None:
+def read_partition_records(
+    reading: PoolSchema, part: Partition, ids: Sequence[str]
+) -> Records | None:
     """Return the user's columns of all items of a part, but lists and the like.
 
     None of .npy files.
@@ -544,19 +574,21 @@ def part_records(reading: PoolSchema, part: Part, ids: Sequence[str]) -> Records
     arrow = import_extra("pyarrow", "tables", "reading Parquet")
     names = _plain_columns(reading, part)
     table = (
-        arrow.Table.from_batches(list(_tables(reading, part, names, FEW["npy"]))) if names else None
+        arrow.Table.from_batches(list(_iterate_tables(reading, part, names, BATCH_ROWS["npy"])))
+        if names
+        else None
     )
     return Records(
         {} if table is None else {name: table.column(name) for name in names}, reading.id
     )
 
 
-def contents(reading: PoolSchema, part: Part, rows: Sequence[int]) -> list[dict[str, Any]]:
+def read_rows(reading: PoolSchema, part: Partition, rows: Sequence[int]) -> list[dict[str, Any]]:
     """What people see of rows of a Parquet part: all columns but lists and the like."""
     plain = _plain_columns(reading, part)
     shown: dict[int, dict[str, Any]] = {}
     wanted, done = set(rows), 0
-    for table in _tables(reading, part, plain, FEW["npy"]):
+    for table in _iterate_tables(reading, part, plain, BATCH_ROWS["npy"]):
         shown |= {
             done + i: table.slice(i, 1).to_pylist()[0]
             for i in range(len(table))

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.classes import sort_names, merge_class_lists
+from labelahead.data.classes import merge_class_lists, sort_names
 from labelahead.data.labels import read_labelled_names, read_labels_for_ids
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
@@ -28,33 +28,39 @@ from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.learner.labelling_query import QueryItem
-from labelahead.outofcore.addresses import absolute, children, removed
-from labelahead.outofcore.execution import Executor, Progress, Task, at_work, each
-from labelahead.outofcore.partitions import contents
+from labelahead.outofcore.addresses import absolute_address, list_files, remove_file
+from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
+from labelahead.outofcore.partitions import read_rows
 from labelahead.outofcore.scoring import (
-    Best,
-    Known,
     Model,
-    best_of,
-    judge_part,
+    RankedCandidates,
+    ScoringContext,
+    kernel_inputs,
     predict_part,
     prior_at,
+    rank_best,
+    score_finalists_on_part,
     score_part,
-    seen,
 )
-from labelahead.outofcore.sketched_kernel import Sketched, blank, told_in_order
-from labelahead.outofcore.store import Entry, ids_of, read_manifest, require_unchanged, take_rows
+from labelahead.outofcore.sketched_kernel import SketchedModel, align_classes, create_sketched_model
+from labelahead.outofcore.store import (
+    PartitionEntry,
+    read_ids,
+    read_manifest,
+    require_unchanged,
+    take_rows,
+)
 from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES, find_strategy
 
-__all__ = ["Held", "Labelled", "LargePool", "Predicted"]
+__all__ = ["Labelled", "LargePool", "PoolPredictionSummary", "PoolSubset"]
 
-EVALUATION, CANDIDATES = 1000, 2000
+EVALUATION_ITEMS, MAX_CANDIDATES = 1000, 2000
 # Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first
 # of it by all. With half as many, a quarter of the best hundred of 50,000 items is not on the
 # shortlist (docs/benchmarks.md).
-TOP_EVALUATION, FINALISTS, FINALISTS_EACH = 2000, 1000, 10
-PREDICTED = re.compile(r"part-[0-9]{6}\.parquet")
+TOP_EVALUATION_ITEMS, MIN_FINALISTS, FINALISTS_PER_ITEM = 2000, 1000, 10
+PREDICTION_FILE = re.compile(r"part-[0-9]{6}\.parquet")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +76,11 @@ Labels = str | Path | Mapping[str, str] | Labelled | None
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class PoolSubset:
     """What is held in memory of a pool: labelled items, the evaluation sample, the best candidates,
     in that order.
 
-    >>> held = LargePool("features", workers=1).hold(labels, candidates=20, evaluation=50)
+    >>> held = LargePool("features", workers=1).select_subset(labels, candidates=20, evaluation=50)
     >>> len(held.labelled.positions), held.evaluation
     (10, 50)
     """
@@ -86,9 +92,9 @@ class Held:
     labelled: Labelled
     evaluation: int
     model: Model = field(repr=False)
-    best: Best = field(repr=False)
+    best: RankedCandidates = field(repr=False)
 
-    def pool_posterior(self) -> PoolPosterior:
+    def build_posterior(self) -> PoolPosterior:
         """Exact among what is held; every further label takes milliseconds (`with_labels`)."""
         start = prior_at(self.model, self.units, self.start)
         known = dict(
@@ -99,7 +105,7 @@ class Held:
     def predict_proba(self, places: Tensor) -> Tensor:
         """(q, C) class probabilities of items at (q,) places among those held."""
         units, classes = self.units[places], len(self.labelled.classes) or None
-        if isinstance(self.model, Sketched):
+        if isinstance(self.model, SketchedModel):
             return outputs_to_probabilities(
                 self.start[places] + units.double() @ self.model.weight, "squared", classes
             )
@@ -107,17 +113,17 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PoolPredictionSummary:
     """All items predicted. counts: items by class.
 
     >>> done = LargePool("features", workers=1).predict(labels, "predictions")
-    >>> sum(done.counts.values()), 0 <= done.outlook.error.rate <= 1
+    >>> sum(done.counts.values()), 0 <= done.forecast.error.rate <= 1
     (300, True)
     """
 
     folder: str
     counts: dict[str, int]
-    outlook: ErrorForecast
+    forecast: ErrorForecast
 
 
 class LargePool:
@@ -127,7 +133,7 @@ class LargePool:
     scheduler, a Dask `Client`, or an `Executor`. dtype: of the kernel.
 
     >>> pool = LargePool("features", workers=1)
-    >>> len(pool), len(pool.ask(3, labels))
+    >>> len(pool), len(pool.query(3, labels))
     (300, 3)
     """
 
@@ -140,7 +146,7 @@ class LargePool:
         progress: Progress | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.store, self.manifest, self.dtype = absolute(store), read_manifest(store), dtype
+        self.store, self.manifest, self.dtype = absolute_address(store), read_manifest(store), dtype
         self.progress, self._executor, self._workers = progress, executor, workers
         require_unchanged(self.manifest)
         rows = [entry.rows for entry in self.entries]
@@ -148,7 +154,7 @@ class LargePool:
         self._starts = self._ends - rows
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[PartitionEntry, ...]:
         """All parts."""
         return self.manifest.entries
 
@@ -182,20 +188,20 @@ class LargePool:
 
     @contextmanager
     def _engine(self) -> Iterator[Executor]:
-        with at_work(self._executor, workers=self._workers) as engine:
+        with connect_executor(self._executor, workers=self._workers) as engine:
             yield engine
 
-    def by(self, executor: Any) -> "LargePool":
+    def with_executor(self, executor: Any) -> "LargePool":
         """The same pool, worked on by somebody else."""
         other = copy(self)
         other._executor = executor
         return other
 
-    def rows_of(self, part: int, positions: Tensor) -> list[int]:
+    def local_rows(self, part: int, positions: Tensor) -> list[int]:
         """Rows in that part of items at these positions."""
         return list((positions - int(self._starts[part])).tolist())
 
-    def by_part(self, positions: Tensor) -> dict[int, list[int]]:
+    def group_by_partition(self, positions: Tensor) -> dict[int, list[int]]:
         """Places in `positions`, by the number of the part."""
         parts: dict[int, list[int]] = {}
         for place, part in enumerate(
@@ -204,21 +210,21 @@ class LargePool:
             parts.setdefault(part, []).append(place)
         return parts
 
-    def take(self, positions: Tensor, engine: Executor) -> tuple[Tensor, list[str]]:
+    def read_items(self, positions: Tensor, engine: Executor) -> tuple[Tensor, list[str]]:
         """Features (q, d) and names of items."""
-        parts = self.by_part(positions)
+        parts = self.group_by_partition(positions)
         tasks = [
             (
                 self.entries[p].part.source,
                 len(at),
-                (self.entries[p], self.rows_of(p, positions[at])),
+                (self.entries[p], self.local_rows(p, positions[at])),
             )
             for p, at in parts.items()
         ]
         rows = torch.empty((len(positions), len(self.centre)), dtype=self.dtype)
         names = [""] * len(positions)
         for at, (features, said) in zip(
-            parts.values(), each(engine, "read items", take_rows, tasks), strict=True
+            parts.values(), run_tasks(engine, "read items", take_rows, tasks), strict=True
         ):
             rows[at] = torch.from_numpy(features.astype(np.float64)).to(self.dtype)
             for place, name in zip(at, said, strict=True):
@@ -231,7 +237,7 @@ class LargePool:
         for name in names:
             source, colon, row = name.rpartition(":")
             if colon and row.isdecimal() and len(row) < 16:
-                found[name] = self._of_row(source, int(row))
+                found[name] = self._positions_of_row(source, int(row))
         wanted = [name for name in names if not found.get(name)]
         asked = (
             [i for i, entry in enumerate(self.entries) if entry.ids is not None] if wanted else []
@@ -240,7 +246,7 @@ class LargePool:
             (self.entries[i].part.source, self.entries[i].rows, (self.entries[i], wanted))
             for i in asked
         ]
-        for i, rows in zip(asked, each(engine, "find names", find_names, tasks), strict=True):
+        for i, rows in zip(asked, run_tasks(engine, "find names", find_names, tasks), strict=True):
             for name, row in rows:
                 found.setdefault(name, []).append(int(self._starts[i]) + row)
         twice = next((name for name, at in found.items() if len(at) > 1), None)
@@ -252,7 +258,7 @@ class LargePool:
             )
         return {name: at[0] for name, at in found.items() if at}
 
-    def _of_row(self, source: str, row: int) -> list[int]:
+    def _positions_of_row(self, source: str, row: int) -> list[int]:
         return [
             int(start) + row - e.part.start
             for start, e in zip(self._starts, self.entries, strict=True)
@@ -261,7 +267,7 @@ class LargePool:
             and not e.failed
         ]
 
-    def labelled(self, labels: Labels, classes: Sequence[str], engine: Executor) -> Labelled:
+    def resolve_labels(self, labels: Labels, classes: Sequence[str], engine: Executor) -> Labelled:
         """What a file of labels says, or a mapping from names to classes."""
         if isinstance(labels, Labelled):
             return labels
@@ -272,11 +278,15 @@ class LargePool:
                 none, none, of.classes if of is not None and of.loss else tuple(classes)
             )
         given = isinstance(labels, Mapping)
-        where = dict.fromkeys(labels, "labels") if isinstance(labels, Mapping) else read_labelled_names(labels)
+        where = (
+            dict.fromkeys(labels, "labels")
+            if isinstance(labels, Mapping)
+            else read_labelled_names(labels)
+        )
         found = self.find_positions(list(where), engine)
         missing = next((name for name in where if name not in found), None)
         if missing is not None:
-            example = ids_of(self.entries[0], [0])[0]
+            example = read_ids(self.entries[0], [0])[0]
             raise InputError(
                 f"{'labels' if given else f'{labels}, {where[missing]}'}: no item is called "
                 f"{missing!r}; "
@@ -290,7 +300,9 @@ class LargePool:
                 [names.index(str(label)) for label in labels.values()], dtype=torch.int64
             )
         else:
-            places, numbers, names = read_labels_for_ids(labels, list(found), classes=classes, rows={})
+            places, numbers, names = read_labels_for_ids(
+                labels, list(found), classes=classes, rows={}
+            )
             names = merge_class_lists(names, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         if len(at) and len(names) < 2:
@@ -299,13 +311,13 @@ class LargePool:
                 "with classes (--classes)"
             )
         if self.manifest.reading.network is not None:
-            numbers, names = told_in_order(self.manifest.reading.network, names, numbers)
+            numbers, names = align_classes(self.manifest.reading.network, names, numbers)
         order = (
             at.argsort()
         )  # in the order of the pool: a fit does not depend on the order of a file
         return Labelled(at[order], numbers[order], names)
 
-    def sample(self, count: int, without: Tensor, seed: int) -> Tensor:
+    def sample_positions(self, count: int, without: Tensor, seed: int) -> Tensor:
         """(e,) positions drawn at random.
 
         The same as long as the seed is, but for those that are labelled by now.
@@ -327,34 +339,34 @@ class LargePool:
     def fit(self, labels: Labelled, rows: Tensor) -> Model:
         """What is learnt from rows (n, d), the first of which have these labels."""
         if self.manifest.reading.network is not None:
-            return self._blank(labels).fit(rows[: len(labels.numbers)], labels.numbers)
-        return self._learn(labels, rows)[1]
+            return self._create_sketched_model(labels).fit(
+                rows[: len(labels.numbers)], labels.numbers
+            )
+        return self._fit_exact(labels, rows)[1]
 
-    def _blank(self, labels: Labelled) -> Sketched:
+    def _create_sketched_model(self, labels: Labelled) -> SketchedModel:
         of = self.manifest.reading.network
         assert of is not None
         scale = sum(e.squares for e in self.entries) / len(self)
-        return blank(of, max(len(labels.classes), 2), scale, self.dtype)
+        return create_sketched_model(of, max(len(labels.classes), 2), scale, self.dtype)
 
-    def _learn(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
+    def _fit_exact(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
         learner = ExactLearner(
             rows, ExactModel(self.centre, max(len(labels.classes), 2), self.lift)
         )
-        return learner, learner.fit(
-            torch.arange(len(labels.numbers)), labels.numbers
-        ).kernel_model
+        return learner, learner.fit(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
 
-    def hold(
+    def select_subset(
         self,
         labels: Labels = None,
         *,
         classes: Sequence[str] = (),
         strategy: str = "resolve",
-        evaluation: int = EVALUATION,
-        candidates: int = CANDIDATES,
+        evaluation: int = EVALUATION_ITEMS,
+        candidates: int = MAX_CANDIDATES,
         finalists: int = 0,
         seed: int = 0,
-    ) -> Held:
+    ) -> PoolSubset:
         """Score every item of the pool, and hold the best candidates.
 
         labels: a file of names and classes, or a mapping; classes: names of those without a label
@@ -378,68 +390,78 @@ class LargePool:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; expected {least} or more")
         with self._engine() as engine:
-            told = self.labelled(labels, classes, engine)
-            judged = self.sample(evaluation, told.positions, seed)
-            rows, names = self.take(torch.cat([told.positions, judged]), engine)
+            told = self.resolve_labels(labels, classes, engine)
+            judged = self.sample_positions(evaluation, told.positions, seed)
+            rows, names = self.read_items(torch.cat([told.positions, judged]), engine)
             model = self.fit(told, rows)
             acquisition = chosen.choose_acquisition(told.numbers.tolist())
             assert isinstance(acquisition, str)
-            units, start = seen(model, rows)
-            known = Known(
+            units, start = kernel_inputs(model, rows)
+            known = ScoringContext(
                 model, told.positions, told.numbers, judged, units, start, acquisition, candidates
             )
-            best = self._scored(known, engine)
+            best = self._score_pool(known, engine)
             if finalists:
-                best = self._judged(known, best, finalists, engine)
+                best = self._rescore_finalists(known, best, finalists, engine)
             more = best.positions[~torch.isin(best.positions, judged)]
-            others, called = self.take(more, engine)
+            others, called = self.read_items(more, engine)
         held = torch.cat([told.positions, judged, more])
-        more_units, more_start = seen(model, others)
+        more_units, more_start = kernel_inputs(model, others)
         every, begin = torch.cat([units, more_units]), torch.cat([start, more_start])
-        return Held(held, (*names, *called), every, begin, told, len(judged), model, best)
+        return PoolSubset(held, (*names, *called), every, begin, told, len(judged), model, best)
 
-    def _scored(self, known: Known, engine: Executor) -> Best:
+    def _score_pool(self, known: ScoringContext, engine: Executor) -> RankedCandidates:
         """The best of all parts."""
-        parts = each(engine, "score items", score_part, self._told(known, engine), self.progress)
-        return best_of(
+        parts = run_tasks(
+            engine, "score items", score_part, self._scoring_tasks(known, engine), self.progress
+        )
+        return rank_best(
             torch.cat([b.positions for b in parts]),
             torch.cat([b.scores for b in parts]),
             known.most,
         )
 
-    def _told(self, known: Known, engine: Executor) -> list[Task]:
+    def _scoring_tasks(self, known: ScoringContext, engine: Executor) -> list[Task]:
         handed = engine.scatter(known)
         parts = zip(self.entries, self._starts, strict=True)
         return [
             (entry.part.source, entry.rows, (handed, entry, int(start))) for entry, start in parts
         ]
 
-    def _judged(self, known: Known, best: Best, finalists: int, engine: Executor) -> Best:
+    def _rescore_finalists(
+        self, known: ScoringContext, best: RankedCandidates, finalists: int, engine: Executor
+    ) -> RankedCandidates:
         """The first of them by the whole pool, in the unit of the sample.
 
         The others follow as they were.
         """
         first = best.positions[:finalists]
-        rows, _ = self.take(first, engine)
-        units, start = seen(known.model, rows)
+        rows, _ = self.read_items(first, engine)
+        units, start = kernel_inputs(known.model, rows)
         before = len(known.labelled)
         units, start = (
             torch.cat([known.units[:before], units]),
             torch.cat([known.start[:before], start]),
         )
         asked = replace(known, evaluation=first, units=units, start=start)
-        sums = each(engine, "judge finalists", judge_part, self._told(asked, engine), self.progress)
+        sums = run_tasks(
+            engine,
+            "judge finalists",
+            score_finalists_on_part,
+            self._scoring_tasks(asked, engine),
+            self.progress,
+        )
         whole = torch.stack(sums).sum(0) * (
             len(known.evaluation) / (len(self) - len(known.labelled))
         )
-        chosen = best_of(first, whole, len(first))
+        chosen = rank_best(first, whole, len(first))
         rest = best.scores[len(first) :].clamp_max(float(whole.min()))
-        return Best(
+        return RankedCandidates(
             torch.cat([chosen.positions, best.positions[len(first) :]]),
             torch.cat([chosen.scores, rest]),
         )
 
-    def ask(
+    def query(
         self,
         n: int = 10,
         labels: Labels = None,
@@ -447,7 +469,7 @@ class LargePool:
         mode: str = "greedy",
         finalists: int | None = None,
         evaluation: int | None = None,
-        candidates: int = CANDIDATES,
+        candidates: int = MAX_CANDIDATES,
         seed: int = 0,
         strategy: str = "resolve",
         **how: Any,
@@ -467,17 +489,17 @@ class LargePool:
                 "top alone"
             )
         if finalists is None and mode == "top":
-            finalists = max(FINALISTS, FINALISTS_EACH * n)
+            finalists = max(MIN_FINALISTS, FINALISTS_PER_ITEM * n)
             candidates = max(candidates, finalists)
         if evaluation is None:
-            evaluation = TOP_EVALUATION if mode == "top" else EVALUATION
+            evaluation = TOP_EVALUATION_ITEMS if mode == "top" else EVALUATION_ITEMS
         size: dict[str, Any] = {
             "evaluation": evaluation,
             "candidates": candidates,
             "finalists": finalists or 0,
         }
-        held = self.hold(labels, seed=seed, strategy=strategy, **size, **how)
-        pool_posterior, told = held.pool_posterior(), held.labelled
+        held = self.select_subset(labels, seed=seed, strategy=strategy, **size, **how)
+        pool_posterior, told = held.build_posterior(), held.labelled
         left = len(pool_posterior.view.candidates) if mode == "greedy" else len(held.best.positions)
         if n > left:
             raise InputError(
@@ -513,39 +535,41 @@ class LargePool:
         if reading.kind in ("npy", "pictures"):
             return [{} if reading.kind == "npy" else {FILE_NAME: name} for name in names]
         records: list[dict[str, Any]] = [{}] * len(positions)
-        for part, at in self.by_part(positions).items():
-            rows = contents(reading, self.entries[part].part, self.rows_of(part, positions[at]))
+        for part, at in self.group_by_partition(positions).items():
+            rows = read_rows(reading, self.entries[part].part, self.local_rows(part, positions[at]))
             for where, row in zip(at, rows, strict=True):
                 records[where] = row
         return records
 
-    def outlook(
+    def forecast_error(
         self,
         labels: Labels,
         *,
         classes: Sequence[str] = (),
-        evaluation: int = EVALUATION,
+        evaluation: int = EVALUATION_ITEMS,
         seed: int = 0,
     ) -> ErrorForecast:
         """How often the predictions are wrong, judged at a random sample, without a test label."""
         with self._engine() as engine:
-            return self._outlook(self.labelled(labels, classes, engine), engine, evaluation, seed)[
-                0
-            ]
+            return self._forecast(
+                self.resolve_labels(labels, classes, engine), engine, evaluation, seed
+            )[0]
 
-    def _outlook(
+    def _forecast(
         self, told: Labelled, engine: Executor, evaluation: int, seed: int
     ) -> tuple[ErrorForecast, Model]:
         if not len(told.positions):
             raise InputError("no labels; expected some of at least two classes")
-        judged = self.sample(evaluation, told.positions, seed)
-        rows, _ = self.take(torch.cat([told.positions, judged]), engine)
+        judged = self.sample_positions(evaluation, told.positions, seed)
+        rows, _ = self.read_items(torch.cat([told.positions, judged]), engine)
         if self.manifest.reading.network is not None:
-            sketched = self._blank(told).fit(rows[: len(told.numbers)], told.numbers)
-            return sketched.outlook(rows, told.numbers), sketched
-        learner, model = self._learn(told, rows)
+            sketched = self._create_sketched_model(told).fit(
+                rows[: len(told.numbers)], told.numbers
+            )
+            return sketched.forecast_error(rows, told.numbers), sketched
+        learner, model = self._fit_exact(told, rows)
         at = torch.arange(len(told.positions))
-        return learner.outlook(at, told.numbers, torch.arange(len(at), len(rows))), model
+        return learner.forecast_error(at, told.numbers, torch.arange(len(at), len(rows))), model
 
     def predict(
         self,
@@ -553,19 +577,19 @@ class LargePool:
         out: str | Path,
         *,
         classes: Sequence[str] = (),
-        evaluation: int = EVALUATION,
+        evaluation: int = EVALUATION_ITEMS,
         seed: int = 0,
         probabilities: bool = False,
-    ) -> Predicted:
+    ) -> PoolPredictionSummary:
         """Class and probability of every item, a Parquet file for each part.
 
         Columns: id, those of the user but lists and the like, part, row, prediction, probability;
         with `probabilities` also `probability:CLASS` for every class.
         """
-        folder = absolute(out)
+        folder = absolute_address(out)
         with self._engine() as engine:
-            told = self.labelled(labels, classes, engine)
-            outlook, model = self._outlook(told, engine, evaluation, seed)
+            told = self.resolve_labels(labels, classes, engine)
+            forecast, model = self._forecast(told, engine, evaluation, seed)
             handed = engine.scatter(model)
             how = (self.manifest.reading, probabilities)
             tasks = [
@@ -576,15 +600,15 @@ class LargePool:
                 )
                 for i, entry in enumerate(self.entries)
             ]
-            counts = each(engine, "predict items", predict_part, tasks, self.progress)
-        for name in children(folder):  # of a pool of before, which had more parts
-            if PREDICTED.fullmatch(name) and int(name[5:11]) >= len(tasks):
-                removed(f"{folder}/{name}")
+            counts = run_tasks(engine, "predict items", predict_part, tasks, self.progress)
+        for name in list_files(folder):  # of a pool of before, which had more parts
+            if PREDICTION_FILE.fullmatch(name) and int(name[5:11]) >= len(tasks):
+                remove_file(f"{folder}/{name}")
         every = torch.tensor(counts).sum(0).tolist()
-        return Predicted(folder, dict(zip(told.classes, every, strict=True)), outlook)
+        return PoolPredictionSummary(folder, dict(zip(told.classes, every, strict=True)), forecast)
 
 
-def find_names(entry: Entry, wanted: Sequence[str]) -> list[tuple[str, int]]:
+def find_names(entry: PartitionEntry, wanted: Sequence[str]) -> list[tuple[str, int]]:
     """A task: which of these names a part has, and in which rows."""
     asked = set(wanted)
-    return [(name, row) for row, name in enumerate(ids_of(entry)) if name in asked]
+    return [(name, row) for row, name in enumerate(read_ids(entry)) if name in asked]

@@ -15,40 +15,40 @@ from torch import Tensor
 
 from labelahead.acquisition.batch import score_candidates
 from labelahead.acquisition.view import view
-from labelahead.data.table_writer import probability_column_name, merge_columns
+from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact import ExactModel, mixture_kernel
-from labelahead.outofcore.addresses import Array, write
-from labelahead.outofcore.partitions import PoolSchema, part_records
-from labelahead.outofcore.sketched_kernel import Sketched
-from labelahead.outofcore.store import Entry, ids_of, read_blocks
+from labelahead.outofcore.addresses import Array, write_file
+from labelahead.outofcore.partitions import PoolSchema, read_partition_records
+from labelahead.outofcore.sketched_kernel import SketchedModel
+from labelahead.outofcore.store import PartitionEntry, read_blocks, read_ids
 
 __all__ = [
-    "Best",
-    "Known",
     "Model",
-    "best_of",
-    "judge_part",
+    "RankedCandidates",
+    "ScoringContext",
+    "kernel_inputs",
     "posterior_at",
     "predict_part",
     "prior_at",
+    "rank_best",
+    "score_finalists_on_part",
     "score_part",
-    "seen",
 ]
 
-BLOCK, LEAST = (
+MAX_BLOCK_ITEMS, MIN_BLOCK_ITEMS = (
     4096,
     1024,
 )  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
-PAIRS = BLOCK * 1024
+MAX_BLOCK_PAIRS = MAX_BLOCK_ITEMS * 1024
 
-Model = ExactModel | Sketched
+Model = ExactModel | SketchedModel
 
 
-def seen(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
+def kernel_inputs(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (n, d) of a store as the kernel has them, and where the posterior begins there (n, C)."""
-    if isinstance(model, Sketched):
+    if isinstance(model, SketchedModel):
         return model.seen(rows)
     return model.normalise_rows(rows), torch.full(
         (len(rows), model.classes), 1 / model.classes, dtype=torch.float64
@@ -57,14 +57,14 @@ def seen(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
     """Without a label."""
-    if isinstance(model, Sketched):
+    if isinstance(model, SketchedModel):
         return model.prior(units, start)
     mixture = model.weights()
     return prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class ScoringContext:
     """What every worker is told.
 
     The learner, its labels, the evaluation sample. Positions count along the pool.
@@ -90,37 +90,37 @@ def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> 
     return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
 
 
-class Best(NamedTuple):
+class RankedCandidates(NamedTuple):
     """Candidates, best first, and of two that are level the one that stands first in the pool."""
 
     positions: Tensor  # (m,)
     scores: Tensor  # (m,)
 
 
-def best_of(positions: Tensor, scores: Tensor, most: int) -> Best:
+def rank_best(positions: Tensor, scores: Tensor, most: int) -> RankedCandidates:
     """The best of them, whatever order they come in."""
     order = positions.argsort()
     order = order[torch.sort(scores[order], descending=True, stable=True).indices[:most]]
-    return Best(positions[order], scores[order])
+    return RankedCandidates(positions[order], scores[order])
 
 
-def score_part(known: Known, entry: Entry, offset: int) -> Best:
+def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> RankedCandidates:
     """A task: the best candidates of a part whose first item stands at position `offset`."""
     few, labelled = known.posterior(), len(known.labelled)
     evaluation = torch.arange(labelled, labelled + len(known.evaluation))
-    best = Best(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
-    for post, here, positions in _passing(known, few, entry, offset):
+    best = RankedCandidates(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
+    for post, here, positions in _iterate_posteriors(known, few, entry, offset):
         if len(here):
             scores = score_candidates(
                 view(post, here, evaluation, baseline="linearised"), known.acquisition
             )
-            best = best_of(
+            best = rank_best(
                 torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most
             )
     return best
 
 
-def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
+def score_finalists_on_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> Tensor:
     """A task: (e,) what the items of a part add to the scores of known.evaluation, which are
     candidates here.
 
@@ -130,7 +130,7 @@ def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
     few, labelled = known.posterior(), len(known.labelled)
     finalists = torch.arange(labelled, labelled + len(known.evaluation))
     scores = torch.zeros(len(finalists), dtype=torch.float64)
-    for post, here, _ in _passing(known, few, entry, offset):
+    for post, here, _ in _iterate_posteriors(known, few, entry, offset):
         if len(here):
             scores += score_candidates(
                 view(post, finalists, here, baseline="linearised"), known.acquisition
@@ -138,8 +138,8 @@ def judge_part(known: Known, entry: Entry, offset: int) -> Tensor:
     return scores
 
 
-def _passing(
-    known: Known, few: Posterior, entry: Entry, offset: int
+def _iterate_posteriors(
+    known: ScoringContext, few: Posterior, entry: PartitionEntry, offset: int
 ) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
     """Block by block of a part: the posterior there, where in it the unlabelled items are, and
     their positions.
@@ -147,12 +147,14 @@ def _passing(
     One that is known already is the point that it is among those known.
     """
     labelled = len(known.labelled)
-    size = min(BLOCK, max(LEAST, PAIRS // max(1, len(known.evaluation))))
+    size = min(
+        MAX_BLOCK_ITEMS, max(MIN_BLOCK_ITEMS, MAX_BLOCK_PAIRS // max(1, len(known.evaluation)))
+    )
     for start, features in read_blocks(entry, size):
         positions = torch.arange(offset + start, offset + start + len(features))
-        place = _meeting(positions, known.evaluation)
+        place = _match_positions(positions, known.evaluation)
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
-        post = few.with_points(*seen(known.model, _tensor(features[fresh.numpy()])))
+        post = few.with_points(*kernel_inputs(known.model, _to_tensor(features[fresh.numpy()])))
         again = (place >= 0).nonzero().squeeze(1)
         here = torch.cat(
             [labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))]
@@ -160,7 +162,7 @@ def _passing(
         yield post, here, torch.cat([positions[again], positions[fresh]])
 
 
-def _meeting(positions: Tensor, sample: Tensor) -> Tensor:
+def _match_positions(positions: Tensor, sample: Tensor) -> Tensor:
     """(q,) which of the sample each position is; −1 if it is none."""
     if not len(sample):
         return torch.full_like(positions, -1)
@@ -169,14 +171,14 @@ def _meeting(positions: Tensor, sample: Tensor) -> Tensor:
     return torch.where(ordered[place] == positions, order[place], -1)
 
 
-def _tensor(features: Array) -> Tensor:
+def _to_tensor(features: Array) -> Tensor:
     return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
 
 
 def predict_part(
     model: Model,
     classes: tuple[str, ...],
-    entry: Entry,
+    entry: PartitionEntry,
     to: str,
     reading: PoolSchema,
     every_class: bool = False,
@@ -192,8 +194,8 @@ def predict_part(
         for name in ("pyarrow", "pyarrow.parquet")
     )
     guesses, sure, every = [], [], []
-    for _, features in read_blocks(entry, BLOCK):
-        p = model.predict_proba(_tensor(features), len(classes))
+    for _, features in read_blocks(entry, MAX_BLOCK_ITEMS):
+        p = model.predict_proba(_to_tensor(features), len(classes))
         best = p.max(1)
         guesses.append(best.indices)
         sure.append(best.values)
@@ -211,8 +213,11 @@ def predict_part(
     }
     if every_class:
         whole = torch.cat(every).numpy()
-        ours |= {probability_column_name(name): arrow.array(whole[:, i]) for i, name in enumerate(classes)}
-    ids = ids_of(entry)
-    table = arrow.table(merge_columns(ids, part_records(reading, entry.part, ids), ours))
-    write(to, lambda file: parquet.write_table(table, file, compression="zstd"))
+        ours |= {
+            probability_column_name(name): arrow.array(whole[:, i])
+            for i, name in enumerate(classes)
+        }
+    ids = read_ids(entry)
+    table = arrow.table(merge_columns(ids, read_partition_records(reading, entry.part, ids), ours))
+    write_file(to, lambda file: parquet.write_table(table, file, compression="zstd"))
     return torch.bincount(label, minlength=len(classes)).tolist()

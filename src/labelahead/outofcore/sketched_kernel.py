@@ -22,23 +22,30 @@ from labelahead.acquisition.probability import softmax
 from labelahead.errors import ClusterError, InputError
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact import NOISE_GRID, solve_leave_one_out
-from labelahead.inference.forecast import ErrorForecast, outlook
+from labelahead.inference.forecast import ErrorForecast, forecast_error
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.models import build_model
 from labelahead.models.training import predict
 from labelahead.ntk import features
 from labelahead.outofcore.addresses import Array
 
-__all__ = ["LOSSES", "Network", "Sketched", "blank", "network", "told_in_order"]
+__all__ = [
+    "LOSSES",
+    "NetworkSpec",
+    "SketchedModel",
+    "align_classes",
+    "create_sketched_model",
+    "describe_network",
+]
 
 LOSSES = ("squared", "cross-entropy")
 # beside a trained network, whose leave-one-out error knows all labels: as campaigns have it
-NOISE = 1e-3
-AT_ONCE = 256  # items whose gradients are sketched together
+TRAINED_NETWORK_NOISE = 1e-3
+GRADIENT_BATCH_ITEMS = 256  # items whose gradients are sketched together
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkSpec:
     """Which network, and how it is looked at. loss: what it was trained with, or "": then its
     outputs say nothing.
 
@@ -54,10 +61,12 @@ class Network:
 
     def rows(self, inputs: Array) -> Array:
         """[Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...), float32 or as the network has it."""
-        with _ALONE:  # of the threads of a worker: gradients are captured in the network itself
-            model, parts = _made(self), []
+        with (
+            _GRADIENT_LOCK
+        ):  # of the threads of a worker: gradients are captured in the network itself
+            model, parts = _build_network(self), []
             kind = next((p.dtype for p in model.parameters()), torch.float32)
-            for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), AT_ONCE):
+            for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), GRADIENT_BATCH_ITEMS):
                 some = [features(model, x, sketch=self.sketch)]
                 if self.loss:
                     said = predict(model, x)
@@ -68,13 +77,13 @@ class Network:
         return torch.cat(parts).numpy()
 
 
-_ALONE = threading.Lock()
+_GRADIENT_LOCK = threading.Lock()
 
 
 @cache
-def _made(of: Network) -> nn.Module:
+def _build_network(of: NetworkSpec) -> nn.Module:
     model = build_model(of.name, of.shape, len(of.classes), seed=0).eval()
-    if of.digest and _digest(model) != of.digest:
+    if of.digest and _hash_weights(model) != of.digest:
         raise ClusterError(
             f"{of.name} makes a network with other weights here than where the command was "
             "started; expected the same "
@@ -83,7 +92,7 @@ def _made(of: Network) -> nn.Module:
     return model
 
 
-def _digest(model: nn.Module) -> str:
+def _hash_weights(model: nn.Module) -> str:
     made = hashlib.sha256()
     for name, value in model.state_dict().items():
         made.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -93,9 +102,9 @@ def _digest(model: nn.Module) -> str:
     return made.hexdigest()[:24]
 
 
-def network(
+def describe_network(
     name: str, classes: Sequence[str], shape: tuple[int, ...], sketch: int, loss: str | None
-) -> Network:
+) -> NetworkSpec:
     """A network by name, `module:factory` or `file.py:factory`, made once to see that it can be."""
     if len(classes) < 2:
         raise InputError(
@@ -113,12 +122,12 @@ def network(
     if colon and place.endswith(".py"):
         # workers have folders of their own
         name = f"{Path(place).expanduser().absolute()}:{attribute}"
-    plain = Network(name, tuple(classes), shape, sketch, loss or "")
-    return replace(plain, digest=_digest(build_model(name, shape, len(classes), seed=0)))
+    plain = NetworkSpec(name, tuple(classes), shape, sketch, loss or "")
+    return replace(plain, digest=_hash_weights(build_model(name, shape, len(classes), seed=0)))
 
 
 @dataclass(frozen=True, eq=False)
-class Sketched:
+class SketchedModel:
     """What the labels say by such features: f(x) = start(x) + Ψ(x) w; the face of an `ExactModel`.
 
     noise: relative; scale: the mean diagonal of the kernel over the whole pool.
@@ -159,7 +168,7 @@ class Sketched:
         """(n, C) class probabilities, as of a trained network."""
         return outputs_to_probabilities(self(rows), "squared", classes)
 
-    def fit(self, rows: Tensor, labels: Tensor) -> "Sketched":
+    def fit(self, rows: Tensor, labels: Tensor) -> "SketchedModel":
         """Given labels (L,) of rows (L, k + C).
 
         The noise of an untrained network is chosen by leave-one-out.
@@ -167,38 +176,41 @@ class Sketched:
         if not len(labels):
             return self
         psi, start = self.seen(rows)
-        noise = NOISE
+        noise = TRAINED_NETWORK_NOISE
         if rows.shape[1] == self.width:
             K = psi.double() @ psi.double().T / self.scale
             targets = torch.nn.functional.one_hot(labels, self.classes).double() - start
             noise = min(
-                NOISE_GRID, key=lambda value: float(solve_leave_one_out(K, value, targets)[1].square().sum())
+                NOISE_GRID,
+                key=lambda value: float(solve_leave_one_out(K, value, targets)[1].square().sum()),
             )
         chosen = replace(self, noise=noise)
         post = chosen.prior(psi, start).condition(torch.arange(len(labels)), labels)
         return replace(chosen, weight=psi.double().T @ post.weights())
 
-    def outlook(self, rows: Tensor, labels: Tensor) -> ErrorForecast:
+    def forecast_error(self, rows: Tensor, labels: Tensor) -> ErrorForecast:
         """How often it is wrong at rows beyond the first, which have these labels (L,)."""
         at = torch.arange(len(labels))
         post = self.prior(*self.seen(rows)).condition(at, labels)
-        return outlook(post, torch.arange(len(at), len(rows)))
+        return forecast_error(post, torch.arange(len(at), len(rows)))
 
 
-def blank(of: Network, classes: int, scale: float, dtype: torch.dtype) -> Sketched:
+def create_sketched_model(
+    of: NetworkSpec, classes: int, scale: float, dtype: torch.dtype
+) -> SketchedModel:
     """What is held before any label."""
-    return Sketched(
+    return SketchedModel(
         classes,
         of.sketch,
         scale,
-        NOISE,
+        TRAINED_NETWORK_NOISE,
         dtype,
         torch.zeros((of.sketch, classes), dtype=torch.float64),
     )
 
 
-def told_in_order(
-    of: Network, names: Sequence[str], numbers: Tensor
+def align_classes(
+    of: NetworkSpec, names: Sequence[str], numbers: Tensor
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Class numbers of labels in the order of a trained network's outputs.
 

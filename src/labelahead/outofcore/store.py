@@ -23,48 +23,56 @@ import numpy as np
 from labelahead.errors import InputError, StorageError, import_extra
 from labelahead.outofcore.addresses import (
     Array,
-    absolute,
-    children,
+    absolute_address,
+    exists,
+    file_stamp,
     is_local,
-    npy_header,
-    opened,
-    removed,
-    stamp,
-    there,
-    write,
+    list_files,
+    open_file,
+    read_npy_header,
+    remove_file,
+    write_file,
 )
-from labelahead.outofcore.execution import Progress, at_work, each
-from labelahead.outofcore.partitions import Part, PoolSchema, batches, pool_parts, shape_of
-from labelahead.outofcore.sketched_kernel import Network, network
+from labelahead.outofcore.execution import Progress, connect_executor, run_tasks
+from labelahead.outofcore.partitions import (
+    Partition,
+    PoolSchema,
+    item_shape,
+    iterate_batches,
+    list_partitions,
+)
+from labelahead.outofcore.sketched_kernel import NetworkSpec, describe_network
 
 __all__ = [
-    "Entry",
     "Manifest",
+    "PartitionEntry",
     "embed",
-    "ids_of",
     "is_store",
     "read_blocks",
+    "read_ids",
     "read_manifest",
     "require_unchanged",
     "take_rows",
 ]
 
-FORMAT = 2  # 1, which is read too, had no checksums, and the full addresses of the store's files
-VERIFIED_BYTES = 1 << 24  # read at a time where a part is read only to verify it
-MANIFEST, PARTIAL = "manifest.json", ".partial"
-NAMED = 5  # parts that a message names
-FAINT = 0.01  # of a row's squared length, that rounding may take
-SKETCH = 2048  # features of a network's kernel
+FORMAT_VERSION = (
+    2  # 1, which is read too, had no checksums, and the full addresses of the store's files
+)
+VERIFY_CHUNK_BYTES = 1 << 24  # read at a time where a part is read only to verify it
+MANIFEST_FILE, PARTIAL_SUFFIX = "manifest.json", ".partial"
+MAX_NAMED_PARTS = 5  # parts that a message names
+MAX_ROUNDING_LOSS = 0.01  # of a row's squared length, that rounding may take
+DEFAULT_SKETCH_FEATURES = 2048  # features of a network's kernel
 
 
 @dataclass(frozen=True)
-class Entry:
+class PartitionEntry:
     """A part and its features.
 
     Where they are, how many, and what the whole pool's mean is made of.
     """
 
-    part: Part
+    part: Partition
     features: str  # address of the .npy file
     first: int  # its row there
     rows: int
@@ -86,7 +94,7 @@ class Manifest:
     """All parts of a pool that have features, in order."""
 
     reading: PoolSchema
-    entries: tuple[Entry, ...] = field(repr=False)
+    entries: tuple[PartitionEntry, ...] = field(repr=False)
     left_out: dict[str, str]  # parts and pictures that cannot be read, and why
 
 
@@ -99,7 +107,7 @@ def embed(
     encoder: str | None = None,
     model: str | None = None,
     classes: Sequence[str] = (),
-    sketch: int = SKETCH,
+    sketch: int = DEFAULT_SKETCH_FEATURES,
     trained: str | None = None,
     dtype: str = "float16",
     rows: int | None = None,
@@ -113,7 +121,7 @@ def embed(
     source: a folder, bucket or file of Parquet or .npy, or a folder of pictures; an address that
     fsspec knows. store: a folder that all workers can reach. column: of vectors or text; default:
     the only one. id: the column that names the items. encoder: for texts "minilm", for pictures
-    "lite0" or "lite2". rows: items of a part. executor: who works, see `at_work`; default:
+    "lite0" or "lite2". rows: items of a part. executor: who works, see `connect_executor`; default:
     processes of this machine.
 
     model: a network, `file.py:factory`, whose tangent kernel is kept instead, as `sketch` features
@@ -124,7 +132,7 @@ def embed(
     >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
     3
     """
-    root, place = absolute(source), absolute(store)
+    root, place = absolute_address(source), absolute_address(store)
     how = {
         "column": column,
         "id": id,
@@ -133,25 +141,26 @@ def embed(
         "rows": rows,
         "skip": skip_unreadable,
     }
-    _require_apart(root, place)
-    reading, parts = pool_parts(root, **how, network=model is not None)  # type: ignore[arg-type]
+    _require_outside_pool(root, place)
+    reading, parts = list_partitions(root, **how, network=model is not None)  # type: ignore[arg-type]
     if model is not None:
         reading = replace(
-            reading, network=network(model, classes, shape_of(reading, parts), sketch, trained)
+            reading,
+            network=describe_network(model, classes, item_shape(reading, parts), sketch, trained),
         )
     elif classes or trained:
         raise InputError(
             "classes and trained are for a network; expected model (--model file.py:make) too"
         )
-    entries = _done(place, parts, reading, skip_unreadable)
+    entries = _read_finished(place, parts, reading, skip_unreadable)
     missing = [part for part in parts if part not in entries]
     done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
     refused: dict[int, Exception] = {}
     if missing:
         tell = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
         tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
-        with at_work(executor, workers=workers) as engine:
-            made = each(engine, "embed items", embed_part, tasks, tell, refused)
+        with connect_executor(executor, workers=workers) as engine:
+            made = run_tasks(engine, "embed items", embed_part, tasks, tell, refused)
         entries |= {
             part: entry for part, entry in zip(missing, made, strict=True) if entry is not None
         }
@@ -160,19 +169,19 @@ def embed(
         for i, error in sorted(refused.items())
     }
     if unreadable and not skip_unreadable:
-        raise _unreadable(list(unreadable.values()), len(parts))
+        raise _unreadable_error(list(unreadable.values()), len(parts))
     whole = [entries[part] for part in parts if part in entries and entries[part].rows]
-    _check(whole, root)
+    _require_same_width(whole, root)
     failed = {
         name: why for part in parts if part in entries for name, why in entries[part].failed.items()
     }
     manifest = Manifest(reading, tuple(whole), unreadable | failed)
-    write(f"{place}/{MANIFEST}", _as_json(manifest, place))
-    _forget(place, {part.key(reading) for part in entries})
+    write_file(f"{place}/{MANIFEST_FILE}", _as_json(manifest, place))
+    _remove_stale(place, {part.key(reading) for part in entries})
     return manifest
 
 
-def _require_apart(root: str, place: str) -> None:
+def _require_outside_pool(root: str, place: str) -> None:
     if f"{place}/".startswith(f"{root}/"):
         raise InputError(
             f"{place} lies in the pool itself; expected another folder, since its files would "
@@ -180,12 +189,14 @@ def _require_apart(root: str, place: str) -> None:
         )
 
 
-def _done(place: str, parts: Sequence[Part], reading: PoolSchema, skip: bool) -> dict[Part, Entry]:
+def _read_finished(
+    place: str, parts: Sequence[Partition], reading: PoolSchema, skip: bool
+) -> dict[Partition, PartitionEntry]:
     """Parts that are there already.
 
     Without `skip`, what was left out of some before is not left out now.
     """
-    kept = _kept(place)
+    kept = _list_stored_files(place)
     entries = {
         part: _read_entry(place, part, reading)
         for part in parts
@@ -194,17 +205,17 @@ def _done(place: str, parts: Sequence[Part], reading: PoolSchema, skip: bool) ->
     return {part: entry for part, entry in entries.items() if skip or not entry.failed}
 
 
-def _unreadable(why: Sequence[str], parts: int) -> InputError:
-    more = f" and {len(why) - NAMED} more" if len(why) > NAMED else ""
+def _unreadable_error(why: Sequence[str], parts: int) -> InputError:
+    more = f" and {len(why) - MAX_NAMED_PARTS} more" if len(why) > MAX_NAMED_PARTS else ""
     return InputError(
-        f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:NAMED])}{more}. "
+        f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:MAX_NAMED_PARTS])}{more}. "
         "Mend them and run this again, which works out nothing twice; or leave them out: "
         "skip_unreadable "
         "(--skip-unreadable)"
     )
 
 
-def _check(entries: Sequence[Entry], root: str) -> None:
+def _require_same_width(entries: Sequence[PartitionEntry], root: str) -> None:
     if not entries:
         raise InputError(f"nothing of {root} can be read; expected at least one item")
     widths: dict[int, str] = {}
@@ -217,22 +228,22 @@ def _check(entries: Sequence[Entry], root: str) -> None:
         )
 
 
-def _kept(place: str) -> dict[str, Any]:
+def _list_stored_files(place: str) -> dict[str, Any]:
     """The files of all parts that are there."""
     folder = f"{place}/parts"
-    return children(folder) if there(folder) else {}
+    return list_files(folder) if exists(folder) else {}
 
 
-def _forget(place: str, keys: set[str]) -> None:
+def _remove_stale(place: str, keys: set[str]) -> None:
     """Parts that the pool has not any more, or in another state, and what a killed worker left half
     written.
     """
-    for name in _kept(place):
-        if name.split(".")[0] not in keys or name.endswith(PARTIAL):
-            removed(f"{place}/parts/{name}")
+    for name in _list_stored_files(place):
+        if name.split(".")[0] not in keys or name.endswith(PARTIAL_SUFFIX):
+            remove_file(f"{place}/parts/{name}")
 
 
-def embed_part(reading: PoolSchema, part: Part, place: str) -> Entry:
+def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEntry:
     """A task: read a part, write its features and names, and last the entry that makes them count."""
     base = f"{place}/parts/{part.key(reading)}"
     total: Array = np.zeros(0)
@@ -240,14 +251,14 @@ def embed_part(reading: PoolSchema, part: Part, place: str) -> Entry:
 
     def work(file: BinaryIO | None) -> None:
         nonlocal total, squares, rows, checksum
-        for batch in batches(reading, part):
+        for batch in iterate_batches(reading, part):
             failed.update(batch.failed)
             if not len(batch.features):
                 continue
             made = (
                 batch.features
                 if reading.in_place
-                else _narrowed(batch.features, reading.dtype, part, rows)
+                else _cast_features(batch.features, reading.dtype, part, rows)
             )
             content = made.tobytes()
             checksum = zlib.crc32(
@@ -255,11 +266,13 @@ def embed_part(reading: PoolSchema, part: Part, place: str) -> Entry:
             )
             if file is not None:
                 if not rows:
-                    _header(file, made, part.rows)
+                    _write_npy_header(file, made, part.rows)
                 file.write(content)
             exact = made.astype(np.float64)
             if not np.isfinite(exact).all():
-                raise _not_finite(part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0]))
+                raise _not_finite_error(
+                    part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0])
+                )
             total = (total if rows else 0.0) + exact.sum(0)
             squares += float(
                 np.square(exact[:, : reading.network.sketch if reading.network else None]).sum()
@@ -268,24 +281,24 @@ def embed_part(reading: PoolSchema, part: Part, place: str) -> Entry:
             names.extend(batch.ids or ())
         if file is not None and rows and rows != part.rows:
             file.seek(0)
-            _header(file, np.zeros((0, len(total)), reading.dtype), rows)
+            _write_npy_header(file, np.zeros((0, len(total)), reading.dtype), rows)
 
     if reading.in_place:
         work(None)
     else:
-        write(f"{base}.npy", work)
+        write_file(f"{base}.npy", work)
     if rows != part.rows and not failed:
         raise InputError(
             f"{part.source} has {rows} rows where {part.rows} were announced; see whether it is "
             "being written"
         )
     if names:
-        write(f"{base}.parquet", lambda file: _write_names(file, names))
+        write_file(f"{base}.parquet", lambda file: _write_names(file, names))
     source = (
         f"{reading.root}/{part.source}" if not reading.root.endswith(part.source) else reading.root
     )
-    bare = Part(part.source, part.start, part.rows, part.stamp)
-    entry = Entry(
+    bare = Partition(part.source, part.start, part.rows, part.stamp)
+    entry = PartitionEntry(
         bare,
         source if reading.in_place else f"{base}.npy",
         part.start if reading.in_place else 0,
@@ -297,23 +310,23 @@ def embed_part(reading: PoolSchema, part: Part, place: str) -> Entry:
         f"{base}.json",
         checksum,
     )
-    write(f"{base}.json", json.dumps(_stored(entry, place)))
+    write_file(f"{base}.json", json.dumps(_entry_to_json(entry, place)))
     return entry
 
 
-def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
+def _cast_features(features: Array, dtype: str, part: Partition, first: int) -> Array:
     with np.errstate(over="ignore"):
         made = features.astype(dtype)
-    lost = np.isfinite(features) & ~np.isfinite(made)
-    if lost.any():
-        row = first + int(np.flatnonzero(lost.any(1))[0])
+    lost_errors = np.isfinite(features) & ~np.isfinite(made)
+    if lost_errors.any():
+        row = first + int(np.flatnonzero(lost_errors.any(1))[0])
         raise InputError(
-            f"{part.source}, row {part.start + row}: {features[lost][0]:g} is too large for "
+            f"{part.source}, row {part.start + row}: {features[lost_errors][0]:g} is too large for "
             f"{dtype}; expected smaller "
             "numbers, or dtype float32 (--dtype float32)"
         )
     before, after = (np.square(x.astype(np.float64)).sum(1) for x in (features, made))
-    faint = np.flatnonzero(np.abs(after - before) > FAINT * before)
+    faint = np.flatnonzero(np.abs(after - before) > MAX_ROUNDING_LOSS * before)
     if len(faint):
         raise InputError(
             f"{part.source}, row {part.start + first + int(faint[0])}: its numbers are too small "
@@ -323,14 +336,14 @@ def _narrowed(features: Array, dtype: str, part: Part, first: int) -> Array:
     return made
 
 
-def _not_finite(part: Part, row: int) -> InputError:
+def _not_finite_error(part: Partition, row: int) -> InputError:
     return InputError(
         f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: "
         "mend or remove it"
     )
 
 
-def _header(file: BinaryIO, like: Array, rows: int) -> None:
+def _write_npy_header(file: BinaryIO, like: Array, rows: int) -> None:
     """The head of an .npy file of so many rows; it is as long for fewer."""
     about = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
@@ -350,16 +363,16 @@ def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
 
 
 def _as_json(manifest: Manifest, place: str) -> str:
-    entries = [_stored(entry, place) for entry in manifest.entries]
+    entries = [_entry_to_json(entry, place) for entry in manifest.entries]
     return json.dumps(
-        {"format": FORMAT, **asdict(replace(manifest, entries=())), "entries": entries}
+        {"format": FORMAT_VERSION, **asdict(replace(manifest, entries=())), "entries": entries}
     )
 
 
-def _stored(entry: Entry, place: str) -> dict[str, Any]:
+def _entry_to_json(entry: PartitionEntry, place: str) -> dict[str, Any]:
     """An entry as it is written: the store's own files by their addresses inside it."""
     values = asdict(entry)
-    for key in ADDRESSES:
+    for key in ADDRESS_FIELDS:
         values[key] = values[key] and values[key].removeprefix(f"{place}/")
     return values
 
@@ -368,28 +381,30 @@ def is_store(name: str) -> bool:
     """Whether `embed` has written there; an address far away is asked only where it is one."""
     if "://" not in name and not (Path(name).expanduser() / "parts").is_dir():
         return False
-    return there(f"{absolute(name)}/{MANIFEST}")
+    return exists(f"{absolute_address(name)}/{MANIFEST_FILE}")
 
 
 def read_manifest(store: str | Path) -> Manifest:
     """What a store holds."""
-    place = absolute(store)
-    address = f"{place}/{MANIFEST}"
-    if not there(address):
+    place = absolute_address(store)
+    address = f"{place}/{MANIFEST_FILE}"
+    if not exists(address):
         raise InputError(
             f"{store} holds no features of a pool; expected a folder that `labelahead pool embed` "
             "has finished"
         )
-    with opened(address) as file:
+    with open_file(address) as file:
         try:
             said = json.loads(file.read())
-            if said["format"] not in (1, FORMAT):
+            if said["format"] not in (1, FORMAT_VERSION):
                 raise InputError(
-                    f"{address} is of format {said['format']}; expected {FORMAT}: embed the pool "
+                    f"{address} is of format {said['format']}; expected {FORMAT_VERSION}: embed the pool "
                     "again"
                 )
-            reading = _reading(said["reading"])
-            entries = tuple(_entry(each_entry, place, reading) for each_entry in said["entries"])
+            reading = _schema_from_json(said["reading"])
+            entries = tuple(
+                _entry_from_json(each_entry, place, reading) for each_entry in said["entries"]
+            )
             return Manifest(reading, entries, said["left_out"])
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
@@ -403,7 +418,7 @@ def require_unchanged(manifest: Manifest) -> None:
     """Raise where features are the source itself, and it is another by now."""
     if not manifest.reading.in_place:
         return
-    now = {name: stamp(info) for name, info in children(manifest.reading.root).items()}
+    now = {name: file_stamp(info) for name, info in list_files(manifest.reading.root).items()}
     for entry in manifest.entries:
         if now.get(entry.part.source) != entry.part.stamp:
             raise StorageError(
@@ -412,63 +427,65 @@ def require_unchanged(manifest: Manifest) -> None:
             )
 
 
-def _reading(values: dict[str, Any]) -> PoolSchema:
+def _schema_from_json(values: dict[str, Any]) -> PoolSchema:
     of = values.get("network")
-    known = of and Network(**(of | {"classes": tuple(of["classes"]), "shape": tuple(of["shape"])}))
+    known = of and NetworkSpec(
+        **(of | {"classes": tuple(of["classes"]), "shape": tuple(of["shape"])})
+    )
     return PoolSchema(**(values | {"network": known}))
 
 
-ADDRESSES = ("features", "ids", "record")  # fields of an entry
+ADDRESS_FIELDS = ("features", "ids", "record")  # fields of an entry
 
 
-def _entry(values: dict[str, Any], place: str, reading: PoolSchema) -> Entry:
+def _entry_from_json(values: dict[str, Any], place: str, reading: PoolSchema) -> PartitionEntry:
     """An entry as it was stored, of the store that is at this place now, wherever it was when it
     was written.
     """
     part, addresses = values["part"] | {"names": ()}, dict[str, Any]()
-    for key in ADDRESSES:
+    for key in ADDRESS_FIELDS:
         stored = values.get(key) or None
         source = reading.in_place and key == "features"  # lies outside, and is where it was
         inside = stored and not source and f"{place}/parts/{stored.rsplit('/', 1)[-1]}"
         addresses[key] = inside or stored
-    record = addresses["record"] or f"{place}/parts/{Part(**part).key(reading)}.json"
+    record = addresses["record"] or f"{place}/parts/{Partition(**part).key(reading)}.json"
     known = (
         values
         | addresses
-        | {"record": record, "part": Part(**part), "total": tuple(values["total"])}
+        | {"record": record, "part": Partition(**part), "total": tuple(values["total"])}
     )
-    return Entry(**known)
+    return PartitionEntry(**known)
 
 
-def _read_entry(place: str, part: Part, reading: PoolSchema) -> Entry:
-    with opened(f"{place}/parts/{part.key(reading)}.json") as file:
-        return _entry(json.loads(file.read()), place, reading)
+def _read_entry(place: str, part: Partition, reading: PoolSchema) -> PartitionEntry:
+    with open_file(f"{place}/parts/{part.key(reading)}.json") as file:
+        return _entry_from_json(json.loads(file.read()), place, reading)
 
 
 # --- reading
 # ------------------------------------------------------------------------------------------------
 
 
-def read_blocks(entry: Entry, size: int) -> Iterator[tuple[int, Array]]:
+def read_blocks(entry: PartitionEntry, size: int) -> Iterator[tuple[int, Array]]:
     """First row and features (q, d) of all items of a part, some at a time."""
-    with opened(entry.features) as file:
-        d, dtype, first = _place(file, entry)
+    with open_file(entry.features) as file:
+        d, dtype, first = _locate_features(file, entry)
         file.seek(first)
         checksum = _first_checksum(dtype, d)
         unknown = not _is_verified(entry)
         for start in range(0, entry.rows, size):
             q = min(size, entry.rows - start)
-            block = _rows(file, q, d, dtype, entry)
+            block = _read_rows(file, q, d, dtype, entry)
             checksum = zlib.crc32(block.data, checksum) if unknown else checksum
             yield start, block
     if unknown:
         _require_checksum(entry, checksum)
 
 
-def take_rows(entry: Entry, rows: Sequence[int]) -> tuple[Array, list[str]]:
+def take_rows(entry: PartitionEntry, rows: Sequence[int]) -> tuple[Array, list[str]]:
     """Features (q, d) and names of some items of a part, by row."""
-    with opened(entry.features) as file:
-        d, dtype, first = _place(file, entry)
+    with open_file(entry.features) as file:
+        d, dtype, first = _locate_features(file, entry)
         # A storage far away would have to send the whole part for some rows; whoever scores the
         # pool reads it anyway.
         if not _is_verified(entry) and is_local(entry.features):
@@ -476,22 +493,24 @@ def take_rows(entry: Entry, rows: Sequence[int]) -> tuple[Array, list[str]]:
         found = []
         for row in rows:
             file.seek(first + row * d * dtype.itemsize)
-            found.append(_rows(file, 1, d, dtype, entry))
-    return np.concatenate(found), ids_of(entry, rows)
+            found.append(_read_rows(file, 1, d, dtype, entry))
+    return np.concatenate(found), read_ids(entry, rows)
 
 
-def _place(file: BinaryIO, entry: Entry) -> tuple[int, Any, int]:
+def _locate_features(file: BinaryIO, entry: PartitionEntry) -> tuple[int, Any, int]:
     """Columns, type, and where the part's first number stands."""
-    (n, d), dtype, first = npy_header(file, entry.features)
+    (n, d), dtype, first = read_npy_header(file, entry.features)
     if n < entry.first + entry.rows or d != len(entry.total):
-        raise StorageError(f"{entry.features} has changed, it is ({n}, {d}) now; {_mended(entry)}")
+        raise StorageError(
+            f"{entry.features} has changed, it is ({n}, {d}) now; {_repair_hint(entry)}"
+        )
     return d, dtype, first + entry.first * d * dtype.itemsize
 
 
-def _rows(file: BinaryIO, q: int, d: int, dtype: Any, entry: Entry) -> Array:
+def _read_rows(file: BinaryIO, q: int, d: int, dtype: Any, entry: PartitionEntry) -> Array:
     content = file.read(q * d * dtype.itemsize)
     if len(content) < q * d * dtype.itemsize:
-        raise StorageError(f"{entry.features} ends too early; {_mended(entry)}")
+        raise StorageError(f"{entry.features} ends too early; {_repair_hint(entry)}")
     return np.frombuffer(content, dtype).reshape(q, d)
 
 
@@ -506,34 +525,34 @@ def _first_checksum(dtype: Any, width: int) -> int:
     return zlib.crc32(f"{np.dtype(dtype).str} {width}".encode())
 
 
-def _is_verified(entry: Entry) -> bool:
+def _is_verified(entry: PartitionEntry) -> bool:
     """Whether this process knows the part; one of an old store has nothing to be verified by."""
     return entry.checksum is None or (entry.features, entry.first, entry.checksum) in _verified
 
 
-def _verify(file: BinaryIO, first: int, entry: Entry, d: int, dtype: Any) -> None:
+def _verify(file: BinaryIO, first: int, entry: PartitionEntry, d: int, dtype: Any) -> None:
     file.seek(first)
     left, checksum = entry.rows * d * dtype.itemsize, _first_checksum(dtype, d)
     while left:
-        content = file.read(min(left, VERIFIED_BYTES))
+        content = file.read(min(left, VERIFY_CHUNK_BYTES))
         if not content:
-            raise StorageError(f"{entry.features} ends too early; {_mended(entry)}")
+            raise StorageError(f"{entry.features} ends too early; {_repair_hint(entry)}")
         left, checksum = left - len(content), zlib.crc32(content, checksum)
     _require_checksum(entry, checksum)
 
 
-def _require_checksum(entry: Entry, checksum: int) -> None:
+def _require_checksum(entry: PartitionEntry, checksum: int) -> None:
     if checksum != entry.checksum:
         raise StorageError(
             f"{entry.features} is damaged: rows {entry.first} to {entry.first + entry.rows - 1} "
             "are not the numbers "
             f"that were written (checksum {checksum:08x}, expected {entry.checksum:08x}); "
-            f"{_mended(entry)}"
+            f"{_repair_hint(entry)}"
         )
     _verified.add((entry.features, entry.first, checksum))
 
 
-def _mended(entry: Entry) -> str:
+def _repair_hint(entry: PartitionEntry) -> str:
     return (
         f"restore it from a copy, or remove {entry.record} and embed the pool again with the same "
         "options, which works "
@@ -541,14 +560,16 @@ def _mended(entry: Entry) -> str:
     )
 
 
-def ids_of(entry: Entry, rows: Sequence[int] | None = None) -> list[str]:
+def read_ids(entry: PartitionEntry, rows: Sequence[int] | None = None) -> list[str]:
     """Names of the items of a part, default all."""
     if entry.ids is None:
         return [entry.name(row) for row in (range(entry.rows) if rows is None else rows)]
     parquet = import_extra("pyarrow.parquet", "tables", "reading names")
-    with opened(entry.ids) as file:
+    with open_file(entry.ids) as file:
         try:
             names = parquet.read_table(file, page_checksum_verification=True).column("id")
         except (OSError, ValueError, KeyError) as error:  # Arrow's own derive from these
-            raise StorageError(f"{entry.ids} is damaged ({error}); {_mended(entry)}") from error
+            raise StorageError(
+                f"{entry.ids} is damaged ({error}); {_repair_hint(entry)}"
+            ) from error
     return [str(name) for name in (names if rows is None else names.take(list(rows))).to_pylist()]

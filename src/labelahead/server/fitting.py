@@ -260,7 +260,7 @@ def _estimate_accuracy(made: LabelFit) -> dict[str, Any]:
     judged = rest[
         torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]
     ]
-    error = learner.outlook(at, given, judged, seed=seed, votes=made.votes).error
+    error = learner.forecast_error(at, given, judged, seed=seed, votes=made.votes).error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
     return {
         "estimated": 1 - error.rate,

@@ -71,7 +71,7 @@ class Items:
         photos, rows = self.data.images, self.data.rows
         if rows is not None and rows.files and rows.text is not None:
             return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
-        return photos.sizes() if isinstance(photos, ImageFiles) else None
+        return photos.get_file_sizes() if isinstance(photos, ImageFiles) else None
 
     @property
     def version(self) -> str:
@@ -128,7 +128,7 @@ class Items:
                 self._cache.move_to_end(key)
                 return self._cache[key]
         pil = import_extra("PIL.Image", "app", "showing pictures")
-        image = pil.fromarray(self.data.images.picture(position, size))
+        image = pil.fromarray(self.data.images.render_picture(position, size))
         crisp = image.width * image.height <= MAX_LOSSLESS_PIXELS
         form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
         stream = io.BytesIO()
@@ -201,7 +201,7 @@ def _compute_fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
         content = data.images.content_hash()
     else:
         content = hash_tensor(data.inputs) if data.rows is None else data.rows.content_hash()
-    return hashlib.sha256(f"{len(data)} {content_hash}".encode()).hexdigest()
+    return hashlib.sha256(f"{len(data)} {content}".encode()).hexdigest()
 
 
 def _to_json_value(value: Any) -> str | float | int | bool | None:

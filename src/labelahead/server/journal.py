@@ -553,7 +553,7 @@ class Journal:
         """Lock the folder and open the database; return what the files beside it know."""
         instead = "use the page that it serves, or stop it"
         self._folder_lock = self._resources.enter_context(
-            lock_folder(self.folder, "labels.lock", by="labelahead", instead=instead)
+            lock_folder(self.folder, "labels.lock", holder="labelahead", advice=instead)
         )
         require_database(self.path)
         if (

@@ -24,9 +24,9 @@ from labelahead.data.records import FILE_NAME, Records
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact import ExactModel
 from labelahead.outofcore import LargePool
-from labelahead.outofcore.addresses import opened
-from labelahead.outofcore.execution import Executor, Here, at_work, each
-from labelahead.outofcore.partitions import TEXTS, address, contents
+from labelahead.outofcore.addresses import open_file
+from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
+from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address, read_rows
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.items import StoredPictures
 from labelahead.server.refresh import TrainingRequest, refresh_snapshot
@@ -56,17 +56,17 @@ class PoolPictures(StoredPictures):
             np.stack([self._read(int(i), lambda file: decode_square(file, size)) for i in at])
         )
 
-    def picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
+    def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """The whole picture."""
         return self._read(position, lambda file: decode_whole(file, size))  # type: ignore[no-any-return]
 
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """Where they are: the pool is too large to be read."""
         return self.root
 
     def address(self, position: int) -> str:
         """Where a picture is."""
-        return address(self.root, self.names[position])
+        return file_address(self.root, self.names[position])
 
     def file(self, position: int) -> bytes:
         """The picture's file as it is."""
@@ -74,7 +74,7 @@ class PoolPictures(StoredPictures):
 
     def _read(self, position: int, read: Callable[[Any], Any]) -> Any:
         try:
-            with opened(self.address(position)) as file:
+            with open_file(self.address(position)) as file:
                 return read(file)
         except Exception as error:  # Pillow raises nearly anything, storage far away the rest
             raise UnreadableImagesError(
@@ -85,7 +85,7 @@ class PoolPictures(StoredPictures):
 class LargePoolWorker:
     """What the page holds of a large pool; in place of the process that looks at items and trains.
 
-    recorded: names of what it held before, which it holds again. executor: as `scale.at_work` takes
+    recorded: names of what it held before, which it holds again. executor: as `scale.connect_executor` takes
     it.
     """
 
@@ -110,23 +110,23 @@ class LargePoolWorker:
         self.service: LabellingService | None = None
         self._executor, self._is_first_run, self._closed = executor, True, False
         self._reader = (
-            Here() if executor is None else executor
+            InProcess() if executor is None else executor
         )  # of some items: no processes are started for that
         self._items_lock = threading.Lock()  # held by whoever takes items in
-        with at_work(self._reader) as engine:
+        with connect_executor(self._reader) as engine:
             if recorded:
                 places = self.pool.find_positions(recorded, engine)
-                lost = next((name for name in recorded if name not in places), None)
-                if lost is not None:
+                lost_errors = next((name for name in recorded if name not in places), None)
+                if lost_errors is not None:
                     raise InputError(
-                        f"{folder} holds labels of {lost!r}, which is not in {store}; choose "
+                        f"{folder} holds labels of {lost_errors!r}, which is not in {store}; choose "
                         "another folder, or "
                         "the pool that it was begun with"
                     )
                 at = torch.tensor([places[name] for name in recorded])
             else:
-                at = self.pool.sample(SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed)
-            self.rows, names = self.pool.take(at, engine)
+                at = self.pool.sample_positions(SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed)
+            self.rows, names = self.pool.read_items(at, engine)
             self.positions: list[int] = at.tolist()  # in the pool, by position on the page
             # An item may go by two names, its own and file:row; the record's counts.
             names = list(recorded) or names
@@ -194,10 +194,10 @@ class LargePoolWorker:
                 raise LabelaheadError("the page is being closed; labels are safe")
             tell("scoring", done / max(1, total))
 
-        with at_work(self._executor) as engine:
-            pool = self.pool.by(engine)
+        with connect_executor(self._executor) as engine:
+            pool = self.pool.with_executor(engine)
             pool.progress = progress
-            held = pool.hold(
+            held = pool.select_subset(
                 told,
                 strategy=self.strategy,
                 evaluation=SAMPLE_ITEMS,
@@ -219,13 +219,13 @@ class LargePoolWorker:
         """Where in the pool items of these names are, held or not; those that there are."""
         if not names:
             return {}
-        with at_work(self._reader) as engine:
+        with connect_executor(self._reader) as engine:
             return self.pool.find_positions(list(names), engine)
 
     def add_items(self, places: Collection[int]) -> None:
         """Hold the items at these places in the pool too, as far as there is room."""
         if not set(places).issubset(self.positions):
-            with at_work(self._reader) as engine:
+            with connect_executor(self._reader) as engine:
                 self._add_items(torch.tensor(list(places), dtype=torch.int64), engine)
 
     def stop(self) -> None:
@@ -274,7 +274,7 @@ class LargePoolWorker:
             if not new:
                 return
             at = torch.tensor(new)
-            rows, names = self.pool.take(at, engine)
+            rows, names = self.pool.read_items(at, engine)
             data = self._extend_data(
                 self.data, [*self.data.ids, *names], self._read_content(at, names, engine)
             )
@@ -290,7 +290,7 @@ class LargePoolWorker:
         self, at: Tensor, names: Sequence[str], engine: Executor
     ) -> list[dict[str, Any]]:
         """What people see of the items, but for pictures, which are read when they are looked at."""
-        reading, parts = self.pool.manifest.reading, self.pool.by_part(at)
+        reading, parts = self.pool.manifest.reading, self.pool.group_by_partition(at)
         if reading.kind in ("pictures", "npy"):
             return [{"item": name} for name in names]
         entries = {p: self.pool.entries[p] for p in parts}
@@ -298,13 +298,13 @@ class LargePoolWorker:
             (
                 entries[p].part.source,
                 len(some),
-                (reading, entries[p].part, self.pool.rows_of(p, at[some])),
+                (reading, entries[p].part, self.pool.local_rows(p, at[some])),
             )
             for p, some in parts.items()
         ]
         shown: list[dict[str, Any]] = [{}] * len(at)
         for some, rows in zip(
-            parts.values(), each(engine, "read items", contents, tasks), strict=True
+            parts.values(), run_tasks(engine, "read items", contents, tasks), strict=True
         ):
             for place, row in zip(some, rows, strict=True):
                 shown[place] = row
@@ -335,7 +335,7 @@ class LargePoolWorker:
         text = (
             reading.column
             if reading.kind == "text"
-            else next((c for c in TEXTS if c in columns), None)
+            else next((c for c in TEXT_COLUMN_NAMES if c in columns), None)
         )
         records = None if reading.kind == "npy" else Records(columns, reading.id)
         return replace(before, ids=tuple(names), rows=Rows(columns, text), records=records)

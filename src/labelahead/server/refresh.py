@@ -149,7 +149,7 @@ def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
     ]  # points are in random order, up to these
     if len(rest):
         facts |= forecast_facts(
-            learner.outlook(at, fit.labels, rest[:ERROR_ESTIMATE_ITEMS], votes=fit.votes)
+            learner.forecast_error(at, fit.labels, rest[:ERROR_ESTIMATE_ITEMS], votes=fit.votes)
         )
     alpha = outputs.new_zeros((len(at), classes)).index_copy_(1, class_numbers, fit.model.alpha)
     return replace(

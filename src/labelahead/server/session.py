@@ -87,7 +87,7 @@ def open_session(
     themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
     file of `item,label`; default: the data's own test part. every: labels between two trainings.
     overlap: share of second opinions. executor, refresh_every: who scores a pool of millions
-    (`scale.at_work`), and after how many labels again. read_only: work on a copy of the labels in
+    (`scale.connect_executor`), and after how many labels again. read_only: work on a copy of the labels in
     memory, also while a server has the folder open; nothing in the folder is changed.
     """
     _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
@@ -244,8 +244,8 @@ def _find_held_out(
     }  # None: the class was removed
     free = {p: number[n] for p, n in measured.items() if p not in labelled}
     if len(free) < len(measured):
-        lost = len(measured) - len(free)
-        notes.append(f"{lost} test items are labelled here already, so nothing is measured on")
+        lost_errors = len(measured) - len(free)
+        notes.append(f"{lost_errors} test items are labelled here already, so nothing is measured on")
     return {p: c for p, c in free.items() if c is not None}
 
 
@@ -412,7 +412,7 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     # A link inside a folder of pictures could lead to any picture on this machine.
     own = campaign.data.embedding and resolve_code_name(campaign.data.embedding)
     source = replace(
-        campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
+        campaign.data, name=name, test_fraction=share, links=False, run_checked_task=False, embedding=own
     )
     asking = replace(campaign.asking, strategy=resolve_code_name(campaign.asking.strategy))
     model = replace(campaign.model, name=resolve_code_name(campaign.model.name))

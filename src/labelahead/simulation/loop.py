@@ -41,7 +41,7 @@ class Simulation:
     ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
     names: Sequence[str] = ()
     seed: int = 0
-    outlook: bool = True  # whether every round tells how good it is without a test label
+    forecast: bool = True  # whether every round tells how good it is without a test label
 
 
 MAX_ESTIMATION_ITEMS = 1000  # items of the pool by which its error is estimated
@@ -74,7 +74,7 @@ def run_rounds(
     previous: dict[str, Tensor] | None = None
     for number in range(len(done)):
         for label in log:
-            if label.run_round == number + 1 and done[number].asked:
+            if label.round == number + 1 and done[number].asked:
                 pool.label([label.position], [label.label])
         if number + 1 < len(done) or done[number].asked:
             yield done[number]
@@ -117,7 +117,7 @@ class _SimulationRun:
             entry.position: entry for entry in log
         }  # on record when the campaign was opened
         self._confirmed_in_round = {
-            e.position: e.run_round for e in log if e.by == CONFIRMED
+            e.position: e.round for e in log if e.by == CONFIRMED
         }  # position -> the round that trains on it
         free = self.pool.unlabelled
         self._estimation_order = free[
@@ -182,9 +182,9 @@ class _SimulationRun:
                 others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
                 loo = estimate_leave_one_out(others, residual, labels, plan.budget.initial)
             several = bool((labels != labels[:1]).any())
-            if plan.outlook and several and isinstance(learner, ExactLearner):
+            if plan.forecast and several and isinstance(learner, ExactLearner):
                 votes = torch.tensor([p not in self._confirmed_in_round for p in labelled.tolist()])
-                ahead = learner.outlook(
+                ahead = learner.forecast_error(
                     labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
                 )
         except LabelaheadError as error:  # advice only: strategies without a kernel go on
@@ -311,7 +311,7 @@ class _SimulationRun:
             self.pool.label([position], [label])
         # Accepted labels are never lost, even if another machine's rounding now picks other items.
         for entry in self._recorded_labels.values():
-            if entry.run_round == number + 1 and entry.position not in given:
+            if entry.round == number + 1 and entry.position not in given:
                 self.pool.label([entry.position], [entry.label])
         return query
 

@@ -17,20 +17,20 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from labelahead import files
-from labelahead.build_simulation.run import (
+from labelahead.data.dataset import Loaded
+from labelahead.errors import InputError
+from labelahead.learner.config import Campaign, parse_campaign, read_stored, read_toml, to_toml
+from labelahead.models.trusted_code import find_code_names, require_trusted_code
+from labelahead.simulation.run import (
     Result,
     build_simulation,
+    fit_budget_to_pool,
     iterate_rounds,
     prepare_campaign,
     preserve_thread_count,
     resume,
     run,
-    shortened,
 )
-from labelahead.data.dataset import Loaded
-from labelahead.errors import InputError
-from labelahead.learner.config import Campaign, parse_campaign, read_stored, read_toml, to_toml
-from labelahead.models.trusted_code import find_code_names, require_trusted_code
 from labelahead.simulation.store import Round
 from labelahead.strategies import find_strategy
 
@@ -152,7 +152,7 @@ def run_paired(
         )
     with preserve_thread_count():
         ready = prepare_campaign(campaign, data)
-        ready = shortened(ready, None) if shorten else ready
+        ready = fit_budget_to_pool(ready, None) if shorten else ready
         build_simulation(
             ready
         )  # data that cannot be simulated on are refused before anything is written
@@ -317,5 +317,5 @@ def _run_or_resume(
 ) -> Result:
     """A campaign in a folder of its own, which may have been begun before."""
     if (folder / "config.toml").exists():
-        return resume(folder, data=data, on_round=on_round, outlook=False, trust_code=trust_code)
-    return run(campaign, data=data, out=folder, on_round=on_round, outlook=False)
+        return resume(folder, data=data, on_round=on_round, forecast=False, trust_code=trust_code)
+    return run(campaign, data=data, out=folder, on_round=on_round, forecast=False)

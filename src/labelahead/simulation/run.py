@@ -91,7 +91,7 @@ def run(
     progress: Progress | None = None,
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[PreparedCampaign], None] | None = None,
-    outlook: bool = True,
+    forecast: bool = True,
     shorten: bool = False,
 ) -> Result:
     """A whole campaign. Nothing given: the embedded digits, in about a minute.
@@ -103,7 +103,7 @@ def run(
     so; else it is refused.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 0, "labels": 20}, "threads": 1}
-    >>> result = la.run(plan, outlook=False)  # the embedded digits; from no label at all
+    >>> result = la.run(plan, forecast=False)  # the embedded digits; from no label at all
     >>> result.curve[-1][1] > 0.5
     True
     """
@@ -114,7 +114,7 @@ def run(
         ready = prepare_campaign(campaign, data, progress)
         if shorten:
             ready = fit_budget_to_pool(ready, labeller)
-        plan = replace(build_simulation(ready, labeller), outlook=outlook)
+        plan = replace(build_simulation(ready, labeller), forecast=forecast)
         if on_ready:
             on_ready(ready)
         if out is None:
@@ -139,7 +139,7 @@ def iterate_rounds(config: Campaign, *, data: Loaded | None = None) -> Iterator[
     """
     with preserve_thread_count():
         yield from run_rounds(
-            replace(build_simulation(prepare_campaign(config, data)), outlook=False)
+            replace(build_simulation(prepare_campaign(config, data)), forecast=False)
         )
 
 
@@ -153,7 +153,7 @@ def resume(
     progress: Progress | None = None,
     on_round: Callable[[Round], None] | None = None,
     on_ready: Callable[[PreparedCampaign], None] | None = None,
-    outlook: bool = True,
+    forecast: bool = True,
     trust_code: bool | Collection[str] = False,
 ) -> Result:
     """Go on with a campaign where it was interrupted; the end is the same as without.
@@ -166,8 +166,8 @@ def resume(
     account has named it before; or which names may.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
-    >>> half = la.run(plan, out="half", outlook=False)
-    >>> len(la.resume("half", {"budget.labels": 30}, outlook=False).pool)  # a larger budget
+    >>> half = la.run(plan, out="half", forecast=False)
+    >>> len(la.resume("half", {"budget.labels": 30}, forecast=False).pool)  # a larger budget
     30
     """
     with Store.open(folder) as store, preserve_thread_count():
@@ -184,7 +184,7 @@ def resume(
         )
         ready = prepare_campaign(campaign, data, progress)
         record_code(campaign_code_names(ready.campaign))
-        plan = replace(build_simulation(ready, labeller), outlook=outlook)
+        plan = replace(build_simulation(ready, labeller), forecast=forecast)
         check_data_fingerprint(store, ready)
         if changes:
             store.write("config.toml", to_toml(ready.campaign).encode())
@@ -356,7 +356,7 @@ def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
         known = before.get("items") if isinstance(before, dict) else "?"
         what = "other content, names, classes or test items"
         if known != now["items"]:
-            what = f"{has_label} items then, {now['items']} now"
+            what = f"{known} items then, {now['items']} now"
         raise InputError(
             f"the data have changed since this campaign began ({what}): restore them, or begin a "
             "new campaign"

@@ -26,7 +26,15 @@ from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import DIVERSITY
 from labelahead.strategies.uncertainty import CONFIDENCE
 
-__all__ = ["ALBL", "BanditState", "selection_probabilities", "expert_probabilities", "expert_credits", "bandit_horizon", "update_weights"]
+__all__ = [
+    "ALBL",
+    "BanditState",
+    "bandit_horizon",
+    "expert_credits",
+    "expert_probabilities",
+    "selection_probabilities",
+    "update_weights",
+]
 
 # `random` gives every item a chance: without it 1/Q_i would not make up for items never chosen.
 EXPERTS = ("coreset", "least-confidence", "random")
@@ -114,7 +122,9 @@ def expert_credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
     return (psi[:, taken] / (p @ psi)[taken]).mean(1)
 
 
-def _labelled_reward(context: QueryContext, past: BanditState) -> tuple[list[int], list[float], float | None]:
+def _labelled_reward(
+    context: QueryContext, past: BanditState
+) -> tuple[list[int], list[float], float | None]:
     """Which items have been answered, what each counts, and the reward of the last round.
 
     Reward: the accuracy of the network of now on all answers, Σ right_i c_i / Σ c_i. The paper
@@ -135,7 +145,9 @@ def _labelled_reward(context: QueryContext, past: BanditState) -> tuple[list[int
     return positions, counts, float(each[right].sum() / each.sum())
 
 
-def _albl(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
+def _albl(
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
+) -> QueryBatch:
     weights = torch.full((len(EXPERTS),), 1 / len(EXPERTS), dtype=torch.float64)
     number, positions, counts = 1, list[int](), list[float]()
     if context.memory is not None:

@@ -70,7 +70,7 @@ class Strategy:
     needs_network: bool = False
     objective: MakeObjective | None = None
 
-    def settled(self, asking: "QueryConfig") -> "QueryConfig":
+    def with_default_noise(self, asking: "QueryConfig") -> "QueryConfig":
         """With the strategy's own noise where none is asked for.
 
         Without either, the learner's counts.
@@ -90,18 +90,29 @@ class Strategy:
         """
         assert self.acquisition is not None
         return (
-            "resolve" if self.acquisition in PREDICTION_BASED_ACQUISITIONS and len(set(labels)) < 2 else self.acquisition
+            "resolve"
+            if self.acquisition in PREDICTION_BASED_ACQUISITIONS and len(set(labels)) < 2
+            else self.acquisition
         )
 
-    def mode(self, asked: str | None, *, oracle: bool) -> str:
-        """The mode to use; sequential without someone to ask becomes greedy."""
-        if asked is not None and asked not in self.modes:
+    def resolve_mode(self, requested: str | None, *, has_oracle: bool) -> str:
+        """Return the batch mode to use.
+
+        Args:
+            requested: The mode that the user asks for; None: the strategy's default.
+            has_oracle: Whether items can be labelled during the query. Without an oracle
+                "sequential" becomes "greedy".
+
+        Raises:
+            InputError: The strategy does not support the requested mode.
+        """
+        if requested is not None and requested not in self.modes:
             raise InputError(
-                f"mode is {asked!r}, but {self.name} works as {' or '.join(self.modes)}: "
+                f"mode is {requested!r}, but {self.name} works as {' or '.join(self.modes)}: "
                 "leave `mode` out or choose one of these"
             )
-        mode = asked or self.modes[0]
-        return "greedy" if mode == "sequential" and not oracle else mode
+        mode = requested or self.modes[0]
+        return "greedy" if mode == "sequential" and not has_oracle else mode
 
 
 @dataclass(frozen=True)

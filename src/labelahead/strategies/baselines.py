@@ -21,7 +21,7 @@ from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext, make_scoring_strategy
 from labelahead.strategies.lookahead import MODES, PAPER
 
-__all__ = ["HIDDEN_LAYERS", "BASELINES", "matching_infinite_kernel", "one_step"]
+__all__ = ["BASELINES", "HIDDEN_LAYERS", "matching_infinite_kernel", "one_step"]
 
 CANDIDATES_PER_CHUNK = 64  # candidates at a time
 HIDDEN_LAYERS = 3  # hidden layers of the infinitely wide network
@@ -38,14 +38,20 @@ def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
     scores alike. With the full kernel this is the step itself to first order, and exactly where
     the outputs are linear in the weights; a scalar kernel stands in for it as it does in mlmoc.
     """
-    start = prior(context.start, **context.kernel_arguments, noise=context.noise)  # no label: its covariance is Θ
+    start = prior(
+        context.start, **context.kernel_arguments, noise=context.noise
+    )  # no label: its covariance is Θ
     first = len(context.labelled)
     here = torch.arange(first, first + len(context.candidates), device=start.outputs.device)
     there = here if context.asking.evaluation is None else here[: context.asking.evaluation]
     guess = F.one_hot(start.outputs[here].argmax(1), start.classes).to(start.outputs)
     residual, b = guess - start.outputs[here], start.width
     scores = []
-    for at, r in zip(torch.split(here, CANDIDATES_PER_CHUNK), torch.split(residual, CANDIDATES_PER_CHUNK), strict=True):
+    for at, r in zip(
+        torch.split(here, CANDIDATES_PER_CHUNK),
+        torch.split(residual, CANDIDATES_PER_CHUNK),
+        strict=True,
+    ):
         theta = start.covariance_block(there, at).double()
         size = (
             theta.abs().T * r.norm(dim=1)[:, None]
@@ -56,7 +62,9 @@ def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
     return torch.cat(scores)
 
 
-def matching_infinite_kernel(model: nn.Module | None, x: Tensor, x2: Tensor | None = None) -> Tensor:
+def matching_infinite_kernel(
+    model: nn.Module | None, x: Tensor, x2: Tensor | None = None
+) -> Tensor:
     """The kernel of an infinitely wide network like that one, (n, m): convolutional for images,
     else fully connected.
 
@@ -133,6 +141,9 @@ BASELINES = (
         "ntk-solve",
         "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
         PAPER,
-        make_scoring_strategy(lambda context, rng: mlmoc(context.view, rng, method="solve"), lambda context: context.view),
+        make_scoring_strategy(
+            lambda context, rng: mlmoc(context.view, rng, method="solve"),
+            lambda context: context.view,
+        ),
     ),
 )

@@ -61,7 +61,9 @@ def batch_bald(
     return torch.tensor(selected), torch.tensor(scores, dtype=torch.float64)
 
 
-def _information_gain(joint: Tensor, weight: Tensor, p: Tensor, conditional_entropy: Tensor, rows: Tensor) -> Tensor:
+def _information_gain(
+    joint: Tensor, weight: Tensor, p: Tensor, conditional_entropy: Tensor, rows: Tensor
+) -> Tensor:
     """(m,) what some candidates' labels add to the batch's: H(y | batch) − H(y | network)."""
     T, C = p.shape[1:]
     both = joint @ p[rows].permute(1, 0, 2).reshape(T, -1) / T
@@ -80,14 +82,18 @@ def sample_networks(context: QueryContext, rng: torch.Generator) -> Tensor:
     Dropout, if the network has any; else an ensemble of networks trained like it.
     """
     drops = [
-        m for m in context.model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0
+        m
+        for m in context.model.modules()
+        if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0
     ]
     seed = int(torch.randint(2**31, (1,), generator=rng))
     x = context.fitted.load_inputs(context.candidates)
     if drops:
         with eval_mode(context.model), torch.random.fork_rng():
             torch.manual_seed(seed)
-            outputs = [_predict_with_dropout(context.model, drops, x) for _ in range(DROPOUT_SAMPLES)]
+            outputs = [
+                _predict_with_dropout(context.model, drops, x) for _ in range(DROPOUT_SAMPLES)
+            ]
     elif context.fresh is not None and context.training is not None:
         outputs = [predict(_train_member(context, seed + i), x) for i in range(ENSEMBLE_MEMBERS)]
     else:
@@ -99,7 +105,9 @@ def sample_networks(context: QueryContext, rng: torch.Generator) -> Tensor:
     return probabilities(torch.stack(outputs, 1).double().cpu(), method)
 
 
-def _predict_with_dropout(model: nn.Module, drops: Sequence[nn.Module], x: Tensor | Samples) -> Tensor:
+def _predict_with_dropout(
+    model: nn.Module, drops: Sequence[nn.Module], x: Tensor | Samples
+) -> Tensor:
     """One pass with dropout on; `predict` would switch it off."""
     for module in drops:
         module.training = True
@@ -117,7 +125,14 @@ def _train_member(context: QueryContext, seed: int) -> nn.Module:
     classes = context.candidate_outputs.shape[1]
     model.to(device)
     if len(context.labelled):
-        train(model, context.inputs[context.labelled], context.labels, classes, context.training, seed=seed)
+        train(
+            model,
+            context.inputs[context.labelled],
+            context.labels,
+            classes,
+            context.training,
+            seed=seed,
+        )
     return model
 
 

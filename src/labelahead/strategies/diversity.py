@@ -19,21 +19,23 @@ __all__ = [
     "COVERAGE",
     "DIVERSITY",
     "choose_ball_radius",
-    "select_central",
     "cover_points",
+    "find_unstable",
     "herd_points",
     "k_centre",
     "k_means_pp",
     "lazy_argmax",
+    "select_central",
     "select_typical",
-    "find_unstable",
 ]
 
 DISTANCES_PER_BLOCK = 1 << 18  # distances at once, to stay in the cache
 MAX_CLUSTERS = 500  # at most, as in the paper's program
 MIN_CLUSTER_SIZE = 5  # a cluster with fewer items is left out while others are there
 TYPICALITY_NEIGHBOURS = 20
-MAX_FULL_KMEANS_POINTS = 5000  # points up to which whole k-means is quicker than mini-batches of this size
+MAX_FULL_KMEANS_POINTS = (
+    5000  # points up to which whole k-means is quicker than mini-batches of this size
+)
 BALL_PURITY = 0.95
 BALLS_PER_BATCH = 128  # balls counted at once
 DROPOUT_RATE, DROPOUT_PASSES = (
@@ -135,7 +137,9 @@ def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tens
     return torch.tensor(selected), torch.tensor(weights, dtype=torch.float64)
 
 
-def _badge(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
+def _badge(
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
+) -> QueryBatch:
     """The gradient of the last layer's weights for the likeliest label is (p − e) hᵀ."""
     h = context.candidate_embedding
     with context.time_stage("score"):
@@ -169,14 +173,19 @@ def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
     if len(points) <= MAX_FULL_KMEANS_POINTS:
         model = kind.KMeans(n_clusters=k, n_init=1, random_state=seed)
     else:
-        size = {"batch_size": MAX_FULL_KMEANS_POINTS, "init_size": max(MAX_FULL_KMEANS_POINTS, 3 * k)}
+        size = {
+            "batch_size": MAX_FULL_KMEANS_POINTS,
+            "init_size": max(MAX_FULL_KMEANS_POINTS, 3 * k),
+        }
         model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, random_state=seed, **size)
     with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
         warnings.simplefilter("ignore")
         return torch.as_tensor(model.fit_predict(points.float().numpy()), dtype=torch.int64)
 
 
-def select_typical(points: Tensor, labelled: int, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def select_typical(
+    points: Tensor, labelled: int, q: int, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """q positions among the points after the first `labelled`, and their typicality.
 
     Clusters without labels come first, large ones before small ones; of each the item whose
@@ -246,7 +255,9 @@ def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
             torch.cdist(some[rows], some)
             .masked_fill_(group[rows, None] == group, torch.inf)
             .amin(1)
-            for rows in torch.split(torch.arange(len(some)), max(1, DISTANCES_PER_BLOCK // len(some)))
+            for rows in torch.split(
+                torch.arange(len(some)), max(1, DISTANCES_PER_BLOCK // len(some))
+            )
         ]
     )
     if not bool(torch.isfinite(other).any()):  # one cluster: one ball for all
@@ -302,7 +313,9 @@ def _probcover(
     points, classes = context.embedding, context.candidate_outputs.shape[1]
     with context.time_stage("score"):
         points = torch.nn.functional.normalize(points, dim=1)
-        at, scores = cover_points(points, len(context.labelled), q, choose_ball_radius(points, classes, rng))
+        at, scores = cover_points(
+            points, len(context.labelled), q, choose_ball_radius(points, classes, rng)
+        )
     return QueryBatch(context.points[at], scores)
 
 
@@ -345,7 +358,9 @@ def _max_herding(
 ) -> QueryBatch:
     points = context.embedding
     with context.time_stage("score"):
-        order, scores = herd_points(points, len(context.labelled), q, points.new_ones(len(context.candidates)))
+        order, scores = herd_points(
+            points, len(context.labelled), q, points.new_ones(len(context.candidates))
+        )
     return QueryBatch(context.candidates[order], scores)
 
 
@@ -355,7 +370,9 @@ def _uncertainty_herding(
     points = context.embedding
     with context.time_stage("score"):
         top = class_probabilities(context).topk(2, dim=1).values
-        order, scores = herd_points(points, len(context.labelled), q, (1 - top[:, 0] + top[:, 1]).to(points))
+        order, scores = herd_points(
+            points, len(context.labelled), q, (1 - top[:, 0] + top[:, 1]).to(points)
+        )
     return QueryBatch(context.candidates[order], scores)
 
 
@@ -409,7 +426,8 @@ def _dropquery(
     if len(context.labelled):
         with context.time_stage("outputs"):
             others = [
-                context.fitted.predict_with_dropout(context.candidates, DROPOUT_RATE, rng).argmax(1) for _ in range(DROPOUT_PASSES)
+                context.fitted.predict_with_dropout(context.candidates, DROPOUT_RATE, rng).argmax(1)
+                for _ in range(DROPOUT_PASSES)
             ]
         places = find_unstable(said, torch.stack(others), q).cpu()
     with context.time_stage("score"):

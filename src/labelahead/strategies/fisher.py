@@ -73,7 +73,9 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(chosen), torch.tensor([gains[at] for at in chosen], dtype=torch.float64)
 
 
-def _bait(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
+def _bait(
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
+) -> QueryBatch:
     """Before the first label every class is as likely as another, and what is left is coverage."""
     outputs, h = context.outputs, context.embedding
     with context.time_stage("score"):

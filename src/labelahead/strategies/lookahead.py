@@ -26,7 +26,13 @@ def make_lookahead_strategy(
         pool_posterior = context.pool_posterior
         with context.time_stage("score"):
             return QueryBatch(
-                *pool_posterior.select_batch(strategy.choose_acquisition(pool_posterior.labels.values()), q, rng, mode, oracle)
+                *pool_posterior.select_batch(
+                    strategy.choose_acquisition(pool_posterior.labels.values()),
+                    q,
+                    rng,
+                    mode,
+                    oracle,
+                )
             )
 
     strategy = Strategy(name, when, paper, select_batch, MODES, acquisition=acquisition or name)

@@ -16,9 +16,14 @@ from torch.nn import functional as F
 
 from labelahead.batching import Inputs, Samples, as_inputs
 from labelahead.errors import InputError, ModelError
-from labelahead.models.training.forward import eval_mode, run_forward, get_device_and_dtype, choose_batch_rows
+from labelahead.models.training.forward import (
+    choose_batch_rows,
+    eval_mode,
+    get_device_and_dtype,
+    run_forward,
+)
 from labelahead.models.training.objective import AuxiliaryObjective
-from labelahead.seeds import temporary_seed, derive_training_seed
+from labelahead.seeds import derive_training_seed, temporary_seed
 from labelahead.strategies.base import Strategy
 from labelahead.strategies.context import QueryContext, make_scoring_strategy
 

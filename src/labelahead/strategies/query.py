@@ -85,7 +85,7 @@ def propose(
     """
     how = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
     strategy = find_strategy(how.strategy)
-    mode = strategy.mode(how.mode, oracle=oracle is not None)
+    mode = strategy.resolve_mode(how.mode, has_oracle=oracle is not None)
     samples = _check_arguments(model, inputs, pool, n)
     _require_network(strategy, model)
     if n == 0:
@@ -108,7 +108,9 @@ def propose(
         )
         # Whoever answers is in reach only of the mode that needs answers.
         asked = oracle if mode == "sequential" else None
-        batch = strategy.select_batch(context, n, make_generator(seed, "pick", len(pool)), mode, asked)
+        batch = strategy.select_batch(
+            context, n, make_generator(seed, "pick", len(pool)), mode, asked
+        )
         _check_batch(batch, strategy, context, n)
     return _build_query(batch, strategy, mode, context)
 

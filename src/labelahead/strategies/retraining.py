@@ -14,12 +14,19 @@ from torch.nn import functional as F
 from labelahead.acquisition.probability import softmax
 from labelahead.models.layers import ACTIVATIONS
 from labelahead.models.training import Training, predict, train
-from labelahead.models.training.fit import iter_batches, make_optimiser, iter_learning_rates
+from labelahead.models.training.fit import iter_batches, iter_learning_rates, make_optimiser
 from labelahead.models.training.forward import get_device_and_dtype
 from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext
 
-__all__ = ["RETRAIN_EPOCHS", "NAIVE", "can_stack", "retrain_sequentially", "retrain_candidates", "retrain_stacked"]
+__all__ = [
+    "NAIVE",
+    "RETRAIN_EPOCHS",
+    "can_stack",
+    "retrain_candidates",
+    "retrain_sequentially",
+    "retrain_stacked",
+]
 
 log = logging.getLogger("labelahead")
 
@@ -33,17 +40,24 @@ WARN_SECONDS = 10.0  # seconds from which a forecast is a warning
 _STACKABLE_LAYERS = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, *ACTIVATIONS.values())
 
 
-def _select_naive(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
+def _select_naive(
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
+) -> QueryBatch:
     """The q candidates that change the outputs most.
 
     Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x', y' = argmax f(x').
     """
     most = context.asking.retrainings
     some = context.candidates if most is None else context.candidates[: max(most, q)]
-    there = context.candidates if context.asking.evaluation is None else context.candidates[: context.asking.evaluation]
+    there = (
+        context.candidates
+        if context.asking.evaluation is None
+        else context.candidates[: context.asking.evaluation]
+    )
     now = context.start[len(context.labelled) :][: len(there)].double()
     guess = context.candidate_outputs[: len(some)].argmax(1).cpu()
-    how = shorten_training(context.training or Training(loss=context.loss), len(context.labelled) + 1)  # type: ignore[arg-type]
+    full_training = context.training or Training(loss=context.loss)  # type: ignore[arg-type]
+    how = shorten_training(full_training, len(context.labelled) + 1)
     seed = int(torch.randint(2**31, (1,), generator=rng))
     changes: list[Tensor] = []
     begun = time.perf_counter()
@@ -90,11 +104,18 @@ def retrain_candidates(
     at: (q,) and there: (e,), positions in the data set; labels: (q,) hypothetical ones. Training
     goes on from the present weights, in the same order for all: what differs is owed to the item.
     """
-    if not can_stack(context.model) or not isinstance(context.inputs, Tensor) or how.augment is not None:
+    if (
+        not can_stack(context.model)
+        or not isinstance(context.inputs, Tensor)
+        or how.augment is not None
+    ):
         yield from retrain_sequentially(context, at, labels, there, how, seed)
         return
     most = max(1, MAX_STACKED_WEIGHTS // sum(p.numel() for p in context.model.parameters()))
-    parts = [*torch.split(at[:FIRST_BATCH_NETWORKS], most), *torch.split(at[FIRST_BATCH_NETWORKS:], most)]
+    parts = [
+        *torch.split(at[:FIRST_BATCH_NETWORKS], most),
+        *torch.split(at[FIRST_BATCH_NETWORKS:], most),
+    ]
     done = 0
     for here in filter(len, parts):
         given = labels[done : done + len(here)]
@@ -102,7 +123,9 @@ def retrain_candidates(
         after = retrain_stacked(context, here, given, there, how, seed)
         bad = ~(after.abs().flatten(1).amax(1) < DIVERGENCE_THRESHOLD)  # NaN is bad, too
         if bool(bad.any()):  # `train` sees a divergence, and begins again at a smaller rate
-            again = retrain_sequentially(context, here[bad.cpu()], given[bad.cpu()], there, how, seed)
+            again = retrain_sequentially(
+                context, here[bad.cpu()], given[bad.cpu()], there, how, seed
+            )
             after[bad] = torch.cat(list(again)).to(after)
         yield after
 

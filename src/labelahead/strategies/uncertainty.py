@@ -29,7 +29,9 @@ def class_probabilities(context: QueryContext, outputs: Tensor | None = None) ->
     outputs: (m, C) of other items than the candidates.
     """
     method = "softmax" if context.loss == "cross-entropy" else "simplex"
-    return probabilities((context.candidate_outputs if outputs is None else outputs).double(), method)
+    return probabilities(
+        (context.candidate_outputs if outputs is None else outputs).double(), method
+    )
 
 
 def entropy(context: QueryContext, rng: torch.Generator) -> Tensor:
@@ -44,7 +46,11 @@ def least_confidence(context: QueryContext, rng: torch.Generator) -> Tensor:
 
 def margin(context: QueryContext, rng: torch.Generator) -> Tensor:
     """Negative gap of the top two; of raw outputs after squared loss: probabilities saturate."""
-    p = class_probabilities(context) if context.loss == "cross-entropy" else context.candidate_outputs.double()
+    p = (
+        class_probabilities(context)
+        if context.loss == "cross-entropy"
+        else context.candidate_outputs.double()
+    )
     if p.shape[1] < 2:
         raise InputError("the network has one output; expected two or more: margin compares two")
     first, second = p.topk(2, dim=1).values.unbind(1)
@@ -106,7 +112,9 @@ EGL = Strategy(
 )
 
 
-def _select_dynamical(context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None) -> QueryBatch:
+def _select_dynamical(
+    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
+) -> QueryBatch:
     """The q largest gains; greedy: each counts its pairs with those picked before (DY-13)."""
     x = context.fitted.load_inputs(context.candidates)
     outputs = context.candidate_outputs
@@ -129,12 +137,16 @@ def _select_dynamical(context: QueryContext, q: int, rng: torch.Generator, mode:
 def _label_gradient(context: QueryContext) -> dict[str, Tensor]:
     """∇L(S); zero without labels."""
     if len(context.labelled) == 0:
-        return {k: torch.zeros_like(p) for k, p in context.model.named_parameters() if p.requires_grad}
+        return {
+            k: torch.zeros_like(p) for k, p in context.model.named_parameters() if p.requires_grad
+        }
     r = residuals(context.outputs[: len(context.labelled)], context.labels, context.loss)
     return total_gradient(context.model, context.fitted.load_inputs(context.labelled), r)
 
 
-def _select_greedily(squares: Tensor, products: Tensor, gram: Tensor, q: int) -> tuple[Tensor, Tensor]:
+def _select_greedily(
+    squares: Tensor, products: Tensor, gram: Tensor, q: int
+) -> tuple[Tensor, Tensor]:
     """‖g‖² + 2 g·(∇L(S) + Σ picked g): the exact gain of one more item."""
     value = (squares + 2 * products).double().cpu()
     gram = gram.double().cpu()

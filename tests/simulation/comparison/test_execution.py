@@ -309,7 +309,7 @@ def make(shape, classes):
 
 def test_a_campaign_that_kills_every_worker_is_given_up(tmp_path, monkeypatch):
     assert MAX_RETRIES == 2
-    monkeypatch.setattr("labelahead.simulation.comparison.execution.RETRIES", 0)  # quicker
+    monkeypatch.setattr("labelahead.simulation.comparison.execution.MAX_RETRIES", 0)  # quicker
     (tmp_path / "net.py").write_text(DEADLY)
     campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
     found = compare(

@@ -186,7 +186,7 @@ def test_a_server_without_room_is_waited_for(person, server):
         route = person.wait_until(lambda: held.pop(0) if held else None)
         sent.append(route.request.post_data_json["key"])
         route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
-        shown = f"Your answer is not saved yet: {said}. This page tries"
+        shown = f"Your answer is not saved yet: {said}. Retrying automatically"
         person.page.wait_for_selector(f'#trouble:has-text("{shown}")')
         assert person.item == item
         assert item not in server.labels()
@@ -271,7 +271,7 @@ def test_labels_are_exported_and_brought_back(person, server, tmp_path):
         person.press("Backspace")
     assert len(server.labels()) == len(labels) - 3
     person.page.set_input_files("#importing", file)
-    person.page.wait_for_selector("#imported:has-text('taken in')")
+    person.page.wait_for_selector("#imported:has-text('imported')")
     assert server.labels() == labels
 
 
@@ -283,7 +283,7 @@ def test_the_model_is_taken_along(person, server, tmp_path):
     file = tmp_path / "model.zip"
     download.value.save_as(file)
     assert download.value.suggested_filename == "digits-model.zip"
-    person.page.wait_for_selector("#model-told:has-text('among your downloads')")
+    person.page.wait_for_selector("#model-told:has-text('Downloaded')")
     with zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path / "model")
     model = la.load_model(tmp_path / "model")
@@ -292,7 +292,7 @@ def test_the_model_is_taken_along(person, server, tmp_path):
     with person.page.expect_download() as download:
         person.page.click("a[data-form=csv]")
     download.value.save_as(tmp_path / "all.csv")
-    person.page.wait_for_selector("#exported:has-text('among your downloads')")
+    person.page.wait_for_selector("#exported:has-text('Downloaded')")
     rows = list(csv.DictReader((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()))
     predicted = {
         r["id"]: (r["prediction"], float(r["probability"]))
@@ -318,7 +318,7 @@ def test_the_model_is_taken_along(person, server, tmp_path):
 def test_the_panels_explain(person, server):
     person.label(12)
     # Once a training is done; of the item before, which has a label by now, other things are said.
-    assert until(lambda: "Predicted now" in person.page.inner_text("#panel"))
+    assert until(lambda: "Predicted class" in person.page.inner_text("#panel"))
     person.page.wait_for_selector("#panel .bars")
     person.label(1)
     item, guess = person.item, person.page.inner_text("#guess strong")
@@ -326,7 +326,7 @@ def test_the_panels_explain(person, server):
     assert server.labels()[item] == guess
     person.page.click("#tab-progress")
     person.page.wait_for_selector("#map canvas")
-    assert re.search(r"\d+ open items", person.page.inner_text("#map"))
+    assert re.search(r"\d+ unlabelled items", person.page.inner_text("#map"))
     person.page.locator("#map canvas").scroll_into_view_if_needed()
     box = person.page.locator("#map canvas").bounding_box()
     for step in range(400):  # somewhere there is an item; it says its name
@@ -339,7 +339,7 @@ def test_the_panels_explain(person, server):
     assert name
     assert f"{len(server.labels())}" in person.page.inner_text(".figures")
     person.page.click("#tab-doubts")
-    person.page.wait_for_selector("#panel h2:has-text('Second look')")
+    person.page.wait_for_selector("#panel h2:has-text('Review')")
     enough = server.get("/api/doubts")["enough"]
     assert ("Too few labels yet" in person.page.inner_text("#panel")) == (not enough)
 
@@ -364,7 +364,7 @@ def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
         person.page.click("#panel button:has-text('Keep dark')")
         person.said("dark is kept")
         person.page.wait_for_selector("#panel summary:has-text('1 kept')")
-        assert "No label is in doubt" in person.page.inner_text("#panel")
+        assert "No label needs a review" in person.page.inner_text("#panel")
         person.page.keyboard.press("Backspace")
         person.said("can be in doubt again")
         person.page.click("#panel button:has-text('Keep dark')")
@@ -374,13 +374,13 @@ def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
         server.start()
         person.page.reload()
         person.page.click("#tab-doubts")
-        person.page.wait_for_selector("#panel p:has-text('No label is in doubt')")
+        person.page.wait_for_selector("#panel p:has-text('No label needs a review')")
         person.page.focus("#panel summary")
         person.page.keyboard.press("Enter")
         assert "kept by me" in person.page.inner_text("#panel details")
         person.page.evaluate(AXE.read_text())
         assert serious(person.page) == []
-        person.page.click("#panel button:has-text('Doubt again')")
+        person.page.click("#panel button:has-text('Review again')")
         person.page.wait_for_selector("#panel button:has-text('Keep dark')")
         assert person.page.locator("#panel summary").count() == 0
         assert server.labels()["06.png"] == "dark"
@@ -425,7 +425,7 @@ def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
         assert page.inner_text(".prose") in posts  # markup in data is text
         for _ in posts:
             person.press("1")
-        assert "Nothing left to ask" in page.inner_text("#item")
+        assert "Nothing left to label" in page.inner_text("#item")
         assert page.locator(".commands button:visible").all_inner_texts() == ["Undo ⌫"]
         assert set(server.labels().values()) == {"space"}
         assert len(server.labels()) == len(posts)
@@ -476,7 +476,7 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
         assert not {*again} & {*shown}
         page.focus("#manyback")
         page.keyboard.press("Enter")  # as a click or Backspace would
-        page.wait_for_selector(f"#manytold:has-text('Taken back: {len(confirmed)} ')")
+        page.wait_for_selector(f"#manytold:has-text('Undone: {len(confirmed)} ')")
         assert server.labels() == before
         page.wait_for_selector("#manyitems button")
         out = [
@@ -485,10 +485,10 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
         ]
         for key in ("1", "2", "Enter"):
             page.keyboard.press(key)
-        page.wait_for_selector("#manytold:has-text('2 exceptions are asked about afterwards')")
+        page.wait_for_selector("#manytold:has-text('2 exceptions will be queried afterwards')")
         page.keyboard.press("Escape")
         for name in out:
-            page.wait_for_selector("#mode:has-text('You said that it is not')")
+            page.wait_for_selector("#mode:has-text('You marked it as not')")
             assert person.item == name
             person.press(person.digit)
             assert server.labels()[name] == name[-5]
@@ -514,11 +514,11 @@ def test_classes_are_changed_on_the_page(browser, tmp_path):
         page.select_option("#class-which", label="other")
         page.fill("#class-name", "neither")
         page.click("#class-rename")
-        person.said("“other” is called “neither” now")
+        person.said("Renamed “other” to “neither”")
         page.select_option("#class-which", label="neither")
         page.select_option("#class-into", label="even")
         page.click("#class-merge")
-        person.said("“neither” is part of “even” now")
+        person.said("Merged “neither” into “even”")
         assert sorted(server.labels().values()) == ["even", "even", "odd"]
         other.page.wait_for_function(
             "() => document.querySelectorAll('#classes button').length === 3"
@@ -537,7 +537,7 @@ def test_classes_are_changed_on_the_page(browser, tmp_path):
             page.keyboard.press("Backspace")
             page.wait_for_function(there, arg=names)
         page.keyboard.press("Backspace")
-        person.said("Asked again")
+        person.said("label the item again")
         assert sorted(server.labels().values()) == ["even", "odd"]
         assert page.locator("#classes button").count() == 4
         page.select_option("#class-which", label="more")
@@ -598,10 +598,10 @@ def test_what_is_seen_of_photographs(browser, tmp_path):
         page.keyboard.press("Escape")
         person.press("1")
         person.press("Backspace")  # whoever is asked again is not told what was learnt
-        assert "you took the answer back" in page.inner_text("#reason")
+        assert "you undid your answer" in page.inner_text("#reason")
         assert page.locator("#guess").is_hidden()
         page.reload()
-        page.wait_for_selector("#reason:has-text('took the answer back')")
+        page.wait_for_selector("#reason:has-text('you undid your answer')")
         assert page.locator("#guess").is_hidden()
         for i in range(14):
             person.press("12"[i % 2])

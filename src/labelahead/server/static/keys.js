@@ -1,4 +1,4 @@
-// Keys, dialogues and the box for finding a class. Letters and digits belong to classes; commands
+// Keyboard shortcuts, dialogues and the class finder. Letters and digits belong to classes; commands
 // use keys that no class has.
 
 import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
@@ -24,13 +24,13 @@ addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
   if (document.querySelector("dialog[open]") || typing(event.target)) return;
   if (state.classes.length < 2) return;
-  if (state.session?.labelled_at && !["+", "=", "Escape"].includes(event.key)) return; // labels are given elsewhere
+  if (state.session?.labelled_at && !["+", "=", "Escape"].includes(event.key)) return; // labelling happens in Label Studio
   const command = COMMANDS[event.key];
   const known = event.key.length === 1 && state.classes.find((c) => c.key === event.key.toLowerCase());
   const confirm = event.key === "Enter" && (event.target === document.body || event.target === $("stage"));
   if (!command && !known && !confirm) return;
   event.preventDefault();
-  if (event.repeat) return; // a key held down is one answer
+  if (event.repeat) return; // a key that is held down gives one answer
   if (command) command();
   else if (confirm) agree();
   else answer("label", known.number);
@@ -94,13 +94,13 @@ $("first").addEventListener("submit", async (event) => {
   const twice = names.find((name, n) => names.slice(0, n).some((other) => other.toLowerCase() === name.toLowerCase()));
   const old = $("first").querySelector(".lost");
   old?.remove();
-  const wrong = names.length < 2 ? "There must be two classes or more." : twice ? `“${twice}” is there twice.` : "";
+  const wrong = names.length < 2 ? "Enter at least two classes." : twice ? `“${twice}” is listed twice.` : "";
   if (wrong) { $("first").append(make("p", { className: "lost", role: "alert", text: wrong })); return; }
   await alone(async () => {
     for (const name of names) await send("/api/classes", { name });
     await askNow();
-    await reload(); // last: whoever sees the classes may press their keys
-    say("Now every item needs one key.");
+    await reload(); // last: as soon as the classes are visible, their keys can be pressed
+    say("Press the key of a class to label the item.");
     $("stage").focus({ preventScroll: true });
   });
 });
@@ -120,7 +120,7 @@ $("who").querySelector("form").addEventListener("submit", async (event) => {
   await alone(async () => {
     await send("/api/me", { who });
     await reload();
-    await askNow(); // the item of a moment ago was somebody else's
+    await askNow(); // the previous item was leased under the previous name
     say(`Hello ${who}.`);
   });
 });

@@ -1,4 +1,4 @@
-// The page: one item, one keystroke, the next item.
+// The labelling page: it shows one queried item, takes one keystroke, and shows the next item.
 
 import { REASONS, chance, colour, count, dot, duration, fetchAhead, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { choose, openPanels, refresh } from "./panels.js";
@@ -8,9 +8,9 @@ const $ = (id) => document.getElementById(id);
 const state = {
   session: null,
   classes: [],
-  question: null, // what the server asks
-  again: null, // an item that is looked at instead of the question: an earlier answer, one of the map, of a list
-  queue: [], // what is to be looked at after it
+  question: null, // the current query
+  again: null, // an item shown instead of the query: an earlier answer, an item of the map or of a list
+  queue: [], // the items to show after it
   history: [],
   busy: false,
 };
@@ -18,9 +18,9 @@ const state = {
 const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
 const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
 const said = (a) => (hasLabel(a) ? nameOf(a.label)
-  : { skip: "skipped", keep: `${nameOf(a.label)} is kept`, doubt: "it can be in doubt again" }[a.kind] ?? "not sure");
+  : { skip: "skipped", keep: `${nameOf(a.label)} kept`, doubt: "open for review again" }[a.kind] ?? "not sure");
 const onStage = () => state.again ?? state.question;
-const watching = () => Boolean(state.session?.labelled_at); // labels are given elsewhere: nothing is asked here
+const watching = () => Boolean(state.session?.labelled_at); // labelling happens in Label Studio: there are no queries here
 const say = (text) => { $("said").textContent = text; };
 
 // ---- drawing --------------------------------------------------------------------------------
@@ -37,12 +37,12 @@ function drawItem() {
   $("answering").classList.toggle("done", Boolean(done));
   if (state.again) {
     const more = state.queue.length ? ` ${count(state.queue.length, "more follows", "more follow")}.` : "";
-    $("mode").replaceChildren(make("span", { text: `${lookedAt(state.again)}.${more}${watching() ? "" : " Choose, or"}` }),
+    $("mode").replaceChildren(make("span", { text: `${lookedAt(state.again)}.${more}${watching() ? "" : " Choose a class, or"}` }),
       make("button", { type: "button", className: "quiet", on: { click: leaveAgain } }, watching() ? "Back " : "go back ", make("kbd", { text: "Esc" })));
   }
   if (done && watching()) drawElsewhere(); else if (done) drawDone(); else $("item").replaceChildren(large(found));
   $("item").className = done ? "rest" : found.url ? "picture" : "words";
-  // What scrolls must be within reach of the keyboard.
+  // A scrollable item must be focusable, so that the keyboard can scroll it.
   if ($("item").scrollHeight > $("item").clientHeight + 1 && !found.url) $("item").tabIndex = 0;
   else $("item").removeAttribute("tabindex");
   $("asked").textContent = done ? "" : title(found);
@@ -52,7 +52,7 @@ function drawItem() {
   drawClasses();
 }
 
-function lookedAt(item) { // why something else than the question is on the stage
+function lookedAt(item) { // why an item other than the query is shown
   if (item.why) return item.why;
   if (watching()) return `${item.who}: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
   return `Changing an earlier answer: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
@@ -61,24 +61,24 @@ function lookedAt(item) { // why something else than the question is on the stag
 function drawElsewhere() {
   const at = new URL(state.session.labelled_at);
   $("item").replaceChildren(
-    make("h2", { text: "Labels are given in Label Studio" }),
+    make("h2", { text: "Labelling happens in Label Studio" }),
     make("p", {}, make("a", { href: at.href, text: `${at.host}${at.pathname}` })),
-    make("p", { className: "faint", text: "What is said there is seen here: an answer below, or an item of the map, opens it." }));
+    make("p", { className: "faint", text: "Annotations made there appear here. Click an answer below, or an item of the map, to open it." }));
 }
 
 function drawDone() {
   const { reason } = state.question;
-  const sentence = reason ? reason[0].toUpperCase() + reason.slice(1) : "Every item has an answer; thank you";
+  const sentence = reason ? reason[0].toUpperCase() + reason.slice(1) : "Every item has an answer, thank you";
   const summary = make("p", { id: "summary" });
-  const doubtful = make("button", { type: "button", id: "doubtful", hidden: true, text: "Label the doubtful ones", on: { click: lookAtDoubts } });
+  const doubtful = make("button", { type: "button", id: "doubtful", hidden: true, text: "Review suspect labels", on: { click: lookAtDoubts } });
   const button = (text, act) => make("button", { type: "button", text, on: { click: act } });
   $("item").replaceChildren(
-    make("h2", { text: "Nothing left to ask" }), make("p", { text: `${sentence}.` }), summary,
+    make("h2", { text: "Nothing left to label" }), make("p", { text: `${sentence}.` }), summary,
     make("p", { className: "row" }, button("Summary", () => choose("progress")), button("Export the labels", () => choose("data")),
-      doubtful, button("Look again", askAgain)));
+      doubtful, button("Check again", askAgain)));
   get("/api/progress").then((found) => {
     const { measured, estimated } = found.accuracy;
-    const open = found.items > found.labels; // else there is nothing that is predicted
+    const open = found.items > found.labels; // otherwise nothing is predicted
     const good = measured ? `; measured accuracy ${percent(measured.value)}` : estimated && open ? `; estimated accuracy ${percent(estimated.value)}` : "";
     const of = state.classes.filter((c) => found.per_class[c.number]).map((c) => `${found.per_class[c.number]} × ${c.name}`);
     summary.textContent = `${count(found.labels, "label", "labels")}: ${of.slice(0, 12).join(", ")}${of.length > 12 ? " and others" : ""}${good}.`;
@@ -88,10 +88,10 @@ function drawDone() {
 
 async function lookAtDoubts() {
   const { doubts } = await get("/api/doubts?n=100");
-  lookAt(doubts.map((d) => ({ ...d, kind: "label", why: `It is “${nameOf(d.label)}”; the other labels say “${nameOf(d.suggested)}”` })));
+  lookAt(doubts.map((d) => ({ ...d, kind: "label", why: `Labelled “${nameOf(d.label)}”; leave-one-out prediction: “${nameOf(d.suggested)}”` })));
 }
 
-function guesses() { // label -> probability, for what is on the stage
+function guesses() { // label -> probability, for the item on the stage
   if (guessesHidden() || state.again || !state.question?.guess) return new Map();
   return new Map(state.question.guess.map((g) => [g.label, g.p]));
 }
@@ -101,10 +101,10 @@ function drawGuess() {
   const line = $("guess");
   line.hidden = !best;
   if (!best) return;
-  line.replaceChildren(make("span", { text: "Guess:" }), dot(best[0]), make("strong", { text: nameOf(best[0]) }),
+  line.replaceChildren(make("span", { text: "Prediction:" }), dot(best[0]), make("strong", { text: nameOf(best[0]) }),
     make("span", { text: chance(best[1]) }), make("button", {
       type: "button", id: "agree", className: "quiet", on: { click: (event) => agree(event) },
-    }, "agree ", make("kbd", { text: "Enter" })));
+    }, "accept ", make("kbd", { text: "Enter" })));
 }
 
 function drawClasses() {
@@ -132,12 +132,12 @@ function drawClasses() {
   $("classes").classList.toggle("long", longest > 11);
   $("classes").replaceChildren(...buttons);
   const likely = buttons.find((b) => b.classList.contains("likely"));
-  // What is thought likely is within sight among a hundred others.
+  // Scroll to the most probable class: it may be one of a hundred.
   if (likely && !wanted) $("classes").scrollTop = likely.offsetTop - $("classes").offsetTop - ($("classes").clientHeight - likely.clientHeight) / 2;
   drawHint(wanted, found);
 }
 
-// What is predicted by now, as it stands beside the question. Whoever is about to agree is told no other class meanwhile.
+// Update the prediction beside the query. The predicted class never changes while an annotator is about to accept it.
 function renewGuess(position, now) {
   const { question } = state;
   if (state.again || question?.position !== position || question.guess?.[0]?.label !== now[0]?.label) return;
@@ -157,8 +157,8 @@ function matches(wanted) {
 function drawHint(wanted, found) {
   const typed = $("find").value.trim();
   let text = "";
-  if (wanted && found.length) text = `Enter labels it “${found[0].name}”.`;
-  else if (wanted) text = `New class: there is no “${typed}” yet. Enter adds it.`;
+  if (wanted && found.length) text = `Press Enter to label it “${found[0].name}”.`;
+  else if (wanted) text = `New class: “${typed}” does not exist yet. Press Enter to add it.`;
   const exact = found.some((c) => c.name.toLowerCase() === wanted);
   $("hint").replaceChildren(text);
   if (wanted && found.length && !exact) {
@@ -182,13 +182,13 @@ function drawHistory() {
   if (!state.history.length) $("history").append(make("li", { className: "faint", text: "None yet." }));
 }
 
-let drawn = new Map(); // what an answer looks like -> how it is drawn: with each answer one is new, and the others stay
+let drawn = new Map(); // content of an answer -> its element: each new answer adds one element, the others are reused
 
 function drawAnswer(h, what) {
   const other = h.current !== null && h.current !== h.label && hasLabel(h);
   const button = make("button", {
     type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
-    title: `${title(h)}: ${what}${other ? `, but ${nameOf(h.current)} counts` : ""}`,
+    title: `${title(h)}: ${what}${other ? `, but the current label is ${nameOf(h.current)}` : ""}`,
     "aria-label": watching() ? `${title(h)}: ${what}, ${h.who}` : `${title(h)}: ${what}. Change it`,
     on: { click: () => startAgain(h) },
   }, thumb(h), make("span", { className: "called" }, hasLabel(h) ? dot(h.label) : "", what));
@@ -196,37 +196,37 @@ function drawAnswer(h, what) {
   return make("li", {}, button);
 }
 
-// Towards what was planned, or else towards where further labels no longer pay: hardly anybody labels a whole pool.
+// Show progress towards the budget, or towards the point where more labels bring little: few people label a whole pool.
 function drawTally(labels, budget, enough) {
   const { items } = state.session;
   state.budget = budget;
   state.enough = enough ?? null;
   const all = items <= labels;
-  $("tally").textContent = budget ? `${labels.toLocaleString("en")} of ${budget.toLocaleString("en")} planned labels`
-    : `${labels.toLocaleString("en")} labelled, ${items.toLocaleString("en")} items`;
+  $("tally").textContent = budget ? `${labels.toLocaleString("en")} of ${budget.toLocaleString("en")} labels (budget)`
+    : `${labels.toLocaleString("en")} labelled of ${items.toLocaleString("en")} items`;
   $("bar").value = Math.min(1, all ? 1 : budget ? labels / budget : state.enough ?? 0);
-  $("bar").title = budget ? "Labels, of those that were planned" : state.enough === null && !all
-    ? "How far it is to enough labels: known after the first trainings"
-    : `${percent($("bar").value)} of the way to where further labels hardly pay`;
+  $("bar").title = budget ? "Labels given, as a share of the budget" : state.enough === null && !all
+    ? "Progress towards enough labels: available after the first rounds of training"
+    : `${percent($("bar").value)} of the way to the point where more labels bring little improvement`;
   $("bar").setAttribute("aria-label", $("bar").title);
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
 }
 
-// Items that have to be looked at first come into play little by little; what that means for the questions is said.
+// Embeddings of a pool are computed step by step; say which items can be queried so far.
 function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds, first } = {}) {
   const line = $("looking");
   line.hidden = watching() || !["loading", "features"].includes(doing);
   if (line.hidden) return;
   const left = typeof seconds === "number" ? `, about ${duration(seconds)} left` : "";
-  if (among) line.textContent = `Questions come from ${among.toLocaleString("en")} items by now; the others are being looked at (${percent(done)}${left}).`;
-  else if (doing === "loading" || !first) line.textContent = "Items come in random order until the model is ready.";
+  if (among) line.textContent = `Querying from ${among.toLocaleString("en")} items so far; computing the embeddings of the others (${percent(done)}${left}).`;
+  else if (doing === "loading" || !first) line.textContent = "Items are in random order until the model is ready.";
   else {
     const soon = typeof first.seconds_left === "number" ? `, about ${duration(first.seconds_left)} left` : "";
-    line.textContent = `Items come in random order until ${first.of.toLocaleString("en")} have been looked at (${first.seen} by now${soon}).`;
+    line.textContent = `Items are in random order until the embeddings of ${first.of.toLocaleString("en")} items are computed (${first.seen} so far${soon}).`;
   }
 }
 
-// ---- questions and answers ------------------------------------------------------------------
+// ---- queries and answers --------------------------------------------------------------------
 
 function show(question) {
   state.question = question;
@@ -235,7 +235,7 @@ function show(question) {
   afterPaint(() => { fetchAhead(question.prefetch ?? []); refreshHistory(); refresh(context()); });
 }
 
-// Whatever is only of interest comes after the item is on the screen, its picture included.
+// Secondary information is fetched after the item, including its picture, is on the screen.
 function afterPaint(act) {
   const image = $("item").querySelector("img");
   const painted = () => requestAnimationFrame(() => setTimeout(act, 60));
@@ -260,14 +260,14 @@ function setBusy(busy, label) {
   for (const b of document.querySelectorAll("button.class")) b.classList.toggle("sent", busy && b.dataset.label === String(label));
 }
 
-// One thing at a time: a second press before the first is saved is not taken for an answer.
+// One request at a time: a second key press before the first answer is saved is ignored.
 async function alone(act, label) {
   if (state.busy) return null;
   setBusy(true, label);
   try { return await act(); } catch (error) {
     if (!(error instanceof Refused)) throw error;
     say(error.message);
-    if (error.status === 409) await askNow(); // somebody was faster: the server knows what is next
+    if (error.status === 409) await askNow(); // another annotator was faster: ask the server for the next query
     return null;
   } finally { setBusy(false); }
 }
@@ -278,7 +278,7 @@ function saved(answered) {
   drawTally(labels, state.budget, state.enough);
   show(answered.next);
   if (state.queue.length) nextOfQueue();
-  const next = answered.next.done ? "Nothing left to ask." : `Next: ${title(answered.next)}.`;
+  const next = answered.next.done ? "Nothing left to label." : `Next: ${title(answered.next)}.`;
   $("said").replaceChildren(make("span", { text: `Saved: ${said(event)}${moved}. ` }), make("span", { className: "unseen", text: next }));
 }
 
@@ -296,8 +296,8 @@ async function answer(kind, label, event) {
   if (!found || found.done || found.position === undefined) return;
   const stay = event?.detail === 0 && ["skip", "unsure"].includes(event.currentTarget?.id);
   await answerFor(found, kind, label);
-  // A command reached by keyboard keeps the focus; all else goes back to the item, so that the next
-  // key is for what is seen.
+  // A command reached by keyboard keeps the focus; otherwise the item gets it, so that the next key
+  // applies to the item that is visible.
   if (!stay) $("stage").focus({ preventScroll: true });
 }
 
@@ -313,7 +313,7 @@ function agree(event) {
 
 async function undo() {
   return alone(async () => {
-    const found = await send("/api/undo", { seq: null, key: newKey() }); // sent again, it takes back once
+    const found = await send("/api/undo", { seq: null, key: newKey() }); // the key makes a repeated request undo only once
     state.queue = [];
     drawTally(found.labels, state.budget, state.enough);
     if (found.undone && ["rename", "merge", "remove"].includes(found.undone.kind)) await reload();
@@ -324,11 +324,11 @@ async function undo() {
 }
 
 function undone(taken) {
-  if (!taken) return "There is no answer of yours to take back.";
-  if (taken.kind === "keep") return "Taken back: the label can be in doubt again.";
-  if (taken.kind === "confirm") return `Taken back: ${count(taken.together, "confirmation", "confirmations")} of “${nameOf(taken.label)}”.`;
-  if (["rename", "merge", "remove"].includes(taken.kind)) return "Taken back: the classes are as before.";
-  return "Taken back. Asked again.";
+  if (!taken) return "You have no answer to undo.";
+  if (taken.kind === "keep") return "Undone: the label is open for review again.";
+  if (taken.kind === "confirm") return `Undone: ${count(taken.together, "confirmation", "confirmations")} of “${nameOf(taken.label)}”.`;
+  if (["rename", "merge", "remove"].includes(taken.kind)) return "Undone: the change of classes is reverted.";
+  return "Undone. Please label the item again.";
 }
 
 function startAgain(h) {
@@ -336,11 +336,11 @@ function startAgain(h) {
   state.again = h;
   drawItem();
   drawHistory();
-  $("stage").focus(); // keys are for what is seen
+  $("stage").focus(); // keys apply to the visible item
   afterPaint(() => refresh(context()));
 }
 
-// Items to look at one after the other, each with a word on why.
+// Show items one after the other, each with the reason for it.
 function lookAt(items) {
   state.queue = [...items];
   nextOfQueue();
@@ -372,7 +372,7 @@ async function addClass(name) {
   await alone(async () => {
     const made = await send("/api/classes", { name });
     await reload();
-    say(`New class “${made.name}”. Enter labels the item with it.`);
+    say(`New class “${made.name}” added. Press Enter to label the item with it.`);
     $("find").value = made.name;
     drawItem();
     $("find").focus();
@@ -385,13 +385,13 @@ async function changeClass(number, kind, name) {
     const was = nameOf(number);
     await reload();
     await askNow();
-    say(kind === "rename" ? `“${was}” is called “${nameOf(number)}” now.`
-      : kind === "merge" ? `“${was}” is part of “${name}” now.` : `“${was}” is removed; its items are asked about again.`);
+    say(kind === "rename" ? `Renamed “${was}” to “${nameOf(number)}”.`
+      : kind === "merge" ? `Merged “${was}” into “${name}”.` : `Removed “${was}”; its items are unlabelled again.`);
     return done;
   });
 }
 
-async function reload() { // names, classes, who: anybody may have changed them
+async function reload() { // fetch name, classes and annotator: other people may have changed them
   state.session = await get("/api/session");
   state.classes = state.session.classes;
   state.classesSeq = state.session.classes_seq;
@@ -410,7 +410,7 @@ export {
 // ---- start ----------------------------------------------------------------------------------
 
 function watch() {
-  $("answers-title").textContent = "Newest answers";
+  $("answers-title").textContent = "Recent answers";
   $("stage").parentElement.setAttribute("aria-label", "Labels");
   choose("progress");
   show({ done: true });
@@ -424,7 +424,7 @@ async function start() {
     await reload();
     if (watching()) { watch(); return; }
     const left = leftOver();
-    if (left) await sendAnswer(left).catch(() => null); // an answer that a reload interrupted
+    if (left) await sendAnswer(left).catch(() => null); // an answer whose sending was interrupted by a reload
     await askNow();
   } catch (error) {
     if (!(error instanceof Refused)) throw error;

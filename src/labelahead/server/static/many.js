@@ -1,16 +1,16 @@
-// Many at once: items that are predicted alike and surely; a click or a key names an exception, Enter confirms the rest.
+// Bulk confirmation of confident predictions of one class: a click or a key marks an exception, Enter confirms the rest.
 
 import { chance, count, dot, make, thumb, title } from "./items.js";
 import { $, alone, drawTally, lookAt, nameOf, say, show, state, undo, undone } from "./label.js";
 import { get, sendAnswer } from "./server.js";
 
-const KEYS = "123456789abcdefghijklmnopqrstuvwxyz"; // of the items, in the order in which they are shown
-const COLUMNS = 6; // as wide as the grid is at most
+const KEYS = "123456789abcdefghijklmnopqrstuvwxyz"; // keys of the items, in the order of display
+const COLUMNS = 6; // of the grid, at most
 const box = $("many");
 let grid = null;
 let exceptions = new Set(); // positions, of this grid
-let left = []; // those of the grids before, to be asked about afterwards
-let saved = []; // numbers of the grids that were confirmed, the newest last
+let left = []; // exceptions of earlier grids, to be queried afterwards
+let saved = []; // numbers of the confirmed grids, the newest last
 let number = 0;
 
 async function open() {
@@ -21,7 +21,7 @@ async function open() {
 async function load(label) {
   grid = await get(`/api/confirmations?n=24${label === undefined ? "" : `&label=${label}`}`);
   exceptions = new Set();
-  const known = new Set(left.map((item) => item.position)); // what was said to be something else is not offered again
+  const known = new Set(left.map((item) => item.position)); // exceptions are not offered again
   grid.items = grid.items.filter((item) => !known.has(item.position));
   draw();
 }
@@ -29,7 +29,7 @@ async function load(label) {
 function draw() {
   const name = nameOf(grid.label);
   $("manytitle").replaceChildren(...(grid.items.length
-    ? ["These are all ", dot(grid.label), ` “${name}”: click the exceptions`] : ["Nothing is sure enough by now"]));
+    ? ["Are these all ", dot(grid.label), ` “${name}”? Click the exceptions`] : ["No prediction is confident enough yet"]));
   $("manywhich").replaceChildren(...grid.sure.map(({ label, items }) => make("option", { value: String(label), text: `${nameOf(label)} (${items})` })));
   $("manywhich").value = String(grid.label);
   $("manywhich").parentElement.hidden = grid.sure.length < 2;
@@ -40,8 +40,8 @@ function draw() {
     }, KEYS[n] ? make("kbd", { text: KEYS[n] }) : null, thumb(item, 240, 12), item.url ? make("span", { className: "unseen", text: title(item) }) : null);
     return make("li", {}, button);
   }));
-  $("manyleast").textContent = grid.items.length ? `An item's key, or a click: an exception. The least sure of them: ${chance(grid.items.at(-1).p)}.`
-    : "Items appear here that are predicted with 80 % or more, once the model has learnt enough.";
+  $("manyleast").textContent = grid.items.length ? `Press an item's key, or click it, to mark an exception. Lowest probability: ${chance(grid.items.at(-1).p)}.`
+    : "Items appear here once their predicted probability is 80 % or more.";
   $("manyitems").querySelector("button")?.focus({ preventScroll: true });
   drawRest();
 }
@@ -73,9 +73,9 @@ async function confirm() {
   if (!done) { $("manytold").textContent = $("said").textContent; return; }
   number += 1;
   if (positions.length) saved.push(number);
-  left.push(...out.map((item) => ({ ...item, grid: number, kind: "exception", why: `You said that it is not “${nameOf(label)}”` })));
-  $("manytold").textContent = `Saved: ${count(done.confirmed.length, "item is", "items are")} “${nameOf(label)}”.`
-    + (left.length ? ` ${count(left.length, "exception is", "exceptions are")} asked about afterwards.` : "");
+  left.push(...out.map((item) => ({ ...item, grid: number, kind: "exception", why: `You marked it as not “${nameOf(label)}”` })));
+  $("manytold").textContent = `Saved: ${count(done.confirmed.length, "item", "items")} labelled “${nameOf(label)}”.`
+    + (left.length ? ` ${count(left.length, "exception", "exceptions")} will be queried afterwards.` : "");
   say($("manytold").textContent);
   await load();
 }
@@ -84,7 +84,7 @@ async function takeBack() {
   const taken = await undo();
   $("manytold").textContent = undone(taken ?? null);
   const back = taken?.kind === "confirm" ? saved.pop() : null;
-  left = left.filter((item) => item.grid !== back); // its exceptions are shown again
+  left = left.filter((item) => item.grid !== back); // its exceptions are offered again
   await load();
 }
 

@@ -1,17 +1,17 @@
-// The pool in the plane of its two leading kernel components: what lies close together, the network
-// treats alike.
+// The pool projected onto its two leading kernel components: items that are close to each other are
+// similar to the model.
 
 import { chance, colour, count, dot, make, thumb, title } from "./items.js";
 import { getOnce } from "./server.js";
 
-const NAMES = "12px system-ui"; // how classes are named where their items lie
+const NAMES = "12px system-ui"; // font of the class names on the map
 
 export function drawMap(panel, found, context) {
   panel.querySelector("#map")?.remove();
   const box = make("section", { id: "map" }, make("h2", { text: "Map of the pool" }));
   panel.append(box);
   if (!found.points.length && !found.labelled.length) {
-    box.append(make("p", { className: "faint", text: "It is drawn once the kernel is known." }));
+    box.append(make("p", { className: "faint", text: "The map appears once the kernel is computed." }));
     return;
   }
   const told = make("p", { className: "hover" });
@@ -22,7 +22,7 @@ export function drawMap(panel, found, context) {
   canvas.paint(wide, wide);
 }
 
-// The map as large as the window: with room for the names of a hundred classes.
+// Show the map as large as the window, with room for the names of a hundred classes.
 function enlarge(found, context) {
   const told = make("p", { className: "hover" });
   const canvas = chart(found, context, told);
@@ -54,23 +54,23 @@ async function open(spot, context) {
   if (!spot) return;
   const item = await getOnce(`/api/items/${spot.position}`).catch(() => null);
   if (!item) return;
-  const said = spot.label === null ? "no guess yet" : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
-  context.lookAt([{ ...item, kind: "label", label: spot.known ? spot.label : null, why: `An item of the map, ${said}` }]);
+  const said = spot.label === null ? "no prediction yet" : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
+  context.lookAt([{ ...item, kind: "label", label: spot.known ? spot.label : null, why: `Opened from the map, ${said}` }]);
 }
 
-function place(found, wide, high) { // all points, scaled into the room
+function place(found, wide, high) { // all points, scaled to the canvas
   const all = [
     ...found.points.map(([position, x, y, label, p]) => ({ position, x, y, label, p, known: false })),
     ...found.labelled.map(([position, x, y, label]) => ({ position, x, y, label, known: true })),
   ];
-  // A few far ones would press all others together: the outermost hundredth stands at the edge.
+  // Outliers would squeeze all other points together: the outermost 1 % is drawn at the edge.
   const range = (key) => {
     const sorted = all.map((s) => s[key]).sort((a, b) => a - b);
     const cut = Math.floor(sorted.length / 100);
     return [sorted[cut], sorted[sorted.length - 1 - cut] - sorted[cut] || 1];
   };
   const inside = (share) => Math.max(0, Math.min(1, share));
-  // Half by place and half by rank: where many lie close together, they get the room that the few leave empty.
+  // Average of position and rank: crowded regions get the space that sparse regions leave empty.
   const shares = (key) => {
     const [from, size] = range(key), ranks = new Map();
     [...all].sort((a, b) => a[key] - b[key]).forEach((s, n) => ranks.set(s, n / Math.max(1, all.length - 1)));
@@ -122,11 +122,11 @@ function paint(canvas, wide, high, spots, here, context) {
   }
 }
 
-// Where a name may stand, from the middle of its class on: there, or a little beside it.
+// Offsets to try for a class name, starting at the median of its items.
 const ASIDE = [0, -1, 1, -2, 2, -3, 3].flatMap((down) => [0, -0.5, 0.5, -1, 1].map((along) => [along, down]))
   .sort((a, b) => Math.hypot(2 * a[0], a[1]) - Math.hypot(2 * b[0], b[1]));
 
-// Names where the classes lie, the largest first; one for which there is no room is left out.
+// Draw class names near their items, largest class first; a name without room is left out.
 function name(pen, room, high, spots, ink, context) {
   const of = new Map();
   for (const s of spots) if (s.label !== null) of.set(s.label, [...(of.get(s.label) ?? []), s]);
@@ -168,7 +168,7 @@ function nearest(canvas, spots, event) {
   return best;
 }
 
-const items = new Map(); // position -> what the server says of it, asked for when pointed at
+const items = new Map(); // position -> item, fetched when the pointer is on it
 let pointed = null;
 
 async function tell(told, spot, context) {
@@ -177,10 +177,10 @@ async function tell(told, spot, context) {
   if (!spot) { told.replaceChildren("Point at an item to see it; click to open it."); return; }
   if (!items.has(spot.position)) {
     try { items.set(spot.position, await getOnce(`/api/items/${spot.position}`)); } catch { return; }
-    if (pointed !== spot) return; // the pointer is elsewhere by now
+    if (pointed !== spot) return; // the pointer has moved on
   }
   const item = items.get(spot.position);
-  const words = spot.label === null ? "no guess yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${chance(spot.p ?? 0)}`;
+  const words = spot.label === null ? "no prediction yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${chance(spot.p ?? 0)}`;
   told.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(spot.label), words));
 }
 
@@ -189,7 +189,7 @@ function summary(found, context) {
   for (const [, , , label] of found.points) if (label !== null) predicted.set(label, (predicted.get(label) ?? 0) + 1);
   const parts = [...predicted].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([label, n]) => `${n} × “${context.nameOf(label)}”`);
   const guess = parts.length ? ` Predicted: ${parts.join(", ")}${predicted.size > 6 ? " and others" : ""}.` : "";
-  return `${count(found.points.length, "open item", "open items")}, coloured by prediction, and `
-    + `${count(found.labelled.length, "labelled one", "labelled ones")}, ringed; a cross marks the one that is asked about. `
-    + `What lies close together, the model treats alike (distances are stretched where many lie).${guess}`;
+  return `${count(found.points.length, "unlabelled item", "unlabelled items")}, coloured by prediction, and `
+    + `${count(found.labelled.length, "labelled item", "labelled items")}, with a ring; a cross marks the current query. `
+    + `Items close to each other are similar to the model (crowded regions are stretched).${guess}`;
 }

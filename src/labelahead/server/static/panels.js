@@ -1,5 +1,5 @@
-// What stands beside the question. Nothing here holds up labelling: it is fetched after the item is
-// on the screen, and may fail quietly.
+// The panels beside the query. They never delay labelling: they are fetched after the item is on the
+// screen, and may fail silently.
 
 import { bar, chance, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
 import { drawMap } from "./map.js";
@@ -7,14 +7,14 @@ import { drawProgress } from "./progress.js";
 import { Refused, Unable, getFile, getOnce, sendFile, tell, troubleWith } from "./server.js";
 
 const TABS = [
-  ["why", "Why this one"], ["progress", "How it goes"], ["doubts", "Second look"],
+  ["why", "Why"], ["progress", "Progress"], ["doubts", "Review"],
   ["people", "People"], ["data", "Data"],
 ];
 const tabs = document.getElementById("tabs");
 const panel = document.getElementById("panel");
 let open = "why";
 let current = null; // () -> context
-let turn = 0; // an answer of the server that comes too late is not drawn
+let turn = 0; // a response that arrives after a newer request is not drawn
 let round = null;
 let timer = null;
 
@@ -45,7 +45,7 @@ function arrow(event, id) {
   document.getElementById(`tab-${next}`).focus();
 }
 
-// What is to be known wherever one is.
+// A badge on a tab is visible from every other tab.
 function badge(id, text, words) {
   const tab = document.getElementById(`tab-${id}`);
   tab.querySelector(".badge")?.remove();
@@ -60,12 +60,12 @@ export function choose(id, fetchNow = true) {
     tab.tabIndex = name === id ? 0 : -1;
   }
   panel.setAttribute("aria-labelledby", `tab-${id}`);
-  panel.replaceChildren(note("One moment …"));
+  panel.replaceChildren(note("Loading …"));
   panel.dataset.open = id;
   if (fetchNow) refresh(current());
 }
 
-// The numbers in the header, and whether a training has brought news.
+// Update the numbers in the header, and the open panel after a training.
 async function poll() {
   clearTimeout(timer);
   let state = "idle";
@@ -78,15 +78,15 @@ async function poll() {
       if (context.session) { context.drawTally(found.labels, found.budget, found.enough); context.drawLooking(found.training); }
       const changed = context.session && found.classes_seq !== context.classesSeq;
       if (changed) await context.reload();
-      context = current(); // with the classes of now
+      context = current(); // with the current classes
       if (context.watching) context.refreshHistory();
-      badge("progress", found.advice ? "✓" : "", "you may stop here");
-      badge("doubts", found.doubts ? String(found.doubts) : "", found.doubts === 1 ? "label in doubt" : "labels in doubt");
+      badge("progress", found.advice ? "✓" : "", "stopping is recommended");
+      badge("doubts", found.doubts ? String(found.doubts) : "", found.doubts === 1 ? "label to review" : "labels to review");
       const fresh = found.training?.round !== round;
       round = found.training?.round;
       if (open === "progress") refresh(context, found); else if (fresh || (changed && open === "data")) refresh(context);
     } catch (error) {
-      if (!(error instanceof Refused)) { tell("poll", troubleWith(error)); state = "training"; } // look again soon
+      if (!(error instanceof Refused)) { tell("poll", troubleWith(error)); state = "training"; } // poll again soon
     }
   }
   timer = setTimeout(poll, state === "idle" || state === "waiting" ? 5000 : 1500);
@@ -107,50 +107,50 @@ export async function refresh(context, progress) {
   }
 }
 
-// ---- why this one ---------------------------------------------------------------------------
+// ---- why ------------------------------------------------------------------------------------
 
 async function showWhy(context, late) {
   const item = context.onStage;
   if (!item || item.done) {
-    panel.replaceChildren(note(context.watching ? "Of an item that is opened, this says what is predicted and why." : "There is no item to explain."));
+    panel.replaceChildren(note(context.watching ? "Open an item to see its prediction and the reasons for it." : "There is no item to explain."));
     return;
   }
   if (guessesHidden()) {
-    panel.replaceChildren(note("Guesses are hidden; the help window (?) shows them again."));
+    panel.replaceChildren(note("Predictions are hidden; you can show them again in the help window (?)."));
     return;
   }
-  const learnt = { "second opinion": "Somebody else has labelled this item", "taken back": "You took your answer back" }[item.reason];
+  const learnt = { "second opinion": "Another annotator has labelled this item", "taken back": "You undid your answer" }[item.reason];
   if (learnt) {
-    panel.replaceChildren(note(`${learnt}. What the model thinks of it is hidden until you have answered, since it has learnt that label.`));
+    panel.replaceChildren(note(`${learnt}. The prediction is hidden until you answer, because the model is fitted on that label.`));
     return;
   }
-  panel.classList.add("stale"); // what is shown is of the item before
+  panel.classList.add("stale"); // the panel still shows the previous item
   const why = await getOnce(`/api/why/${item.position}`);
   if (late()) return;
   if (!why.now.length) {
-    panel.replaceChildren(note("Nothing has been learnt yet. After the first answers the page says here what it "
-      + "expects, and how much each answer would change."));
+    panel.replaceChildren(note("The model has no labels yet. After the first answers, this panel shows the predicted class "
+      + "and how many other predictions each answer would change."));
     return;
   }
   context.renewGuess(item.position, why.now);
   const { nameOf } = context;
   const best = why.now[0].label;
   panel.replaceChildren(...[
-    why.learnt ? note("It has a label, which the model has learnt: what it predicts here would say nothing new.")
-      : section("Predicted now", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
-    why.effect ? section("What its label contributes", make("p", { id: "effect", text: why.effect })) : null,
+    why.learnt ? note("The item is labelled and the model is fitted on that label, so its prediction is not informative here.")
+      : section("Predicted class", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
+    why.effect ? section("Expected effect of its label", make("p", { id: "effect", text: why.effect })) : null,
     why.if.some((answer) => answer.changes) ? section("Other predictions that change class", ifLines(why.if, nameOf)) : null,
     why.affected.length ? section(`Predictions most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
       ? [dot(a.after), `stays ${nameOf(a.after)}`]
       : [dot(a.before), `${nameOf(a.before)} → `, dot(a.after), nameOf(a.after)]))) : null,
-    why.because.length ? section(`Labels that speak for “${nameOf(best)}”`, cards(why.because, (b) => [dot(b.label), nameOf(b.label)])) : null,
-    why.against.length ? section(`Labels that speak against “${nameOf(best)}”`, cards(why.against, (b) => [dot(b.label), nameOf(b.label)])) : null,
+    why.because.length ? section(`Labels in favour of “${nameOf(best)}”`, cards(why.because, (b) => [dot(b.label), nameOf(b.label)])) : null,
+    why.against.length ? section(`Labels against “${nameOf(best)}”`, cards(why.against, (b) => [dot(b.label), nameOf(b.label)])) : null,
   ].filter(Boolean));
 }
 
 function ifLines(found, nameOf) {
   const rows = [...found].sort((a, b) => b.changes - a.changes).slice(0, 8);
-  const most = Math.max(10, ...rows.map((r) => r.changes)); // one change alone is no full bar
+  const most = Math.max(10, ...rows.map((r) => r.changes)); // a single change does not fill the bar
   return lines(rows.map((r) => [r.label, r.changes / most, String(r.changes), "if "]), nameOf);
 }
 
@@ -165,7 +165,7 @@ function cards(found, words) {
     make("span", { className: "called" }, ...words(f)))));
 }
 
-// ---- how it goes ----------------------------------------------------------------------------
+// ---- progress -------------------------------------------------------------------------------
 
 async function showProgress(context, late, given) {
   const found = given ?? await getOnce("/api/progress");
@@ -176,24 +176,24 @@ async function showProgress(context, late, given) {
   drawMap(panel, map, context);
 }
 
-// ---- second look ----------------------------------------------------------------------------
+// ---- review ---------------------------------------------------------------------------------
 
 async function showDoubts(context, late) {
   const { doubts: found, enough, per_class: least, ...rest } = await getOnce("/api/doubts?n=24");
   if (late()) return;
   const kept = keptLabels(context, rest.kept, rest.kept_count);
   const { nameOf } = context;
-  const intro = note("Labels that all the others clearly contradict, the most doubtful first, as of the last training.");
+  const intro = note("Labels that clearly differ from their leave-one-out prediction, the most suspicious first, as of the last training.");
   if (!found.length) {
-    const none = enough ? "No label is in doubt."
-      : `Too few labels yet: it takes a training with ${least} labels for each class on average.`;
-    panel.replaceChildren(section("Second look", intro, make("p", { text: none }), kept));
+    const none = enough ? "No label needs a review."
+      : `Too few labels yet: a review needs a training with ${least} labels per class on average.`;
+    panel.replaceChildren(section("Review", intro, make("p", { text: none }), kept));
     return;
   }
-  panel.replaceChildren(section("Second look", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
+  panel.replaceChildren(section("Review", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
     thumb(d), make("div", {},
-      make("p", {}, make("strong", { text: title(d) }), ` is “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
-        + `the others say “${nameOf(d.suggested)}”.`),
+      make("p", {}, make("strong", { text: title(d) }), ` is labelled “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
+        + `leave-one-out prediction: “${nameOf(d.suggested)}”.`),
       context.watching ? null : make("p", { className: "row" },
         act(context, d, d.label, `Keep ${nameOf(d.label)}`, "keep"),
         act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
@@ -201,23 +201,23 @@ async function showDoubts(context, late) {
           on: { click: () => context.startAgain({ ...d, kind: "label" }) } })))))), kept));
 }
 
-let keptOpen = false; // the panel is drawn anew with every question
+let keptOpen = false; // survives that the panel is redrawn with every query
 function keptLabels(context, found, all) {
   if (!all) return null;
-  const shown = all > found.length ? `, the newest ${found.length} of them here` : "";
+  const shown = all > found.length ? `; the newest ${found.length} are listed here` : "";
   return make("details", { open: keptOpen, on: { toggle: (event) => { keptOpen = event.currentTarget.open; } } },
     make("summary", { text: `${all.toLocaleString("en")} kept` }),
-    note(`Not doubted again until the label changes${shown}.`),
+    note(`Excluded from the review until the label changes${shown}.`),
     make("ul", { className: "looks" }, ...found.map((k) => make("li", {}, thumb(k), make("div", {},
-      make("p", {}, make("strong", { text: title(k) }), ` is “${context.nameOf(k.label)}”; kept by ${k.who}, ${new Date(k.at).toLocaleString()}.`),
-      context.watching ? null : make("p", { className: "row" }, act(context, k, null, "Doubt again", "doubt")))))));
+      make("p", {}, make("strong", { text: title(k) }), ` is labelled “${context.nameOf(k.label)}”; kept by ${k.who}, ${new Date(k.at).toLocaleString()}.`),
+      context.watching ? null : make("p", { className: "row" }, act(context, k, null, "Review again", "doubt")))))));
 }
 
 function act(context, item, label, text, kind = "label") {
   return make("button", { type: "button", text, "aria-label": `${text}: ${title(item)}`, on: { click: async (event) => {
     const row = event.currentTarget.closest("li");
     const answered = await context.answerFor(item, kind, label);
-    if (answered) row.classList.add("settled"); else refresh(current()); // perhaps it was changed meanwhile
+    if (answered) row.classList.add("settled"); else refresh(current()); // the label may have been changed in the meantime
   } } });
 }
 
@@ -228,40 +228,40 @@ async function showPeople(context, late) {
   if (late()) return;
   const { nameOf } = context;
   const rows = found.people.map((p) => make("tr", {},
-    make("td", {}, p.who, p.who === context.session.who ? " (you)" : ""), make("td", { text: p.active ? "here" : "away" }),
+    make("td", {}, p.who, p.who === context.session.who ? " (you)" : ""), make("td", { text: p.active ? "active" : "inactive" }),
     make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) })));
   const agreement = found.compared
-    ? `${count(found.compared, "item has", "items have")} labels of two people or more; on ${found.agree} of them they agree (${percent(found.agree / found.compared)}).`
-    : "No item has labels of two people yet.";
+    ? `${count(found.compared, "item is", "items are")} labelled by two or more annotators; they agree on ${found.agree} of them (${percent(found.agree / found.compared)}).`
+    : "No item is labelled by two annotators yet.";
   panel.replaceChildren(
-    section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Who", "", "Labels", "Skipped"].map((t, i) => (i === 1
+    section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Annotator", "", "Labels", "Skipped"].map((t, i) => (i === 1
       ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
     section("Agreement", make("p", { text: agreement })));
   if (found.conflicts.length) panel.append(section("Conflicts",
-    note(context.watching ? "The newest label counts." : "The newest label counts until somebody settles it: one click."),
+    note(context.watching ? "The newest label is used." : "The newest label is used until somebody resolves the conflict by clicking the right class."),
     make("ul", { className: "looks" }, ...found.conflicts.map((c) => conflict(context, c, nameOf)))));
 }
 
 function conflict(context, found, nameOf) {
   const labels = [...new Set([...found.answers.map((a) => a.label), found.counts])];
   return make("li", {}, thumb(found), make("div", {},
-    make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} says ${nameOf(a.label)}`).join(", ")}. `
-      + `“${nameOf(found.counts)}” counts.`),
+    make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} labelled it ${nameOf(a.label)}`).join(", ")}. `
+      + `Current label: “${nameOf(found.counts)}”.`),
     context.watching ? null : make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`, "settle")))));
 }
 
 // ---- data -----------------------------------------------------------------------------------
 
 const FORMS = [["csv", "CSV table"], ["jsonl", "JSON lines"], ["parquet", "Parquet"], ["hf", "Hugging Face data set (zip)"],
-  ["label-studio", "Label Studio tasks"], ["label-studio-config", "Labelling configuration for these tasks"], ["folders", "Class folders (zip)"]];
+  ["label-studio", "Label Studio tasks"], ["label-studio-config", "Label Studio labelling configuration"], ["folders", "Class folders (zip)"]];
 
 function showData(context) {
-  const drawn = panel.querySelector("#take-model"); // nothing in it changes with the question, but with the classes
+  const drawn = panel.querySelector("#take-model"); // it changes with the classes, not with the query
   if (drawn) {
     const old = panel.querySelector("#classes-of");
     if (old && old.dataset.seq !== String(context.classesSeq)) {
       const now = classesSection(context);
-      for (const field of now.querySelectorAll("select, input")) { // what somebody has chosen or typed stays
+      for (const field of now.querySelectorAll("select, input")) { // keep what the user has chosen or typed
         const was = old.querySelector(`#${field.id}`).value;
         if (!field.options || [...field.options].some((o) => o.value === was)) field.value = was;
       }
@@ -284,7 +284,7 @@ function showData(context) {
   const exported = make("p", { role: "status", id: "exported" });
   for (const a of links) {
     a.addEventListener("click", (event) => {
-      if (!rest.checked) return; // labels alone are there at once
+      if (!rest.checked) return; // labels alone are exported at once
       event.preventDefault();
       takeFile(a.getAttribute("href"), exported);
     });
@@ -294,17 +294,17 @@ function showData(context) {
   file.addEventListener("change", () => bringIn(context, file, told));
   panel.replaceChildren(...[
     context.watching ? null : classesSection(context),
-    section("Take the labels with you", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
-      make("label", { className: "check" }, rest, " with predictions for items without a label"),
-      make("label", { className: "check" }, every, " with the probability of every class"), exported),
+    section("Export labels", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
+      make("label", { className: "check" }, rest, " include predictions for unlabelled items"),
+      make("label", { className: "check" }, every, " include the probability of every class"), exported),
     modelSection(),
-    context.watching ? null : section("Bring labels in", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told),
+    context.watching ? null : section("Import labels", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told),
   ].filter(Boolean));
 }
 
 function classesSection(context) {
   const options = () => context.classes.map((c) => make("option", { value: String(c.number), text: c.name }));
-  const others = (into, which) => { // a class is no part of itself
+  const others = (into, which) => { // a class cannot be merged into itself
     for (const option of into.options) option.disabled = option.value === which.value;
     if (into.value === which.value) into.value = [...into.options].find((o) => !o.disabled)?.value;
   };
@@ -321,10 +321,10 @@ function classesSection(context) {
   } } });
   const box = section("Classes", make("div", { className: "choices" },
     make("span", { text: "Class" }), which, make("span"),
-    make("span", { text: "is called" }), name, act("Rename", "rename", () => name.value),
-    make("span", { text: "is part of" }), into, act("Merge", "merge", () => context.nameOf(Number(into.value))),
-    make("span", { text: "is no class" }), make("span", { className: "faint", text: "its items are asked about again" }), act("Remove", "remove", () => null)),
-  note("Undo takes it back. Labels keep what was said; exports have the classes as they are now."));
+    make("span", { text: "rename to" }), name, act("Rename", "rename", () => name.value),
+    make("span", { text: "merge into" }), into, act("Merge", "merge", () => context.nameOf(Number(into.value))),
+    make("span", { text: "remove" }), make("span", { className: "faint", text: "its items become unlabelled" }), act("Remove", "remove", () => null)),
+  note("Undo reverts a change. The journal keeps the original labels; exports use the current classes."));
   box.id = "classes-of";
   box.dataset.seq = String(context.classesSeq);
   return box;
@@ -335,9 +335,9 @@ function modelSection() {
   const button = make("button", { type: "button", id: "take-model", text: "Download the model" });
   const told = make("p", { role: "status", id: "model-told" });
   button.addEventListener("click", () => takeModel(button, told, onnx.checked));
-  return section("Take the model with you", make("p", { className: "row" }, button),
-    make("label", { className: "check" }, onnx, " as ONNX, too, for other programs"),
-    note("Learnt from all labels so far: a folder (zip) for “labelahead predict”, with a card that says how good it is."), told);
+  return section("Export the model", make("p", { className: "row" }, button),
+    make("label", { className: "check" }, onnx, " also as ONNX, for other programs"),
+    note("Fitted on all labels so far: a zipped folder for “labelahead predict”, with a model card that reports its accuracy."), told);
 }
 
 async function takeModel(button, told, onnx) {
@@ -346,15 +346,15 @@ async function takeModel(button, told, onnx) {
   button.disabled = false;
 }
 
-// A file that a model of all labels goes into: fitting it may take a while, and may be refused with a reason.
+// Download a file that needs a model fitted on all labels: fitting takes a while and may be refused with a reason.
 async function takeFile(address, told) {
-  told.textContent = "Learning from all labels …";
+  told.textContent = "Fitting a model on all labels …";
   try {
     const found = await getFile(address);
     const url = URL.createObjectURL(found.blob);
     make("a", { href: url, download: found.name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60_000);
-    told.textContent = `${found.name} is among your downloads.`;
+    told.textContent = `Downloaded ${found.name}.`;
   } catch (error) {
     const known = error instanceof Refused || error instanceof Unable;
     told.textContent = known ? error.message : "The server did not answer; try again.";
@@ -370,12 +370,12 @@ async function bringIn(context, file, told) {
   try {
     const found = await sendFile(form, chosen);
     const fresh = found.new_classes?.length ? `; new classes: ${found.new_classes.join(", ")}` : "";
-    const unknown = found.unknown ? `; ${count(found.unknown, "row names", "rows name")} no item of this data set` : "";
-    told.textContent = `${count(found.labels, "label", "labels")} taken in${fresh}${unknown}.`;
+    const unknown = found.unknown ? `; ${count(found.unknown, "row", "rows")} of unknown items` : "";
+    told.textContent = `${count(found.labels, "label", "labels")} imported${fresh}${unknown}.`;
     await context.reload();
     await context.askAgain();
   } catch (error) {
     const known = error instanceof Refused || error instanceof Unable;
-    told.textContent = known ? error.message : "The server did not answer; nothing was taken in. Try again.";
+    told.textContent = known ? error.message : "The server did not answer; nothing was imported. Try again.";
   } finally { file.value = ""; }
 }

@@ -1,24 +1,24 @@
-// How it goes: numbers, learning curve, class balance.
+// The progress panel: numbers, learning curve, class balance.
 
 import { count, dot, duration, make, bar, percent } from "./items.js";
 
 const STATES = {
   idle: "The model is up to date.",
-  waiting: "The model waits for more labels.",
-  loading: "Getting ready …",
-  features: "Looking at every item for the first time …",
+  waiting: "Waiting for more labels.",
+  loading: "Loading …",
+  features: "Computing the embeddings of the items …",
   scoring: "Scoring the whole pool …",
-  map: "Drawing the map …",
+  map: "Computing the map …",
   training: "Training …",
-  kernel: "Working out who influences whom …",
+  kernel: "Computing the kernel …",
 };
 
-const FEW = 12; // classes that are shown in any case
-let allClasses = false; // the panel is drawn anew with every answer
+const CLASSES_SHOWN = 12; // further classes are folded
+let allClasses = false; // survives that the panel is redrawn with every answer
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export function drawProgress(panel, found, context) {
-  const old = panel.querySelector("#map"); // drawn anew when its data are there
+  const old = panel.querySelector("#map"); // redrawn when its data arrive
   const scroll = panel.scrollTop;
   const curve = make("div", { id: "curve" });
   panel.replaceChildren(figures(found), ...advice(found), training(found.training),
@@ -38,15 +38,15 @@ function figures(found) {
   const all = make("div", { className: "figures" },
     figure(String(found.labels), found.budget ? `of ${found.budget} labels` : found.labels === 1 ? "label" : "labels"));
   if (measured) all.append(figure(percent(measured.value), "measured accuracy"));
-  else if (estimated) all.append(figure(percent(estimated.value), estimated.low === undefined ? "accuracy, estimated"
-    : `accuracy, estimated (${percent(estimated.low)} to ${percent(estimated.high)})`));
+  else if (estimated) all.append(figure(percent(estimated.value), estimated.low === undefined ? "estimated accuracy"
+    : `estimated accuracy (${percent(estimated.low)} to ${percent(estimated.high)})`));
   const box = make("section", {}, all);
   const fall = found.curve.at(-1)?.fall, open = found.items - found.labels;
-  if (typeof fall === "number" && open > 0) box.append(make("p", { id: "fall" }, "The next 20 labels would put ",
-    make("strong", { text: `about ${Math.round(fall * open).toLocaleString("en")} of ${open.toLocaleString("en")}` }), " predictions right."));
-  if (!measured && estimated?.warning) box.append(make("p", { className: "faint", text: `Estimated: ${estimated.warning}.` }));
+  if (typeof fall === "number" && open > 0) box.append(make("p", { id: "fall" }, "The next 20 labels are expected to correct ",
+    make("strong", { text: `about ${Math.round(fall * open).toLocaleString("en")} of ${open.toLocaleString("en")}` }), " predictions."));
+  if (!measured && estimated?.warning) box.append(make("p", { className: "faint", text: `About the estimate: ${estimated.warning}.` }));
   const aside = [found.skipped && `${found.skipped} skipped`, found.unsure && `${found.unsure} not sure`].filter(Boolean).join(", ");
-  if (aside) box.append(make("p", { className: "faint", text: `Besides: ${aside}.` }));
+  if (aside) box.append(make("p", { className: "faint", text: `Also: ${aside}.` }));
   return box;
 }
 
@@ -59,12 +59,12 @@ function training(status) {
   const box = make("section", {}, make("h2", { text: "The model" }));
   const busy = ["features", "scoring", "training", "kernel", "map"].includes(status.state);
   const left = typeof status.seconds_left === "number" ? ` About ${duration(status.seconds_left)} left.` : "";
-  const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item is", "items are")} in play.` : "";
-  const last = status.round ? ` Round ${status.round}, learnt from ${count(status.labels_at_last, "label", "labels")}.` : "";
+  const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item", "items")} can be queried so far.` : "";
+  const last = status.round ? ` Round ${status.round}, fitted on ${count(status.labels_at_last, "label", "labels")}.` : "";
   const failed = status.state === "idle" && / failed: /.test(status.message);
-  box.append(make("p", { text: (failed ? "The model could not be brought up to date." : STATES[status.state] ?? "Working …") + among + left + last }));
+  box.append(make("p", { text: (failed ? "The model could not be updated." : STATES[status.state] ?? "Working …") + among + left + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
-  if (status.model) box.append(make("p", { className: "faint", text: `Learns by: ${status.model}.` }));
+  if (status.model) box.append(make("p", { className: "faint", text: `Model: ${status.model}.` }));
   const { message } = status;
   if (message) box.append(make("p", { className: failed ? "" : "faint", text: `${message[0].toUpperCase()}${message.slice(1)}.` }));
   return box;
@@ -76,7 +76,7 @@ function drawCurve(box, curve) {
   const value = (r) => (measured ? r.accuracy : guess(r)) ?? null;
   const rows = curve.filter((r) => value(r) !== null);
   if (rows.length < 2 || !globalThis.uPlot) {
-    box.replaceChildren(make("p", { className: "faint", text: "It begins with the second training." }));
+    box.replaceChildren(make("p", { className: "faint", text: "The curve starts with the second training." }));
     return;
   }
   const ink = style("--ink"), line = style("--line"), accent = style("--accent");
@@ -108,11 +108,11 @@ function balance(found, context) {
     return [Math.max(n / labels, share), make("li", {}, make("span", { className: "called" }, dot(label), name), drawn,
       make("span", { className: "number", text: predicted ? `${n} · ${percent(share)}` : String(n) }))];
   });
-  const crowded = rows.length > FEW + 3; // of a hundred classes the largest first, the others when asked for
+  const crowded = rows.length > CLASSES_SHOWN + 3; // of many classes show the largest, and fold the others
   if (crowded) rows.sort((a, b) => b[0] - a[0]);
   const list = (some) => make("ul", { className: "bars" }, ...some.map(([, row]) => row));
-  return make("section", {}, make("h2", { text: "Labels of each class" }), list(crowded ? rows.slice(0, FEW) : rows),
+  return make("section", {}, make("h2", { text: "Labels of each class" }), list(crowded ? rows.slice(0, CLASSES_SHOWN) : rows),
     crowded ? make("details", { open: allClasses, on: { toggle: (event) => { allClasses = event.currentTarget.open; } } },
-      make("summary", { text: `${rows.length - FEW} more classes` }), list(rows.slice(FEW))) : "",
-    predicted ? make("p", { className: "faint", text: "A bar is the class's share of the labels; the tick, and the percentage, the share of the pool that is predicted to be of it, on the same scale." }) : "");
+      make("summary", { text: `${rows.length - CLASSES_SHOWN} more classes` }), list(rows.slice(CLASSES_SHOWN))) : "",
+    predicted ? make("p", { className: "faint", text: "The bar shows the class's share of the labels. The tick and the percentage show the share of the pool predicted to be in the class, on the same scale." }) : "");
 }

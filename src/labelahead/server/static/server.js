@@ -1,28 +1,28 @@
-// Talking to the server. A GET is tried until it is answered; an answer is sent with the same key
-// until the server has said that it is on the disk, so that it is recorded once and never lost.
+// Requests to the server. A GET is retried until it is answered. An answer is sent with the same key
+// until the server confirms that it is stored, so that it is recorded exactly once.
 
 export class Refused extends Error {
   constructor(status, message) { super(message); this.status = status; }
 }
-export class Unable extends Error {} // a full disk, a held file: no fault of what was asked, so it is tried again
+export class Unable extends Error {} // a full disk or a locked file: not the fault of the request, so it is retried
 
 const PENDING = "labelahead-pending";
 const PAUSES = [400, 800, 1600, 3000]; // milliseconds; the last one is repeated
 const trouble = document.getElementById("trouble");
-const troubles = new Map(); // who is waiting -> what is shown
+const troubles = new Map(); // source of a problem -> its message
 
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 
-export function tell(source, message) { // message null: that trouble is over
+export function tell(source, message) { // message null: the problem is solved
   if (message) troubles.set(source, message); else troubles.delete(source);
-  // An unsaved answer is the one that people must know of.
+  // An unsaved answer is more important than any other problem.
   const shown = troubles.get("answer") ?? [...troubles.values()].at(-1) ?? "";
   if (trouble.textContent !== shown) trouble.textContent = shown;
   trouble.hidden = !shown;
 }
 
 export function newKey() {
-  if (globalThis.crypto?.randomUUID) return crypto.randomUUID(); // only where the page is secure
+  if (globalThis.crypto?.randomUUID) return crypto.randomUUID(); // only available in a secure context
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return [...bytes].map((b) => b.toString(16).padStart(2, "0")).join("");
 }
@@ -39,8 +39,8 @@ async function ask(path, options = {}, read = (response) => response.json()) {
 }
 
 function refusal(status, body) {
-  if (status === 401) return "The server wants its token: open the whole address that the terminal shows.";
-  return body?.error ?? `The server refused (${status}).`;
+  if (status === 401) return "The server requires a token: open the full URL that the terminal shows.";
+  return body?.error ?? `The server rejected the request (${status}).`;
 }
 
 const post = (path, body) => ask(path, {
@@ -48,11 +48,11 @@ const post = (path, body) => ask(path, {
   headers: { "Content-Type": "application/json", "X-Labelahead": "1" },
 });
 
-// What is shown while it is tried again; unsaved: what it is about, if anything is to be saved.
+// The message shown while a request is retried; unsaved: describes an answer that is not saved yet.
 export function troubleWith(error, unsaved = "") {
-  if (!(error instanceof Unable)) return unsaved ? `${unsaved}. Trying again …` : GONE;
+  if (!(error instanceof Unable)) return unsaved ? `${unsaved}. Retrying …` : GONE;
   const said = unsaved ? `${unsaved}: ${error.message}` : error.message[0].toUpperCase() + error.message.slice(1);
-  return `${said}. This page tries by itself …`;
+  return `${said}. Retrying automatically …`;
 }
 
 async function untilAnswered(source, unsaved, attempt) {
@@ -70,10 +70,10 @@ async function untilAnswered(source, unsaved, attempt) {
   }
 }
 
-const GONE = "The server does not answer. Is “labelahead label” still running? Trying again …";
+const GONE = "The server does not answer. Is “labelahead label” still running? Retrying …";
 
 export const get = (path) => untilAnswered(path, "", () => ask(path));
-export const getOnce = (path) => ask(path); // for panels: they may fail quietly
+export const getOnce = (path) => ask(path); // for panels: they may fail silently
 export const send = (path, body) => untilAnswered(path, "", () => post(path, body));
 
 // ---- answers --------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ function keep(answer) {
   try {
     if (answer) sessionStorage.setItem(PENDING, JSON.stringify(answer));
     else sessionStorage.removeItem(PENDING);
-  } catch { /* storage may be forbidden; then a reload before saving asks again */ }
+  } catch { /* storage may be forbidden; then a reload before saving shows the query again */ }
 }
 
 export function leftOver() { // an answer that a reload interrupted

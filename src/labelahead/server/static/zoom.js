@@ -1,11 +1,11 @@
-// Zoom and pan: the wheel, two fingers or + and - change the size, dragging or the arrows move.
+// Zoom and pan: the wheel, two fingers or + and - zoom; dragging or the arrow keys pan.
 
-const MOST = 16; // times as large as the room
+const MAX_SCALE = 16; // relative to the size that fits
 const STEP = 1.25;
-const views = new WeakMap(); // room -> how much larger than fitting
+const views = new WeakMap(); // container -> scale
 
-function size(room, scale, x = room.clientWidth / 2, y = room.clientHeight / 2) { // x, y: what stays where it is
-  const before = views.get(room) ?? 1, now = Math.max(1, Math.min(MOST, scale));
+function size(room, scale, x = room.clientWidth / 2, y = room.clientHeight / 2) { // x, y: the fixed point
+  const before = views.get(room) ?? 1, now = Math.max(1, Math.min(MAX_SCALE, scale));
   const inner = room.firstElementChild;
   if (!inner) return;
   const left = (room.scrollLeft + x) / before, top = (room.scrollTop + y) / before;
@@ -34,7 +34,7 @@ export function zoomable(room, nearer, farther) {
     if (factor) times(factor); else room.scrollBy({ left: 80 * dx, top: 80 * dy });
   });
   room.addEventListener("wheel", (event) => {
-    if (!room.firstElementChild?.matches("img, canvas")) return; // a text is scrolled
+    if (!room.firstElementChild?.matches("img, canvas")) return; // the wheel scrolls a text
     event.preventDefault();
     times(event.deltaY < 0 ? STEP : 1 / STEP, event);
   }, { passive: false });

@@ -3,7 +3,8 @@
 The examples here begin with a small comparison, which takes some seconds:
 
     >>> from labelahead import Budget, Campaign, Network
-    >>> from labelahead.simulation.comparison import Contender, ComparisonStart, Comparison, parse_contenders, compare, read_comparison, report
+    >>> from labelahead.simulation.comparison import Comparison, ComparisonStart, Contender
+    >>> from labelahead.simulation.comparison import compare, parse_contenders, read_comparison, report
     >>> small = Campaign(model=Network("exact"), budget=Budget(initial=10, labels=20), threads=1)
     >>> comparison = Comparison(small, parse_contenders("random,resolve"), seeds=(0, 1))
     >>> outcome = compare(comparison, "runs/b", workers=1)

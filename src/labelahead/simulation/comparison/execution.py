@@ -30,11 +30,10 @@ from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from labelahead import files
-from labelahead.build_simulation.run import build_simulation, prepare_campaign, resume, run
 from labelahead.errors import ClusterError, InputError, LabelaheadError, StorageError
 from labelahead.learner.config import Campaign, Progress, campaign_code_names
 from labelahead.models.trusted_code import record_code
-from labelahead.outofcore.execution import Executor, at_work
+from labelahead.outofcore.execution import Executor, connect_executor
 from labelahead.processes import ignore_sigint, run_in_worker
 from labelahead.simulation.comparison.plan import (
     COMPARISON_FILE,
@@ -43,6 +42,7 @@ from labelahead.simulation.comparison.plan import (
     merge_comparisons,
     read_comparison,
 )
+from labelahead.simulation.run import build_simulation, prepare_campaign, resume, run
 from labelahead.simulation.store import Round, Store
 
 __all__ = [
@@ -144,7 +144,7 @@ def compare(
 
     A folder that holds a comparison of the same configuration is extended. Runs in processes of its
     own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead,
-    as `scale.at_work` takes it; its workers must reach `out` and the data under the same paths.
+    as `scale.connect_executor` takes it; its workers must reach `out` and the data under the same paths.
     trust_code: whether code that `out` names, and `comparison` does not, may run although this
     account has never used it.
 
@@ -177,7 +177,7 @@ def compare(
         if executor is not None
         else min(workers or max(1, count_cores() // threads), max(1, len(left)))
     )
-    with files.lock_folder(folder, by="comparison"):
+    with files.lock_folder(folder, holder="comparison"):
         files.replace_file(
             folder / COMPARISON_FILE,
             format_comparison(_merge_with_folder(comparison, folder, trust_code)),
@@ -413,9 +413,9 @@ def _run_campaign(
     if (folder / "config.toml").exists():
         # Code of the campaign was allowed where the comparison was started; its own folder may name
         # no other.
-        resume(folder, on_round=tell, outlook=False, trust_code=campaign_code_names(campaign))
+        resume(folder, on_round=tell, forecast=False, trust_code=campaign_code_names(campaign))
     else:
-        run(campaign, out=folder, on_round=tell, outlook=False)  # what is compared has test labels
+        run(campaign, out=folder, on_round=tell, forecast=False)  # what is compared has test labels
     about = {**describe_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write(MACHINE_FILE, json.dumps(about, indent=1).encode())
@@ -451,7 +451,7 @@ def _run_on_cluster(
     seen: dict[Job, int] = {}
     done: SimpleQueue[Any] = SimpleQueue()
     try:
-        with at_work(executor) as engine:
+        with connect_executor(executor) as engine:
             waiting = {}
             for i, job in enumerate(jobs):
                 args = (job.folder, job.campaign, folder / TOKEN_FILE, token)
@@ -472,7 +472,11 @@ def _run_on_cluster(
                 for job in waiting.values():
                     yield from _new_round_events(job, seen)
                 if isinstance(future, Exception):
-                    raise _cluster_lost_error(future) if isinstance(future, engine.lost) else future
+                    raise (
+                        _cluster_lost_error(future)
+                        if isinstance(future, engine.lost_errors)
+                        else future
+                    )
                 if future is not None:
                     yield _final_event(waiting.pop(future), future, engine)
     finally:
@@ -505,11 +509,11 @@ def _new_round_events(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]
 def _final_event(job: Job, future: Any, engine: Executor) -> CampaignEvent:
     try:
         failure = future.result()
-    except getattr(engine, "gave_up", ()) as error:  # engines of one's own may not tell
+    except getattr(engine, "abandoned_errors", ()) as error:  # engines of one's own may not tell
         return CampaignEvent(
             "failed", job, detail=f"its workers died again and again ({_first_line(error)})"
         )
-    except engine.lost as error:
+    except engine.lost_errors as error:
         raise _cluster_lost_error(error) from error
     except LabelaheadError:
         raise

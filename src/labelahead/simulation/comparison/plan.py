@@ -157,7 +157,7 @@ def parse_contender(spec: str) -> Contender:
         raise InputError(
             f"{spec!r} ends in a colon; expected a mode after it ({', '.join(strategy.modes)})"
         )
-    return Contender(name, strategy.mode(mode, ask=True))
+    return Contender(name, strategy.resolve_mode(mode, has_oracle=True))
 
 
 def _split_spec(spec: str) -> tuple[str, str | None]:
