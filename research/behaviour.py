@@ -24,10 +24,13 @@ from urllib.request import Request, urlopen
 
 from sklearn.datasets import load_digits, load_iris
 
-CAMPAIGNS = {
+EXACT = ["--model", "exact"]
+CAMPAIGNS = {  # name -> options; a trained network unless they say otherwise
     "flip": [],
-    "exact-resolve": ["--model", "exact", "--strategy", "resolve"],
-    "exact-greedy": ["--model", "exact", "--strategy", "flip", "--mode", "greedy"],
+    "exact-flip": EXACT,
+    "exact-resolve": [*EXACT, "--strategy", "resolve"],
+    "exact-greedy": [*EXACT, "--strategy", "flip", "--mode", "greedy"],
+    "exact-uherding": [*EXACT, "--strategy", "uherding"],
     "mlmoc-sequential": ["--strategy", "mlmoc", "--mode", "sequential"],
     "emoc-greedy": ["--strategy", "emoc", "--mode", "greedy"],
     "eer": ["--strategy", "eer"],
@@ -98,7 +101,7 @@ def keep(out: Path, name: str, content: object) -> None:
 def record_campaigns(out: Path, work: Path) -> None:
     """Record the rounds of one campaign for each strategy."""
     for name, options in CAMPAIGNS.items():
-        labelahead("run", *COMMON, *options, "--out", f"run-{name}", cwd=work)
+        labelahead("run", *COMMON, "--model", "mlp", *options, "--out", f"run-{name}", cwd=work)
         lines = (work / f"run-{name}" / "rounds.jsonl").read_text().splitlines()
         keep(out, f"run-{name}", [steady(json.loads(line)) for line in lines])
 

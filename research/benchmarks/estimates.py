@@ -30,7 +30,7 @@ from labelahead.simulation.run import build_simulation
 from labelahead.data import from_arrays
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
-from labelahead.learner.stopping import LayerRule, stop_advice
+from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.simulation.loop import State, run_rounds
 
 Part = tuple[np.ndarray, np.ndarray]  # features (n, d), classes (n,)
@@ -160,10 +160,10 @@ def campaign(name: str, make: Make, strategy: str, seed: int) -> list[Line]:
         from_arrays(torch.tensor(x, dtype=torch.float32), y.tolist(), classes=names),
     )
     plan, states = build_simulation(ready), list[State]()
-    lines, readings = list[Line](), list[LayerRule]()
+    lines, readings = list[Line](), list[ErrorReading]()
     for entry in run_rounds(plan, keep=states.append):
         readings.append(
-            LayerRule(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall)
+            ErrorReading(entry.labels, entry.error, entry.error_low, entry.error_high, entry.fall)
         )
         if entry.error is None:
             continue

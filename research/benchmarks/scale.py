@@ -175,7 +175,7 @@ def scored(
                 "other_cpu_seconds": min(beside),
                 "worker_peak_mb": peak(team),
             }
-            row["mixture"] = list(held.model.weights())
+            row["mixture"] = list(held.model.get_mixture())
             rows.append(row)
             print(
                 f"{strategy} {size:9,} items, {workers} workers: {min(walls):6.1f} s, "

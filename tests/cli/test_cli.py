@@ -128,13 +128,13 @@ def test_against_another_until_it_is_as_good(tmp_path):
     theirs = {int(n): float(right) for n, right in lines}
     there = [n for n, right in theirs.items() if right >= round(100 * ours[-1], 1)]
     said = (
-        f"random needed {there[0]} labels for this."
+        f"random needed {there[0]} labels."
         if there
-        else f"random had not got there with {max(theirs)}"
+        else f"random did not reach it with {max(theirs)} labels"
     )
     assert said in text
     assert max(theirs) == max(24, *(there or [4 * 24])[:1])  # it stops then
-    assert "one campaign each, an anecdote" in text
+    assert "This compares one campaign each" in text
     assert "`--seeds 3` runs three pairs" in text
     wrong = invoke("run", *QUICK, "--against", "randon")
     assert wrong.exit_code == 2
@@ -288,7 +288,7 @@ def test_help_shows_examples(command):
         (["query", "--data", "digits", "--out", "nowhere/x.csv"], 2, "a folder that exists"),
         (["run", "--model", "nowhere:net"], 1, "nowhere"),
         (["run", "--labels", "5000"], 1, "the pool has"),
-        (["resume", "/nowhere"], 2, "holds no campaign"),
+        (["resume", "/nowhere"], 2, "contains no campaign"),
         (["list", "things"], 2, "strategies"),
         (["query", "--data", "/nowhere.csv"], 1, "/nowhere.csv"),
         (["query", "--data", "digits", "--format", "xml"], 2, "csv or json"),

@@ -90,7 +90,7 @@ def test_a_finished_comparison_is_reported_at_once(made):
     before = read_comparison(made)
     done = invoke("compare", "--out", made)  # no option: as before
     assert done.exit_code == 0, done.output
-    assert "6 campaigns, 6 of them done before" in said(done)
+    assert "6 campaigns, 6 of them finished earlier" in said(done)
     assert "labels for what flip reaches with" in said(done)
     assert read_comparison(made) == before
     done = invoke("compare", "--out", made, "--strategies", "random", "--seeds", "2")

@@ -111,7 +111,7 @@ def test_train_and_test_folders(tmp_path):
     assert data.classes == ("cat", "dog")
     assert {data.ids[i].split("/")[0] for i in data.test} == {"test"}
     assert len(data.test) == 4
-    assert data.ids[0].startswith("models/training/")  # training items first
+    assert data.ids[0].startswith("train/")  # training items first
     assert data.test.tolist() == [12, 13, 14, 15]
     assert answers.has_label.all()
 
@@ -122,7 +122,7 @@ def test_layouts_by_name_alone():
     assert layout.official.tolist() == [False, False, True]
     assert any("validation folder joins" in note for note in layout.notes)
     assert infer_folder_labels(["train/a/1.png", "val/a/2.png"]).official.tolist() == [False, True]
-    assert infer_folder_labels(["models/training/1.png", "test/2.png"]).classes == (
+    assert infer_folder_labels(["train/1.png", "test/2.png"]).classes == (
         "test",
         "train",
     )  # words, not parts

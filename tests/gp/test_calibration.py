@@ -11,9 +11,9 @@ from scipy.stats import norm
 
 from labelahead.errors import InputError
 from labelahead.gp.calibration import (
-    ONE_STEP_AHEAD_WEIGHT,
     LAPSE_PRIOR,
     LAPSE_RATES,
+    ONE_STEP_AHEAD_WEIGHT,
     SCALE_PRIOR,
     SCALES,
     TEMPERATURE,
@@ -180,7 +180,9 @@ def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_on
     rates = [
         lapse * (1 - 1 / classes) + (1 - lapse) * share for lapse in LAPSE_RATES for share in wrong
     ]
-    weights = (1 - ONE_STEP_AHEAD_WEIGHT) * (parts[0] + parts[1]) / 2 + ONE_STEP_AHEAD_WEIGHT * parts[2]
+    weights = (1 - ONE_STEP_AHEAD_WEIGHT) * (
+        parts[0] + parts[1]
+    ) / 2 + ONE_STEP_AHEAD_WEIGHT * parts[2]
     found = estimate_error_rate(post, at)
     assert found.rate == pytest.approx(float(weights @ np.array(rates)), abs=5e-3)
     assert found.low < found.rate < found.high

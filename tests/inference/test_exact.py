@@ -135,7 +135,7 @@ def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_poo
     x, y = clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
     learnt = learner(x).fit(labelled, y[labelled])
-    mixture = learnt.kernel_model.weights()
+    mixture = learnt.kernel_model.get_mixture()
     new, _ = clouds(15, seed=9)
     both = torch.cat([x, new])
     rows = unit(both, range(N))
@@ -179,10 +179,10 @@ def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
 
     def K(a, b):
         return mix_kernels(
-            again.normalise_rows(x[a]) @ again.normalise_rows(x[b]).T, again.weights().weights
+            again.normalise_rows(x[a]) @ again.normalise_rows(x[b]).T, again.get_mixture().weights
         )
 
-    system = K(at, at).fill_diagonal_(1.0) + again.weights().noise * torch.eye(len(at))
+    system = K(at, at).fill_diagonal_(1.0) + again.get_mixture().noise * torch.eye(len(at))
     targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
     naive = 1 / C + K(torch.arange(N), at) @ torch.linalg.solve(system, targets)
     left = [p for p in range(N) if p not in pool_posterior.labels]
@@ -332,7 +332,7 @@ def test_its_own_predictions_are_the_baseline_of_look_ahead():
     model = la.exact(x, C)
     pool = la.Pool(60)
     pool.label(range(9), y[:9])
-    ExactLearner(x, model.blank()).fit(pool.labelled, pool.labels, into=model)
+    ExactLearner(x, model.without_labels()).fit(pool.labelled, pool.labels, into=model)
     now = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
     assert now.view.baseline == "linearised"
     assert torch.equal(
@@ -408,7 +408,7 @@ def test_models_from_before_rows_were_lifted_are_read():
 def test_with_labels_condensed_it_learns_and_judges_as_without():
     x, y = clouds(120)
     at, rest = torch.arange(80), torch.arange(80, 120)
-    lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), most=60), learner(x)
+    lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), max_exact_labels=60), learner(x)
     learnt, exact = lean.fit(at, y[at]), whole.fit(at, y[at])
     assert learnt.mixture == exact.mixture
     assert learnt.trained.accuracy == exact.trained.accuracy
@@ -446,9 +446,11 @@ def test_probabilities_are_calibrated_and_the_same_one_by_one():
     single = torch.cat([learnt.predict_proba(rest[i : i + 1]) for i in range(40)])
     assert torch.allclose(p, single, atol=1e-12)
     model = learnt.kernel_model
-    outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.weights(), C)
+    outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.get_mixture(), C)
     assert torch.allclose(
-        model.variance(model.normalise_rows(x[rest])), torch.from_numpy(variances), atol=1e-6
+        model.predict_variance(model.normalise_rows(x[rest])),
+        torch.from_numpy(variances),
+        atol=1e-6,
     )
     assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
     draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

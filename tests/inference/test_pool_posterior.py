@@ -60,9 +60,11 @@ def done(step, labels, classes):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
-def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
+def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, cache_cross_covariance):
     pool_posterior, labels, classes = (
-        PoolPosterior(POINTS, start(rank=rank), evaluation=5, hold=hold),
+        PoolPosterior(
+            POINTS, start(rank=rank), evaluation=5, cache_cross_covariance=cache_cross_covariance
+        ),
         {},
         C,
     )
@@ -92,11 +94,15 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, hold):
     st.booleans(),
     st.sampled_from(["flip", "mlmoc", "eer"]),
 )
-def test_scores_are_those_from_scratch(steps, rank, hold, acquisition):
+def test_scores_are_those_from_scratch(steps, rank, cache_cross_covariance, acquisition):
     """Sums over evaluation points are carried along through corrections, undone labels and new
     classes.
     """
-    pool_posterior, labels, classes = PoolPosterior(POINTS, start(rank=rank), hold=hold), {}, C
+    pool_posterior, labels, classes = (
+        PoolPosterior(POINTS, start(rank=rank), cache_cross_covariance=cache_cross_covariance),
+        {},
+        C,
+    )
     for step in steps:
         classes = done(step, labels, classes)
         pool_posterior = pool_posterior.with_labels(labels, classes)
@@ -233,7 +239,7 @@ def chosen_from(seed, labels, n=300, classes=4):
     begin = prior(outputs, (psi @ psi.T).square(), noise=1e-1)
     points = torch.randperm(5 * n, generator=rng)[:n]
     known = {int(points[i]): int(truth[i]) for i in torch.randperm(n, generator=rng)[:labels]}
-    pool_posterior = PoolPosterior(points, begin, known, evaluation=80, hold=True)
+    pool_posterior = PoolPosterior(points, begin, known, evaluation=80, cache_cross_covariance=True)
     return pool_posterior, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
 
 
@@ -273,12 +279,12 @@ def test_the_best_of_a_shortlist_is_the_best_of_all():
             short = pool_posterior.build_shortlist("flip", 40)
             labels[position] = truth[position]
             pool_posterior = pool_posterior.with_labels(labels)
-            (there, score), (best, most) = (
+            (there, score), (best, max_exact_labels) = (
                 short.with_labels(labels).best("flip", ()),
                 pool_posterior.best("flip", ()),
             )
             same, asked = same + (there == best), asked + 1
-            gaps.append((most - score) / most)
+            gaps.append((max_exact_labels - score) / max_exact_labels)
     assert same >= 0.9 * asked
     assert max(gaps) < 0.2
 
@@ -311,7 +317,14 @@ def many(n):
 
 def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
     lean, whole = (
-        PoolPosterior(torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=m)
+        PoolPosterior(
+            torch.arange(60),
+            cosines(),
+            many(40),
+            evaluation=9,
+            cache_cross_covariance=True,
+            max_exact_labels=m,
+        )
         for m in (20, None)
     )
     assert lean.posterior.nystrom_labels is not None
@@ -324,14 +337,21 @@ def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
     assert wider.posterior.nystrom_labels is not None
     assert wider.classes == C + 2
     assert (
-        PoolPosterior(torch.arange(60), cosines(), many(20), most=20).posterior.nystrom_labels
+        PoolPosterior(
+            torch.arange(60), cosines(), many(20), max_exact_labels=20
+        ).posterior.nystrom_labels
         is None
     )
 
 
 def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they_were_condensed():
     pool_posterior = PoolPosterior(
-        torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20
+        torch.arange(60),
+        cosines(),
+        many(40),
+        evaluation=9,
+        cache_cross_covariance=True,
+        max_exact_labels=20,
     )
     more = pool_posterior.with_labels(many(43))
     assert more.posterior.nystrom_labels is not None
@@ -357,7 +377,12 @@ def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they
 
 def test_a_shortlist_of_condensed_labels_scores_as_they_do():
     pool_posterior = PoolPosterior(
-        torch.arange(60), cosines(), many(40), evaluation=9, hold=True, most=20
+        torch.arange(60),
+        cosines(),
+        many(40),
+        evaluation=9,
+        cache_cross_covariance=True,
+        max_exact_labels=20,
     )
     short = pool_posterior.build_shortlist("flip", 8)
     best = pool_posterior.rank_candidates("flip", 8)

@@ -110,7 +110,12 @@ def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
     pool = torch.ones(len(x), dtype=torch.bool).index_fill_(0, data.test, False)
     new = data.test[:20]
     outputs, variances, alone = by_hand(
-        x[labelled], answers.take(labelled), x[new], x[pool].mean(0), model.network.weights(), 10
+        x[labelled],
+        answers.take(labelled),
+        x[new],
+        x[pool].mean(0),
+        model.network.get_mixture(),
+        10,
     )
     raw = data.images.values[new]
     said = model.predict(raw)

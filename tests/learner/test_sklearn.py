@@ -43,7 +43,7 @@ def test_it_is_the_exact_learner_by_hand():
     fitted = Classifier().fit(x[:30], y[:30])
     codes = np.searchsorted(fitted.classes_, y)
     outputs, variances, _ = by_hand(
-        x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.weights(), 3
+        x[:30], codes[:30], x[30:], x[:30].mean(0), fitted.model_.get_mixture(), 3
     )
     scale = fitted.model_.ensure_variance_scale()
     wanted = gaussian_class_probabilities(

@@ -186,7 +186,7 @@ def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):
     np.save(tmp_path / "x.npy", x + 20)
     embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=HERE)
     large = LargePool(tmp_path / "store", dtype=torch.float64)
-    assert large.lift == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
+    assert large.bias_feature == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
 
 
 def test_the_command_line_from_parts_to_predictions(tmp_path):
@@ -233,7 +233,7 @@ def test_the_command_line_from_parts_to_predictions(tmp_path):
         ],
     )
     assert "120 predictions are in" in told.output
-    assert "estimated share of wrong ones" in told.output
+    assert "estimated error rate" in told.output
     assert dataset.dataset(tmp_path / "p").count_rows() == N
 
 

@@ -41,7 +41,7 @@ def test_scores_are_those_of_one_process_with_all_items(pool, acquisition, count
     sample = held.positions[count : count + 40]
     naive = "resolve" if not count and acquisition != "variance" else acquisition
     left, scores, learnt = all_at_once(x, at, torch.as_tensor(y[at]), sample, naive)
-    assert held.model.weights() == learnt.mixture
+    assert held.model.get_mixture() == learnt.mixture
     assert set(held.best.positions.tolist()) == set(
         left.tolist()
     )  # labelled ones are not asked for

@@ -174,7 +174,7 @@ def ask(port):
     ],
 )
 def test_silent_connections_beyond_the_limit_are_closed(sent):
-    limit, excess = 30, 200
+    limit, excess = 8, 24
     limiter = ConnectionLimiter(limit, NEVER, NEVER)
     with served(limiter) as port, contextlib.ExitStack() as opened:
         silent = []

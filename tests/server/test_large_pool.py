@@ -123,11 +123,11 @@ def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, t
 
 def test_the_pool_is_scored_again_after_so_many_labels_alone(store, tmp_path, monkeypatch):
     place, y = store
-    known, hold = [], LargePool.hold
+    known, select_subset = [], LargePool.select_subset
     monkeypatch.setattr(
         LargePool,
-        "hold",
-        lambda self, told, **how: known.append(len(told.positions)) or hold(self, told, **how),
+        "select_subset",
+        lambda self, told, **how: known.append(len(told.positions)) or select_subset(self, told, **how),
     )
     more = HOW | {"refresh_every": 6}
     with page(place, tmp_path / "labels", start=True, **more) as (client, _):

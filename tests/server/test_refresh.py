@@ -104,4 +104,4 @@ def test_a_removed_class_leaves_what_was_never_there(ready):
     assert torch.equal(pool_posterior.posterior.mean[:, 1], torch.zeros(80, dtype=torch.float64))
     fit = fit_units(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
     assert fit.class_numbers.tolist() == [0, 2]
-    assert fit.model.probabilities(first.units).shape == (80, 2)
+    assert fit.model.predict_proba_units(first.units).shape == (80, 2)

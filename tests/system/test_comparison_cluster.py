@@ -10,7 +10,7 @@ import pytest
 from labelahead.errors import ClusterError, InputError, StorageError
 from labelahead.learner.config import Network
 from labelahead.simulation.comparison import Comparison, compare, parse_contenders
-from labelahead.simulation.comparison.execution import OURS, is_finished, run_cluster_campaign
+from labelahead.simulation.comparison.execution import TOKEN_FILE, is_finished, run_cluster_campaign
 from labelahead.simulation.comparison.plan import parse_contender
 from labelahead.simulation.run import run
 from labelahead.simulation.store import Store
@@ -76,7 +76,7 @@ def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
 
         with pytest.raises(ClusterError, match="the cluster was lost"):
             compare(comparison, tmp_path / "a", executor=cluster.address, on_event=watch)
-    assert not (tmp_path / "a" / OURS).exists()
+    assert not (tmp_path / "a" / TOKEN_FILE).exists()
     gate.open()
     assert compare(comparison, tmp_path / "a", workers=1).finished == 1
     run(comparison.campaign_for(parse_contender("margin"), 0), out=tmp_path / "alone")
@@ -97,17 +97,17 @@ def test_what_fails_is_told_once_and_others_go_on(tmp_path):
 
 def test_a_campaign_of_another_comparison_does_not_begin(tmp_path):
     comparison = Comparison(tiny(tmp_path), parse_contenders("random"), (0,))
-    (tmp_path / OURS).write_text("another")
+    (tmp_path / TOKEN_FILE).write_text("another")
     why, trace = run_cluster_campaign(
         tmp_path / "c",
         comparison.campaign_for(parse_contender("random"), 0),
-        tmp_path / OURS,
+        tmp_path / TOKEN_FILE,
         "mine",
     )
     assert "stopped" in why
     assert not trace
     assert not (tmp_path / "c").exists()
-    elsewhere = tmp_path / "not shared" / OURS
+    elsewhere = tmp_path / "not shared" / TOKEN_FILE
     why, _ = run_cluster_campaign(
         tmp_path / "c", comparison.campaign_for(parse_contender("random"), 0), elsewhere, "mine"
     )
@@ -150,7 +150,7 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, (out, err)
-        assert "nothing is lost: labelahead compare --out a" in err
+        assert "to continue: labelahead compare --out a" in err
         assert "Traceback" not in out + err
         gate.open()
         until(lambda: free(where))

@@ -20,10 +20,10 @@ import torch  # noqa: E402
 
 from labelahead.seeds import make_generator  # noqa: E402
 from labelahead.strategies.diversity import (  # noqa: E402
-    DROPPED,
-    NEIGHBOURS,
-    SMALL,
-    TIMES,
+    DROPOUT_RATE,
+    TYPICALITY_NEIGHBOURS,
+    MIN_CLUSTER_SIZE,
+    DROPOUT_PASSES,
     choose_ball_radius,
     cluster_points,
     cover_points,
@@ -54,9 +54,9 @@ def test_typiclust_takes_the_same_items(seed):
     groups = cluster_points(points, case.labels + q, make_generator(seed, "x")).numpy()
     sizes = np.bincount(groups)
     free = np.setdiff1d(np.arange(len(sizes)), groups[: case.labels])
-    assert sizes.min() >= SMALL
+    assert sizes.min() >= MIN_CLUSTER_SIZE
     strategy = pool.TypiClust(
-        missing_label=-1, random_state=0, cluster_algo=given(groups), k=NEIGHBOURS
+        missing_label=-1, random_state=0, cluster_algo=given(groups), k=TYPICALITY_NEIGHBOURS
     )
     theirs = strategy.query(X=case.embedding, y=case.known, batch_size=q)
     ours, scores = select_typical(points, case.labels, q, make_generator(seed, "x"))
@@ -154,12 +154,12 @@ def test_dropquery_takes_the_same_items(seed, network):
     said = now.candidate_outputs.argmax(1)
     dropped = torch.stack(
         [
-            now.learnt.predict_with_dropout(now.candidates, DROPPED, rng).argmax(1)
-            for _ in range(TIMES)
+            now.learnt.predict_with_dropout(now.candidates, DROPOUT_RATE, rng).argmax(1)
+            for _ in range(DROPOUT_PASSES)
         ]
     )
     assert (
-        int((2 * (dropped != said).sum(0) > TIMES).sum()) > q
+        int((2 * (dropped != said).sum(0) > DROPOUT_PASSES).sum()) > q
     )  # below that they leave ties to chance
     points = torch.nn.functional.normalize(now.candidate_embedding, dim=1)
     places = find_unstable(said, dropped, q)
@@ -180,8 +180,8 @@ def test_dropquery_takes_the_same_items(seed, network):
         missing_label=-1,
         random_state=0,
         cluster_algo=Given,
-        dropout_rate=DROPPED,
-        n_dropout_samples=TIMES,
+        dropout_rate=DROPOUT_RATE,
+        n_dropout_samples=DROPOUT_PASSES,
     )
     clf = saying([a.numpy() for a in (said, *dropped)])
     theirs = strategy.query(

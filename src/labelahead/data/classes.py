@@ -1,4 +1,4 @@
-"""Labels in any form -> class numbers and class names; when two names are the same."""
+"""Encode labels as class numbers and class names, and check names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,16 +22,21 @@ __all__ = [
     "merge_class_lists",
 ]
 
-MAX_NAME_LENGTH = 200  # characters of a name
+MAX_NAME_LENGTH = 200  # characters
 Array = np.ndarray[Any, Any]
 
 
-# Marks that change the direction of what follows: a name with one of them shows as another.
+# Unicode marks that change the direction of the text: a name with one of them is displayed as
+# another name.
 BIDI_MARKS = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c")
 
 
 def check_name(name: object, what: str) -> str:
-    """A name of a class or a person: trimmed; anything but empty, overlong or not storable."""
+    """Return the stripped name of a class or an annotator.
+
+    Raises:
+        InputError: if it is no text, empty, too long, or cannot be stored or displayed safely.
+    """
     if not isinstance(name, str):
         raise InputError(f"{what} is {name!r}; expected text")
     name = name.strip()
@@ -40,29 +45,38 @@ def check_name(name: object, what: str) -> str:
     if len(name) > MAX_NAME_LENGTH:
         raise InputError(f"{what} has {len(name)} characters; expected at most {MAX_NAME_LENGTH}")
     check_text(name, what)
-    turning = sorted({f"U+{ord(c):04X}" for c in name if c in BIDI_MARKS})
-    if turning:
+    marks = sorted({f"U+{ord(c):04X}" for c in name if c in BIDI_MARKS})
+    if marks:
         raise InputError(
-            f"{what} holds {', '.join(turning)}, which turns the text around it; expected a name "
-            "without"
+            f"{what} holds {', '.join(marks)}, which reverses the text around it; expected a "
+            "name without such marks"
         )
     return name
 
 
 def require_distinct_classes(names: Sequence[str]) -> list[str]:
-    """The names as given; an error if a class is among them twice, whatever its capital letters."""
-    seen: dict[str, str] = {}
+    """Return the names as a list.
+
+    Raises:
+        InputError: if a class is listed twice, ignoring case.
+    """
+    by_spelling: dict[str, str] = {}
     for name in names:
-        if normalise_name(name) in seen:
+        key = normalise_name(name)
+        if key in by_spelling:
             raise InputError(
-                f"classes names {seen[normalise_name(name)]!r} and {name!r}; expected every class once"
+                f"classes names {by_spelling[key]!r} and {name!r}; expected every class once"
             )
-        seen[normalise_name(name)] = name
+        by_spelling[key] = name
     return list(names)
 
 
 def merge_class_lists(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
-    """All class names; where a list was given, a label that is not on it is a slip."""
+    """Return the classes found in the data, then the listed ones that are missing there.
+
+    Raises:
+        InputError: if classes are listed and a label is not among them.
+    """
     if not wanted:
         return names
     refuse_unlisted_labels(names, require_distinct_classes(wanted))
@@ -70,7 +84,7 @@ def merge_class_lists(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[st
 
 
 def refuse_unlisted_labels(names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise if one of the names is not on a list of classes, unless that is empty."""
+    """Raise if a name is not in a list of classes; an empty list allows every name."""
     unlisted = next((name for name in names if wanted and name not in wanted), None)
     if unlisted is not None:
         raise InputError(
@@ -81,7 +95,7 @@ def refuse_unlisted_labels(names: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def check_text(text: str, what: str) -> None:
-    """Anything that UTF-8 can hold, and C programs too."""
+    """Raise unless the text can be encoded in UTF-8 and has no NUL character."""
     try:
         text.encode()
         sound = "\0" not in text
@@ -98,11 +112,22 @@ def encode_labels(
     known: Sequence[str] = (),
     where: str = "the labels",
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-    """Class numbers (n,) int64 with -1 where unknown, class names, and what was decided.
+    """Encode labels of any form as class numbers.
 
-    Unknown is None, NaN, -1, empty text and words such as NA (`LabelNormaliser`). Whole numbers
-    0..C-1 stay as they are. classes: all names, in the order of their numbers. known: names that
-    are classes, whatever they look like; there may be others. where: for messages.
+    None, NaN, -1, empty text and words such as NA are unknown labels (see `LabelNormaliser`). Whole
+    numbers 0..C-1 are kept.
+
+    Args:
+        labels: (n,) numbers or names: an array, a tensor or a sequence.
+        classes: all class names, in the order of their numbers.
+        known: names that are certainly classes; there may be others.
+        where: the source of the labels, for messages.
+
+    Returns:
+        Class numbers (n,) int64 with -1 where unknown, the class names, and notes for the user.
+
+    Raises:
+        InputError: if a label is no class, or there are several classes per item.
     """
     names = _check_class_names(classes)
     if isinstance(labels, Tensor):
@@ -127,7 +152,7 @@ def encode_labels(
 
 
 def sort_names(names: set[str]) -> tuple[str, ...]:
-    """Names sorted, numbers among them by size."""
+    """Sort names; those that are numbers come first, by value."""
 
     def key(name: str) -> tuple[bool, float, str]:
         try:
@@ -140,7 +165,7 @@ def sort_names(names: set[str]) -> tuple[str, ...]:
 
 
 def _labels_to_array(labels: Any) -> Array:
-    """Any sequence as an array, without turning mixed numbers and text into text."""
+    """Convert a sequence to an array without turning mixed numbers and texts into texts."""
     try:
         listed = list(labels)
     except TypeError as error:
@@ -161,7 +186,11 @@ def _labels_to_array(labels: Any) -> Array:
 
 
 def _check_class_names(classes: Sequence[str] | None) -> tuple[str, ...]:
-    """The class names as given: text, each once."""
+    """Return the class names as texts.
+
+    Raises:
+        InputError: if they are one text, or a name occurs twice.
+    """
     if isinstance(classes, str):
         raise InputError(f"classes is the text {classes!r}; expected a list of class names")
     names = tuple(str(name) for name in classes) if classes is not None else ()
@@ -172,7 +201,8 @@ def _check_class_names(classes: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _to_whole_numbers(values: Array) -> tuple[Array, Array]:
-    """Floating labels as whole numbers, and where they were NaN, which is unknown."""
+    """Return floating-point labels as whole numbers, and a mask of those that were NaN (unknown).
+    """
     gaps = np.isnan(values)
     values = np.where(gaps, UNKNOWN, values)
     odd = (values != np.round(values)) | (np.abs(values) > 2**53)
@@ -188,7 +218,13 @@ def _to_whole_numbers(values: Array) -> tuple[Array, Array]:
 def _encode_numbers(
     values: Array, gaps: Array | None, names: tuple[str, ...]
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-    """Whole numbers: kept where they count from 0 or names are given, else renumbered."""
+    """Encode whole numbers: kept if they count from 0 or names are given, else renumbered.
+
+    Args:
+        values: (n,) whole numbers, -1 where unknown.
+        gaps: (n,) mask of the labels that were NaN; None if there were none.
+        names: the class names, or ().
+    """
     if len(values) and (int(values.max()) >= 2**62 or int(values.min()) < UNKNOWN):
         worst = int(values.max()) if int(values.max()) >= 2**62 else int(values.min())
         raise InputError(
@@ -221,7 +257,7 @@ def _encode_numbers(
 def _encode_names(
     values: list[Any], names: tuple[str, ...], known: Sequence[str], where: str
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-    """Names, or whole numbers with None among them."""
+    """Encode names, or whole numbers mixed with None."""
     given = [v for v in values if not _is_empty(v)]
     if given and all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
         filled = [np.nan if _is_empty(v) else v for v in values]
@@ -246,14 +282,14 @@ def _encode_names(
 
 
 def _is_empty(value: Any) -> bool:
-    """None, NaN and blank text stand for an unknown label."""
+    """Return whether a label is unknown: None, NaN or blank text."""
     if isinstance(value, str | bytes):
         return not value.strip()
     return value is None or (isinstance(value, float) and value != value)
 
 
 def _label_text(value: Any, item: int, where: str) -> str | None:
-    """A label as it is written, None where it is empty."""
+    """Return a label as text, None if it is empty."""
     label = parse_label(value)
     if isinstance(label, tuple):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Columns of a table as numbers, fitted on a pool once and applied to any rows afterwards."""
+"""Columns of a table as numbers: fitted on the pool once, then applied to any rows."""
 
 import datetime as dt
 from collections import Counter
@@ -31,16 +31,19 @@ __all__ = [
 
 MISSING_VALUES = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 BOOLEAN_VALUES = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
-MAX_CATEGORIES = 50  # categories of a column that are told apart
-MAX_VOCABULARY = 20_000  # the commonest words and pairs of the pool that count
-MAX_TEXT_DIMENSIONS = 128  # numbers that a text becomes, at most
+MAX_CATEGORIES = 50  # categories of a column with a feature of their own; the rest is `other`
+MAX_VOCABULARY = 20_000  # most frequent words and word pairs of the pool
+MAX_TEXT_DIMENSIONS = 128  # LSA dimensions of a text
 Array = np.ndarray[Any, Any]
-LocateRow = Callable[[int], str]  # where a row stands, for a message
+LocateRow = Callable[[int], str]  # row -> its place in the file, for messages
 Entry = float | str | bool | dt.date | None
 
 
 def parse_entry(value: Any) -> Entry:
-    """One field: a number, a truth, a date, a category, or None where missing."""
+    """Convert a field to a number, a boolean, a date, a category, or None if it is missing.
+
+    Values of other types become "\\0" and the name of the type; columns with them are dropped.
+    """
     if isinstance(value, np.generic):  # of an array; Python knows no nanoseconds
         value = (
             value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value
@@ -54,7 +57,7 @@ def parse_entry(value: Any) -> Entry:
         try:
             number = float(value)
         except (OverflowError, ValueError):
-            number = np.inf  # refused later, with its place
+            number = np.inf  # `refuse_infinite` raises later and names the row
         return None if number != number else number
     if isinstance(value, dt.date):
         return value if value == value else None  # pandas' NaT equals nothing
@@ -66,7 +69,7 @@ def parse_entry(value: Any) -> Entry:
 
 
 def parse_number(entry: Entry) -> float | None:
-    """An entry as a number, None if it is none."""
+    """Return an entry as a number, None if it is no number."""
     if isinstance(
         entry, dt.date
     ):  # as models have it that were exported when dates were plain numbers
@@ -82,27 +85,29 @@ def parse_number(entry: Entry) -> float | None:
 
 
 def _is_boolean(entry: Any) -> bool:
+    """Return whether an entry is a boolean or a word for one."""
     return isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in BOOLEAN_VALUES)
 
 
 def parse_numeric_column(entries: list[Any]) -> Array | None:
-    """The column as float64 with NaN where missing; None if it holds categories."""
+    """Return the column as float64 with NaN where missing, or None if it holds categories."""
     out = np.full(len(entries), np.nan)
-    truths = 0
+    booleans = 0
     for i, entry in enumerate(entries):
         if entry is None:
             continue
-        truths += _is_boolean(entry)
+        booleans += _is_boolean(entry)
         number = BOOLEAN_VALUES.get(str(entry).casefold()) if _is_boolean(entry) else parse_number(entry)
         if number is None or isinstance(entry, dt.date):
             return None
         out[i] = number
-    # Truths among numbers, or truths with gaps, are categories: a gap gets one of its own.
-    return None if truths and truths < len(entries) else out
+    # Booleans among numbers, or with missing entries, are categories: a missing entry gets a
+    # category of its own.
+    return None if booleans and booleans < len(entries) else out
 
 
 def refuse_infinite(name: str, numbers: Array, locate_row: LocateRow, where: str) -> None:
-    """Raise, and say where, if one of them is."""
+    """Raise if a number is infinite, naming its row."""
     at = np.flatnonzero(np.isinf(numbers))
     if len(at):
         raise InputError(
@@ -113,7 +118,7 @@ def refuse_infinite(name: str, numbers: Array, locate_row: LocateRow, where: str
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """Mean 0 and deviation 1 over the pool, gaps filled with its median."""
+    """Numbers standardised on the pool (mean 0, deviation 1); missing ones get its median."""
 
     name: str
     median: float
@@ -124,7 +129,7 @@ class NumericColumn:
 
     @classmethod
     def fit(cls, name: str, numbers: Array, pool: Array, notes: list[str]) -> "NumericColumn | None":
-        """None: there is nothing to tell rows apart by."""
+        """Fit on the rows of the pool, (n,) bool; None if the column is constant or empty there."""
         if np.isnan(numbers[pool]).all():
             return None
         gaps = np.isnan(numbers)
@@ -144,9 +149,13 @@ class NumericColumn:
         )
 
     def apply(self, entries: list[Any], locate_row: LocateRow, where: str) -> Array:
-        """(n, 1) float32."""
+        """Return the standardised numbers, (n, 1) float32.
+
+        Raises:
+            InputError: if an entry is no finite number.
+        """
         values = [BOOLEAN_VALUES.get(str(e).casefold()) if _is_boolean(e) else parse_number(e) for e in entries]
-        strange = next(
+        invalid = next(
             (
                 i
                 for i, (e, v) in enumerate(zip(entries, values, strict=True))
@@ -154,11 +163,11 @@ class NumericColumn:
             ),
             -1,
         )
-        if strange >= 0:
+        if invalid >= 0:
             raise InputError(
-                f"{where}: column {self.name!r}, {locate_row(strange)}, is {entries[strange]!r}; "
-                "expected a number, as in "
-                "the data that were learnt from (leave the field empty if it is unknown)"
+                f"{where}: column {self.name!r}, {locate_row(invalid)}, is {entries[invalid]!r}; "
+                "expected a number, as in the training data (leave the field empty if it is "
+                "unknown)"
             )
         numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
         refuse_infinite(self.name, numbers, locate_row, where)
@@ -178,7 +187,8 @@ class NumericColumn:
 class DateColumn(NumericColumn):
     """Dates and date-times as seconds, standardised like numbers.
 
-    day_first: how 3/4/2024 is read; None where the pool has no date that is written so.
+    Attributes:
+        day_first: whether 3/4/2024 is 3 April; None if the pool has no date in such a form.
     """
 
     day_first: bool | None = None
@@ -188,7 +198,7 @@ class DateColumn(NumericColumn):
     def fit_dates(
         cls, name: str, dates: ParsedDates, pool: Array, notes: list[str]
     ) -> "DateColumn | None":
-        """Standardise by the pool; None if it has one date only."""
+        """Fit on the rows of the pool, (n,) bool; None if all its dates are equal."""
         fitted = NumericColumn.fit(name, dates.seconds, pool, [])
         if fitted is None:
             return None
@@ -200,21 +210,32 @@ class DateColumn(NumericColumn):
         return cls(name, fitted.median, fitted.largest, fitted.mean, fitted.std, dates.day_first)
 
     def apply(self, entries: list[Any], locate_row: LocateRow, where: str) -> Array:
-        """Standardise dates as those of the pool were, (n, 1) float32."""
+        """Return the standardised dates, (n, 1) float32.
+
+        Raises:
+            InputError: if an entry is no date.
+        """
         seconds = [to_epoch_seconds(entry, self.day_first) for entry in entries]
         for i, (entry, value) in enumerate(zip(entries, seconds, strict=True)):
             if entry is not None and value is None:
                 raise InputError(
-                    f"{where}: column {self.name!r}, {locate_row(i)}, is {entry!r}; expected a date "
-                    "such as 2024-01-31, as "
-                    "in the data that were learnt from (leave the field empty if it is unknown)"
+                    f"{where}: column {self.name!r}, {locate_row(i)}, is {entry!r}; expected a "
+                    "date such as 2024-01-31, as in the training data (leave the field empty if "
+                    "it is unknown)"
                 )
         return super().apply(seconds, locate_row, where)
 
 
 @dataclass(frozen=True)
 class CategoricalColumn:
-    """One number for each category of the pool; rare ones share `other`, gaps have their own."""
+    """One-hot encoding of the categories of the pool.
+
+    Rare categories share the column `other`; missing entries have a column of their own.
+
+    Attributes:
+        kept: the categories with a column of their own.
+        used: for each of these, the missing entries and `other`: whether it occurs in the pool.
+    """
 
     name: str
     kept: tuple[str, ...]
@@ -225,23 +246,25 @@ class CategoricalColumn:
     def fit(
         cls, name: str, entries: list[Any], pool: Array, locate_row: LocateRow, notes: list[str]
     ) -> "CategoricalColumn | None":
-        """None: the pool has one category."""
+        """Fit on the rows of the pool, (n,) bool; None if the pool has a single category."""
         texts = [None if e is None else str(e) for e in entries]
-        strange = [i for i, e in enumerate(entries) if e is not None and parse_number(e) is None]
+        not_numbers = [
+            i for i, e in enumerate(entries) if e is not None and parse_number(e) is None
+        ]
         present = sum(t is not None for t in texts)
-        if 0 < len(strange) <= present / 10:
-            i = strange[0]
+        if 0 < len(not_numbers) <= present / 10:
+            i = not_numbers[0]
             notes.append(
-                f"{name}: {len(strange)} of {present} entries are no numbers ({locate_row(i)}: "
+                f"{name}: {len(not_numbers)} of {present} entries are no numbers ({locate_row(i)}: "
                 f"{texts[i]!r}), so all are taken as categories"
             )
         counts = Counter(
             t for t, inside in zip(texts, pool, strict=True) if inside and t is not None
         )
         levels = sorted(counts, key=lambda t: (-counts[t], t))
-        rest = len(levels) - len(levels[:MAX_CATEGORIES])
-        if rest:
-            notes.append(f"{name}: {rest} of {len(levels)} categories share one, `other`")
+        rare = len(levels) - len(levels[:MAX_CATEGORIES])
+        if rare:
+            notes.append(f"{name}: {rare} of {len(levels)} categories share one, `other`")
         gaps = sum(t is None for t in texts)
         if gaps:
             notes.append(f"{name}: {gaps} missing, a category of their own")
@@ -257,7 +280,7 @@ class CategoricalColumn:
         return cls(name, kept, tuple(map(bool, used)))
 
     def apply(self, entries: list[Any], locate_row: LocateRow | None = None, where: str = "") -> Array:
-        """(n, d) float32 of zeros and ones."""
+        """Return the one-hot encoding, (n, d) float32."""
         column = {level: i for i, level in enumerate(self.kept)}
         gap = len(self.kept)
         at = np.array([gap if e is None else column.get(str(e), gap + 1) for e in entries])
@@ -268,10 +291,10 @@ class CategoricalColumn:
 
 @dataclass(frozen=True, eq=False)
 class TfidfColumn:
-    """Tf-idf of words and pairs, then its leading directions (LSA), by the pool.
+    """TF-IDF of words and word pairs, projected on its leading singular vectors (LSA).
 
-    One scale for all directions, so that an entry is 1 in the root mean square over the pool and
-    texts keep their angles.
+    Vocabulary and projection are fitted on the pool. All directions share one scale, so that
+    entries have root mean square 1 over the pool and the angles between texts are kept.
     """
 
     name: str
@@ -283,31 +306,32 @@ class TfidfColumn:
 
     @classmethod
     def fit(cls, name: str, entries: list[Any], pool: Array) -> "TfidfColumn | None":
-        """None: no word is in two texts."""
+        """Fit on the rows of the pool; None if no word occurs in two texts."""
         linear = import_extra("sklearn.utils.extmath", "app", "learning from text")
-        weigh = _make_vectorizer(min_df=2, max_features=MAX_VOCABULARY)
+        vectorizer = _make_vectorizer(min_df=2, max_features=MAX_VOCABULARY)
         texts = _to_texts(entries)
         try:
-            known = weigh.fit_transform(texts[pool])
+            weights = vectorizer.fit_transform(texts[pool])
         except ValueError:  # an empty vocabulary
             return None
-        rank = min(MAX_TEXT_DIMENSIONS, *known.shape)
-        _, size, directions = linear.randomized_svd(known, rank, random_state=0)
-        directions = directions[size > 1e-9 * size[0]]
-        block = np.asarray(known @ directions.T)
+        rank = min(MAX_TEXT_DIMENSIONS, *weights.shape)
+        _, singular_values, directions = linear.randomized_svd(weights, rank, random_state=0)
+        directions = directions[singular_values > 1e-9 * singular_values[0]]
+        block = np.asarray(weights @ directions.T)
         scale = float(np.sqrt(np.square(block).mean()))
-        words = tuple(map(str, weigh.get_feature_names_out()))
-        return None if scale == 0 else cls(name, words, weigh.idf_, directions, scale)
+        words = tuple(map(str, vectorizer.get_feature_names_out()))
+        return None if scale == 0 else cls(name, words, vectorizer.idf_, directions, scale)
 
     def apply(self, entries: list[Any], locate_row: LocateRow | None = None, where: str = "") -> Array:
-        """(n, d) float32."""
-        weigh = _make_vectorizer(vocabulary=self.vocabulary)
-        weigh.idf_ = self.idf
-        block = np.asarray(weigh.transform(_to_texts(entries)) @ self.directions.T)
+        """Return the projected TF-IDF vectors, (n, d) float32."""
+        vectorizer = _make_vectorizer(vocabulary=self.vocabulary)
+        vectorizer.idf_ = self.idf
+        block = np.asarray(vectorizer.transform(_to_texts(entries)) @ self.directions.T)
         return (block / self.scale).astype(np.float32)
 
 
 def _make_vectorizer(**options: Any) -> Any:
+    """Return scikit-learn's TF-IDF vectorizer with our settings."""
     text = import_extra("sklearn.feature_extraction.text", "app", "learning from text")
     return text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64, **options)
 
@@ -318,7 +342,7 @@ def _to_texts(entries: Sequence[Any]) -> Array:
 
 @dataclass(frozen=True)
 class SentenceColumn:
-    """A text as a sentence encoder reads it; who calls the encoder is not this package."""
+    """A text column for a sentence encoder, which a later package applies."""
 
     name: str
     encoder: str
@@ -327,14 +351,18 @@ class SentenceColumn:
 
 @dataclass(frozen=True)
 class VectorColumn:
-    """Vectors that came with the data, as they are."""
+    """A column of vectors that came with the data, used unchanged."""
 
     name: str
     size: int
     kind: ClassVar[str] = "vectors"
 
     def apply(self, values: Any, locate_row: LocateRow | None = None, where: str = "") -> Array:
-        """(n, d) float32 of lists or arrays of numbers."""
+        """Return the vectors, (n, d) float32.
+
+        Raises:
+            InputError: if they have another length or are not finite.
+        """
         made = parse_vectors(values)
         if made is None or made.shape[1] != self.size:
             raise InputError(
@@ -345,9 +373,9 @@ class VectorColumn:
 
 
 def parse_vectors(values: Any) -> Array | None:
-    """(n, d) float32 of a column of lists of numbers, of one length and finite.
+    """Return a column of lists of numbers as (n, d) float32.
 
-    None of any other column.
+    Returns None unless all lists have the same length and are finite.
     """
     if not isinstance(values, np.ndarray):
         first = values[0]
@@ -371,12 +399,12 @@ Column = NumericColumn | DateColumn | CategoricalColumn | TfidfColumn | Sentence
 
 
 def column_to_dict(column: Column) -> dict[str, Any]:
-    """Plain values and arrays, from which `column_from_dict` makes it again."""
+    """Return plain values and arrays from which `column_from_dict` rebuilds the column."""
     return {"kind": column.kind, **asdict(column)}
 
 
 def column_from_dict(values: Mapping[str, Any]) -> Column:
-    """What `column_to_dict` described."""
+    """Rebuild a column from the result of `column_to_dict`."""
     kinds: dict[str, type[Any]] = {
         kind.kind: kind for kind in (NumericColumn, DateColumn, CategoricalColumn, TfidfColumn, SentenceColumn, VectorColumn)
     }

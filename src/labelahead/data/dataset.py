@@ -1,4 +1,4 @@
-"""What a data set is here: inputs without labels, and the labels kept apart."""
+"""The data set: inputs without labels (`Data`), and the labels apart from them (`Answers`)."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -38,60 +38,64 @@ UNKNOWN = -1  # the class number of an item without a label
 
 
 class Images(ABC):
-    """Access to the items as RGB pictures, for backbones and pages."""
+    """Access to the items as RGB images, for image encoders and the labelling page."""
 
     @abstractmethod
     def batch(self, positions: Tensor, size: int) -> Tensor:
-        """The pictures at (q,) positions as uint8 (q, 3, size, size), RGB."""
+        """Return the images at (q,) positions as uint8 (q, 3, size, size), RGB."""
 
     def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
-        """One picture to look at, uint8 (H, W, 3): whole, its longer side at most `size`."""
+        """Return one whole image for display, uint8 (H, W, 3), its longer side at most `size`."""
         return self.batch(torch.tensor([position]), size)[0].permute(1, 2, 0).numpy()
 
     @abstractmethod
     def content_hash(self) -> str:
-        """A hash of the pixels, wherever they lie."""
+        """Return a hash of the pixels, independent of where the files are."""
 
     def compute_fingerprint(self) -> str:
-        """A text that changes when any picture does; names what was computed from them."""
+        """Return a text that changes when any image changes; it is a key of computed features."""
         return self.content_hash()
 
     def compute_item_fingerprints(self, n: int) -> list[str]:
-        """A text for each of the n pictures that changes when it does.
+        """Return a text for each of the n images that changes when this image changes.
 
-        Names what was computed from it.
+        The texts are the keys of computed features.
         """
         whole = self.compute_fingerprint()
         return [f"{whole}|{i}" for i in range(n)]
 
     def file_names(self) -> Sequence[str]:
-        """The names of all files that there are, also of those that were left out."""
+        """Return the names of all files, including those that were excluded."""
         return ()
 
     def select(self, at: Tensor) -> "Images":
-        """Those at (q,) positions alone."""
+        """Return the images at (q,) positions."""
         return ImageSubset(self, at)
 
     def as_inputs(self, pool: Tensor) -> "StandardisedImages | None":
-        """The pictures as inputs, by what (p,) positions have in common.
+        """Return the images as inputs, standardised on (p,) positions.
 
-        None: whoever holds the inputs has them.
+        Returns None if another object holds the inputs.
         """
         return None
 
 
 class StandardisedImages(Protocol):
-    """Pictures that become inputs when they are asked for."""
+    """Images that are decoded and standardised when the inputs are requested."""
 
     def inputs(self) -> Tensor:
-        """(n, ...) float32."""
+        """Return all inputs, (n, ...) float32."""
 
     def make_preprocessor(self) -> Preprocessor:
-        """How another item becomes such an input."""
+        """Return the preprocessor that turns another item into such an input."""
 
 
 class UnreadableImagesError(InputError):  # noqa: N818 (says what it is)
-    """Pictures that cannot be read: (position -> why)."""
+    """Images that cannot be read.
+
+    Attributes:
+        failed: the reason for each position.
+    """
 
     def __init__(self, message: str, failed: Mapping[int, str]) -> None:
         super().__init__(message)
@@ -100,60 +104,72 @@ class UnreadableImagesError(InputError):  # noqa: N818 (says what it is)
 
 @dataclass(frozen=True, eq=False)
 class ImageSubset(Images):
-    """Those of a larger number of pictures that are at (n,) positions."""
+    """The images at (n,) positions of a larger set."""
 
-    of: Images
-    at: Tensor
+    images: Images
+    positions: Tensor
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
-        """As there."""
-        asked = as_positions(positions, len(self.at), "positions")
+        """Return the images at (q,) positions as uint8 (q, 3, size, size), RGB."""
+        at = as_positions(positions, len(self.positions), "positions")
         try:
-            return self.of.batch(self.at[asked], size)
+            return self.images.batch(self.positions[at], size)
         except UnreadableImagesError as error:
-            here = {
-                int(i): error.failed[int(self.at[i])]
-                for i in asked
-                if int(self.at[i]) in error.failed
+            failed = {
+                int(i): error.failed[int(self.positions[i])]
+                for i in at
+                if int(self.positions[i]) in error.failed
             }
-            raise UnreadableImagesError(str(error), here) from error
+            raise UnreadableImagesError(str(error), failed) from error
 
     def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
-        """As there."""
-        return self.of.render_picture(int(self.at[position]), size)
+        """Return one whole image for display, uint8 (H, W, 3)."""
+        return self.images.render_picture(int(self.positions[position]), size)
 
     def content_hash(self) -> str:
-        """A hash of which there are, of what."""
-        return hashlib.sha256(f"{self.of.content_hash()} {self.at.tolist()}".encode()).hexdigest()
+        """Return a hash of the larger set and the positions."""
+        content = f"{self.images.content_hash()} {self.positions.tolist()}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def compute_item_fingerprints(self, n: int) -> list[str]:
-        """As there."""
-        all_marks = self.of.compute_item_fingerprints(int(self.at.max()) + 1 if n else 0)
-        return [all_marks[i] for i in self.at.tolist()]
+        """Return a text for each image that changes when this image changes."""
+        count = int(self.positions.max()) + 1 if n else 0
+        fingerprints = self.images.compute_item_fingerprints(count)
+        return [fingerprints[i] for i in self.positions.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table's rows as they stand in the file, without the labels: for people to look at."""
+    """Rows of a table as they are in the file, without the labels, for display.
+
+    Attributes:
+        columns: the entries by column name.
+        text: the column that holds running text, if there is one.
+        files: whether each text is a file.
+    """
 
     columns: dict[str, list[Any]] = field(repr=False)
     text: str | None = None  # the column that holds running text, if there is one
     files: bool = False  # whether each text is a file of its own
 
     def get_row(self, position: int) -> list[tuple[str, Any]]:
-        """Names and values of one item."""
+        """Return (name, value) of every column for one item."""
         return [(name, values[position]) for name, values in self.columns.items()]
 
     def content_hash(self) -> str:
-        """A hash of all that it holds."""
+        """Return a hash of all entries."""
         return hashlib.sha256(repr(self.columns).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Running text, by column.
+    """Running text by column, and the features of the other columns.
 
-    Whether its words or its meaning are learnt from is decided later.
+    Words or a sentence encoder turn the texts into features later.
+
+    Attributes:
+        columns: the texts by column name.
+        other_features: (n, d) float32 from the other columns; d may be 0.
     """
 
     columns: dict[str, list[str]] = field(repr=False)
@@ -162,11 +178,27 @@ class Texts:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set without its labels: positions 0..n-1 name its items everywhere.
+    """A data set without its labels; positions 0..n-1 identify its items everywhere.
 
-    It holds no label by design, since strategies get at this object; `Answers` holds them. shape:
-    of one input; () where an embedding decides: running text, or nothing but vectors that came
-    along.
+    Strategies can access this object, so it holds no label by design; `Answers` holds them.
+
+    Attributes:
+        name: the name of the data set.
+        classes: the class names.
+        test: (t,) positions held out for testing.
+        ids: the id of each item in files and exports.
+        kind: "image", "vector" or "samples".
+        notes: decisions taken while loading, for the user.
+        images: access to the items as images, if they are images.
+        shape: the shape of one input; () if an embedding determines it (running text, or only
+            vectors that came with the data).
+        build: returns the inputs, (n, *shape) float32.
+        rows: the rows of a table, for display.
+        texts: the running text of a table or of text files.
+        vectors: (n, d) embeddings that came with the data, by name.
+        build_preprocessor: returns the preprocessor of further items; None if there is none.
+        samples: the inputs of kind "samples", which have no tensor `inputs`.
+        records: the user's own columns, for exports.
 
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
@@ -210,23 +242,23 @@ class Data:
 
     @property
     def preprocessor(self) -> Preprocessor | None:
-        """How other items become inputs."""
+        """The preprocessor that turns further items into inputs, if there is one."""
         return self.build_preprocessor()
 
     def select(self, at: Tensor) -> "Data":
-        """The items at (q,) positions alone, in that order."""
+        """Return the items at (q,) positions, in that order."""
         at = as_positions(at, len(self), "at")
-        places = at.tolist()
+        positions = at.tolist()
         test = torch.isin(at, self.test)
         images = None if self.images is None else self.images.select(at)
-        held = None if images is None else images.as_inputs((~test).nonzero().flatten())
+        decoded = None if images is None else images.as_inputs((~test).nonzero().flatten())
 
-        def some(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            return {name: [values[i] for i in places] for name, values in columns.items()}
+        def select_rows(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            return {name: [values[i] for i in positions] for name, values in columns.items()}
 
         return replace(
             self,
-            ids=tuple(self.ids[i] for i in places),
+            ids=tuple(self.ids[i] for i in positions),
             test=test.nonzero().flatten(),
             images=images,
             rows=None if self.rows is None else replace(self.rows, columns=some(self.rows.columns)),
@@ -234,17 +266,17 @@ class Data:
             if self.texts is None
             else Texts(some(self.texts.columns), self.texts.other_features[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
-            build=(lambda: self.inputs[at]) if held is None else held.inputs,
+            build=(lambda: self.inputs[at]) if decoded is None else decoded.inputs,
             build_preprocessor=self.build_preprocessor if held is None else held.make_preprocessor,
             samples=None if self.samples is None else self.samples[at],
-            records=None if self.records is None else self.records.take(places),
+            records=None if self.records is None else self.records.take(positions),
         )
 
     @cached_property
     def inputs(self) -> Tensor:
-        """All inputs, (n, *shape) float32 and finite.
+        """All inputs, (n, *shape) float32 and finite; built on first access and cached.
 
-        Built on first access and kept. Of text: its words.
+        For text these are word features.
         """
         inputs = self.build()
         expected = (len(self), *(self.shape or inputs.shape[1:]))
@@ -263,7 +295,7 @@ class Data:
 
 
 class Answers:
-    """The labels of a data set, by position; what a simulated labeller knows.
+    """The labels of a data set by position; the oracle of a simulation.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
@@ -274,8 +306,12 @@ class Answers:
     def __init__(
         self, labels: Tensor, ids: Sequence[str], column: tuple[str, Any] | None = None
     ) -> None:
-        """column: the name and the entries of the column that the labels come from, as the user
-        wrote them.
+        """Check and copy the labels.
+
+        Args:
+            labels: (n,) int64 class numbers, -1 where unknown.
+            ids: the id of each item, for messages.
+            column: the name and the entries of the label column, as in the user's file.
         """
         if labels.shape != (len(ids),) or labels.dtype != torch.int64:
             raise InputError(
@@ -303,11 +339,15 @@ class Answers:
         return self._labels >= 0
 
     def __call__(self, position: int) -> int:
-        """The class number of one item."""
+        """Return the class number of one item."""
         return int(self.take(torch.tensor([position]))[0])
 
     def take(self, positions: Tensor) -> Tensor:
-        """The class numbers (q,) int64 at (q,) positions."""
+        """Return the class numbers (q,) int64 at (q,) positions.
+
+        Raises:
+            InputError: if an item has no label.
+        """
         at = as_positions(positions, len(self), "positions")
         labels = self._labels[at]
         if bool((labels < 0).any()):
@@ -315,8 +355,8 @@ class Answers:
             first = int(missing[0])
             raise InputError(
                 f"item {first} ({self._ids[first]}) has no label, nor have "
-                f"{len(missing) - 1} others asked for; ask only where `known` is true, or have "
-                "a person label it"
+                f"{len(missing) - 1} other requested items; request only items where `has_label` "
+                "is true, or have a person label it"
             )
         return labels
 
@@ -325,14 +365,20 @@ Loaded = tuple[Data, Answers | None]  # no answers: no item has a label
 
 
 def hash_tensor(values: Tensor) -> str:
-    """A hash of all the numbers in a tensor."""
+    """Return a hash of the dtype, shape and values of a tensor."""
     digest = hashlib.sha256(f"{values.dtype} {tuple(values.shape)}".encode())
     digest.update(values.contiguous().numpy().data)
     return digest.hexdigest()
 
 
 def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor:
-    """Positions as (q,) int64, every one from 0 to n - 1."""
+    """Convert positions to (q,) int64 and check that they are between 0 and n - 1.
+
+    Args:
+        positions: whole numbers.
+        n: the size of the data set.
+        name: the name of the argument, for messages.
+    """
     at = torch.as_tensor(positions)
     if at.numel() == 0 and at.ndim == 1:
         return at.to(torch.int64)
@@ -350,13 +396,13 @@ def as_positions(positions: Tensor | Sequence[int], n: int, name: str) -> Tensor
 
 
 def check_image_size(size: int) -> None:
-    """A side of a picture, in pixels."""
+    """Raise unless `size` is a valid side of an image, in pixels."""
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_IMAGE_SIDE:
         raise InputError(f"size is {size!r}; expected a whole number from 1 to {MAX_IMAGE_SIDE}")
 
 
 def find_first_nonfinite(values: Tensor) -> int | None:
-    """The first row that holds NaN or infinity, looked for in pieces to spare memory."""
+    """Return the first row that holds NaN or infinity, or None; works in chunks to save memory."""
     step = max(1, 2**24 // max(1, values[0].numel()))
     for start in range(0, len(values), step):
         fine = torch.isfinite(values[start : start + step]).flatten(1).all(1)

@@ -587,7 +587,7 @@ def infer_folder_labels(
 
 
 def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
-    """The test part, where the folders are models/training/<class>/ and test/<class>/."""
+    """The test part, where the folders are train/<class>/ and test/<class>/."""
     tops = {p[depth].casefold() for p in parts if len(p) > depth + 2}
     if any(len(p) == depth + 2 for p in parts if p[depth].casefold() not in UNLABELLED_FOLDERS):
         return None, []  # pictures directly in a folder: it is a class

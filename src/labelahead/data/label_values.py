@@ -1,4 +1,4 @@
-"""Rules for label values: which are missing, which spell the same class, which hold several classes.
+"""Rules for label values: missing labels, spellings of one class, several classes in one label.
 
 Tables, label files, arrays and imports all read labels through this module.
 """

@@ -1,6 +1,7 @@
-"""The papers' mathematics on tensors: nothing here has seen a network.
+"""Gaussian-process mathematics on tensors: posterior, look-ahead, calibration.
 
-The examples of its functions begin with six items, of which two have labels:
+The package does not depend on the network that the kernel comes from. The examples in its
+docstrings start from six items, two of them labelled:
 
     >>> import torch
     >>> import labelahead as la

@@ -1,22 +1,22 @@
-"""How often the predictions are wrong, estimated from the labels themselves.
+"""Estimate the error rate of the predictions from the labels themselves.
 
-Class by class, f at x is N(m_c, s²a²k(x,x)): the posterior, its spread times one factor s. The
-leading class is the right one with the probability that its f is the largest,
+For each class, f at x is N(m_c, s²a²k(x,x)): the posterior with its standard deviation times one
+scale s. The predicted class is right with the probability that its f is the largest,
 
     P(a leads) = ∫ φ(z) ∏_{c≠a} Φ(z + (m_a − m_c)/(s a √k)) dz.
 
-A share λ of all labels (the lapse rate) is drawn from the C classes at random, whatever f says:
-label noise, and structure that the kernel cannot represent. Each label, left out in closed form,
-then has the probability
+A share λ of all labels (the lapse rate) is drawn uniformly from the C classes, independently of f:
+label noise, and structure that the kernel cannot represent. Each label, predicted from the others
+in closed form, then has the probability
 
     λ/C + (1 − λ) P(its class leads),
 
-and the tempered likelihood of these is a posterior over (s, λ), from which the error rate gets its
-mean and interval. Labels that were chosen are harder than the rest, but s compares each with what
-its own distance from the others lets expect, so that they tell of the easy ones too. Where they
-were chosen also depends on earlier labels, which makes leave-one-out too hopeful on noise;
-predictions of each label from those before it are not, and count for most. The posterior must not
-have seen the labels in any other way: a trained network's outputs and kernel have.
+and the tempered likelihood of these is a posterior over (s, λ), which gives the mean and the
+interval of the error rate. Queried labels are harder than the rest of the pool, but s compares each
+with the variance at its own point, so that the estimate carries over to easy items. Where queries
+fall also depends on earlier labels, which makes leave-one-out optimistic on pure noise; predictions
+of each label from the labels before it are not, so they get most of the weight. The posterior must
+not depend on the labels in any other way: the outputs and the kernel of a trained network do.
 """
 
 import math
@@ -46,51 +46,40 @@ __all__ = [
     "predict_one_step_ahead",
 ]
 
-QUADRATURE_NODES = (
-    20  # of Gauss-Hermite quadrature: 1e-4 of a probability where spreads are not tiny
-)
+# Gauss-Hermite quadrature: probabilities are accurate to 1e-4 unless the variance is tiny.
+QUADRATURE_NODES = 20
 FINE_SCALES = tuple(0.1 * 80 ** (i / 29) for i in range(30))  # 0.1 to 8, steps of 16 %
-# Larger factors hardly matter to ordinary data, but without them pure noise could never be called
-# probability.
-SCALES = (
-    *FINE_SCALES,
-    *(8 * 1.35**i for i in range(1, 9)),
-)  # up to 88, where every class is as likely as the others
+# Up to 88, where all classes are equally likely. Ordinary data hardly need the larger scales, but
+# without them the estimate on pure noise could never reach chance level.
+SCALES = (*FINE_SCALES, *(8 * 1.35**i for i in range(1, 9)))
 SCALE_PRIOR = (1.0,) * 29 + (2.0,) * 9  # flat in log s: a coarse step is about two fine ones
-LAPSE_RATES = tuple(i / 10 for i in range(11))  # lapse rates λ
-LAPSE_PRIOR = (0.5,) + (0.05,) * 10  # half of the mass on no lapse at all
-MIN_LABEL_PROBABILITY = 1e-12  # a label is never less likely: one slip must not decide alone
-# The log-likelihood is divided by this. Labels were chosen, and the kernel was chosen by the same
-# labels, so that they say less than as many independent ones. Chosen on seeds 100 to 107
-# (research/benchmarks/estimates.py): 1 was too narrow.
+LAPSE_RATES = tuple(i / 10 for i in range(11))
+LAPSE_PRIOR = (0.5,) + (0.05,) * 10  # half of the mass is on a rate of zero
+MIN_LABEL_PROBABILITY = 1e-12  # so that a single wrong label does not decide the result
+# The log-likelihood is divided by this. The labels were queried, and they also chose the kernel, so
+# they carry less information than as many independent ones. Chosen on seeds 100 to 107
+# (research/benchmarks/estimates.py): with 1 the intervals were too narrow.
 TEMPERATURE = 2.5
-ONE_STEP_AHEAD_WEIGHT = (
-    0.75  # of the posterior that rests on `predict_one_step_ahead`; the rest on leave-one-out
-)
-INTERVAL_TAIL = 0.05  # of the posterior on either side of the interval
-# standard deviations of a share of the labels, by which every interval is widened
-BINOMIAL_STANDARD_DEVIATIONS = 1.3
-# scales at which the error of the pool is worked out; between them it is interpolated
-ERROR_CURVE_POINTS = 7
-MAX_CLASSES_BY_QUADRATURE = 12  # classes whose predict_class_probabilities are all worked out
-MAX_CLASSES_SUMMED_ONE_BY_ONE = 100  # beyond, sums over classes are interpolated (`normal_sums`)
-MAX_BLOCK_ENTRIES = 1 << 22  # numbers worked on at a time
+ONE_STEP_AHEAD_WEIGHT = 0.75  # of `predict_one_step_ahead`; leave-one-out gets the rest
+INTERVAL_TAIL = 0.05  # posterior probability on either side of the interval
+BINOMIAL_STANDARD_DEVIATIONS = 1.3  # by which every interval is widened
+ERROR_CURVE_POINTS = 7  # scales at which the pool's error is computed; interpolated in between
+# With more classes only the leading class gets a quadrature (`gaussian_class_probabilities`).
+MAX_CLASSES_BY_QUADRATURE = 12
+MAX_CLASSES_SUMMED_ONE_BY_ONE = 100  # with more, sums over classes are interpolated (`normal_sums`)
+MAX_BLOCK_ENTRIES = 1 << 22  # numbers in a temporary
 
 
 class Calibration(NamedTuple):
-    """What the labels say of s and λ.
+    """The posterior over the scale s and the lapse rate λ."""
 
-    scale: the likeliest s without lapses. weights: (len(LAPSE_RATES), len(SCALES)) posterior
-    probabilities. evidence: how many labels these rest on.
-    """
-
-    scale: float
-    weights: Tensor
-    evidence: int
+    scale: float  # the most likely s for λ = 0
+    weights: Tensor  # (len(LAPSE_RATES), len(SCALES)) posterior probabilities
+    label_count: int  # labels that they are estimated from
 
 
 class ErrorRate(NamedTuple):
-    """Share of wrong predictions, and the ends of its interval (coverage: docs/results.md)."""
+    """Share of wrong predictions, with an interval (coverage: docs/results.md)."""
 
     rate: float
     low: float
@@ -98,10 +87,15 @@ class ErrorRate(NamedTuple):
 
 
 def leading_probability(mean: Tensor, variance: Tensor, label: Tensor | None = None) -> Tensor:
-    """P(f of `label`, default the leading class, is the largest), f_c ~ N(mean_c, variance)
-    independently.
+    """Compute the probability that one class has the largest f, f_c ~ N(mean_c, variance).
 
-    mean (n, C), variance (n,), label (n,) -> (n,), float64.
+    Args:
+        mean: (n, C).
+        variance: (n,), the same for all classes, which are independent.
+        label: (n,) class numbers; default: the class with the largest mean.
+
+    Returns:
+        (n,) float64.
     """
     mean, label = mean.double(), mean.argmax(1) if label is None else label
     nodes, weights = gauss_hermite(mean.device)
@@ -112,9 +106,8 @@ def leading_probability(mean: Tensor, variance: Tensor, label: Tensor | None = N
         m, own = mean[rows], label[rows, None]
         ahead = (m.gather(1, own) - m) / variance[rows].double().sqrt()[:, None]
         if mean.shape[1] > MAX_CLASSES_SUMMED_ONE_BY_ONE:
-            others = sum_log_ndtr(ahead, nodes) - torch.special.log_ndtr(
-                nodes
-            )  # without its own, which is 0 ahead
+            # The class itself, with an offset of 0, is not one of the others.
+            others = sum_log_ndtr(ahead, nodes) - torch.special.log_ndtr(nodes)
         else:
             below = torch.special.log_ndtr(ahead[:, None] + nodes[:, None])  # (rows, nodes, C)
             others = below.scatter_(2, own[:, None].expand(-1, QUADRATURE_NODES, 1), 0.0).sum(2)
@@ -124,25 +117,31 @@ def leading_probability(mean: Tensor, variance: Tensor, label: Tensor | None = N
 
 @cache
 def gauss_hermite(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of ∫ φ(z) g(z) dz."""
-    # The eigenvectors of Hermite's recurrence (Golub & Welsch).
+    """Nodes and weights of Gauss-Hermite quadrature for ∫ φ(z) g(z) dz."""
+    # They follow from the eigenvectors of Hermite's recurrence (Golub & Welsch).
     steps = torch.arange(1, QUADRATURE_NODES, dtype=torch.float64).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(steps, 1) + torch.diag(steps, -1))
     return nodes.to(device), vectors[0].square().to(device)
 
 
 def calibrate(posterior: Posterior, label_mask: Tensor | None = None) -> Calibration:
-    """Calibrate a scalar kernel's posterior by leave-one-out of its labels; scale 1 where they
-    cannot tell.
+    """Calibrate a posterior by predictions of its labels from the other labels.
 
-    label_mask: (L,) bool, which labels tell; default: all. One that was taken over from the prediction
-    itself does not: it agrees with it whether it is right or not.
+    Args:
+        posterior: Of a scalar kernel, with at least two classes.
+        label_mask: (L,) bool, the labels to use; default: all. Leave out labels that were accepted
+            from the model's own predictions: they agree with it whether it is right or not.
+
+    Returns:
+        The calibration; its scale is 1 if the labels have fewer than two classes.
+
+    Raises:
+        InputError: If the kernel is not scalar or there is one class only.
     """
     if posterior.width != 1 or posterior.classes < 2:
         raise InputError(
-            f"the posterior has {posterior.classes} outputs and {posterior.width} kernel rows a "
-            "point; expected two "
-            "or more outputs and a scalar kernel"
+            f"the posterior has {posterior.classes} outputs and {posterior.width} kernel rows per "
+            "point; expected two or more outputs and a scalar kernel"
         )
     labels, label_mask = _select_labels(posterior, label_mask)
     if not bool((labels[label_mask] != labels[label_mask][:1]).any()):
@@ -152,7 +151,7 @@ def calibrate(posterior: Posterior, label_mask: Tensor | None = None) -> Calibra
     repeated = _is_repeated(labels, posterior.classes)[label_mask].cpu()
     probability = _label_probabilities(posterior, predict_leave_one_out(posterior), label_mask)
     scale = _most_likely_scale(probability[:, repeated])
-    # Either the pool has as many new classes as the labels had, or none: both are admitted.
+    # The pool may hold as many unseen classes as the labels did, or none: average the two cases.
     weights = (
         _posterior_weights(probability, posterior.classes)
         + _posterior_weights(probability[:, repeated], posterior.classes)
@@ -166,10 +165,10 @@ def calibrate(posterior: Posterior, label_mask: Tensor | None = None) -> Calibra
 
 
 def fit_scale(posterior: Posterior, label_mask: Tensor | None = None) -> float:
-    """Find the s without lapses that makes labels of repeated classes, each left out, likeliest; 1
-    without any.
+    """Compute `calibrate(posterior, label_mask).scale` alone.
 
-    It is `calibrate(posterior, label_mask).scale`, without the rest.
+    It is the s that maximises the leave-one-out likelihood, at λ = 0, of the labels whose class
+    occurs more than once; 1 if there are none.
     """
     labels, label_mask = _select_labels(posterior, label_mask)
     if not bool((labels[label_mask] != labels[label_mask][:1]).any()):
@@ -181,43 +180,38 @@ def fit_scale(posterior: Posterior, label_mask: Tensor | None = None) -> float:
 
 
 def _is_repeated(labels: Tensor, classes: int) -> Tensor:
-    """(L,) bool: another label has the same class.
+    """(L,) bool: whether another label has the same class.
 
-    A class that was labelled once cannot be predicted without that label, whatever is true of the
-    pool.
+    A class with a single label cannot be predicted without it, so such a label is no evidence.
     """
     return torch.bincount(labels, minlength=classes)[labels] > 1
 
 
 def _select_labels(posterior: Posterior, label_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(L,) class numbers of the labels, and (L,) bool which of them tell."""
+    """(L,) class numbers of the labels, and (L,) bool which of them to use."""
     labels = posterior.all_labels()[1].argmax(1)
-    return labels, torch.ones_like(
-        labels, dtype=torch.bool
-    ) if label_mask is None else label_mask.to(labels.device)
+    if label_mask is None:
+        return labels, torch.ones_like(labels, dtype=torch.bool)
+    return labels, label_mask.to(labels.device)
 
 
 def _most_likely_scale(probability: Tensor) -> float:
-    """The scale that makes labels likeliest, given how likely each makes each (scales, L).
-
-    1 without any.
-    """
-    return (
-        1.0 if not probability.shape[1] else float(SCALES[int(probability.log().sum(1).argmax())])
-    )
+    """The scale of maximum likelihood, given the labels' probabilities (scales, L); 1 without any."""
+    if not probability.shape[1]:
+        return 1.0
+    return float(SCALES[int(probability.log().sum(1).argmax())])
 
 
 def _label_probabilities(
     posterior: Posterior, predicted: tuple[Tensor, Tensor], label_mask: Tensor
 ) -> Tensor:
-    """(scales, label_mask) how likely each scale makes each label that label_mask, given mean (L, C) and
-    variance (L,) there.
+    """Probability of each label in the mask under each scale: (scales, labels in the mask).
+
+    predicted: mean (L, C) and variance (L,) of f at the labelled points.
     """
     mean, variance = (part[label_mask] for part in predicted)
-    labels, spread = (
-        posterior.all_labels()[1].argmax(1)[label_mask],
-        posterior.amplitude() * variance,
-    )
+    labels = posterior.all_labels()[1].argmax(1)[label_mask]
+    spread = posterior.amplitude() * variance
     every = torch.tensor(SCALES, dtype=torch.float64, device=mean.device).repeat_interleave(
         len(labels)
     )
@@ -229,7 +223,7 @@ def _label_probabilities(
 
 
 def _is_first_of_class(labels: Tensor) -> Tensor:
-    """(L,) bool: no label before has the same class."""
+    """(L,) bool: whether no earlier label has the same class."""
     every = labels.tolist()
     first = {c: i for i, c in reversed(list(enumerate(every)))}
     return torch.tensor(
@@ -238,9 +232,7 @@ def _is_first_of_class(labels: Tensor) -> Tensor:
 
 
 def _posterior_weights(probability: Tensor, classes: int) -> Tensor:
-    """(lapses, scales) tempered posterior, given how likely each scale makes each label (scales,
-    L).
-    """
+    """Tempered posterior (lapse rates, scales), given the labels' probabilities (scales, L)."""
     lapse = torch.tensor(LAPSE_RATES, dtype=torch.float64)
     fits = torch.stack(
         [(rate / classes + (1 - rate) * probability.double()).log().sum(1) for rate in lapse]
@@ -254,12 +246,13 @@ def _posterior_weights(probability: Tensor, classes: int) -> Tensor:
 
 
 def predict_leave_one_out(posterior: Posterior) -> tuple[Tensor, Tensor]:
-    """Mean (L, C) and variance (L,) of f at every labelled point, given all labels but its own."""
+    """Predict f at every labelled point from the other labels: mean (L, C), variance (L,)."""
     nystrom_labels = posterior.nystrom_labels
     if nystrom_labels is not None:
         if len(posterior.labelled):
             raise InputError(
-                "labels came after others were condensed; expected all of them condensed together"
+                f"{len(posterior.labelled)} labels were added after the others were approximated; "
+                "expected all labels approximated together: call approximate_posterior on all"
             )
         return nystrom_labels.leave_one_out_mean, nystrom_labels.leave_one_out_variance.clamp_min(
             1e-9 * posterior.scale
@@ -271,13 +264,12 @@ def predict_leave_one_out(posterior: Posterior) -> tuple[Tensor, Tensor]:
 
 
 def predict_one_step_ahead(posterior: Posterior) -> tuple[Tensor, Tensor]:
-    """Mean (L, C) and variance (L,) of f at every labelled point, given only the labels before its
-    own.
+    """Predict f at every labelled point from the earlier labels: mean (L, C), variance (L,).
 
-    With A = L Lᵀ the Cholesky factor of Θ(X,X) + σI and z = L⁻¹(Y − f(X)), the mean is y − L_ii z_i
-    and the variance L_ii² − σ. An item is chosen before its label is calibrated, so that active learning
-    cannot make these agree by probability. Leave-one-out can: where labels contradict each other more
-    are asked for, and where they agree by luck none.
+    With Θ(X,X) + σI = L Lᵀ and z = L⁻¹(Y − f(X)), the mean is y_i − L_ii z_i and the variance
+    L_ii² − σ. An item is queried before its label is known, so that active learning cannot bias
+    these predictions. It does bias leave-one-out: more labels are queried where labels contradict
+    each other, and none where they agree by chance.
     """
     lower = posterior.cholesky_factor()
     residual = posterior.targets - posterior.outputs[posterior.labelled]
@@ -288,19 +280,16 @@ def predict_one_step_ahead(posterior: Posterior) -> tuple[Tensor, Tensor]:
 
 
 def predict_class_probabilities(posterior: Posterior, at: Tensor, scale: float) -> Tensor:
-    """(q, C) how likely each class is the right one at points (q,).
-
-    They sum to one up to quadrature.
-    """
+    """Predict calibrated class probabilities (q, C) at points (q,)."""
     return gaussian_class_probabilities(posterior.mean[at], _scaled_variance(posterior, at, scale))
 
 
 def gaussian_class_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
-    """(n, C) how likely each class is the right one, f_c ~ N(mean_c, variance); the order of
-    classes is that of `mean`.
+    """Compute P(class c has the largest f), f_c ~ N(mean_c, variance): (n, C).
 
-    Up to MAX_CLASSES_BY_QUADRATURE classes by quadrature for each. Beyond, for the leading class alone, and the rest is
-    shared among the others as each by itself would beat it.
+    Up to MAX_CLASSES_BY_QUADRATURE classes each has its own quadrature. With more classes only the
+    leading class has, and the rest of the probability is divided among the others in proportion to
+    P(f_c > f_leading).
     """
     if mean.shape[1] <= MAX_CLASSES_BY_QUADRATURE:
         each = [
@@ -322,53 +311,51 @@ def gaussian_class_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
 def estimate_error_rate(
     posterior: Posterior, at: Tensor, calibration: Calibration | None = None
 ) -> ErrorRate:
-    """Estimate how many of the predictions at points (q,) are wrong, most of them unlabelled.
+    """Estimate the share of wrong predictions at points (q,), most of them unlabelled.
 
-    The interval is the posterior's, widened by the binomial uncertainty of as many labels as it
-    rests on: it is never narrower than that. Agreement is with labels as they are given, noise
+    The interval is that of the posterior, widened by the binomial uncertainty of the number of
+    labels behind it. Wrong means different from the label an annotator would give, label noise
     included.
     """
-    calibrated = calibration or calibrate(posterior)
+    fitted = calibration or calibrate(posterior)
     if not len(at):
         return ErrorRate(0.0, 0.0, 0.0)
     probability = 1 - 1 / posterior.classes
-    curve = _error_curve(posterior, at, calibrated.weights.sum(0))
+    curve = _error_curve(posterior, at, fitted.weights.sum(0))
     lapse = torch.tensor(LAPSE_RATES, dtype=torch.float64)[:, None]
     rates, order = (lapse * probability + (1 - lapse) * curve).flatten().sort()
-    weights = calibrated.weights.flatten()[order]
+    weights = fitted.weights.flatten()[order]
     rate = float(weights @ rates)
     ends = torch.searchsorted(
         weights.cumsum(0), torch.tensor([INTERVAL_TAIL, 1 - INTERVAL_TAIL], dtype=torch.float64)
     )
     low, high = rates[ends.clamp_max(len(rates) - 1)].tolist()
-    below = math.hypot(max(rate - low, 0.0), _binomial_width(rate, calibrated.evidence))
-    above = math.hypot(max(high - rate, 0.0), _binomial_width(max(rate, high), calibrated.evidence))
+    below = math.hypot(max(rate - low, 0.0), _binomial_width(rate, fitted.label_count))
+    above = math.hypot(max(high - rate, 0.0), _binomial_width(max(rate, high), fitted.label_count))
     return ErrorRate(rate, max(0.0, rate - below), min(1.0, rate + above))
 
 
 def _error_curve(posterior: Posterior, at: Tensor, weights: Tensor) -> Tensor:
-    """(scales,) the error at points (q,) without lapses.
+    """(scales,) the error rate at points (q,) for λ = 0.
 
-    Interpolated over log s where the posterior has weight.
+    Computed at a few scales where the posterior has weight, interpolated over log s.
     """
-    some = (weights > 1e-4 * weights.max()).nonzero()[:, 0]
-    first, last = int(some[0]), int(some[-1])
-    places = torch.linspace(first, last, min(ERROR_CURVE_POINTS, last - first + 1)).round().long()
+    plausible = (weights > 1e-4 * weights.max()).nonzero()[:, 0]
+    first, last = int(plausible[0]), int(plausible[-1])
+    chosen = torch.linspace(first, last, min(ERROR_CURVE_POINTS, last - first + 1)).round().long()
     mean = posterior.mean[at]
     errors = [
         1 - float(leading_probability(mean, _scaled_variance(posterior, at, SCALES[i])).mean())
-        for i in places.tolist()
+        for i in chosen.tolist()
     ]
     logs = np.log(SCALES)
-    return torch.from_numpy(np.interp(logs, logs[places.numpy()], errors))
+    return torch.from_numpy(np.interp(logs, logs[chosen.numpy()], errors))
 
 
-def _binomial_width(rate: float, evidence: int) -> float:
-    """Half the width of an interval for a share that was seen among so many labels (Agresti and
-    Coull).
-    """
-    smoothed = (rate * evidence + 1) / (evidence + 2)
-    return BINOMIAL_STANDARD_DEVIATIONS * math.sqrt(smoothed * (1 - smoothed) / (evidence + 2))
+def _binomial_width(rate: float, label_count: int) -> float:
+    """Half width of the Agresti-Coull interval of a rate observed on so many labels."""
+    smoothed = (rate * label_count + 1) / (label_count + 2)
+    return BINOMIAL_STANDARD_DEVIATIONS * math.sqrt(smoothed * (1 - smoothed) / (label_count + 2))
 
 
 def _scaled_variance(posterior: Posterior, at: Tensor, scale: float) -> Tensor:

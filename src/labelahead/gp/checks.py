@@ -1,4 +1,4 @@
-"""What a caller hands in, checked once at the door. Every failure is an `InputError`."""
+"""Check arguments at the public entry points. Every failure is an `InputError`."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 def check_floating(value: object, what: str, shape: str, dims: tuple[int, ...]) -> Tensor:
-    """`value` if it is a float32/float64 tensor with one of the numbers of dimensions `dims`."""
+    """Return `value` if it is a non-empty float32/float64 tensor whose rank is in `dims`."""
     if not isinstance(value, Tensor):
         raise InputError(
             f"{what} is a {type(value).__name__}; expected a torch tensor {shape}: convert it "
@@ -38,7 +38,7 @@ def check_floating(value: object, what: str, shape: str, dims: tuple[int, ...]) 
 
 
 def check_finite(value: Tensor, what: str) -> Tensor:
-    """`value` if it holds neither NaN nor infinity."""
+    """Return `value` if it holds neither NaN nor infinity."""
     if not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         raise InputError(
@@ -49,12 +49,12 @@ def check_finite(value: Tensor, what: str) -> Tensor:
 
 
 def check_positions(value: Positions, what: str, n: int, *, distinct: bool = True) -> Tensor:
-    """Positions as an int64 tensor (q,), within 0..n−1, at least one, distinct unless told."""
+    """Return positions as an int64 tensor (q,), within 0..n−1, at least one, distinct by default."""
     try:
         at = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(
-            f"{what} is a {type(value).__name__} that makes no tensor ({error}); expected "
+            f"{what} is a {type(value).__name__} that cannot be converted to a tensor ({error}); expected "
             "positions as a list of whole numbers or an integer tensor"
         ) from error
     if at.dim() != 1 or len(at) == 0:
@@ -82,9 +82,9 @@ def check_positions(value: Positions, what: str, n: int, *, distinct: bool = Tru
 
 
 def check_targets(value: object, q: int, classes: int) -> Tensor:
-    """Targets as float64 (q, C).
+    """Return targets as float64 (q, C).
 
-    As given, or one-hot for q class numbers; with C = 1 also values (q,).
+    Accepts targets (q, C), class numbers (q,), which become one-hot, and, with C = 1, values (q,).
     """
     if isinstance(value, Tensor) and value.dim() == 1 and classes == 1:
         value = value[:, None]
@@ -108,8 +108,9 @@ def check_targets(value: object, q: int, classes: int) -> Tensor:
 def check_symmetric(kernel: Tensor, what: str) -> None:
     """Raise unless a square matrix is finite, symmetric and has no negative diagonal entry.
 
-    Two matrix-vector products, not an n² comparison: an entry that is NaN, infinite or unequal to
-    its mirror shows in K p − Kᵀ p for a probe p without zeros. Fixed probe: no randomness.
+    Two matrix-vector products replace an n² comparison: an entry that is NaN, infinite or unequal
+    to its mirror image shows in K p − Kᵀ p for a probe p without zeros. The probe is fixed, so the
+    check is deterministic.
     """
     n = kernel.shape[0]
     steps = torch.arange(n, dtype=torch.float64, device=kernel.device)
@@ -130,7 +131,7 @@ def check_symmetric(kernel: Tensor, what: str) -> None:
     gap = float((right - left).abs().max())
     if gap <= slack:
         return
-    # Sums over many entries of one sign round by more than that: look at the entries themselves.
+    # Sums over many entries of one sign can round by more than that, so compare the entries.
     rows = torch.split(torch.arange(n, device=kernel.device), max(1, (1 << 24) // n))
     worst = max(float((kernel[r] - kernel[:, r].T).abs().max()) for r in rows)
     if worst > 16 * torch.finfo(kernel.dtype).eps * float(diagonal.max()):
@@ -141,7 +142,7 @@ def check_symmetric(kernel: Tensor, what: str) -> None:
 
 
 def as_slice(at: Tensor) -> slice | None:
-    """The slice that `at` is, if it is consecutive: slicing makes a view where indexing copies."""
+    """Return consecutive positions as a slice, else None: slicing makes a view, indexing copies."""
     lo, hi = int(at[0]), int(at[-1]) + 1
     if hi - lo != len(at):
         return None

@@ -1,17 +1,17 @@
-"""The covariance of a linearised network: a prior kernel minus what the labels explained.
+"""The covariance of a linearised network: a prior kernel minus what the labels explain.
 
     k = Θ − Wᵀ W,    W = L⁻¹ Θ(X, ·),    L Lᵀ = Θ(X, X) + σ I
 
-Three priors behind the same verbs, both on a flat space of N = n·b positions (b = 1 for a scalar
-kernel, b = C for the full C×C-block kernel, position i·C + c):
+Three kinds of prior have the same interface, on a flat space of N = n·b positions (b = 1 for a
+scalar kernel, b = C for the full C×C-block kernel, position i·C + c):
 
 - `DenseKernel`: Θ is given. A row of W is a vector over the N positions.
-- `CosineKernel`: the same with Θ(x,x') = κ(⟨x,x'⟩) worked out where it is asked for: nothing N×N is ever formed.
-- `LowRankKernel`: Θ = Ψ Ψᵀ is given by its features. W = V Ψᵀ, and only V is kept: a row of it is
+- `CosineKernel`: Θ(x,x') = κ(⟨x,x'⟩), computed on demand: nothing N×N is ever formed.
+- `LowRankKernel`: Θ = Ψ Ψᵀ is given by its features. W = V Ψᵀ, and only V is stored: a row of it is
   a vector over the k features, so conditioning 50,000 points on 1,000 labels costs 1,000 × k.
 
-Such rows are called factor rows below: (r, d) with d = N or d = k. They, their values and variances
-are float64 always; what is N×N or N×k keeps the dtype it came in, because converting it would
+These rows are called factor rows below: (r, d) with d = N or d = k. Factor rows, their values and
+variances are always float64. N×N and N×k matrices keep their dtype, because converting them would
 double the memory.
 """
 
@@ -35,15 +35,15 @@ __all__ = [
     "take",
 ]
 
-MAX_BLOCK_ENTRIES = 1 << 20  # entries of a block worked out at a time
-FLOAT64_ROWS_PER_CHUNK = 2048  # rows converted to float64 at a time: 32 MB of features at k = 2048
+MAX_BLOCK_ENTRIES = 1 << 20  # kernel entries in a temporary
+FLOAT64_ROWS_PER_CHUNK = 2048  # 32 MB of features at k = 2048
 
 
 def take(matrix: Tensor, at: Tensor, dim: int) -> Tensor:
-    """matrix[at] along `dim`: a view when `at` is consecutive, a copy otherwise."""
-    run = as_slice(at)
-    if run is not None:
-        return matrix.narrow(dim, run.start, run.stop - run.start)
+    """Select matrix[at] along `dim`: a view when `at` is consecutive, a copy otherwise."""
+    consecutive = as_slice(at)
+    if consecutive is not None:
+        return matrix.narrow(dim, consecutive.start, consecutive.stop - consecutive.start)
     return matrix.index_select(dim, at)
 
 
@@ -60,19 +60,19 @@ class DenseKernel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What pair-by-pair work is done in: the matrix's own."""
+        """Dtype of kernel blocks: that of the matrix."""
         return self.matrix.dtype
 
     def rows(self, at: Tensor) -> Tensor:
-        """Factor rows of the prior itself, Θ(at, ·): (q,) -> (q, N), a fresh copy."""
+        """Factor rows of the prior itself, Θ(at, ·): (q,) -> (q, N), a new copy."""
         return _copy_float64(take(self.matrix, at, 0))
 
     def evaluate_at(self, factor: Tensor, at: Tensor) -> Tensor:
-        """Values of factor rows at positions (q,), which are their columns: (r, N) -> (r, q)."""
+        """Evaluate factor rows at positions (q,): their columns, (r, N) -> (r, q)."""
         return take(factor, at, 1)
 
     def evaluate_everywhere(self, factor: Tensor) -> Tensor:
-        """Values of factor rows everywhere, which are themselves: (r, N)."""
+        """Evaluate factor rows at every position: the rows themselves, (r, N)."""
         return factor
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class DenseKernel:
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
         """The b×b diagonal blocks of Θ − WᵀW at flat positions, (q/b, b, b).
 
-        All are made: `at` saves nothing here.
+        All blocks are computed first, whatever `at` is.
         """
         n = self.size // b
         if b == 1:
@@ -104,10 +104,9 @@ class DenseKernel:
 
 @dataclass(frozen=True, eq=False)
 class LeadingRowsKernel(DenseKernel):
-    """A scalar Θ of which the rows at the first s positions are known, matrix (s, N), and the
-    diagonal, variances (N,).
+    """A scalar Θ with known rows at the first s positions, matrix (s, N), and known diagonal (N,).
 
-    Enough to condition on labels at these s positions, and to see what they do everywhere.
+    That suffices to condition on labels at these s positions and to predict at all N.
     """
 
     variances: Tensor
@@ -127,10 +126,7 @@ class LeadingRowsKernel(DenseKernel):
 
 @dataclass(frozen=True, eq=False)
 class CosineKernel:
-    """Θ(x,x') = κ(⟨x,x'⟩) for units x of length one (N, d).
-
-    Κ works on tensors entry by entry, κ(1) = 1.
-    """
+    """Θ(x,x') = κ(⟨x,x'⟩) for unit vectors x (N, d); κ acts elementwise on tensors, κ(1) = 1."""
 
     unit_vectors: Tensor
     function: Callable[[Tensor], Tensor]
@@ -142,11 +138,11 @@ class CosineKernel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The rows' own."""
+        """Dtype of kernel blocks: that of the unit vectors."""
         return self.unit_vectors.dtype
 
     def prior_block(self, rows: Tensor, cols: Tensor) -> Tensor:
-        """Θ at (p,) × (q,), in the rows' dtype; exactly one between a point and itself."""
+        """Θ at (p,) × (q,), in the unit vectors' dtype; exactly one between a point and itself."""
         cosines = take(self.unit_vectors, rows, 0) @ take(self.unit_vectors, cols, 0).T
         values = self.function(cosines)
         if _are_disjoint(rows, cols):
@@ -164,15 +160,15 @@ class CosineKernel:
         return _copy_float64(self.prior_block(at, torch.arange(self.size, device=at.device)))
 
     def evaluate_at(self, factor: Tensor, at: Tensor) -> Tensor:
-        """Columns of the factor: (r, q)."""
+        """Evaluate factor rows at positions (q,): their columns, (r, q)."""
         return take(factor, at, 1)
 
     def evaluate_everywhere(self, factor: Tensor) -> Tensor:
-        """The factor itself: (r, N)."""
+        """Evaluate factor rows at every position: the rows themselves, (r, N)."""
         return factor
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        """Θ(rows, cols) − W(:, rows)ᵀ W(:, cols), some rows at a time."""
+        """Θ(rows, cols) − W(:, rows)ᵀ W(:, cols), a few rows at a time."""
         out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.unit_vectors.device)
         for part in torch.split(
             torch.arange(len(rows), device=rows.device),
@@ -197,21 +193,18 @@ class CosineKernel:
 
 
 def _are_disjoint(rows: Tensor, cols: Tensor) -> bool:
-    """Whether all positions of the one list come before all of the other.
-
-    Then no point meets itself.
-    """
+    """Whether all positions of one list precede all of the other, so that they share none."""
     if not len(rows) or not len(cols):
         return True
     return bool(rows.max() < cols.min()) or bool(cols.max() < rows.min())
 
 
 def _find_shared_positions(rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the same position is in both lists of distinct ones."""
+    """Indices into rows and into cols of the positions that both hold; each list is distinct."""
     order = cols.argsort()
-    place = torch.searchsorted(cols[order], rows).clamp_max_(len(cols) - 1)
-    hit = (cols[order[place]] == rows).nonzero().squeeze(1)
-    return hit, order[place[hit]]
+    index = torch.searchsorted(cols[order], rows).clamp_max_(len(cols) - 1)
+    shared = (cols[order[index]] == rows).nonzero().squeeze(1)
+    return shared, order[index[shared]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,26 +220,26 @@ class LowRankKernel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The features' own."""
+        """Dtype of kernel blocks: that of the features."""
         return self.features.dtype
 
     def rows(self, at: Tensor) -> Tensor:
-        """Ψ(at): (q, k), a fresh copy."""
+        """Ψ(at): (q, k), a new copy."""
         return _copy_float64(take(self.features, at, 0))
 
     def evaluate_at(self, factor: Tensor, at: Tensor) -> Tensor:
-        """V Ψ(at)ᵀ: (r, q), accumulated in float64."""
+        """Evaluate factor rows at positions (q,): V Ψ(at)ᵀ, (r, q), accumulated in float64."""
         parts = [factor @ part.T for part in self._chunks(take(self.features, at, 0))]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def evaluate_everywhere(self, factor: Tensor) -> Tensor:
-        """V Ψᵀ: (r, N); one pass over Ψ in its own dtype."""
+        """Evaluate factor rows at every position: V Ψᵀ, (r, N); one pass over Ψ in its dtype."""
         if len(factor) == 1:  # gemv reads Ψ once at memory speed; a one-column gemm does not
             return (self.features @ factor[0].to(self.dtype)).to(torch.float64)[None]
         return (self.features @ factor.T.to(self.dtype)).T.to(torch.float64)
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        """(Ψ − Ψ VᵀV)(rows) Ψ(cols)ᵀ, (p, q): weight space, so V is projected out once per row."""
+        """(Ψ − Ψ VᵀV)(rows) Ψ(cols)ᵀ, (p, q): V is projected out once per row, in feature space."""
         out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.features.device)
         right = take(self.features, cols, 0).T
         for lo in range(0, len(rows), FLOAT64_ROWS_PER_CHUNK):
@@ -257,7 +250,7 @@ class LowRankKernel:
         return out
 
     def project_out(self, factors: tuple[Tensor, ...], rows: Tensor) -> Tensor:
-        """rows (I − VᵀV): (q, k) -> (q, k), float64."""
+        """Project the factors out of rows: rows (I − VᵀV), (q, k) -> (q, k), float64."""
         out = rows.clone() if factors else rows
         for factor in factors:
             out.addmm_(rows @ factor.T, factor, alpha=-1)
@@ -282,26 +275,23 @@ class LowRankKernel:
 
 @dataclass(frozen=True, eq=False)
 class NystromKernel(LowRankKernel):
-    """Θ = Ψ Ψᵀ + diag(own).
-
-    What the features miss of every point, own (N,), is its own and nobody else's.
-    """
+    """Θ = Ψ Ψᵀ + diag(r), with the variance r (N,) that the features miss at each point."""
 
     residual_variance: Tensor
 
     def block(self, factors: tuple[Tensor, ...], rows: Tensor, cols: Tensor) -> Tensor:
-        """As without, and a point's own where it meets itself.
+        """The block of the features, plus r where a point meets itself.
 
         Positions are distinct in each list.
         """
         out = super().block(factors, rows, cols)
         if not _are_disjoint(rows, cols):
-            there, here = _find_shared_positions(rows, cols)
-            out[there, here] += self.residual_variance[rows[there]].to(out.dtype)
+            in_rows, in_cols = _find_shared_positions(rows, cols)
+            out[in_rows, in_cols] += self.residual_variance[rows[in_rows]].to(out.dtype)
         return out
 
     def diagonal(self, factors: tuple[Tensor, ...], b: int, at: Tensor | None = None) -> Tensor:
-        """As without, and the own."""
+        """The diagonal of the features, plus r."""
         return super().diagonal(factors, b, at) + (
             self.residual_variance if at is None else self.residual_variance[at]
         ).view(-1, 1, 1)
@@ -311,7 +301,7 @@ Kernel = DenseKernel | CosineKernel | LowRankKernel  # a prior covariance over N
 
 
 def _copy_float64(rows: Tensor) -> Tensor:
-    """A float64 copy, row-major."""
+    """Copy to float64, row-major."""
     return rows.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
 
 
@@ -325,14 +315,14 @@ def _gram_blocks(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """Prior minus factor rows; immutable, and every version shares the prior and the old rows."""
+    """Prior minus factor rows; immutable: updates share the prior and the earlier rows."""
 
     prior: Kernel
     factors: tuple[Tensor, ...] = ()
 
     @property
     def rank(self) -> int:
-        """How many factor rows have been taken off."""
+        """Number of factor rows subtracted."""
         return sum(len(factor) for factor in self.factors)
 
     def rows(self, at: Tensor) -> Tensor:
@@ -343,10 +333,11 @@ class Covariance:
         return rows
 
     def subtract_factor(self, factor: Tensor) -> "Covariance":
-        """The covariance after (r, d) more factor rows are taken off.
+        """Return the covariance minus (r, d) more factor rows.
 
-        Blocks grow like a binary counter (a block is merged with a newer one at least as long),
-        so that a thousand single labels cost neither a thousand products nor a thousand copies.
+        Blocks of rows grow like a binary counter (a block is merged with a newer one at least as
+        long), so that a thousand single labels need neither a thousand products nor a thousand
+        copies.
         """
         factors = list(self.factors)
         while factors and len(factors[-1]) <= len(factor):
@@ -354,7 +345,7 @@ class Covariance:
         return Covariance(self.prior, (*factors, factor))
 
     def without_last_row(self) -> "Covariance":
-        """As before the last factor row."""
+        """Return the covariance without the last factor row."""
         *factors, last = self.factors
         return Covariance(self.prior, (*factors, *((last[:-1],) if len(last) > 1 else ())))
 

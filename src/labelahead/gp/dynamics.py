@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from labelahead.batching import Inputs, read_batch, call_model, take_samples
+from labelahead.batching import Inputs, call_model, read_batch, take_samples
 from labelahead.errors import InputError
 from labelahead.gp.linalg import cholesky, solve_factored
 from labelahead.ntk import norms_and_products, squared_norms
@@ -44,7 +44,7 @@ def residuals(outputs: Tensor, labels: Tensor, loss: str = "cross-entropy") -> T
 def total_gradient(
     model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: int = 256
 ) -> dict[str, Tensor]:
-    """∇ Σᵢ cotangents[i]·f(xᵢ) by parameter; .grad is not touched. Cotangents are (n, C).
+    """Compute ∇ Σᵢ cotangents[i]·f(xᵢ) per parameter; cotangents are (n, C), .grad stays as it is.
 
     With `residuals` this is ∇L(S), the gradient of the summed loss.
     """
@@ -70,9 +70,9 @@ def gains(
     direction: Mapping[str, Tensor],
     gamma: float = 2.0,
 ) -> Tensor:
-    """(n,) Δ(x|S) of every item; direction = ∇L(S) (DY-15).
+    """Compute Δ(x|S) of every item, (n,); direction = ∇L(S) (DY-15).
 
-    gamma 0 leaves the squared gradient length, infinity the influence alone.
+    With gamma = 0 it is the squared gradient norm, with infinity the influence alone.
     """
     if not gamma >= 0:
         raise InputError(f"gamma is {gamma}; expected 0 or more, or infinity")
@@ -118,16 +118,16 @@ def generalisation_bound(kernel: Tensor, targets: Tensor) -> float:
 
 
 def convergence(kernel: Tensor, targets: Tensor, rate: float, steps: int) -> float:
-    """E_t = √(Σₖᵢ (1 − ηλᵢ)²ᵗ (vᵢᵀ Yᵏ)²), what is left of the labels after t steps (DY-16)."""
+    """E_t = √(Σₖᵢ (1 − ηλᵢ)²ᵗ (vᵢᵀ Yᵏ)²), the training residual after t steps (DY-16)."""
     values, vectors = torch.linalg.eigh(kernel.double())
     weight = (1 - rate * values) ** (2 * steps)
     return float((weight[:, None] * (vectors.T @ targets.double()).square()).sum().sqrt())
 
 
 def mmd(kernel: Tensor, first: int) -> float:
-    """Squared distance of the first `first` items from all n, by the unbiased estimate (DY-33).
+    """Estimate the squared MMD between the first `first` items and all n, without bias (DY-33).
 
-    kernel: (n, n) with the initial items first. Being unbiased it can fall below zero.
+    kernel: (n, n) with the initial items first. An unbiased estimate can be negative.
     """
     n = len(kernel)
     if not 2 <= first <= n or n < 2:

@@ -23,13 +23,21 @@ def gradient_flow(
     *,
     noise: float = 0.0,
 ) -> Tensor:
-    """Outputs everywhere after gradient flow for `time` on squared loss at the points `at`.
+    """Predict the outputs after gradient flow for `time` on squared loss at the points `at`.
 
     f_t(x) = f(x) + Θ(x,X) Θ(X,X)⁻¹ (I − e^{−tΘ(X,X)}) (Y − f(X))            (LA-5, DY-3)
 
-    outputs: (n, C). kernel: (n, n) or (n·C, n·C). at: (q,), targets: (q, C). time: η·t, the
-    learning rate times the steps, for the loss ½‖Y − f(X)‖²; one number gives (n, C), several give
-    (T, n, C); math.inf is the limit. noise: relative, added to Θ(X,X) as in `prior`.
+    Args:
+        outputs: (n, C).
+        kernel: (n, n) or (n·C, n·C).
+        at: (q,) labelled positions.
+        targets: (q, C).
+        time: η·t, the learning rate times the steps, for the loss ½‖Y − f(X)‖²; math.inf is the
+            limit.
+        noise: Relative regulariser, added to Θ(X,X) as in `prior`.
+
+    Returns:
+        (n, C) for one time, (T, n, C) for several.
 
     >>> import math
     >>> path = la.gradient_flow(outputs, K, [0, 1], one_hot[[0, 1]], [0.0, 0.1, math.inf])
@@ -54,10 +62,10 @@ def gradient_flow(
 
 
 def _decay(values: Tensor, t: float) -> Tensor:
-    """(1 − e^{−tλ})/λ for every eigenvalue λ (q,), right also as λ → 0, where it is t.
+    """(1 − e^{−tλ})/λ for every eigenvalue λ (q,), with its limit t as λ → 0.
 
-    Eigenvalues at rounding level belong to directions in which the kernel cannot move. Once t is
-    long enough to tell them from zero they hold noise only, so they are left where they are.
+    Eigenvalues at rounding level belong to directions in which the kernel cannot move the outputs.
+    Once t is long enough for them to matter they are noise, so these directions are not moved.
     """
     floor = len(values) * torch.finfo(values.dtype).eps * float(values.max())
     live = values > floor

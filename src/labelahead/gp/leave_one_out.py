@@ -1,4 +1,4 @@
-"""What the labelled points say of each other."""
+"""Leave-one-out predictions of the labelled points."""
 
 from torch import Tensor
 
@@ -9,15 +9,15 @@ __all__ = ["leave_one_out"]
 
 
 def leave_one_out(posterior: Posterior) -> Tensor:
-    """Leave-one-out residuals of the labelled set in closed form, (L, C), in order of `labelled`.
+    """Compute leave-one-out residuals of the labels in closed form: (L, C), in `labelled` order.
 
     Row i is the prediction for labelled point i from all the other labels, minus its target:
     positive where the others predict too much. With α = (Θ(X,X)+σI)⁻¹(Y − f(X)) it is
-    −([(Θ(X,X)+σI)⁻¹]ᵢᵢ)⁻¹ αᵢ, a number for a scalar kernel and a C×C block for the full one. A
-    large norm marks a label that its neighbours contradict.
+    −([(Θ(X,X)+σI)⁻¹]ᵢᵢ)⁻¹ αᵢ, where the divisor is a number for a scalar kernel and a C×C block for
+    the full one. A large norm marks a label that its neighbours contradict.
 
-    >>> said = la.leave_one_out(post) + post.targets  # what the other label says of each
-    >>> said.shape
+    >>> predictions = la.leave_one_out(post) + post.targets  # each label from the other one
+    >>> predictions.shape
     torch.Size([2, 3])
     """
     labelled, b = posterior.labelled, posterior.width

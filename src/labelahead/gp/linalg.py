@@ -1,7 +1,7 @@
 """Linear algebra that fails loudly: Cholesky with reported jitter, block solves, CG.
 
-Nothing else in the package calls LAPACK. Every repair is logged on the `labelahead` logger and
-handed back to the caller as a number; what cannot be repaired raises `NumericalError`.
+No other module of the package calls LAPACK. Every repair is logged on the `labelahead` logger and
+returned to the caller as a number; a matrix that cannot be repaired raises `NumericalError`.
 """
 
 import logging
@@ -29,29 +29,29 @@ __all__ = [
 
 log = logging.getLogger("labelahead")
 
-# The ladder: added to the diagonal in units of its scale, tenfold at each failure.
-_FIRST = {torch.float64: 1e-12, torch.float32: 1e-7}
-_LAST = 1e-3
+# Jitter added to the diagonal, relative to its scale: ten times as much after each failure.
+FIRST_JITTER = {torch.float64: 1e-12, torch.float32: 1e-7}
+MAX_JITTER = 1e-3
 
 
-def _factor(a: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+def _factor_and_check(a: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     """Lower factors (..., q, q) of a and whether every pivot exceeds `floor` (...,)."""
     lower, info = torch.linalg.cholesky_ex(a)
-    # LAPACK accepts a pivot of 1e-17 that is all rounding; what follows would be noise.
+    # LAPACK accepts a pivot of 1e-17, which is rounding error: the factor would be noise.
     pivots = lower.diagonal(dim1=-2, dim2=-1).square()
     return lower, (info == 0) & (pivots > floor).all(-1)
 
 
-def _floor(a: Tensor, scale: float) -> float:
+def _pivot_floor(a: Tensor, scale: float) -> float:
     return float(torch.finfo(a.dtype).eps) * a.shape[-1] * scale
 
 
-def _ladder(dtype: torch.dtype, scale: float) -> list[float]:
-    rungs, step = [], _FIRST.get(dtype, 1e-7)
-    while step <= _LAST * 1.0001:
-        rungs.append(step * scale)
+def _jitter_steps(dtype: torch.dtype, scale: float) -> list[float]:
+    jitters, step = [], FIRST_JITTER.get(dtype, 1e-7)
+    while step <= MAX_JITTER * 1.0001:
+        jitters.append(step * scale)
         step *= 10
-    return rungs
+    return jitters
 
 
 def cholesky(
@@ -69,19 +69,19 @@ def cholesky(
             f"{what} has mean diagonal {size:.3g}; expected a positive one: the kernel is zero or "
             "indefinite, so check the network it came from"
         )
-    lower, ok = _factor(a, _floor(a, size))
+    lower, ok = _factor_and_check(a, _pivot_floor(a, size))
     if bool(ok):
         return lower, 0.0
-    # A NaN always fails the pivots, so a sound matrix is not read a second time.
+    # A NaN always fails the pivot test, so a sound matrix is not read a second time.
     if not bool(torch.isfinite(a).all()):
         raise NumericalError(
             f"{what} of shape {tuple(a.shape)} holds NaN or infinite entries; expected finite "
             "numbers: look for overflow in the network's outputs or gradients"
         )
-    for jitter in _ladder(a.dtype, size):
+    for jitter in _jitter_steps(a.dtype, size):
         repaired = a.clone()
         repaired.diagonal().add_(jitter)
-        lower, ok = _factor(repaired, _floor(a, size))
+        lower, ok = _factor_and_check(repaired, _pivot_floor(a, size))
         if bool(ok):
             log.warning(
                 "%s (%d x %d) is singular to working precision: added %.3g to its diagonal (%.1g "
@@ -95,13 +95,13 @@ def cholesky(
     lowest = float(torch.linalg.eigvalsh(a)[0])
     raise NumericalError(
         f"{what} of shape {tuple(a.shape)} is not positive definite: its lowest eigenvalue is "
-        f"{lowest:.3g} where its diagonal is about {size:.3g}, and a jitter of {_LAST:g} of that "
+        f"{lowest:.3g} where its diagonal is about {size:.3g}, and a jitter of {MAX_JITTER:g} of that "
         "did not repair it; check that it is symmetric and a Gram matrix, or raise `noise`"
     )
 
 
 def whiten(lower: Tensor, b: Tensor, *, overwrite: bool = False) -> Tensor:
-    """L⁻¹ b for lower (q, q) and b (q, p), row-major; in b's own memory with `overwrite`.
+    """Compute L⁻¹ b for lower (q, q) and b (q, p), row-major; into b's memory with `overwrite`.
 
     Solved as bᵀ L⁻ᵀ: LAPACK is column-major, so the transpose of a row-major b needs no copy.
     """
@@ -130,7 +130,7 @@ def symmetric_eigen(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def symmetric_eigenvalues(a: Tensor) -> Tensor:
-    """Eigenvalues ascending (q,), without the vectors: a fraction of their time."""
+    """Eigenvalues ascending (q,) without the vectors, in a fraction of the time."""
     values: Tensor = torch.linalg.eigvalsh(a)
     return values
 
@@ -138,11 +138,10 @@ def symmetric_eigenvalues(a: Tensor) -> Tensor:
 def block_factor(blocks: Tensor, scale: float) -> Tensor:
     """Lower Cholesky factors (m, b, b) of many small blocks (m, b, b), repaired where needed.
 
-    A block that is singular to working precision gets the jitter of the ladder, alone; how many did
-    is logged.
+    Each block that is singular to working precision gets its own jitter; their number is logged.
     """
     if blocks.shape[-1] == 1:
-        floor = _ladder(blocks.dtype, scale)[0]
+        floor = _jitter_steps(blocks.dtype, scale)[0]
         low = blocks < floor
         if bool(low.any()):
             log.warning(
@@ -153,16 +152,16 @@ def block_factor(blocks: Tensor, scale: float) -> Tensor:
                 floor,
             )
         return blocks.clamp_min(floor).sqrt()
-    lower, ok = _factor(blocks, _floor(blocks, scale))
+    lower, ok = _factor_and_check(blocks, _pivot_floor(blocks, scale))
     if not bool(ok.all()):
         bad = int((~ok).sum())
         log.warning("%d of %d posterior blocks are singular: jitter added", bad, len(ok))
-    for jitter in _ladder(blocks.dtype, scale):
+    for jitter in _jitter_steps(blocks.dtype, scale):
         if bool(ok.all()):
             return lower
         weak = (~ok).nonzero().squeeze(1)
         shifted = blocks[weak] + jitter * torch.eye(blocks.shape[-1]).to(blocks)
-        lower[weak], ok[weak] = _factor(shifted, _floor(blocks, scale))
+        lower[weak], ok[weak] = _factor_and_check(shifted, _pivot_floor(blocks, scale))
     if not bool(ok.all()):
         raise NumericalError(
             f"{int((~ok).sum())} of {len(ok)} posterior covariance blocks are not positive "
@@ -173,7 +172,7 @@ def block_factor(blocks: Tensor, scale: float) -> Tensor:
 
 def block_solve(lower: Tensor, rhs: Tensor) -> Tensor:
     """(L_j L_jᵀ)⁻¹ rhs_j for every block j: lower (m, b, b), rhs (m, b, p) -> (m, b, p)."""
-    if lower.shape[-1] == 1:  # a division: batched LAPACK on 1 x 1 blocks is a slow loop
+    if lower.shape[-1] == 1:  # Batched LAPACK on 1 x 1 blocks would be a slow loop.
         return rhs / lower.square()
     return torch.cholesky_solve(rhs, lower)
 
@@ -190,7 +189,7 @@ def gram_downdate(base: Tensor, left: Tensor, right: Tensor | None = None) -> Te
     """base − leftᵀ right, (p, q), in base's dtype; base is not modified.
 
     left (r, p), right (r, q). right=None means right = left with a symmetric base: then only the
-    upper half is multiplied, in eight panels, and mirrored.
+    upper triangle is multiplied, in eight panels, and mirrored.
     """
     left = left.to(base.dtype)
     if right is not None:
@@ -209,13 +208,13 @@ def gram_downdate(base: Tensor, left: Tensor, right: Tensor | None = None) -> Te
 
 
 def symmetric_product(matrix: Tensor, vector: Tensor) -> Tensor:
-    """matrix @ vector for a symmetric row-major (n, n) and (n,), reading half of the matrix.
+    """Compute matrix @ vector for a symmetric (n, n) and (n,), reading half of the matrix.
 
     The product is bound by memory, so on a CPU BLAS's symv takes half to two thirds of the time.
     """
     if matrix.device.type != "cpu" or not matrix.is_contiguous():
         return matrix @ vector
-    from scipy.linalg import blas  # here: a page that never needs it is up sooner
+    from scipy.linalg import blas  # Imported here, because it would delay the start of the server.
 
     symv = blas.dsymv if matrix.dtype == torch.float64 else blas.ssymv
     product = symv(1.0, matrix.numpy().T, vector.to(matrix.dtype).numpy())
@@ -232,11 +231,22 @@ def conjugate_gradients(
     start: Mapping[str, Tensor] | None = None,
     watch: Callable[[int, dict[str, Tensor]], None] | None = None,
 ) -> tuple[Tensor, int]:
-    """Solve A x = b for symmetric positive definite A known by its products.
+    """Solve A x = b for a symmetric positive definite A given by its products.
 
-    b: (n,) or (n, p), the columns solved side by side. Stops when every column's residual is below
-    tolerance·‖b‖. Returns (x, iterations); raises NumericalError if it does not get there. watch:
-    called after every iteration with all that is needed to go on from there as `start`.
+    Args:
+        matvec: x (n, p) -> A x (n, p).
+        b: (n,) or (n, p); the columns are solved side by side.
+        tolerance: Stops when every column's residual is below tolerance·‖b‖.
+        max_iterations: Default: 10 n.
+        precondition: r -> approximately A⁻¹ r.
+        start: A state that `watch` received, from which to continue.
+        watch: Called after every iteration with its number and the state.
+
+    Returns:
+        The solution, in the shape of b, and the number of iterations.
+
+    Raises:
+        NumericalError: If the tolerance is not reached, or A is not positive definite.
     """
     if not b.is_floating_point() or b.dim() not in (1, 2):
         raise InputError(f"b is {b.dtype} {tuple(b.shape)}; expected floating (n,) or (n, p)")
@@ -253,7 +263,7 @@ def conjugate_gradients(
             return x.reshape(b.shape), iteration
         z = residual if precondition is None else precondition(residual)
         before, rz = rz, (residual * z).sum(0)
-        # A finished column has a zero direction: it must stand still, not become 0/0.
+        # A converged column has a zero direction: its step must be 0, not 0/0.
         direction = z + torch.where(before > 0, rz / before, still) * direction
         product = matvec(direction)
         curvature = (direction * product).sum(0)
@@ -270,5 +280,5 @@ def conjugate_gradients(
     worst = float((residual.norm(dim=0) / rhs.norm(dim=0)).max())
     raise NumericalError(
         f"conjugate gradients reached {worst:.2g} of the right-hand side after {limit} iterations; "
-        f"asked for {tolerance:.2g}: raise max_iterations or the regulariser, or precondition"
+        f"expected {tolerance:.2g}: raise max_iterations or the regulariser, or precondition"
     )

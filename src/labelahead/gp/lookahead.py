@@ -1,4 +1,4 @@
-"""The paper: what every prediction becomes after one more label, without retraining.
+"""Look-ahead: what every prediction becomes after one more label, without retraining.
 
 Give candidate x' the hypothetical label y'. Training to convergence from where the network is now
 gives, for the linearised network (LA-11),
@@ -34,11 +34,17 @@ def lookahead(
     evaluate: Positions | None = None,
     chunk: int = 64,
 ) -> Iterator[Tensor]:
-    """Predictions if candidate at[j] alone were given targets[j], for every j, exact.
+    """Predict the outputs if candidate at[j] alone were labelled targets[j], for every j, exactly.
 
-    at: (q,) unlabelled positions; one may come several times, with different targets. targets: (q,
-    C). evaluate: (e,) positions to predict at, default all n. Yields (≤chunk, e, C) float64, in the
-    order of `at`.
+    Args:
+        posterior: The present posterior.
+        at: (q,) unlabelled positions; one may occur several times, with different targets.
+        targets: (q, C).
+        evaluate: (e,) positions to predict at; default: all n.
+        chunk: Candidates per yielded tensor, at most.
+
+    Yields:
+        (≤chunk, e, C) float64, in the order of `at`.
 
     >>> futures = torch.cat(list(la.lookahead(post, [2, 2, 2], one_hot)))  # item 2 as each of the classes
     >>> futures.shape
@@ -80,9 +86,9 @@ def lookahead_by_solving(
     evaluate: Positions | None = None,
     chunk: int = 64,
 ) -> Iterator[Tensor]:
-    """`lookahead` the long way: one bordered system per candidate (LA-11), no block formula.
+    """Compute `lookahead` by one bordered system per candidate (LA-11), without the block formula.
 
-    The paper's "NTK w/o block", kept as a rival for tests, benchmarks and studies.
+    The paper's "NTK w/o block", kept as a baseline for tests, benchmarks and studies.
     """
     return _iterate_solves(
         posterior, *_check_lookahead(posterior, at, targets, evaluate, chunk), chunk
@@ -129,7 +135,7 @@ METHODS = {"block": lookahead, "solve": lookahead_by_solving}
 def _check_lookahead(
     posterior: Posterior, at: Positions, targets: Tensor, evaluate: Positions | None, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Candidates (q,), targets (q, C) and evaluation points (e,), checked."""
+    """Check and return candidates (q,), targets (q, C) and evaluation points (e,)."""
     if chunk < 1:
         raise InputError(f"chunk is {chunk}; expected at least 1")
     at = posterior.check_positions(at, "at", distinct=False)

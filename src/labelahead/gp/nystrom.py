@@ -166,9 +166,7 @@ def _split_points(n: int, device: torch.device) -> tuple[Tensor, ...]:
     return torch.split(torch.arange(n, device=device), POINTS_PER_BLOCK)
 
 
-def _nystrom_features(
-    kernel: CosineKernel, at: Tensor, inducing: Tensor
-) -> tuple[Tensor, Tensor]:
+def _nystrom_features(kernel: CosineKernel, at: Tensor, inducing: Tensor) -> tuple[Tensor, Tensor]:
     """L_Z (K, K), float64, and Ψ at (L,) points, (L, K) in the kernel's dtype."""
     units = kernel.unit_vectors[inducing].double()
     exact = CosineKernel(units, kernel.function)

@@ -249,14 +249,16 @@ class ExactModel(nn.Module):
     lift: Tensor  # (1,) one more coordinate of every row, or (0,)
     variance_scale: Tensor  # (1,) s²a² of `linear.calibration`, or (0,): not worked out yet
 
-    def __init__(self, centre: Tensor, classes: int, lift: float = 0.0) -> None:
+    def __init__(self, centre: Tensor, classes: int, bias_feature: float = 0.0) -> None:
         super().__init__()
         self.classes = classes
         self.register_buffer("centre", centre)
         self.register_buffer("support", centre.new_zeros((0, len(centre))))
         self.register_buffer("alpha", torch.zeros((0, classes), dtype=torch.float64))
         self.register_buffer("mixture", torch.tensor(Mixture(), dtype=torch.float64))
-        self.register_buffer("lift", torch.tensor([lift] if lift else [], dtype=torch.float64))
+        self.register_buffer(
+            "lift", torch.tensor([bias_feature] if bias_feature else [], dtype=torch.float64)
+        )
         self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
         self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
 
@@ -278,7 +280,7 @@ class ExactModel(nn.Module):
         )  # whose squares leave the numbers that there are
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
 
-    def weights(self) -> Mixture:
+    def get_mixture(self) -> Mixture:
         """How the kernels are mixed."""
         return Mixture(*self.mixture.tolist())
 
@@ -290,7 +292,7 @@ class ExactModel(nn.Module):
         """(n, C) for rows of length one (n, d)."""
         out = units.new_full((len(units), self.classes), 1 / self.classes)
         if len(self.support):
-            K = mix_kernels(units @ self.support.T, self.weights().weights)
+            K = mix_kernels(units @ self.support.T, self.get_mixture().weights)
             out = out + K @ self.alpha.to(K.dtype)
         return out
 
@@ -301,7 +303,7 @@ class ExactModel(nn.Module):
         """
         return cls(torch.zeros(0), classes)
 
-    def blank(self, classes: int | None = None) -> "ExactModel":
+    def without_labels(self, classes: int | None = None) -> "ExactModel":
         """One that reads items in the same way and knows no label."""
         return ExactModel(self.centre, classes or self.classes, float(self.lift.sum()))
 
@@ -315,9 +317,9 @@ class ExactModel(nn.Module):
         Returns:
             (n, C) float64 on the CPU; 1/C before the first label.
         """
-        return self.probabilities(self.normalise_rows(x), classes)
+        return self.predict_proba_units(self.normalise_rows(x), classes)
 
-    def probabilities(self, units: Tensor, classes: int | None = None) -> Tensor:
+    def predict_proba_units(self, units: Tensor, classes: int | None = None) -> Tensor:
         """As `predict_proba`, for rows of length one (n, d)."""
         count = classes or self.classes
         parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
@@ -325,34 +327,36 @@ class ExactModel(nn.Module):
             if len(self.support):
                 # Cosines in float64: what float32 loses, α, which is large where the noise is
                 # small, would multiply.
-                K = mix_kernels(some.double() @ self.support.double().T, self.weights().weights)
+                K = mix_kernels(some.double() @ self.support.double().T, self.get_mixture().weights)
                 mean = (1 / self.classes + K @ self.alpha)[:, :count]
-                spread = self.ensure_variance_scale() * self._variance(K).clamp_min(MIN_VARIANCE)
+                spread = self.ensure_variance_scale() * self._variance_from_kernel(K).clamp_min(
+                    MIN_VARIANCE
+                )
                 parts.append(gaussian_class_probabilities(mean, spread).cpu())
             else:
                 parts.append(torch.full((len(some), count), 1 / count, dtype=torch.float64))
         return torch.cat(parts)
 
-    def variance(self, units: Tensor) -> Tensor:
+    def predict_variance(self, units: Tensor) -> Tensor:
         """(n,) posterior variances at rows of length one (n, d), beside one before any label."""
         parts = [units.new_ones(0, dtype=torch.float64)]
         for some in torch.split(units, PREDICT_BATCH_ROWS):
-            K = mix_kernels(some.double() @ self.support.double().T, self.weights().weights)
+            K = mix_kernels(some.double() @ self.support.double().T, self.get_mixture().weights)
             parts.append(
-                self._variance(K)
+                self._variance_from_kernel(K)
                 if len(self.support)
                 else torch.ones_like(some[:, 0], dtype=torch.float64)
             )
         return torch.cat(parts)
 
-    def _variance(self, K: Tensor) -> Tensor:
+    def _variance_from_kernel(self, K: Tensor) -> Tensor:
         """(n,) 1 − k(K + σI)⁻¹kᵀ from the kernel (n, L) with the labelled items."""
         return (1 - (K.double() @ self.compute_whitening().T).square().sum(1)).clamp_min(0.0)
 
     def compute_whitening(self) -> Tensor:
         """(L, L) the inverse of the Cholesky factor of K(X,X) + σI, worked out once."""
         if self._whitening is None or self._whitening[0] is not self.support:
-            weights, noise = self.weights().weights, self.weights().noise
+            weights, noise = self.get_mixture().weights, self.get_mixture().noise
             system = mix_kernels(_cosine_matrix(self.support), weights)
             system.diagonal().add_(noise)
             lower, _ = cholesky(system, what="the kernel of the labelled items")
@@ -362,7 +366,7 @@ class ExactModel(nn.Module):
 
     def leave_one_out_variance(self) -> Tensor:
         """(L,) variances of the labelled items, each left out in turn."""
-        return self.compute_whitening().square().sum(0).reciprocal() - self.weights().noise
+        return self.compute_whitening().square().sum(0).reciprocal() - self.get_mixture().noise
 
     def ensure_variance_scale(self) -> float:
         """s²a²: by how much variances are multiplied so that each label, left out, is likeliest.
@@ -375,7 +379,7 @@ class ExactModel(nn.Module):
 
     def calibrate(self, votes: Tensor | None = None) -> None:
         """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
-        mixture, n = self.weights(), len(self.support)
+        mixture, n = self.get_mixture(), len(self.support)
         targets = (
             mix_kernels(_cosine_matrix(self.support), mixture.weights) @ self.alpha
             + mixture.noise * self.alpha
@@ -439,7 +443,7 @@ class FittedExactModel(FittedModel):
     @property
     def mixture(self) -> Mixture:
         """How the kernels are mixed."""
-        return self.kernel_model.weights()
+        return self.kernel_model.get_mixture()
 
     @property
     def noise(self) -> float:
@@ -482,25 +486,25 @@ class ExactLearner:
     """Kernel regression on inputs (n, ...) of the whole data set.
 
     blank: the model before any label, which knows how rows are centred and brought to length one;
-    `exact` and `ExactModel.blank` make it. most: labels beyond which they are approximated
+    `exact` and `ExactModel.without_labels` make it. most: labels beyond which they are approximated
     (`gp.nystrom.approximate_posterior`), so that memory does not grow with their square.
     """
 
     inputs: Tensor
-    blank: ExactModel
+    blank_model: ExactModel
     device: str = "cpu"
-    most: int | None = None
-    _last: dict[tuple[int, ...], ExactModel] = field(
+    max_exact_labels: int | None = None
+    _last_model: dict[tuple[int, ...], ExactModel] = field(
         default_factory=dict, repr=False
     )  # by what it has learnt
-    _settled: dict[tuple[int, ...], NystromLabels] = field(
+    _last_nystrom: dict[tuple[int, ...], NystromLabels] = field(
         default_factory=dict, repr=False
     )  # and is approximated
 
     @property
     def classes(self) -> int:
         """C."""
-        return self.blank.classes
+        return self.blank_model.classes
 
     @property
     def training(self) -> Training:
@@ -509,7 +513,7 @@ class ExactLearner:
 
     def network(self, seed: int) -> ExactModel:
         """One that knows no label; there is nothing random about it."""
-        return self.blank.blank()
+        return self.blank_model.without_labels()
 
     def fit(
         self,
@@ -540,15 +544,15 @@ class ExactLearner:
             right = float((predictions.argmax(1) == targets.argmax(1)).double().mean())
             loss = float((predictions - targets).square().sum(1).mean())
             trained = TrainingResult(loss, right, 0, 0.0, (), time.perf_counter() - began)
-        self._last.clear()
-        self._last[tuple(labelled.tolist())] = model
+        self._last_model.clear()
+        self._last_model[tuple(labelled.tolist())] = model
         return FittedExactModel(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
     def _solve(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
         """The mixture, and α (L, C)."""
-        self._settled.clear()
+        self._last_nystrom.clear()
         ranked = _canonical_order(support)
-        if self.most is None or len(support) <= self.most:
+        if self.max_exact_labels is None or len(support) <= self.max_exact_labels:
             cosines = _cosine_matrix(support)
             mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])
             return mixture, solve_leave_one_out(
@@ -560,10 +564,10 @@ class ExactLearner:
             torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
         )
         settled = approximate_posterior(
-            start, torch.arange(len(support)), targets, self.most
+            start, torch.arange(len(support)), targets, self.max_exact_labels
         ).nystrom_labels
         assert settled is not None
-        self._settled[tuple(labelled.tolist())] = settled
+        self._last_nystrom[tuple(labelled.tolist())] = settled
         return mixture, settled.weights
 
     def leave_one_out_predictions(
@@ -572,15 +576,18 @@ class ExactLearner:
         """What the other labels predict for each labelled item (L, C), and how far off that is (L,
         C).
         """
-        settled = self._settled.get(tuple(labelled.tolist()))
+        settled = self._last_nystrom.get(tuple(labelled.tolist()))
         if settled is not None:
             return (
                 settled.leave_one_out_mean + 1 / self.classes,
                 settled.leave_one_out_mean - settled.targets,
             )
-        model = self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
+        model = (
+            self._last_model.get(tuple(labelled.tolist()))
+            or self.fit(labelled, labels).kernel_model
+        )
         targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
-        cosines, mixture = _cosine_matrix(model.support).cpu(), model.weights()
+        cosines, mixture = _cosine_matrix(model.support).cpu(), model.get_mixture()
         _, residual, _ = solve_leave_one_out(
             mix_kernels(cosines, mixture.weights), mixture.noise, targets
         )
@@ -599,18 +606,21 @@ class ExactLearner:
 
         votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
         """
-        model = self._last.get(tuple(labelled.tolist())) or self.fit(labelled, labels).kernel_model
-        learnt, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
+        model = (
+            self._last_model.get(tuple(labelled.tolist()))
+            or self.fit(labelled, labels).kernel_model
+        )
+        fitted, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
         start = torch.full(
             (len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device
         )
-        post = prior(start, **learnt.kernel_arguments(points, "pseudo"), noise=learnt.noise)
+        post = prior(start, **fitted.kernel_arguments(points, "pseudo"), noise=fitted.noise)
         first = torch.arange(len(labelled))
-        if self.most is None or len(labelled) <= self.most:
+        if self.max_exact_labels is None or len(labelled) <= self.max_exact_labels:
             post = post.condition(first, labels)
         else:
             post = approximate_posterior(
-                post, first, labels, self.most, F.pad(model.alpha, (0, 0, 0, len(at)))
+                post, first, labels, self.max_exact_labels, F.pad(model.alpha, (0, 0, 0, len(at)))
             )
         return forecast_error(post, torch.arange(len(labelled), len(points)), votes)
 

@@ -34,8 +34,10 @@ from labelahead.ntk import features, kernel
 
 __all__ = ["FittedModel", "NetworkLearner", "leave_one_out_predictions", "outputs_to_probabilities"]
 
-DOUBTING = 1e-2  # the same to find wrong labels: a little better there (docs/adr/0002)
-NOISE = 1e-3  # relative regulariser of leave-one-out, as all recorded campaigns have it
+WRONG_LABEL_NOISE = 1e-2  # the same to find wrong labels: a little better there (docs/adr/0002)
+LEAVE_ONE_OUT_NOISE = (
+    1e-3  # relative regulariser of leave-one-out, as all recorded campaigns have it
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,12 +191,18 @@ class NetworkLearner:
         """
         untrained = self.network(seed).to(self.device).eval()
         return leave_one_out_predictions(
-            untrained, self.inputs[labelled], labels, DOUBTING if find_wrong_labels else NOISE
+            untrained,
+            self.inputs[labelled],
+            labels,
+            WRONG_LABEL_NOISE if find_wrong_labels else LEAVE_ONE_OUT_NOISE,
         )
 
 
 def leave_one_out_predictions(
-    untrained: nn.Module, inputs: Tensor | Samples, labels: Tensor, noise: float = NOISE
+    untrained: nn.Module,
+    inputs: Tensor | Samples,
+    labels: Tensor,
+    noise: float = LEAVE_ONE_OUT_NOISE,
 ) -> tuple[Tensor, Tensor]:
     """What the other labels predict for each labelled item (L, C), and how far off that is (L, C).
 

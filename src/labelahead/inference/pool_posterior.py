@@ -23,9 +23,11 @@ from labelahead.gp.posterior import Posterior
 
 __all__ = ["MAX_DRIFT", "PoolPosterior", "drift_warning"]
 
-MANY = 64  # labels that are added at once
-SHARE = 4  # of the labels known so many may come at once before a beginning costs less
-FEW = 16  # labels that are changed or taken back one by one; of more a new beginning costs less
+MAX_INCREMENTAL_LABELS = 64  # labels that are added at once
+NEW_LABELS_DIVISOR = 4  # of the labels known so many may come at once before a beginning costs less
+MAX_REVISED_LABELS = (
+    16  # labels that are changed or taken back one by one; of more a new beginning costs less
+)
 
 # of the predictions: beyond it look-ahead describes another network than the trained one
 MAX_DRIFT = 0.10
@@ -72,66 +74,85 @@ class PoolPosterior:
         *,
         evaluation: int | None = None,
         baseline: str = "linearised",
-        hold: bool = False,
-        most: int | None = None,
-        guess: Tensor | None = None,
+        cache_cross_covariance: bool = False,
+        max_exact_labels: int | None = None,
+        initial_weights: Tensor | None = None,
     ) -> None:
-        self.points, self.start, self.evaluation, self.hold, self.most = (
-            points,
-            start,
-            evaluation,
-            hold,
-            most,
-        )
+        (
+            self.points,
+            self.start,
+            self.evaluation,
+            self.cache_cross_covariance,
+            self.max_exact_labels,
+        ) = (points, start, evaluation, cache_cross_covariance, max_exact_labels)
         self.baseline = baseline
-        self._place = {p: i for i, p in enumerate(points.tolist())}
-        self._begin(labels or {}, guess)
+        self._row_by_position = {p: i for i, p in enumerate(points.tolist())}
+        self._condition_prior(labels or {}, initial_weights)
 
-    def _begin(self, labels: Mapping[int, int], guess: Tensor | None = None) -> None:
+    def _condition_prior(
+        self, labels: Mapping[int, int], initial_weights: Tensor | None = None
+    ) -> None:
         """Condition the start on exactly these labels."""
-        self.labels = self._in_play(labels)
+        self.labels = self._keep_points(labels)
         # What the start has worked out meanwhile must not change a rounding here.
         post = replace(self.start, _cache={})
         if self.labels:
             at, classes = self.rows_of(self.labels), torch.tensor(list(self.labels.values()))
-            if self.most is None or len(at) <= self.most:
+            if self.max_exact_labels is None or len(at) <= self.max_exact_labels:
                 post = post.condition(at, classes)
             else:
-                post = approximate_posterior(post, at, classes, self.most, guess)
-        self.view = self._seen(post)
+                post = approximate_posterior(
+                    post, at, classes, self.max_exact_labels, initial_weights
+                )
+        self.view = self._build_view(post)
         self._scores: dict[str | Acquisition, Tensor] = {}
         self._orders: dict[str | Acquisition, list[int]] = {}
 
-    def _seen(self, post: Posterior) -> View:
+    def _build_view(self, post: Posterior) -> View:
         left = (~post.is_labelled).nonzero().squeeze(1)
         if not len(left):  # nothing to ask for, but labels may still be corrected
             return View(
-                post, left, left, None, baseline=self.baseline, cache_cross_covariance=self.hold
+                post,
+                left,
+                left,
+                None,
+                baseline=self.baseline,
+                cache_cross_covariance=self.cache_cross_covariance,
             )
         summed = left if self.evaluation is None else left[: self.evaluation]
-        return view(post, left, summed, baseline=self.baseline, cache_cross_covariance=self.hold)
+        return view(
+            post,
+            left,
+            summed,
+            baseline=self.baseline,
+            cache_cross_covariance=self.cache_cross_covariance,
+        )
 
     def can_update_incrementally(self, labels: Mapping[int, int]) -> bool:
         """Whether it can be told these labels in milliseconds.
 
         Not if many are new, nor if early ones are gone.
         """
-        known = self._in_play(labels)
-        return len(known.keys() - self.labels.keys()) <= MANY and self._reachable(known)
+        known = self._keep_points(labels)
+        return len(
+            known.keys() - self.labels.keys()
+        ) <= MAX_INCREMENTAL_LABELS and self._is_update_cheaper(known)
 
-    def _reachable(self, known: Mapping[int, int]) -> bool:
+    def _is_update_cheaper(self, known: Mapping[int, int]) -> bool:
         """Whether there is a way from the labels that it knows to these that costs less than a
         beginning.
         """
-        if len(known.keys() - self.labels.keys()) > max(MANY, len(self.labels) // SHARE):
+        if len(known.keys() - self.labels.keys()) > max(
+            MAX_INCREMENTAL_LABELS, len(self.labels) // NEW_LABELS_DIVISOR
+        ):
             return False
         gone = [p for p in self.labels if p not in known]
         changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
         if not gone and not changed:
             return True
         few = (
-            len(gone) <= min(FEW, len(self.posterior.labelled))
-            and changed <= FEW
+            len(gone) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
+            and changed <= MAX_REVISED_LABELS
             and self.posterior.can_revise_labels
         )
         return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
@@ -143,20 +164,20 @@ class PoolPosterior:
         and targets apart), and classes that nobody has heard of. Otherwise it begins again from the
         start: see `can_update_incrementally`.
         """
-        known, classes = self._in_play(labels), max(classes, self.classes)
+        known, classes = self._keep_points(labels), max(classes, self.classes)
         other = object.__new__(PoolPosterior)
-        other.points, other.evaluation, other.hold, other._place = (
+        other.points, other.evaluation, other.cache_cross_covariance, other._row_by_position = (
             self.points,
             self.evaluation,
-            self.hold,
-            self._place,
+            self.cache_cross_covariance,
+            self._row_by_position,
         )
-        other.most = self.most
+        other.max_exact_labels = self.max_exact_labels
         other.baseline = self.baseline if known == self.labels else "linearised"
         wider = classes != self.classes
         other.start = self.start.with_classes(classes) if wider else self.start
-        if not self._reachable(known) or (wider and self.posterior.width != 1):
-            other._begin(known, self.nystrom_weights(classes))
+        if not self._is_update_cheaper(known) or (wider and self.posterior.width != 1):
+            other._condition_prior(known, self.nystrom_weights(classes))
             return other
         gone = len(self.labels.keys() - known.keys())
         held = {p: known[p] for p in self.labels if p in known}
@@ -167,7 +188,7 @@ class PoolPosterior:
         if wider:
             other.view = other.view.with_posterior(self.posterior.with_classes(classes))
         if gone:
-            other.view = other._seen(other.posterior.without_last_labels(gone))
+            other.view = other._build_view(other.posterior.without_last_labels(gone))
         if changed:
             at = other.view.candidates.new_tensor(changed)
             targets = one_hot(
@@ -193,18 +214,18 @@ class PoolPosterior:
         out[settled.positions, : settled.weights.shape[1]] = settled.weights
         return out
 
-    def _in_play(self, labels: Mapping[int, int]) -> dict[int, int]:
-        return {p: c for p, c in labels.items() if p in self._place}
+    def _keep_points(self, labels: Mapping[int, int]) -> dict[int, int]:
+        return {p: c for p, c in labels.items() if p in self._row_by_position}
 
     def __contains__(self, position: int) -> bool:
         """Whether the item is in play."""
-        return position in self._place
+        return position in self._row_by_position
 
     def has_labels(self, labels: Mapping[int, int], classes: int) -> bool:
         """Whether it has been told exactly these labels."""
-        return self.classes == max(classes, self.start.classes) and self.labels == self._in_play(
-            labels
-        )
+        return self.classes == max(
+            classes, self.start.classes
+        ) and self.labels == self._keep_points(labels)
 
     @property
     def classes(self) -> int:
@@ -231,10 +252,10 @@ class PoolPosterior:
 
     def rows_of(self, positions: Collection[int]) -> Tensor:
         """(q,) where along `points` these items are."""
-        outside = next((p for p in positions if p not in self._place), None)
+        outside = next((p for p in positions if p not in self._row_by_position), None)
         if outside is not None:
             raise InputError(f"item {outside} is not in play now; it may be after a training")
-        return torch.tensor([self._place[p] for p in positions], dtype=torch.int64)
+        return torch.tensor([self._row_by_position[p] for p in positions], dtype=torch.int64)
 
     def mean(self, positions: Sequence[int]) -> Tensor:
         """(q, C) f_lin of items in play."""
@@ -282,7 +303,9 @@ class PoolPosterior:
         free = next((p for p in self.rank_candidates(acquisition) if p not in without), None)
         if free is None:
             return None
-        return free, float(scores[(self.view.candidates == self._place[free]).nonzero()[0, 0]])
+        return free, float(
+            scores[(self.view.candidates == self._row_by_position[free]).nonzero()[0, 0]]
+        )
 
     def build_shortlist(self, acquisition: str | Acquisition, n: int) -> "PoolPosterior":
         """Of the n best candidates alone, with all that criteria sum over: a label costs it a few
@@ -302,14 +325,14 @@ class PoolPosterior:
             1,
         )
         short = object.__new__(PoolPosterior)
-        short.points, short.evaluation, short.hold, short.most = (
+        short.points, short.evaluation, short.cache_cross_covariance, short.max_exact_labels = (
             self.points[at.cpu()],
             self.evaluation,
             True,
             None,
         )
         short.baseline = self.baseline
-        short._place = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
+        short._row_by_position = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
         short.start, short.labels, short._scores, short._orders = (
             self.posterior.restricted_to(at, rows),
             {},

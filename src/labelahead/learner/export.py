@@ -187,7 +187,7 @@ class ExportedModel:
                 x = part if self.front is None else self.front(part)
             p.append(self.predict_proba(x))
             if self._exact is not None:
-                variance.append(self._exact.variance(self._exact.normalise_rows(x)))
+                variance.append(self._exact.predict_variance(self._exact.normalise_rows(x)))
         return torch.cat(p), torch.cat(variance) if variance else None
 
     def predict_proba(self, inputs: Tensor | Samples) -> Tensor:

@@ -225,7 +225,7 @@ class Learner:
         again: NetworkLearner | ExactLearner
         if isinstance(into, ExactModel):
             assert isinstance(self.inputs, Tensor)  # nothing else fits it
-            again = ExactLearner(self.inputs, into.blank(), str(into.centre.device))
+            again = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
         else:
             initial = self._initial
             again = NetworkLearner(

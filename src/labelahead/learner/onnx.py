@@ -59,7 +59,7 @@ class VarianceModule(nn.Module):
 
     def __init__(self, model: ExactModel) -> None:
         super().__init__()
-        self.weights, self.support = model.weights().weights, model.support
+        self.weights, self.support = model.get_mixture().weights, model.support
         self.register_buffer("white", model.compute_whitening())
 
     def kernel(self, units: Tensor) -> Tensor:

@@ -100,7 +100,9 @@ class PoolSubset:
         known = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
         )
-        return PoolPosterior(self.positions, start, known, evaluation=self.evaluation, hold=True)
+        return PoolPosterior(
+            self.positions, start, known, evaluation=self.evaluation, cache_cross_covariance=True
+        )
 
     def predict_proba(self, places: Tensor) -> Tensor:
         """(q, C) class probabilities of items at (q,) places among those held."""
@@ -109,7 +111,7 @@ class PoolSubset:
             return outputs_to_probabilities(
                 self.start[places] + units.double() @ self.model.weight, "squared", classes
             )
-        return self.model.probabilities(units, classes)
+        return self.model.predict_proba_units(units, classes)
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class LargePool:
         ).to(self.dtype)
 
     @cached_property
-    def lift(self) -> float:
+    def bias_feature(self) -> float:
         """As `compute_bias_feature` has it for rows that are held."""
         if len(self.centre) > MAX_BIAS_FEATURE_COLUMNS:
             return 0.0
@@ -352,7 +354,7 @@ class LargePool:
 
     def _fit_exact(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
         learner = ExactLearner(
-            rows, ExactModel(self.centre, max(len(labels.classes), 2), self.lift)
+            rows, ExactModel(self.centre, max(len(labels.classes), 2), self.bias_feature)
         )
         return learner, learner.fit(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
 
@@ -418,7 +420,7 @@ class LargePool:
         return rank_best(
             torch.cat([b.positions for b in parts]),
             torch.cat([b.scores for b in parts]),
-            known.most,
+            known.max_candidates,
         )
 
     def _scoring_tasks(self, known: ScoringContext, engine: Executor) -> list[Task]:

@@ -59,7 +59,7 @@ def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
     """Without a label."""
     if isinstance(model, SketchedModel):
         return model.prior(units, start)
-    mixture = model.weights()
+    mixture = model.get_mixture()
     return prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
 
 
@@ -77,7 +77,7 @@ class ScoringContext:
     units: Tensor  # (L + e, d)
     start: Tensor  # (L + e, C)
     acquisition: str
-    most: int  # candidates that a part hands in
+    max_candidates: int  # candidates that a part hands in
 
     def posterior(self) -> Posterior:
         """At the labelled items, then the evaluation sample."""
@@ -97,10 +97,10 @@ class RankedCandidates(NamedTuple):
     scores: Tensor  # (m,)
 
 
-def rank_best(positions: Tensor, scores: Tensor, most: int) -> RankedCandidates:
+def rank_best(positions: Tensor, scores: Tensor, max_candidates: int) -> RankedCandidates:
     """The best of them, whatever order they come in."""
     order = positions.argsort()
-    order = order[torch.sort(scores[order], descending=True, stable=True).indices[:most]]
+    order = order[torch.sort(scores[order], descending=True, stable=True).indices[:max_candidates]]
     return RankedCandidates(positions[order], scores[order])
 
 
@@ -115,7 +115,9 @@ def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> Ran
                 view(post, here, evaluation, baseline="linearised"), known.acquisition
             )
             best = rank_best(
-                torch.cat([best.positions, positions]), torch.cat([best.scores, scores]), known.most
+                torch.cat([best.positions, positions]),
+                torch.cat([best.scores, scores]),
+                known.max_candidates,
             )
     return best
 

@@ -111,7 +111,7 @@ def predict_pool(
     _require_two_classes(label_state)
     if page_model is not None and page_model.snapshot.units is not None and schedule.is_complete():
         fit = _fit_exact(page_model.snapshot, label_state)
-        p = fit.model.probabilities(page_model.snapshot.units)
+        p = fit.model.predict_proba_units(page_model.snapshot.units)
         return PoolPredictions(page_model.snapshot.points, tuple(fit.class_numbers.tolist()), p)
     made = fit_labels(service, schedule, tell)
     p = made.learnt.predict_proba(torch.arange(len(made.points)), len(label_state.active_classes))
@@ -160,7 +160,7 @@ class CurrentModel:
             if self._fitted is None or self._fitted.units is not units or self._state != state:
                 self._fitted, self._state = _fit_exact(page_model.snapshot, label_state), state
             fit = self._fitted
-        sure, best = fit.model.probabilities(units[page_model.pool_posterior.rows_of([position])])[
+        sure, best = fit.model.predict_proba_units(units[page_model.pool_posterior.rows_of([position])])[
             0
         ].max(0)
         return int(fit.class_numbers[best]), float(sure)

@@ -243,7 +243,7 @@ class LargePoolWorker:
         first = torch.tensor(sample, dtype=torch.int64)
         every = torch.arange(len(self.positions))
         points = torch.cat([first, every[~torch.isin(every, first)]])
-        units, weights = model.normalise_rows(self.rows[points]), model.weights()
+        units, weights = model.normalise_rows(self.rows[points]), model.get_mixture()
         facts = {"labels": 0, "whole": True, "random": len(first), "scored": scored}
         made = Snapshot(
             round=0,

@@ -412,7 +412,7 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     # A link inside a folder of pictures could lead to any picture on this machine.
     own = campaign.data.embedding and resolve_code_name(campaign.data.embedding)
     source = replace(
-        campaign.data, name=name, test_fraction=share, links=False, run_checked_task=False, embedding=own
+        campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
     )
     asking = replace(campaign.asking, strategy=resolve_code_name(campaign.asking.strategy))
     model = replace(campaign.model, name=resolve_code_name(campaign.model.name))

@@ -72,9 +72,9 @@ class Snapshot:
             start,
             labels,
             evaluation=self.evaluation,
-            hold=True,
-            most=most,
-            guess=guess,
+            cache_cross_covariance=True,
+            max_exact_labels=most,
+            initial_weights=guess,
         )
 
 

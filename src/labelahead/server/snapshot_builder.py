@@ -289,7 +289,7 @@ def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snap
         kernel=None,
         features=None,
         labels={},
-        noise=asking.noise or model.weights().noise,
+        noise=asking.noise or model.get_mixture().noise,
         own_noise=asking.noise,
         strategy=str(asking.strategy),
         evaluation=min(asking.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
@@ -297,7 +297,7 @@ def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snap
         else asking.evaluation,
         facts={"labels": 0, "map": compute_map(points, {"features": units})},
         units=units,
-        weights=model.weights().weights,
+        weights=model.get_mixture().weights,
         test=(model.normalise_rows(inputs[known]).cpu(), ready.answers.take(known))
         if ready.answers and len(known)
         else None,

@@ -16,7 +16,7 @@ from labelahead.errors import InputError, StorageError
 from labelahead.learner.config import Budget, Network
 from labelahead.models.training import Training
 from labelahead.simulation.comparison import Comparison, compare, parse_contenders, read_comparison
-from labelahead.simulation.comparison.execution import MAX_RETRIES, _cause, is_finished
+from labelahead.simulation.comparison.execution import MAX_RETRIES, _describe_exit, is_finished
 from labelahead.simulation.comparison.plan import (
     Contender,
     format_comparison,
@@ -318,7 +318,7 @@ def test_a_campaign_that_kills_every_worker_is_given_up(tmp_path, monkeypatch):
     assert (found.finished, len(found.died)) == (0, 1)
     assert "its worker died 1 times" in found.failed[0].detail
     assert "memory" in found.failed[0].detail
-    assert _cause(3) == "with exit code 3"
+    assert _describe_exit(3) == "with exit code 3"
 
 
 def alive(pid):
@@ -368,7 +368,7 @@ def test_interrupted_or_killed_it_leaves_nobody_behind(tmp_path, how):
     out, err = process.communicate(timeout=PATIENCE)
     if how == signal.SIGINT:
         assert process.returncode == 130, (out, err)
-        assert "nothing is lost: labelahead compare --out a" in err
+        assert "to continue: labelahead compare --out a" in err
     assert "Traceback" not in out + err
     assert workers
     assert until(lambda: not any(map(alive, workers)))

@@ -16,11 +16,11 @@ from labelahead.learner.config import to_toml
 from labelahead.simulation.comparison import read_comparison, report
 from labelahead.simulation.comparison.curves import read_curves
 from labelahead.simulation.comparison.figures import (
-    _critical,
-    _curves,
-    _difference,
-    _intervals,
-    _styles,
+    _draw_critical_difference,
+    _draw_curves,
+    _draw_differences,
+    _draw_intervals,
+    _assign_styles,
 )
 from labelahead.simulation.comparison.plan import parse_contender
 from labelahead.simulation.comparison.plot_style import RenderedFigure
@@ -336,10 +336,10 @@ def test_every_strategy_looks_different(tmp_path, undrawn):
     many = dict.fromkeys([*STRATEGIES][:11], 0.0) | {"flip:top": 0.0, "mlmoc:greedy": 0.0}
     folder = made_up(tmp_path / "a", random_curves(2, many, 0.05))
     s = summarise(read_curves(folder))
-    styles = _styles(s)
+    styles = _assign_styles(s)
     looks = [(v.color, v.marker, str(v.dash)) for v in styles.values()]
     assert len(set(looks)) == len(looks) == len(many)
-    for draw in (_curves, _difference, _intervals, _critical):
+    for draw in (_draw_curves, _draw_differences, _draw_intervals, _draw_critical_difference):
         draw(s, styles)
     page(report(folder))
 
