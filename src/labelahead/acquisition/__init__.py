@@ -1,6 +1,7 @@
-"""View -> scores: one function each, larger = label sooner; one dict names them all.
+"""Acquisition functions: view -> one score per candidate, larger = label sooner.
 
-The examples of its functions begin with six items, of which two have labels:
+`ACQUISITIONS` maps their names to the functions. The examples in the docstrings start from six
+items, two of them labelled:
 
     >>> import torch
     >>> import labelahead as la

@@ -270,9 +270,10 @@ def changes(
     Ties, which are frequent, are broken by the change of the outputs: `mlmoc` times 1e-6 is added.
 
     Args:
-        view: Posterior, candidates and evaluation points. rng: Not used. baseline: Where the
-        present class and the hypothetical label come from, "outputs" or "linearised"; None: the
-            view's own.
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        baseline: Where the present class and the hypothetical label come from, "outputs" or
+            "linearised"; None: the view's own.
         method: "block" (LA-12), or "solve" for one linear system per candidate.
         chunk: Candidates at a time, at most.
 

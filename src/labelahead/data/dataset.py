@@ -261,13 +261,13 @@ class Data:
             ids=tuple(self.ids[i] for i in positions),
             test=test.nonzero().flatten(),
             images=images,
-            rows=None if self.rows is None else replace(self.rows, columns=some(self.rows.columns)),
+            rows=None if self.rows is None else replace(self.rows, columns=select_rows(self.rows.columns)),
             texts=None
             if self.texts is None
-            else Texts(some(self.texts.columns), self.texts.other_features[at]),
+            else Texts(select_rows(self.texts.columns), self.texts.other_features[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
             build=(lambda: self.inputs[at]) if decoded is None else decoded.inputs,
-            build_preprocessor=self.build_preprocessor if held is None else held.make_preprocessor,
+            build_preprocessor=self.build_preprocessor if decoded is None else decoded.make_preprocessor,
             samples=None if self.samples is None else self.samples[at],
             records=None if self.records is None else self.records.take(positions),
         )

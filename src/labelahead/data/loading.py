@@ -1,4 +1,4 @@
-"""One function that loads whatever it is given a name or a path of."""
+"""Load a data set by name or path."""
 
 import re
 from collections.abc import Sequence
@@ -39,29 +39,53 @@ def load(
     classes: Sequence[str] = (),
     id: str = AUTO,
 ) -> Loaded:
-    """A data set by its name or its path: `digits`, a folder of pictures or texts, a table, an
-    .npz.
+    """Load a data set by its name or its path.
 
-    `root` is where the files of known sets lie ($LABELAHEAD_DATA or ~/.cache/labelahead if not
-    given), `size` the side of the pictures, `target` the column with a table's labels, `without`
-    those of its columns that are not learnt from, `limit` how many items of the pool to keep. Sets
-    without a test part of their own lend `test_fraction` of each class to one, drawn by `seed`.
-    With `links` false, links that lead out of a folder of pictures are left out. With `checked`
-    false, its pictures are not opened now: broken ones are items too, and found out when they are
-    looked at. `classes` are names of classes: a label that is one of them is a class, even if it is
-    `None` or holds a separator, and subfolders that are none of them are just folders. `id` is the
-    column of a table that names the items, "none" for row numbers; by default a column called `id`,
-    else the row number; files go by their names. The answers are None if no item has a label.
+    The source is the name of a public data set such as `digits`, a folder or zip of images or
+    texts, a table, or an .npz file.
+
+    Args:
+        source: the name or the path; `book.xlsx#Sheet2` is one sheet of a workbook.
+        root: the folder of the public data sets; default $LABELAHEAD_DATA or ~/.cache/labelahead.
+        size: the side of the images, in pixels.
+        target: the column with the labels of a table.
+        limit: the number of pool items to keep.
+        test_fraction: the fraction of each class to hold out, if the data have no test set.
+        seed: the seed of the test set and of the limit.
+        download: whether a public data set may be downloaded.
+        links: whether to follow links that lead out of a folder of images.
+        checked: whether to open all images now; otherwise broken ones are items too, and are found
+            when they are displayed.
+        without: columns of a table that are not used as inputs.
+        classes: names of classes. A label in this list is a class even if it is `None` or contains
+            a separator; subfolders with other names are not classes.
+        id: the column with the ids of a table, "none" for row numbers, "auto" for a column called
+            `id` if it exists. Files are identified by their names.
+
+    Returns:
+        The data, and the labels; the latter are None if no item has a label.
+
+    Raises:
+        InputError: if the source is unknown or cannot be read.
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
     >>> len(data), data.shape, len(data.classes)
     (1797, (1, 8, 8), 10)
     """
-    place = get_default_root() if root is None else expand_path(root)
-    names = tuple(without), _check_class_names(classes), id
     options = LoadOptions(
-        place, size, target, limit, test_fraction, seed, download, links, checked, *names
+        root=get_default_root() if root is None else expand_path(root),
+        size=size,
+        target=target,
+        limit=limit,
+        test_fraction=test_fraction,
+        seed=seed,
+        download=download,
+        links=links,
+        checked=checked,
+        without=tuple(without),
+        classes=_check_class_names(classes),
+        id=id,
     )
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(
@@ -76,14 +100,15 @@ def load(
     path = expand_path(source)
     try:
         file, _ = split_sheet(path)
-        folder, there = path.is_dir(), file.exists()
-    except OSError as error:  # such as a name longer than any file's
+        is_folder = path.is_dir()
+        exists = file.exists()
+    except OSError as error:  # for example a name that is too long
         raise InputError(
             f"{str(source)[:100]!r} is no known data set and no path: {error}"
         ) from error
-    if folder:
+    if is_folder:
         return _load_folder(path, options)
-    if not there:
+    if not exists:
         raise _unknown_source_error(source, path)
     reader = READERS.get(file.suffix.lower())
     if reader is None or not file.is_file():
@@ -107,9 +132,9 @@ def get_data_name(source: str | Path) -> str:
 
 
 def _find_public_dataset(source: str | Path) -> PublicDataset | None:
-    """The known set of that name, which wins over a folder of that name.
+    """Return the public data set of this name, which has priority over a folder of the same name.
 
-    A Path is always a path.
+    A `Path` is always a path.
     """
     known = {_normalise_name(name): entry for name, entry in DATASETS.items()}
     return (
@@ -120,6 +145,7 @@ def _find_public_dataset(source: str | Path) -> PublicDataset | None:
 
 
 def _unknown_source_error(source: str | Path, path: Path) -> InputError:
+    """Return the error for a source that is neither a public data set nor a path."""
     return InputError(
         f"{str(source)!r} is no known data set and no existing path; "
         f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
@@ -128,8 +154,11 @@ def _unknown_source_error(source: str | Path, path: Path) -> InputError:
 
 
 def load_source(source: Any, seed: int) -> Loaded:
-    """The data set that a configuration asks for: an object with a `name`, and all options of
-    `load` but the seed.
+    """Load the data set of a configuration.
+
+    Args:
+        source: an object with a `name` and all options of `load` except the seed, such as `Source`.
+        seed: the seed of the test set and of the limit.
 
     >>> from labelahead import Source
     >>> from labelahead.data import load_source
@@ -152,23 +181,23 @@ def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _normalise_name(name: str) -> str:
-    """A name without case and punctuation: CIFAR-10 is cifar10."""
+    """Return a name without case and punctuation: CIFAR-10 is cifar10."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _load_folder(path: Path, options: LoadOptions) -> Loaded:
-    """A folder of pictures; if it holds a known set instead, the error says so."""
+    """Load a folder of images or texts; if it holds a public data set, the error says so."""
     try:
         return load_folder(path, options)
     except InputError as error:
-        seen = [
+        found = [
             entry.name
             for entry in DATASETS.values()
             if any((path / f).exists() or (path / f"{f}.gz").exists() for f in entry.files)
         ]
-        if not seen:
+        if not found:
             raise
         raise InputError(
-            f"{error}. It holds files named as those of {', '.join(seen)}: "
-            f"load({seen[0]!r}, root={str(path)!r}) reads them"
+            f"{error}. It holds files named as those of {', '.join(found)}: "
+            f"load({found[0]!r}, root={str(path)!r}) reads them"
         ) from error

@@ -1,4 +1,4 @@
-"""Items that were never in the pool, read as the pool was: pictures, arrays, tables."""
+"""Read items that were not in the pool (images, texts, arrays, tables) as the pool was read."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +34,18 @@ __all__ = ["NewItems", "match_image_format", "read_new_items", "encode_table_row
 
 log = logging.getLogger("labelahead")
 
-BATCH_ITEMS = 256  # items read at a time
+BATCH_ITEMS = 256  # items per batch
 EncodeTexts = Callable[[list[str]], Tensor]  # texts -> (n, d)
 
 
 class NewItems(NamedTuple):
-    """Some items: their ids, what was read of them (n, *shape), what could not be read, and the
-    user's own columns.
+    """A batch of new items.
+
+    Attributes:
+        ids: the id of each item.
+        values: (n, *shape) as read, before standardisation.
+        failed: the reason for each item that could not be read.
+        records: the user's own columns.
     """
 
     ids: list[str]
@@ -57,22 +62,28 @@ def read_new_items(
     id: str = AUTO,
     likely_id: str | None = None,
 ) -> Iterator[NewItems]:
-    """A folder or zip of pictures or texts, one of them, an .npz or a table, a few hundred items at
-    a time.
+    """Yield the items of a folder, a zip, a file, an .npz or a table in batches.
 
-    encode: what reads texts, where the model was made from what an encoder says of them. id: the
-    column of a table that names the items, "none" for row numbers, "auto" for `likely_id` or one
-    called `id`, where the table has it.
+    Args:
+        preprocessor: how the pool was read.
+        source: a folder or zip of images or texts, one image or text, an .npz or a table.
+        encode: the sentence encoder, if the model was fitted on its embeddings.
+        id: the column with the ids of a table, "none" for row numbers, "auto" for `likely_id` or a
+            column called `id` if the table has it.
+        likely_id: the id column of the pool.
+
+    Raises:
+        InputError: if the source does not exist or is of another kind than the pool.
     """
     path = expand_path(source)
     file, _ = split_sheet(path)
     suffix = file.suffix.lower()
-    filed = path.is_dir() or suffix == ".zip"
+    is_collection = path.is_dir() or suffix == ".zip"
     if not file.exists():
         raise InputError(
             f"{path} does not exist; expected items as the model was made from: {_describe_expected(preprocessor)}"
         )
-    if preprocessor.kind == COLUMNS and (filed or suffix in TEXT_SUFFIXES):
+    if preprocessor.kind == COLUMNS and (is_collection or suffix in TEXT_SUFFIXES):
         yield from _read_text_items(preprocessor, path, encode)
     elif preprocessor.kind == COLUMNS and suffix in (*TABLE_SUFFIXES, ".npz"):
         table = _read_table(path)
@@ -84,13 +95,14 @@ def read_new_items(
         yield NewItems(ids, values, {}, replace(table.records(), id_column=column))
     elif preprocessor.kind != COLUMNS and suffix == ".npz":
         yield from _read_npz_items(preprocessor, path, id)
-    elif len(preprocessor.shape) == 3 and (filed or suffix in IMAGE_SUFFIXES):
+    elif len(preprocessor.shape) == 3 and (is_collection or suffix in IMAGE_SUFFIXES):
         yield from _read_image_items(preprocessor, path)
     else:
         raise InputError(f"{path} is of another kind; expected {_describe_expected(preprocessor)}")
 
 
 def _describe_expected(preprocessor: Preprocessor) -> str:
+    """Describe the sources that the model accepts, for messages."""
     if preprocessor.kind == COLUMNS:
         columns = (
             f"a table ({', '.join(TABLE_SUFFIXES)}) with the columns "
@@ -102,11 +114,12 @@ def _describe_expected(preprocessor: Preprocessor) -> str:
 
 
 def _takes_single_text(preprocessor: Preprocessor) -> bool:
-    """Whether a text alone is an item."""
+    """Return whether a text alone is an item."""
     return [c.kind for c in preprocessor.columns] in (["sentences"], ["words"])
 
 
 def _read_table(path: Path) -> Table:
+    """Read a table, or the arrays of an .npz as columns."""
     if path.suffix.lower() == ".npz":
         arrays: dict[str, Any] = dict(read_npz(path))
         return Table(
@@ -125,17 +138,24 @@ def encode_table_rows(
     encode: EncodeTexts | None = None,
     entry: Callable[[Any], Any] = parse_entry,
 ) -> Tensor:
-    """(n, d) what the columns that were learnt from become.
+    """Return (n, d) float32: the features of the columns that the model was fitted on.
 
-    entry: what a field says; of a text in a file: itself.
+    Args:
+        preprocessor: the fitted columns.
+        table: the rows.
+        where: the table, for messages.
+        encode: the sentence encoder, if the model needs it.
+        entry: converts a field to an entry.
+
+    Raises:
+        InputError: if a column is missing, or an entry does not fit.
     """
     missing = [c.name for c in preprocessor.columns if c.name not in table.columns]
     if missing:
         hint = did_you_mean(missing[0], table.columns)
         raise InputError(
-            f"{where} has no column {missing[0]!r}, which the model learnt from; {hint}expected "
-            "all of "
-            f"{', '.join(c.name for c in preprocessor.columns)}"
+            f"{where} has no column {missing[0]!r}, which the model was fitted on; {hint}expected "
+            f"all of {', '.join(c.name for c in preprocessor.columns)}"
         )
     blocks = []
     for column in preprocessor.columns:
@@ -153,22 +173,24 @@ def encode_table_rows(
 
 
 def _read_text_items(preprocessor: Preprocessor, path: Path, encode: EncodeTexts | None) -> Iterator[NewItems]:
+    """Yield text files in batches."""
     if not _takes_single_text(preprocessor):
         raise InputError(f"{path} holds texts alone; expected {_describe_expected(preprocessor)}")
-    filed = path.is_dir() or path.suffix.lower() == ".zip"
-    files = find_files(path if filed else path.parent)
-    names = files.list_text_files() if filed else [path.name]
+    is_collection = path.is_dir() or path.suffix.lower() == ".zip"
+    files = find_files(path if is_collection else path.parent)
+    names = files.list_text_files() if is_collection else [path.name]
     if not names:
         raise InputError(f"{path} holds no texts; expected files that end in .txt")
     for start in range(0, len(names), BATCH_ITEMS):
         some = names[start : start + BATCH_ITEMS]
         texts, failed, _ = read_text_files(files, some)
-        there = [name for name in some if name in texts]
-        column, ids = [texts[name] for name in there], [printable_name(n) for n in there]
-        table = Table({preprocessor.columns[0].name: column}, range(len(there)), unit="text")
+        readable = [name for name in some if name in texts]
+        column = [texts[name] for name in readable]
+        ids = [printable_name(name) for name in readable]
+        table = Table({preprocessor.columns[0].name: column}, range(len(readable)), unit="text")
         values = (
             encode_table_rows(preprocessor, table, str(path), encode, str)
-            if there
+            if readable
             else torch.zeros((0, *preprocessor.shape))
         )
         records = Records({FILE_NAME: ids, "text": column})
@@ -176,6 +198,7 @@ def _read_text_items(preprocessor: Preprocessor, path: Path, encode: EncodeTexts
 
 
 def _read_npz_items(preprocessor: Preprocessor, path: Path, id: str) -> Iterator[NewItems]:
+    """Yield the inputs of an .npz in batches."""
     arrays = read_npz(path)
     values, _ = to_input_tensor(find_npz_arrays(path, arrays)[0], str(path))
     ids = read_npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
@@ -193,6 +216,7 @@ def _read_npz_items(preprocessor: Preprocessor, path: Path, id: str) -> Iterator
 
 
 def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewItems]:
+    """Yield images in batches."""
     _, height, width = preprocessor.shape
     if height != width:
         raise InputError(
@@ -223,9 +247,7 @@ def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewIte
 
 
 def match_image_format(preprocessor: Preprocessor, pictures: Tensor) -> Tensor:
-    """Pictures (n, C, H, W) from 0 to 255 as the model has them.
-
-    Its size, its channels, its white.
+    """Convert images (n, C, H, W) from 0 to 255 to the size, channels and white level of the model.
     """
     channels, size, _ = preprocessor.shape
     if pictures.shape[-2:] != preprocessor.shape[-2:]:

@@ -43,10 +43,11 @@ def read_bounded(
     it.
 
     Args:
-        path: The file. columns: Names of the columns; None reads all of them. max_bytes: What the
-        content may take in memory. count_repeats: Whether every text and number counts as an object
-        of its own, however often it is there, for
-            callers that work on every row by itself.
+        path: The file.
+        columns: Names of the columns; None reads all of them.
+        max_bytes: What the content may take in memory.
+        count_repeats: Whether every text and number counts as an object of its own, however often
+            it is there, for callers that work on every row by itself.
 
     Raises:
         InputError: If it could take more, or a page cannot be understood.

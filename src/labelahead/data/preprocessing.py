@@ -1,6 +1,6 @@
-"""How an item becomes what a network sees, with all that was taken from the pool for it.
+"""Preprocessing of an item into a model input, with all statistics that come from the pool.
 
-Numbers, no code.
+It consists of numbers only, so that loading it runs no code.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,17 @@ PICTURES, NUMBERS, COLUMNS = "pictures", "numbers", "columns"
 
 @dataclass(frozen=True, eq=False)
 class Preprocessor:
-    """What is done to an item: read, perhaps shown to a pretrained network, and standardised.
+    """How an item becomes a model input: it is read, optionally encoded, and standardised.
 
-    kind: "pictures", uint8 from 0 to `white`; "numbers", as they are; "columns" of a table. shape:
-    of an item as it is read. features: the pretrained network, if any, by which pictures become
-    features. mean, std: what is taken off the numbers or features, and what they are divided by:
-    one for all, or one a channel or number.
+    Attributes:
+        kind: "pictures" (uint8 from 0 to `white`), "numbers" (unchanged) or "columns" (of a table).
+        shape: the shape of an item when it is read.
+        mean: what is subtracted from the numbers or
+        features: a scalar, or one value per channel or feature.
+        std: what they are divided by, in the same form.
+        white: the value of a white pixel.
+        features: the pretrained image encoder, if there is one.
+        columns: the fitted columns of a table.
     """
 
     kind: str
@@ -37,7 +42,7 @@ class Preprocessor:
     columns: tuple[Column, ...] = ()
 
     def to_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Itself as values for JSON, and tensors by name."""
+        """Return plain values for JSON, and tensors by name."""
         columns = [column_to_dict(column) for column in self.columns]
         arrays = {
             f"column.{i}.{k}": v
@@ -61,12 +66,14 @@ class Preprocessor:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Preprocessor":
-        """What `to_dict` gave."""
+        """Rebuild a preprocessor from the result of `to_dict`."""
         columns = []
         for i, column in enumerate(values["columns"]):
-            mine = f"column.{i}."
+            prefix = f"column.{i}."
             arrays = {
-                k.removeprefix(mine): t.numpy() for k, t in tensors.items() if k.startswith(mine)
+                key.removeprefix(prefix): tensor.numpy()
+                for key, tensor in tensors.items()
+                if key.startswith(prefix)
             }
             columns.append(column_from_dict({**column, **arrays}))
         return cls(

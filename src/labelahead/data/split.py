@@ -1,4 +1,4 @@
-"""What a caller may ask of `load`; which items are kept, and which of them are for testing."""
+"""Options of `load`, and the choice of the pool and the test set."""
 
 import os
 import tempfile
@@ -44,7 +44,7 @@ class LoadOptions:
                 raise InputError(f"{name} is {value!r}; expected a whole number of at least {low}")
             if high is not None and int(value) > high:
                 raise InputError(f"{name} is {value}; expected at most {high} pixels a side")
-            object.__setattr__(self, name, int(value))  # a number of numpy is as good
+            object.__setattr__(self, name, int(value))  # numpy integers are accepted too
         if isinstance(self.seed, bool) or not isinstance(self.seed, Integral):
             raise InputError(f"seed is {self.seed!r}; expected a whole number")
         if not -(2**63) <= self.seed < 2**63:
@@ -62,7 +62,7 @@ class LoadOptions:
             )
 
     def refuse_target(self, what: str) -> None:
-        """A target names a column, so it means nothing for what has no columns."""
+        """Raise if a target or columns to leave out are given for data without columns."""
         if self.target is not None:
             raise InputError(
                 f"target is {self.target!r}, but {what} has no columns; leave target out "
@@ -74,12 +74,17 @@ class LoadOptions:
             )
 
     def refuse_size(self, what: str) -> None:
-        """A size is for images only."""
+        """Raise if an image size is given for data without images."""
         if self.size is not None:
             raise InputError(f"size is {self.size}, but {what} holds no images; leave size out")
 
     def refuse_id(self, what: str, ids: str) -> None:
-        """Raise if an id column is asked for; ids: what the items are called instead."""
+        """Raise if an id column is given for data without columns.
+
+        Args:
+            what: the data, for the message.
+            ids: what the ids of the items are instead.
+        """
         if self.id not in (AUTO, NO_ID):
             raise InputError(
                 f"id is {self.id!r}, but {what} has no columns; leave --id out: its ids are the "
@@ -88,7 +93,7 @@ class LoadOptions:
 
 
 def get_default_root() -> Path:
-    """The folder of the known data sets: $LABELAHEAD_DATA, or ~/.cache/labelahead."""
+    """Return the folder of the public data sets: $LABELAHEAD_DATA, or ~/.cache/labelahead."""
     named = os.environ.get("LABELAHEAD_DATA")
     if named:
         return expand_path(named)
@@ -99,9 +104,9 @@ def get_default_root() -> Path:
 
 
 def name_from_path(path: Path) -> str:
-    """What data are called by their path.
+    """Return the name of a data set by its path.
 
-    A folder by its name, a file without its suffix, a sheet by both names.
+    A folder has its own name, a file its name without suffix, a sheet `file-sheet`.
     """
     file, sheet = split_sheet(path)
     if path.is_dir():
@@ -110,7 +115,11 @@ def name_from_path(path: Path) -> str:
 
 
 def expand_path(path: str | Path) -> Path:
-    """A path whose ~ is resolved."""
+    """Return a path with ~ expanded.
+
+    Raises:
+        InputError: if the home folder is unknown.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -119,7 +128,13 @@ def expand_path(path: str | Path) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The items kept, in their order, and where among them the test part lies."""
+    """The items that are kept, in their order, and the test set among them.
+
+    Attributes:
+        keep: (q,) positions of the items kept.
+        test: (t,) positions of the test set among the items kept.
+        notes: decisions, for the user.
+    """
 
     keep: Tensor
     test: Tensor
@@ -127,7 +142,7 @@ class Split:
 
     @property
     def pool(self) -> Tensor:
-        """Where among the items kept those lie that may be asked for."""
+        """(q - t,) positions of the pool among the items kept."""
         pool = torch.ones(len(self.keep), dtype=torch.bool)
         pool[self.test] = False
         return pool.nonzero().flatten()
@@ -136,15 +151,21 @@ class Split:
 def split_items(
     labels: Tensor, options: LoadOptions, official: Tensor | None = None, usable: Tensor | None = None
 ) -> Split:
-    """Keep the test part and, of the pool, as many items as `limit` says.
+    """Choose the test set and, if `limit` is given, a subset of the pool.
 
-    `labels` (n,) are class numbers, -1 where unknown; `official` (n,) marks a test part that
-    came with the data; `usable` (n,) marks what can be read at all.
+    Args:
+        labels: (n,) class numbers, -1 where unknown.
+        options: test_fraction, limit and seed.
+        official: (n,) mask of a test set that came with the data; None to draw one.
+        usable: (n,) mask of the items that can be read; None for all.
+
+    Raises:
+        InputError: if no item is left for the pool.
     """
     n = len(labels)
     generator = torch.Generator().manual_seed(options.seed)
-    # Two draws, so that another limit leaves the test part as it is; and fixed ranks, so that
-    # a larger limit keeps what a smaller one kept.
+    # There are two draws, so that the test set does not depend on the limit. Ranks are fixed, so
+    # that a larger limit keeps all items that a smaller one kept.
     for_test, for_limit = (torch.randperm(n, generator=generator) for _ in range(2))
     usable = torch.ones(n, dtype=torch.bool) if usable is None else usable
     notes = []
@@ -158,7 +179,7 @@ def split_items(
             notes.append("too few labelled items to keep any for testing")
     pool = usable & ~test
     if not bool(pool.any()):
-        raise InputError("no item is left to ask for; expected some that are not for testing")
+        raise InputError("no item is left for the pool; expected some outside the test set")
     size = int(pool.sum())
     if options.limit is not None and options.limit < size:
         pool = _draw_balanced(labels, pool, options.limit, for_limit)
@@ -172,7 +193,7 @@ def split_items(
 
 
 def _rank_in_class(labels: Tensor, among: Tensor, priority: Tensor) -> Tensor:
-    """(n,) rank of each item among those of its class, by priority; large outside `among`."""
+    """Return (n,) the rank of each item within its class, by priority; n outside `among`."""
     at = among.nonzero().flatten().numpy()
     order = at[np.lexsort((priority.numpy()[at], labels.numpy()[at]))]
     sorted_labels = labels.numpy()[order]
@@ -183,7 +204,8 @@ def _rank_in_class(labels: Tensor, among: Tensor, priority: Tensor) -> Tensor:
 
 
 def _draw_test_items(labels: Tensor, among: Tensor, fraction: float, priority: Tensor) -> Tensor:
-    """The same share of every class, rounded so that the sum is right; never a whole class."""
+    """Draw the same fraction of every class, rounded so that the total is right; never a whole class.
+    """
     if not bool(among.any()) or fraction == 0:
         return torch.zeros_like(among)
     sizes = np.bincount(labels[among].numpy(), minlength=int(labels.max()) + 1)
@@ -198,8 +220,9 @@ def _draw_test_items(labels: Tensor, among: Tensor, fraction: float, priority: T
 
 
 def _draw_balanced(labels: Tensor, among: Tensor, limit: int, priority: Tensor) -> Tensor:
-    """As equal a number of every class as there is; items without a label count as one more."""
-    # Whoever is first in his class goes before all who are second, and so on.
+    """Draw equal numbers of every class as far as possible; unlabelled items count as one more class.
+    """
+    # The first items of all classes come before all second ones, and so on.
     ranks = _rank_in_class(labels, among, priority).numpy()
     kept = torch.from_numpy(np.lexsort((priority.numpy(), ranks))[:limit].copy())
     mask = torch.zeros_like(among)

@@ -311,8 +311,9 @@ class ExactModel(nn.Module):
         """Calibrated class probabilities of items.
 
         Args:
-            x: (n, ...) features, as `run_forward` takes them. classes: how many classes there are,
-            where the model has one output more (a single class).
+            x: (n, ...) features, as `run_forward` takes them.
+            classes: how many classes there are, where the model has one output more (a single
+                class).
 
         Returns:
             (n, C) float64 on the CPU; 1/C before the first label.

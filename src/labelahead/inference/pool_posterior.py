@@ -38,8 +38,8 @@ def drift_warning(drift: float | None) -> str | None:
     predictions.
 
     Args:
-        drift: Share of differing predictions (`PoolPosterior.drift`); None where there is no trained
-        network.
+        drift: Share of differing predictions (`PoolPosterior.drift`); None where there is no
+            trained network.
 
     Returns:
         One sentence, or None up to `MAX_DRIFT`.

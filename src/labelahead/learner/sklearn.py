@@ -75,10 +75,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from labelled rows; what was learnt before is forgotten.
 
         Args:
-            X: (n, ...) rows. y: (n,) their labels, of any kind. X_pool: (m, ...) the unlabelled
-            rows that are to be predicted. Without a module features are centred over
-                them and X, as a `Learner` or the labelling page centres them over its pool; a few
-                chosen labels alone are a poor sample of it.
+            X: (n, ...) rows.
+            y: (n,) their labels, of any kind.
+            X_pool: (m, ...) the unlabelled rows that are to be predicted. Without a module features
+                are centred over them and X, as a `Learner` or the labelling page centres them over
+                its pool; a few chosen labels alone are a poor sample of it.
         """
         rows, labels = self._validate_labelled(X, y, reset=True)
         self._pool = None if X_pool is None else self._validate_rows(X_pool)

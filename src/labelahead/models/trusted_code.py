@@ -75,10 +75,11 @@ def require_trusted_code(
     """Raise unless all code that a stored configuration names may run.
 
     Args:
-        names: The code, by the key that names it. source: The file that it was read from, for the
-        message. folders: Folders whose files were perhaps written by somebody else: the opened one,
-        and that of the data. trust_code: Whether all of it may run, or the names that the caller
-        gives themselves.
+        names: The code, by the key that names it.
+        source: The file that it was read from, for the message.
+        folders: Folders whose files were perhaps written by somebody else: the opened one, and that
+            of the data.
+        trust_code: Whether all of it may run, or the names that the caller gives themselves.
 
     Raises:
         InputError: Naming the first code that must not run, and how to allow it.

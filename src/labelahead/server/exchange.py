@@ -62,10 +62,13 @@ def export_labels(
     """Write the labels to a file or folder, and return the number of rows.
 
     Args:
-        assignment: whose labels. form: one of FORMS, or CONFIG. out: where to; nothing is
-        overwritten. predicted: what to add for items without a label. probabilities: whether
-        predictions have the probability of every class. pictures_at: what stands before a picture's
-        name in tasks of Label Studio; None: pictures are inside.
+        assignment: whose labels.
+        form: one of FORMS, or CONFIG.
+        out: where to; nothing is overwritten.
+        predicted: what to add for items without a label.
+        probabilities: whether predictions have the probability of every class.
+        pictures_at: what stands before a picture's name in tasks of Label Studio; None: pictures
+            are inside.
     """
     with service.lock:
         label_state = service.label_state

@@ -30,9 +30,9 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
     """Return a task for every row: the user's columns, each person's label, or a prediction.
 
     Args:
-        content: the rows. pictures_at: what stands before a picture's name in its address, such as
-        `/data/local-files/?d=photos/`; None:
-            pictures are in the tasks themselves.
+        content: the rows.
+        pictures_at: what stands before a picture's name in its address, such as
+            `/data/local-files/?d=photos/`; None: pictures are in the tasks themselves.
 
     Raises:
         InputError: if the pictures are too large to be in the tasks.

@@ -115,15 +115,16 @@ def run_paired(
     """Run a campaign and the same by a baseline, for several seeds.
 
     Args:
-        config: the campaign, as `labelahead.run` takes it; its seed is the first. baseline: the
-        strategy to compare with. It runs until it is as accurate as the campaign ended, and at most
-        to
-            four times its labels.
-        seeds: how many, one after the other. out: a new folder that keeps every campaign, for
-        `resume_paired`. data: as `labelahead.data` returns it, instead of what the configuration
-        names. shorten: as in `labelahead.run`, ask for half of a pool that is smaller than the
-        budget instead of refusing it. on_campaign: called before each campaign and after the last
-        with (done, total, seed, strategy).
+        config: the campaign, as `labelahead.run` takes it; its seed is the first.
+        baseline: the strategy to compare with. It runs until it is as accurate as the campaign
+            ended, and at most to four times its labels.
+        seeds: how many, one after the other.
+        out: a new folder that keeps every campaign, for `resume_paired`.
+        data: as `labelahead.data` returns it, instead of what the configuration names.
+        shorten: as in `labelahead.run`, ask for half of a pool that is smaller than the budget
+            instead of refusing it.
+        on_campaign: called before each campaign and after the last with (done, total, seed,
+            strategy).
 
     Returns:
         The labels that both needed, seed by seed, and their ratio with an interval.

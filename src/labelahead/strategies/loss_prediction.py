@@ -48,7 +48,8 @@ class LossModule(AuxiliaryObjective):
 
     Args:
         model: the network; layers are known by their names in it, so that the module serves its
-        copies too. example: a few samples, to see which layers are called and how wide they are.
+            copies too.
+        example: a few samples, to see which layers are called and how wide they are.
         seed: draws the first weights.
     """
 

@@ -38,10 +38,12 @@ class LabelStudioGateway:
     A call is refused by its headers alone, before any of its body is read.
 
     Args:
-        calls: The application of `protocol`. page: The labelling page. secret: Comes with every
-        webhook, or as the password of an ML backend. hosts: Names that calls may be addressed to,
-        without port. predictions_need_secret: Whether predictions are for Label Studio alone, or
-        for every program of this machine.
+        calls: The application of `protocol`.
+        page: The labelling page.
+        secret: Comes with every webhook, or as the password of an ML backend.
+        hosts: Names that calls may be addressed to, without port.
+        predictions_need_secret: Whether predictions are for Label Studio alone, or for every
+            program of this machine.
     """
 
     def __init__(

@@ -25,9 +25,10 @@ def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tenso
     """Return pictures (n, channels, height, width), each cropped and flipped at random.
 
     Args:
-        pictures: (n, channels, height, width), left unchanged. kind: "crop" pads each picture with
-        zeros (see `compute_padding`) and cuts its own size out at a random place;
-            "flip" mirrors it from left to right with probability 1/2; "crop-flip" does both.
+        pictures: (n, channels, height, width), left unchanged.
+        kind: "crop" pads each picture with zeros (see `compute_padding`) and cuts its own size out
+            at a random place; "flip" mirrors it from left to right with probability 1/2;
+            "crop-flip" does both.
         rng: draws, for each picture in turn of a kind, the row, the column and whether to flip.
 
     >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
