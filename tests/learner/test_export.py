@@ -190,7 +190,7 @@ def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
         "size,colour,legs,said\n1.5,violet,True,a word nobody knows\n,,False,\n"
     )
     assert len(finished.predict(tmp_path / "strange.csv")) == 2
-    with pytest.raises(InputError, match="no column 'colour', which the model learnt from"):
+    with pytest.raises(InputError, match="no column 'colour', which the model was fitted on"):
         finished.predict(table(tmp_path / "less.csv", 3, missing=("colour",)))
     (tmp_path / "bad.csv").write_text("size,colour,legs,said\nlarge,red,True,sea\n")
     with pytest.raises(InputError, match="column 'size', line 2, is 'large'; expected a number"):

@@ -10,11 +10,11 @@ items, two of them labelled:
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
     >>> x = torch.randn(6, 4)
     >>> post = la.prior(model(x).detach(), la.kernel(model, x), noise=1e-3).condition([0, 1], torch.eye(3)[[0, 1]])
-    >>> seen = la.view(post, [2, 3, 4, 5])
+    >>> pool_view = la.view(post, [2, 3, 4, 5])
     >>> sorted(ACQUISITIONS)
     ['changes', 'eer', 'emoc', 'flip', 'mlmoc', 'resolve', 'variance']
     >>> boldest: Acquisition = lambda view, rng: view.probabilities().amax(1)
-    >>> la.best(seen, boldest)[0] in (2, 3, 4, 5)
+    >>> la.best(pool_view, boldest)[0] in (2, 3, 4, 5)
     True
 """
 

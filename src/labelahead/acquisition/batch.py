@@ -1,4 +1,8 @@
-"""Scores -> a batch: the best at once, one by one on predictions, or one by one on the truth."""
+"""Batch selection: from acquisition scores to the next positions to label.
+
+`top` takes the best scores at once, `greedy` conditions on a hypothetical label after each
+selection, and `sequential` conditions on the true label.
+"""
 
 from collections.abc import Callable
 from operator import index
@@ -23,33 +27,33 @@ __all__ = [
 ]
 
 HYPOTHETICAL_LABELS = ("linearised", "outputs", "mean")
-# Criteria that need no hypothetical label: a batch is conditioned on f_lin itself, so that the
-# predictions stay and only the covariance falls.
+# Acquisition functions that need no hypothetical label: a batch is conditioned on f_lin itself, so
+# that only the covariance changes, not the predictions.
 LABEL_FREE = ("flip", "resolve", "variance")
 
 
 class Selection(NamedTuple):
-    """What was picked, why, and what is seen afterwards.
+    """The selected positions, their scores, and the view after they are labelled.
 
-    >>> chosen = la.greedy(seen, "flip", 2)
+    >>> chosen = la.greedy(pool_view, "flip", 2)
     >>> len(chosen.positions), len(chosen.scores), len(chosen.view.candidates)
     (2, 2, 2)
     """
 
-    positions: Tensor  # (q,) distinct, in the order picked
-    scores: Tensor  # (q,) each as it was when picked
-    view: View  # after the picks: go on from here
+    positions: Tensor  # (q,) distinct, in the order of selection
+    scores: Tensor  # (q,) each at the time of its selection
+    view: View  # conditioned on the selected positions, except after `top`
 
 
 def best(
     view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None
 ) -> tuple[int, float]:
-    """The next position to label and its score; ties go to the first candidate.
+    """Return the next position to label and its score; ties go to the first candidate.
 
-    A labelling page is `view = view.condition([position], target)` and then this, again and again.
+    A labelling loop alternates this with `view = view.condition([position], target)`.
 
-    >>> position, score = la.best(seen, "flip")
-    >>> position in seen.candidates.tolist()
+    >>> position, score = la.best(pool_view, "flip")
+    >>> position in pool_view.candidates.tolist()
     True
     """
     scores = score_candidates(view, acquisition, rng)
@@ -60,12 +64,12 @@ def best(
 def top(
     view: View, acquisition: str | Acquisition, q: int, rng: torch.Generator | None = None
 ) -> Selection:
-    """The q best scores at once, measured from the view's baseline (the network's f, as in the
-    paper).
+    """Select the q candidates with the best scores at once.
 
-    The view comes back unchanged.
+    Changes are measured from the view's baseline (the network's f, as in the paper). The returned
+    view is the given one.
 
-    >>> scores = la.top(seen, "variance", 3).scores.tolist()
+    >>> scores = la.top(pool_view, "variance", 3).scores.tolist()
     >>> scores == sorted(scores, reverse=True)
     True
     """
@@ -83,24 +87,31 @@ def greedy(
     *,
     hypothetical_label: str = "linearised",
 ) -> Selection:
-    """q picks, conditioning on a predicted label after each, so that near-copies lose their worth.
+    """Select q candidates one by one, conditioning on a hypothetical label after each.
 
-    Changes are measured from f_lin, which has heard of the earlier picks, not from the network's f.
+    Near-copies of a selected candidate therefore score low. Changes are measured from f_lin, which
+    includes the earlier selections, not from the network's f.
 
-    hypothetical_label: what label a pick is taken to have. "linearised": the most likely by f_lin, which has
-    heard of the earlier picks; "outputs": the most likely by f; "mean": f_lin itself, so that the
-    predictions stay and only the covariance falls.
+    Args:
+        view: Posterior, candidates and evaluation points.
+        acquisition: A name in `ACQUISITIONS`, or a function of (view, rng).
+        q: Number of candidates to select.
+        rng: For acquisition functions that draw random numbers.
+        hypothetical_label: The label that a selected candidate is assumed to have. "linearised":
+            the most likely class by f_lin; "outputs": the most likely class by f; "mean": f_lin
+            itself, so that only the covariance changes, not the predictions.
 
-    >>> batch = la.greedy(seen, "resolve", 3, hypothetical_label="mean")
+    >>> batch = la.greedy(pool_view, "resolve", 3, hypothetical_label="mean")
     >>> len(set(batch.positions.tolist()))
     3
     """
     if hypothetical_label not in HYPOTHETICAL_LABELS:
         raise InputError(
-            f"hypothetical_label is {hypothetical_label!r}; expected one of {', '.join(HYPOTHETICAL_LABELS)}"
+            f"hypothetical_label is {hypothetical_label!r}; expected one of "
+            f"{', '.join(HYPOTHETICAL_LABELS)}"
         )
 
-    if view.posterior.classes == 1:  # no class to hypothetical_label in, only a value
+    if view.posterior.classes == 1:  # A regression has no most likely class.
         hypothetical_label = "mean"
 
     def answer(now: View, position: int) -> Tensor:
@@ -121,15 +132,23 @@ def sequential(
     annotate: Callable[[int], Tensor | float],
     rng: torch.Generator | None = None,
 ) -> Selection:
-    """q picks, each labelled for real by `ask` before the next: rank-one steps, no retraining.
+    """Select q candidates one by one, labelling each before the next by rank-one updates.
 
-    Changes are measured from f_lin, which has heard of the answers, not from the network's f.
-    annotate(position) returns a target (C,) or a class 0..C−1. The labels end up in
-    `selection.view.posterior.targets`.
+    Changes are measured from f_lin, which includes the new labels, not from the network's f.
+
+    Args:
+        view: Posterior, candidates and evaluation points.
+        acquisition: A name in `ACQUISITIONS`, or a function of (view, rng).
+        q: Number of candidates to select.
+        annotate: Returns the label of a position: a target (C,) or a class 0..C−1.
+        rng: For acquisition functions that draw random numbers.
+
+    Returns:
+        The selection; its labels are in `selection.view.posterior.targets`.
 
     >>> truth = [0, 1, 2, 0, 1, 2]
-    >>> asked = la.sequential(seen, "flip", 2, annotate=lambda position: truth[position])
-    >>> len(asked.view.labelled)
+    >>> chosen = la.sequential(pool_view, "flip", 2, annotate=lambda position: truth[position])
+    >>> len(chosen.view.labelled)
     4
     """
     return _select_one_by_one(
@@ -145,7 +164,7 @@ def select_batch(
     mode: str,
     annotate: Callable[[int], Tensor | float] | None = None,
 ) -> Selection:
-    """q picks in the mode of that name; sequential without anybody to annotate is greedy."""
+    """Select q candidates by mode: "top", "greedy", or "sequential" (greedy without `annotate`)."""
     if mode == "top":
         return top(view, acquisition, q, rng)
     if mode == "sequential" and annotate is not None:
@@ -167,8 +186,8 @@ def _select_one_by_one(
     answer: Callable[[View, int], Tensor],
 ) -> Selection:
     _check_count(view, q)
-    # From the second pick on labels have arrived that the network was not trained on; its outputs
-    # are those of before them. So all picks are measured from f_lin, and their scores compare.
+    # From the second selection on there are labels that the network was not trained on. So all
+    # changes are measured from f_lin, which makes the scores comparable.
     view = view.with_baseline("linearised")
     positions, scores = [], []
     for _ in range(q):
@@ -182,9 +201,13 @@ def _select_one_by_one(
 def score_candidates(
     view: View, acquisition: str | Acquisition, rng: torch.Generator | None = None
 ) -> Tensor:
-    """Scores (m,) by name or function.
+    """Compute acquisition scores (m,) by name or function.
 
-    Refused with NaN or +infinity. −infinity: never, while there are others.
+    A score of −infinity excludes a candidate while there are others.
+
+    Raises:
+        InputError: If the name is unknown or the function does not return one score per candidate.
+        NumericalError: If a score is NaN or +infinity.
     """
     _check_count(view, 1)
     if not isinstance(acquisition, str) and not callable(acquisition):
@@ -222,16 +245,16 @@ def _check_count(view: View, q: int) -> None:
             f"expected a View, got a {type(view).__name__}: make one with view(post, ...)"
         )
     if isinstance(q, bool) or not isinstance(q, int):
-        raise InputError(f"{q!r} picks asked for; expected a whole number")
+        raise InputError(f"the batch size is {q!r}; expected a whole number")
     if not 1 <= q <= len(view.candidates):
         raise InputError(
-            f"{q} picks asked of {len(view.candidates)} candidates; expected between 1 and that "
-            "number: ask for fewer or give more candidates"
+            f"the batch size is {q} with {len(view.candidates)} candidates; expected between 1 and "
+            "the number of candidates: select fewer or give more candidates"
         )
 
 
 def _check_target(answer: Tensor | float, view: View) -> Tensor:
-    """A class or a target as a target (C,)."""
+    """Return an annotator's class number or target as a target (C,)."""
     classes = view.posterior.classes
     if isinstance(answer, Tensor) and answer.dim() == 0:
         answer = answer.item()
@@ -245,9 +268,9 @@ def _check_target(answer: Tensor | float, view: View) -> Tensor:
     if isinstance(answer, int | float) and not isinstance(answer, bool) and classes == 1:
         return torch.full_like(view.outputs[0], float(answer))
     try:
-        known = not isinstance(answer, bool) and 0 <= index(answer) < classes  # type: ignore[arg-type]
+        is_class = not isinstance(answer, bool) and 0 <= index(answer) < classes  # type: ignore[arg-type]
     except TypeError:  # not a whole number
-        known = False
-    if not known:
+        is_class = False
+    if not is_class:
         raise InputError(f"annotate returned class {answer!r}; expected 0 to {classes - 1}")
     return torch.zeros_like(view.outputs[0]).index_fill_(0, torch.tensor(int(answer)), 1.0)

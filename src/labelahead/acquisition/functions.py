@@ -42,7 +42,7 @@ def mlmoc(
     milliseconds after a `View.condition`. method "solve": one linear system per candidate (LA-11)
     instead of the block formula.
 
-    >>> bool(torch.allclose(la.mlmoc(seen), la.mlmoc(seen, method="solve")))  # by blocks, or a system for each
+    >>> bool(torch.allclose(la.mlmoc(pool_view), la.mlmoc(pool_view, method="solve")))  # by blocks, or a system for each
     True
     """
     baseline = view.baseline if baseline is None else baseline
@@ -73,7 +73,7 @@ def emoc(
     so does the squared form. Otherwise every class with p_y > 0 is looked at: with the simplex
     projection that is commonly one to three of them.
 
-    >>> la.emoc(seen, baseline="linearised").shape
+    >>> la.emoc(pool_view, baseline="linearised").shape
     torch.Size([4])
     """
     baseline = view.baseline if baseline is None else baseline
@@ -196,7 +196,7 @@ def eer(
     baseline="linearised"; None: the view's own. At x' itself the entropy before the label counts.
     Classes of probability zero cost nothing.
 
-    >>> bool((la.eer(seen, probability="softmax") < 0).all())  # minus an entropy
+    >>> bool((la.eer(pool_view, probability="softmax") < 0).all())  # minus an entropy
     True
     """
     p = view.probabilities(probability, baseline)
@@ -280,7 +280,7 @@ def changes(
     Returns:
         Scores (m,): the number of changes, and a fraction of one that breaks ties.
 
-    >>> scores = la.changes(seen)
+    >>> scores = la.changes(pool_view)
     >>> bool((scores >= 0).all()), bool((scores.floor() <= 4).all())
     (True, True)
     """
@@ -326,7 +326,7 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
     """Variance reduction at all points but the candidate: Σₓ k(x,x')²/u; full kernel: Σₓ tr(k u⁻¹
     kᵀ). (m,).
 
-    >>> bool((la.variance(seen) > 0).all())
+    >>> bool((la.variance(pool_view) > 0).all())
     True
     """
     squares = view.moments().squares  # first: it may find the variances that u needs
@@ -359,7 +359,7 @@ def flip(
     multiplied by; less than 1 looks more at what is nearly undecided. As first built: include_candidate=True,
     variance_scale=1. docs/results.md has what these defaults rest on.
 
-    >>> la.flip(seen).shape  # a score for each candidate
+    >>> la.flip(pool_view).shape  # a score for each candidate
     torch.Size([4])
     """
     if view.posterior.classes < 2:
@@ -413,8 +413,8 @@ def resolve(
     slower. variance_scale: what a² is multiplied by; it hardly changes which items are best, but how many
     predictions they are said to put right.
 
-    >>> scores = la.resolve(seen)
-    >>> bool((scores >= 0).all()), bool(torch.allclose(scores, la.resolve(seen, exact=True), atol=1e-3))
+    >>> scores = la.resolve(pool_view)
+    >>> bool((scores >= 0).all()), bool(torch.allclose(scores, la.resolve(pool_view, exact=True), atol=1e-3))
     (True, True)
     """
     if view.posterior.classes < 2:

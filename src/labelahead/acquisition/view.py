@@ -258,9 +258,9 @@ class View:
     immutable value: `condition` returns a new view, and the two share what the label did not
     change.
 
-    >>> seen.candidates.tolist(), seen.labelled.tolist()
+    >>> pool_view.candidates.tolist(), pool_view.labelled.tolist()
     ([2, 3, 4, 5], [0, 1])
-    >>> after = seen.condition([4], torch.eye(3)[[2]])  # an answer arrives
+    >>> after = pool_view.condition([4], torch.eye(3)[[2]])  # an answer arrives
     >>> after.candidates.tolist(), after.labelled.tolist()
     ([2, 3, 5], [0, 1, 4])
     """
@@ -315,7 +315,7 @@ class View:
         Returns:
             A view that shares everything computed so far.
 
-        >>> seen.with_baseline("linearised").baseline
+        >>> pool_view.with_baseline("linearised").baseline
         'linearised'
         """
         if baseline == self.baseline:
@@ -541,8 +541,8 @@ def view(
     in memory also where the kernel is given by features: m·e numbers, and labels that come one by
     one cost a fraction.
 
-    >>> seen = la.view(post, [2, 3], evaluation=[4, 5])  # ask about 2 or 3, for the sake of 4 and 5
-    >>> la.variance(seen).shape
+    >>> pool_view = la.view(post, [2, 3], evaluation=[4, 5])  # ask about 2 or 3, for the sake of 4 and 5
+    >>> la.variance(pool_view).shape
     torch.Size([2])
     """
     at = posterior.check_positions(candidates, "candidates")

@@ -217,16 +217,12 @@ class Data:
     build: Callable[[], Tensor] = field(repr=False)
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
-    vectors: Mapping[str, Tensor] = field(
-        default_factory=dict, repr=False
-    )  # (n, d) each, brought along by name
+    vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     build_preprocessor: Callable[[], Preprocessor | None] = field(
         default=lambda: None, repr=False
-    )  # None: nobody can tell
-    samples: Samples | None = field(
-        default=None, repr=False
-    )  # of kind "samples": what is no tensor has no `inputs`
-    records: Records | None = field(default=None, repr=False)  # the user's own columns, for exports
+    )
+    samples: Samples | None = field(default=None, repr=False)
+    records: Records | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in DATA_KINDS:

@@ -1,9 +1,9 @@
-"""Parquet files whose content is bounded before it is read.
+"""Read Parquet files whose decoded size is bounded in advance.
 
-A Parquet file of some kilobytes can stand for gigabytes: pages are compressed, equal values are
-stored once, and the sizes in the footer are what the file's author wrote there. So the headers of
-all pages are read first, which Arrow follows when it takes memory; repeated texts are kept as
-indices into the distinct ones.
+A Parquet file of some kilobytes can decode to gigabytes: pages are compressed, equal values are
+stored once, and the sizes in the footer are claims of the writer. The headers of all pages are
+therefore read first, since Arrow allocates memory by them. Repeated texts are kept as indices into
+the distinct ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,12 +26,10 @@ VALUE_BYTES = {
     "DOUBLE": 8,
     "BYTE_ARRAY": 8,
 }
-LEVEL_BYTES = 4  # beside every value: where it stands in a list, and whether it is missing
-OBJECT_BYTES = 64  # of a value as a Python object in a list
-HEADER_BYTES = (
-    1 << 12,
-    1 << 24,
-)  # of a page header: the usual, and with long texts among its statistics
+LEVEL_BYTES = 4  # repetition and definition levels of a value
+OBJECT_BYTES = 64  # a value as a Python object in a list
+PAGE_HEADER_BYTES = 1 << 12  # read first; enough for most page headers
+MAX_PAGE_HEADER_BYTES = 1 << 24  # with long texts among the statistics
 # Fields of a page header (parquet.thrift), and of the headers of data pages inside it.
 UNCOMPRESSED, COMPRESSED, DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2, NUM_VALUES = 2, 3, 5, 7, 8, 1
 
@@ -39,18 +37,17 @@ UNCOMPRESSED, COMPRESSED, DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2, NUM_VALUES =
 def read_bounded(
     path: Path, columns: Sequence[str] | None, max_bytes: int, *, count_repeats: bool = False
 ) -> Any:
-    """Read columns of a Parquet file as an Arrow table; texts that repeat are dictionary-encoded in
-    it.
+    """Read columns of a Parquet file as an Arrow table; repeated texts are dictionary-encoded.
 
     Args:
-        path: The file.
-        columns: Names of the columns; None reads all of them.
-        max_bytes: What the content may take in memory.
-        count_repeats: Whether every text and number counts as an object of its own, however often
-            it is there, for callers that work on every row by itself.
+        path: the file.
+        columns: the names of the columns; None reads all of them.
+        max_bytes: the memory that the content may take.
+        count_repeats: whether every value counts as a separate object even if it repeats, for
+            callers that work on each row.
 
     Raises:
-        InputError: If it could take more, or a page cannot be understood.
+        InputError: if the content could take more memory, or a page cannot be parsed.
     """
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     with path.open("rb") as stream:
@@ -74,7 +71,7 @@ def read_bounded(
 
 
 def require_size(size: int, max_bytes: int, where: Path) -> None:
-    """Raise if a content is larger than allowed."""
+    """Raise if a decoded size exceeds the limit."""
     if size > max_bytes:
         raise InputError(
             f"{where} could take {format_bytes(size)} of memory unpacked; expected at most "
@@ -84,10 +81,7 @@ def require_size(size: int, max_bytes: int, where: Path) -> None:
 
 
 def column_to_python(column: Any) -> list[Any]:
-    """Return a column as Python values.
-
-    A text that repeats is one object, however often it is there.
-    """
+    """Return a column as Python values; repeated texts are one object."""
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
     if not types.is_dictionary(column.type):
         values: list[Any] = column.to_pylist()
@@ -100,11 +94,11 @@ def column_to_python(column: Any) -> list[Any]:
 
 
 def _find_leaf_columns(opened: Any, columns: Sequence[str] | None) -> list[int]:
-    """Numbers of the physical columns that belong to the named ones."""
+    """Return the numbers of the physical columns that belong to the named ones."""
     schema = opened.schema
     paths = [schema.column(i).path for i in range(len(schema))]
     wanted = None if columns is None else set(columns)
-    # A name may have dots itself: "a.b" is that column, or what lies in "a".
+    # A name may contain dots: "a.b" is a column of that name, or the field b of a.
     return [
         i
         for i, path in enumerate(paths)
@@ -113,9 +107,9 @@ def _find_leaf_columns(opened: Any, columns: Sequence[str] | None) -> list[int]:
 
 
 def _is_indexed(column: Any) -> bool:
-    """Whether a column is read as indices into distinct texts.
+    """Return whether a column is read as indices into distinct texts.
 
-    Arrow cannot do so inside lists and structures.
+    Arrow cannot do so inside lists and structs.
     """
     return bool(
         column.physical_type == "BYTE_ARRAY"
@@ -125,8 +119,12 @@ def _is_indexed(column: Any) -> bool:
 
 
 def estimate_decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]) -> int:
-    """Return an upper bound, in bytes, of what the columns take decoded, by the headers of their
-    pages.
+    """Return an upper bound of the decoded size of the columns in bytes, from their page headers.
+
+    Args:
+        stream: the open file.
+        metadata: Arrow's metadata of the file.
+        leaves: the numbers of the physical columns.
     """
     total = 0
     for group in range(metadata.num_row_groups):
@@ -147,9 +145,9 @@ def estimate_decoded_size(stream: BinaryIO, metadata: Any, leaves: Sequence[int]
 
 
 def _measure_longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
-    """Bytes of the longest text in a dictionary.
+    """Return the length in bytes of the longest text in a dictionary page.
 
-    All of the page where it cannot be unpacked by itself.
+    If the page cannot be decompressed on its own, return its whole size.
     """
     arrow = import_extra("pyarrow", "tables", "reading Parquet")
     stream.seek(page.start)
@@ -170,7 +168,12 @@ def _measure_longest_text(stream: BinaryIO, chunk: Any, page: "_Page") -> int:
 class _Page(NamedTuple):
     """A page of a column chunk.
 
-    Where its content begins, its bytes in the file and unpacked, its values.
+    Attributes:
+        start: the offset of its content in the file.
+        packed: its size in the file, in bytes.
+        size: its decompressed size, in bytes.
+        values: the number of values.
+        dictionary: whether it is a dictionary page.
     """
 
     start: int
@@ -181,7 +184,11 @@ class _Page(NamedTuple):
 
 
 def _iter_pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
-    """Every page of a column chunk."""
+    """Yield every page of a column chunk.
+
+    Raises:
+        InputError: if a header cannot be parsed.
+    """
     if not chunk.num_values:  # Arrow reads no page then, and some writers write none
         return
     start, first = chunk.data_page_offset, chunk.dictionary_page_offset
@@ -210,18 +217,18 @@ def _iter_pages(stream: BinaryIO, chunk: Any) -> Iterator[_Page]:
 
 
 def _read_page_header(stream: BinaryIO, start: int) -> tuple[dict[int, Any], int]:
-    """The header of the page that begins there, and how many bytes it takes."""
-    usual, longest = HEADER_BYTES
+    """Return the fields of the page header at an offset, and its size in bytes."""
     stream.seek(start)
-    content = stream.read(usual)
+    content = stream.read(PAGE_HEADER_BYTES)
     try:
         return read_struct(content, 0)
     except IndexError:
-        return read_struct(content + stream.read(longest - usual), 0)
+        more = stream.read(MAX_PAGE_HEADER_BYTES - PAGE_HEADER_BYTES)
+        return read_struct(content + more, 0)
 
 
 def _estimate_object_size(column: Any, count_repeats: bool) -> int:
-    """What a column takes as Python objects."""
+    """Return the size of a column as Python objects, in bytes."""
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
     if types.is_dictionary(column.type) and not count_repeats:
         return 8 * len(column) + sum(int(chunk.dictionary.nbytes) for chunk in column.chunks)
@@ -229,6 +236,7 @@ def _estimate_object_size(column: Any, count_repeats: bool) -> int:
 
 
 def _estimate_array_size(array: Any, count_repeats: bool) -> int:
+    """Return the size of an Arrow array as Python objects, in bytes."""
     compute, types = (
         import_extra("pyarrow.compute", "tables", "reading Parquet"),
         import_extra("pyarrow.types", "tables", "reading"),
@@ -261,15 +269,15 @@ def _estimate_array_size(array: Any, count_repeats: bool) -> int:
 # ----------------------------------------------
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
-MAX_DEPTH = 8  # of structures in structures; page headers have four
+MAX_DEPTH = 8  # nested structs; page headers have four
 
 
 def read_struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Return a structure as its fields by number, and where it ends.
+    """Parse a Thrift struct and return its fields by number, and the offset where it ends.
 
     Raises:
-        IndexError: If it does not end within the content.
-        ValueError: If it is none.
+        IndexError: if it does not end within the content.
+        ValueError: if it is no valid struct.
     """
     if depth > MAX_DEPTH:
         raise ValueError("structures are nested too deeply")
@@ -289,7 +297,8 @@ def read_struct(content: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any]
 def _read_value(
     content: bytes, at: int, kind: int, depth: int, *, listed: bool = False
 ) -> tuple[Any, int]:
-    if kind in (TRUE, FALSE):  # in a structure the kind says it; in a list there is a byte for it
+    """Parse a value of a Thrift type and return it with the offset where it ends."""
+    if kind in (TRUE, FALSE):  # in a struct the type is the value; in a list it is a byte
         return kind == TRUE, at + listed
     if kind == BYTE:
         return content[at], at + 1
@@ -316,6 +325,7 @@ def _read_value(
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    """Parse an unsigned variable-length integer."""
     value = shift = 0
     while True:
         byte = content[at]
@@ -328,5 +338,6 @@ def _read_varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_zigzag(content: bytes, at: int) -> tuple[int, int]:
+    """Parse a signed integer in zigzag encoding."""
     value, at = _read_varint(content, at)
     return (value >> 1) ^ -(value & 1), at

@@ -1,7 +1,7 @@
-"""The data sets known by name: their classes, where their files come from, how they are read.
+"""Public data sets by name: their classes, where to download them, and how to read their files.
 
-The files are as published: idx (MNIST and its kin), CIFAR's pickles (read safely) and binaries,
-Matlab, or an .npz.
+The files are read as published: idx (MNIST and its relatives), CIFAR's pickles (read safely) and
+binaries, Matlab, or an .npz.
 """
 
 import gzip
@@ -55,7 +55,7 @@ CIFAR100_CLASSES = tuple(
     train trout tulip turtle wardrobe whale willow_tree wolf woman worm
     """.split()  # noqa: SIM905 (as a list, a hundred lines)
 )
-# The files of these two have the same names, so only their content tells them apart.
+# The files of these two data sets have the same names; the first labels distinguish them.
 FIRST_LABELS = {
     "mnist": (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
     "fashion-mnist": (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
@@ -81,9 +81,19 @@ ReadArrays = tuple[Array, Array, int, tuple[str, ...]]  # images, labels, traini
 LoadFunction = Callable[[LoadOptions], Loaded]
 
 
+# --- What a data set is
+
+
 @dataclass(frozen=True)
 class PublicDataset:
-    """A data set with a name: what it is, what its files are called, how it is loaded."""
+    """A public data set.
+
+    Attributes:
+        name: the name for `load`.
+        summary: a description for users.
+        load: loads it.
+        files: names of files by which a folder with this data set is recognised.
+    """
 
     name: str
     summary: str
@@ -93,7 +103,12 @@ class PublicDataset:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """One way a data set lies on disk: files of one folder (each under one of its names)."""
+    """One way in which a data set is stored: files of one folder.
+
+    Attributes:
+        files: for each file, the names it may have.
+        read: reads the files, in this order.
+    """
 
     files: tuple[tuple[str, ...], ...]
     read: Callable[[Sequence[Path]], Any]
@@ -101,15 +116,18 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at its official address."""
+    """A file to download from its official address."""
 
     file: str
     url: str
     md5: str
 
 
+# --- Load a data set: find its files or download them
+
+
 def _load_digits(options: LoadOptions) -> Loaded:
-    """The embedded set: pixels of 0..16, scaled to [-1, 1]."""
+    """Load scikit-learn's digits: pixels 0..16, scaled to [-1, 1]."""
     digits = import_extra("sklearn.datasets", "app", "the data set digits").load_digits()
     codes = torch.from_numpy(digits.target.astype(np.int64))
     split = split_items(codes, options)
@@ -120,7 +138,7 @@ def _load_digits(options: LoadOptions) -> Loaded:
 
 
 def _load_caltech(options: LoadOptions) -> Loaded:
-    """The 101 classes of Caltech101, without its background class."""
+    """Load the 101 classes of Caltech101, without its background class."""
     forms = [FileLayout(((name,),), list) for name in CALTECH_NAMES]
     _, paths = find_or_fetch("caltech101", forms, ("caltech-101",), (), options)
     return load_folder(paths[0], options, name="caltech101", leave_out=("BACKGROUND_Google",))
@@ -128,9 +146,15 @@ def _load_caltech(options: LoadOptions) -> Loaded:
 
 @dataclass(eq=False)
 class BenchmarkLoader:
-    """A set with an official test part.
+    """Load a data set that has an official test set.
 
-    What is in it, in which forms it may lie below the root, where to fetch it.
+    Attributes:
+        name: the name of the data set.
+        classes: the class names.
+        shape: the shape of one image.
+        forms: the layouts in which it may be stored.
+        below: subfolders of the root where the files may be.
+        remote: the files to download.
     """
 
     name: str
@@ -141,7 +165,11 @@ class BenchmarkLoader:
     remote: Sequence[RemoteFile]
 
     def __call__(self, options: LoadOptions) -> Loaded:
-        """In whichever form it is found."""
+        """Load the data set in the first layout that is found.
+
+        Raises:
+            InputError: if it is not found, or its content does not fit.
+        """
         name, classes = self.name, self.classes
         form, paths = find_or_fetch(name, self.forms, self.below, self.remote, options)
         images, labels, train, names = form.read(paths)
@@ -183,7 +211,18 @@ def find_or_fetch(
     remote: Sequence[RemoteFile],
     options: LoadOptions,
 ) -> tuple[FileLayout, list[Path]]:
-    """The first form whose files are all in one of the folders; else the files downloaded."""
+    """Return the first layout whose files are all in one folder; otherwise download the files.
+
+    Args:
+        name: the name of the data set.
+        forms: the layouts in which it may be stored.
+        below: subfolders of the root to search.
+        remote: the files to download if none is found.
+        options: the root, and whether downloads are allowed.
+
+    Raises:
+        InputError: if the files are neither found nor downloaded.
+    """
     root = options.root
     folders = [root, root / name, *(root / b for b in below)]
     partly = []
@@ -212,7 +251,7 @@ def find_or_fetch(
 
 
 def _find_first_existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first of the names that is there, as a file (as a folder if it ends with a slash)."""
+    """Return the first name that exists as a file, or as a folder if it ends with a slash."""
     for name in names:
         path = folder / name
         if path.is_dir() if name.endswith("/") else path.is_file():
@@ -221,7 +260,7 @@ def _find_first_existing(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def _download(remote: Sequence[RemoteFile], folder: Path) -> str:
-    """Download every file, checked against its checksum; the reason if that fails."""
+    """Download every file and verify its checksum; return the reason if that fails, else ""."""
     try:
         pooch = import_extra("pooch", "app", "downloading data sets")
     except MissingExtra as error:
@@ -242,15 +281,18 @@ def _download(remote: Sequence[RemoteFile], folder: Path) -> str:
 
 
 def _summarise_error(error: Exception) -> str:
-    """What went wrong, without the inner workings of the network library."""
+    """Describe a download error without the internals of the network library."""
     kind = type(error).__name__
     if kind in NETWORK_ERROR_NAMES:
         return f"{kind}: is there a network?"
     return f"{kind}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
+# --- Read the file formats
+
+
 def read_idx_files(paths: Sequence[Path]) -> ReadArrays:
-    """The four files of MNIST and its relatives."""
+    """Read the four files of MNIST and its relatives."""
     parts = []
     for images, labels in (paths[:2], paths[2:]):
         x, y = read_idx(images, 3), read_idx(labels, 1)
@@ -268,7 +310,11 @@ def read_idx_files(paths: Sequence[Path]) -> ReadArrays:
 
 
 def read_idx(path: Path, ndim: int) -> Array:
-    """The uint8 array of that many dimensions in an idx file; its sizes are checked."""
+    """Read an idx file as a uint8 array with `ndim` dimensions, and check its size.
+
+    Raises:
+        InputError: if it is no such file, truncated or too long.
+    """
     try:
         with path.open("rb") as raw:
             if raw.read(2) == b"\x1f\x8b":
@@ -286,7 +332,7 @@ def read_idx(path: Path, ndim: int) -> Array:
 
 
 def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
-    """Header, then exactly as many bytes as it announces."""
+    """Read the header, then exactly as many bytes as it announces."""
     head = _read_up_to(stream, 4)
     expected = bytes([0, 0, IDX_UBYTE_CODE, ndim])
     if head != expected:
@@ -316,7 +362,7 @@ def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
 
 
 def _read_up_to(stream: BinaryIO, count: int) -> bytearray:
-    """At most `count` bytes, in pieces: a broken header may announce more than memory holds."""
+    """Read at most `count` bytes in chunks: a broken header may announce more than memory holds."""
     out = bytearray()
     while len(out) < count:
         piece = stream.read(min(READ_CHUNK_BYTES, count - len(out)))
@@ -327,7 +373,7 @@ def _read_up_to(stream: BinaryIO, count: int) -> bytearray:
 
 
 def read_npz_files(paths: Sequence[Path]) -> ReadArrays:
-    """x_train, y_train, x_test, y_test; pictures (n, H, W) or (n, H, W, C)."""
+    """Read x_train, y_train, x_test and y_test; images (n, H, W) or (n, H, W, C)."""
     arrays = read_npz(paths[0])
     keys = ("x_train", "y_train", "x_test", "y_test")
     if not set(keys) <= set(arrays):
@@ -350,7 +396,7 @@ def read_npz_files(paths: Sequence[Path]) -> ReadArrays:
 
 
 def read_mat_files(paths: Sequence[Path]) -> ReadArrays:
-    """The two Matlab files of SVHN, in which 10 stands for the digit 0."""
+    """Read the two Matlab files of SVHN, in which 10 stands for the digit 0."""
     from scipy.io import loadmat
 
     x, y = [], []
@@ -377,7 +423,14 @@ def read_mat_files(paths: Sequence[Path]) -> ReadArrays:
 def read_python_files(
     paths: Sequence[Path], *, files: tuple[str, ...], key: str, meta: tuple[str, str]
 ) -> ReadArrays:
-    """CIFAR's python version, from its folder or its archive."""
+    """Read the Python version of CIFAR from its folder or its archive.
+
+    Args:
+        paths: the files of the folder, or the archive.
+        files: the batch files, the test batch last.
+        key: the key of the labels in a batch.
+        meta: the file with the class names, and their key in it.
+    """
     contents = _read_files(paths, (*files, meta[0]), files)
     parts = [_check_batch(unpickle(contents[name], name), key, name) for name in files]
     names = unpickle(contents[meta[0]], meta[0]).get(meta[1], []) if meta[0] in contents else []
@@ -385,7 +438,7 @@ def read_python_files(
 
 
 def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: int) -> ReadArrays:
-    """The same of the binary version, where `before` label bytes precede each image."""
+    """Read the binary version of CIFAR, in which `before` label bytes precede each image."""
     contents = _read_files(paths, files, files)
     parts = []
     for name in files:
@@ -403,7 +456,13 @@ def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: 
 def _read_files(
     paths: Sequence[Path], wanted: tuple[str, ...], needed: tuple[str, ...]
 ) -> dict[str, bytes]:
-    """Wanted files by name, of an archive or of the folder where the needed ones were found."""
+    """Read files from an archive or a folder, by name.
+
+    Args:
+        paths: the archive, or the files that were found in the folder.
+        wanted: the names of the files to read.
+        needed: those of them that must exist.
+    """
     if len(paths) == 1 and paths[0].suffix == ".gz":
         contents = read_tar_members(paths[0], wanted)
         missing = [name for name in needed if name not in contents]
@@ -417,7 +476,7 @@ def _read_files(
 
 
 def read_tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
-    """The wanted files of an archive by their last name, held in memory, never unpacked."""
+    """Read files of an archive into memory, by their base name; nothing is unpacked to the disk."""
     contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
@@ -436,7 +495,7 @@ def read_tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, Array]:
-    """Rows of pixels and labels of one batch, checked."""
+    """Return the pixels and the labels of one CIFAR batch after checking them."""
     if "data" not in content or key not in content:
         raise InputError(
             f"{where} holds {', '.join(content) or 'nothing'}; expected data and {key} (CIFAR-10 "
@@ -456,14 +515,22 @@ def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, 
 
 
 def _join_batches(parts: list[tuple[Array, Array]]) -> tuple[Array, Array, int]:
-    """All parts in order, images as (n, 3, 32, 32), and where the last one begins."""
+    """Return all images as (n, 3, 32, 32), all labels, and the index where the last batch begins.
+    """
     images = np.concatenate([rows for rows, _ in parts]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([labels for _, labels in parts])
     return images, labels, len(images) - len(parts[-1][0])
 
 
+# --- Read pickles safely
+
+
 def unpickle(raw: bytes, where: str) -> dict[str, Any]:
-    """The dictionary in a CIFAR batch, without running anything the file says."""
+    """Return the dictionary of a CIFAR batch without running any code of the file.
+
+    Raises:
+        InputError: if the pickle needs anything but numpy arrays and plain containers.
+    """
     try:
         content = _Unpickler(BytesIO(raw), encoding="bytes").load()
     except Exception as error:  # broken pickles raise nearly every kind of error
@@ -477,10 +544,11 @@ def unpickle(raw: bytes, where: str) -> dict[str, Any]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds arrays of numpy and plain containers; anything else is refused."""
+    """Unpickle numpy arrays and plain containers only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few callables that arrays need: a pickle can otherwise run any code."""
+        """Return one of the few callables that arrays need; a pickle could run any code otherwise.
+        """
         try:
             return ALLOWED_CALLABLES[module, name]
         except KeyError:
@@ -490,19 +558,19 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _make_empty_array(*_: Any) -> Array:
-    """An empty array to be filled; the size asked for is of no interest before the content."""
+    """Return an empty array that is filled later; the announced size is ignored."""
     return np.ndarray.__new__(np.ndarray, (0,), "b")
 
 
 def _encode_latin1(text: str, encoding: str) -> bytes:
-    """Bytes, as Python 3 writes them for old protocols."""
+    """Return bytes, as Python 3 pickles them in old protocols."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"encoding {encoding!r} has no business here")
     return text.encode("latin1")
 
 
 def _array_from_buffer(content: Any, dtype: Any, shape: Any, order: str) -> Array:
-    """An array as protocol 5 writes it."""
+    """Return an array, as protocol 5 pickles it."""
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -517,15 +585,18 @@ ALLOWED_CALLABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 
 
+# --- The data sets
+
+
 def _one_name_each(*files: str) -> tuple[tuple[str, ...], ...]:
-    """Files that go by one name each."""
+    """Return a layout in which every file has a single name."""
     return tuple((name,) for name in files)
 
 
 def _make_idx_dataset(
     name: str, classes: tuple[str, ...], folder: str, url: str, md5: Sequence[str]
 ) -> BenchmarkLoader:
-    """MNIST and its relatives."""
+    """Describe MNIST or one of its relatives."""
     names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX_FILES)
     forms = (FileLayout(names, read_idx_files), FileLayout(_one_name_each(f"{name}.npz"), read_npz_files))
     remote = [RemoteFile(f"{file}.gz", url, m) for file, m in zip(IDX_FILES, md5, strict=True)]
@@ -535,7 +606,7 @@ def _make_idx_dataset(
 def _make_cifar_dataset(
     count: int, classes: tuple[str, ...], files: tuple[str, ...], meta: tuple[str, str], md5: str
 ) -> BenchmarkLoader:
-    """CIFAR-10 and CIFAR-100: python, binary, or the npz of a part of it."""
+    """Describe CIFAR-10 or CIFAR-100: Python version, binary version, or an .npz."""
     fine = count == 100
     binary = tuple(f"{f}.bin" for f in files)
     key = "fine_labels" if fine else "labels"

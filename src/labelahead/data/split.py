@@ -204,7 +204,9 @@ def _rank_in_class(labels: Tensor, among: Tensor, priority: Tensor) -> Tensor:
 
 
 def _draw_test_items(labels: Tensor, among: Tensor, fraction: float, priority: Tensor) -> Tensor:
-    """Draw the same fraction of every class, rounded so that the total is right; never a whole class.
+    """Draw the same fraction of every class, rounded so that the total is right.
+
+    At least one item of every class stays in the pool.
     """
     if not bool(among.any()) or fraction == 0:
         return torch.zeros_like(among)
@@ -220,7 +222,9 @@ def _draw_test_items(labels: Tensor, among: Tensor, fraction: float, priority: T
 
 
 def _draw_balanced(labels: Tensor, among: Tensor, limit: int, priority: Tensor) -> Tensor:
-    """Draw equal numbers of every class as far as possible; unlabelled items count as one more class.
+    """Draw equal numbers of every class as far as possible.
+
+    Unlabelled items count as one more class.
     """
     # The first items of all classes come before all second ones, and so on.
     ranks = _rank_in_class(labels, among, priority).numpy()

@@ -1,7 +1,7 @@
-"""Labels -> Belief: what a learner makes of the labels, at every item in play.
+"""Labels -> `PoolPosterior`: what a model predicts, given the labels, for every item of the pool.
 
-A learner learns (`fit(labelled, labels, seed=...)`), and what it learnt says where a belief
-begins (`start`), by which kernel labels move it (`kernel_arguments`), what it would answer (`outputs`), and
-how often that is right (`accuracy`). Nothing else is asked of it by campaigns, `Learner` or the
-page.
+A learner is fitted (`fit(labelled, labels, seed=...)`). The fitted model supplies the prior mean of
+the posterior (`start`), the kernel by which labels change it (`kernel_arguments`), its outputs
+(`outputs`) and its test accuracy (`accuracy`). Simulations, `Learner` and the labelling page use
+nothing else of it.
 """

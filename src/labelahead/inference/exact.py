@@ -1,15 +1,14 @@
-"""A learner that is never trained: kernel regression on frozen features, exact after every label.
+"""Kernel regression on frozen features: a model without training, exact after every label.
 
-Features are centred over the pool and divided by their length. On unit vectors the tangent kernels
-of infinitely wide ReLU networks are functions of the cosine alone, and the learner mixes three of
-them,
+Features are centred over the pool and scaled to unit length. On unit vectors the tangent kernels of
+infinitely wide ReLU networks are functions of the cosine alone. The model mixes three of them:
 
     K(x,x') = w₀ c + w₁ κ₁(c) + w₃ κ₃(c),   c = ⟨x, x'⟩,   κ_d: d hidden layers, κ_d(1) = 1.
 
-It is the posterior itself: f(x) = 1/C + K(x,X) α, α = (K(X,X) + σI)⁻¹ (Y − 1/C). A linear kernel is
-far better with few labels, a deep one with many, so weights and noise are chosen anew by
-closed-form leave-one-out as labels come. Nothing of the size pool × pool is ever formed, and items
-that were never in the pool are predicted from L×C numbers.
+The prediction is the posterior mean f(x) = 1/C + K(x,X) α with α = (K(X,X) + σI)⁻¹ (Y − 1/C). A
+linear kernel is far better with few labels and a deep one with many, so the weights and the noise
+are chosen again, by closed-form leave-one-out, as labels arrive. No matrix of size pool × pool is
+formed, and items outside the pool are predicted from L×C numbers.
 """
 
 import time
@@ -77,7 +76,7 @@ MIN_VARIANCE = 1e-9
 
 
 class Mixture(NamedTuple):
-    """Weights of the kernels, which sum to one, and the noise beside a diagonal of one."""
+    """Kernel weights, which sum to one, and the noise relative to a kernel diagonal of one."""
 
     linear: float = 1.0
     shallow: float = 0.0
@@ -86,12 +85,12 @@ class Mixture(NamedTuple):
 
     @property
     def weights(self) -> tuple[float, float, float]:
-        """Without the noise."""
+        """The kernel weights without the noise."""
         return self[:3]
 
     @property
     def flatness(self) -> float:
-        """1 for linear, 0 for deep."""
+        """1 for the linear kernel, 0 for the deep one."""
         return self.linear + self.shallow / 2
 
 
@@ -112,9 +111,9 @@ MIXTURE_GRID = _build_grid()
 
 
 def cosine_kernels(c: Tensor) -> list[Tensor]:
-    """κ_d at cosines, one tensor a depth.
+    """Evaluate κ_d at cosines, one tensor per depth of `KERNEL_DEPTHS`.
 
-    Θ ← Θ·κ̇(Σ) + κ(Σ), Σ ← κ(Σ) layer by layer, scaled to one at c = 1.
+    Layer by layer, Θ ← Θ·κ̇(Σ) + κ(Σ) and Σ ← κ(Σ), scaled to one at c = 1.
     """
     return [
         theta / (depth + 1)
@@ -124,7 +123,8 @@ def cosine_kernels(c: Tensor) -> list[Tensor]:
 
 
 def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
-    """Θ after every layer, before it is scaled; taken at once, it may be changed by the next."""
+    """Yield (depth, unscaled Θ) after every layer. Use Θ at once: the next step may overwrite it.
+    """
     sigma = theta = c.clamp(-1.0, 1.0)
     for depth in range(last + 1):
         if depth:
@@ -138,7 +138,9 @@ def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
 
 
 def mix_kernels(c: Tensor, weights: tuple[float, ...]) -> Tensor:
-    """The mixture at cosines, of the same shape; exactly linear where it is."""
+    """Evaluate the kernel mixture at cosines; same shape. A purely linear mixture returns them
+    unchanged.
+    """
     if weights[0] == 1.0:
         return c.clone()
     wanted = {depth: w for depth, w in zip(KERNEL_DEPTHS, weights, strict=True) if w}
@@ -152,13 +154,22 @@ def mix_kernels(c: Tensor, weights: tuple[float, ...]) -> Tensor:
 
 
 def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:
-    """The mixture between rows of length one (N, d), worked out where it is asked for."""
+    """Return the kernel mixture between unit rows (N, d) as an operator; entries are computed on
+    demand.
+    """
     return CosineKernel(units, lambda c: mix_kernels(c, weights))
 
 
 def solve_leave_one_out(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """α (L, C), leave-one-out residuals (L, C) and variances (L,) of kernel regression, in closed
-    form.
+    """Solve kernel regression and its leave-one-out residuals in closed form.
+
+    Args:
+        K: (L, L) kernel of the labelled items.
+        noise: Added to the diagonal.
+        targets: (L, C).
+
+    Returns:
+        α (L, C), leave-one-out residuals (L, C) and leave-one-out variances (L,).
     """
     system = K.clone()
     system.diagonal().add_(noise)
@@ -169,11 +180,12 @@ def solve_leave_one_out(K: Tensor, noise: float, targets: Tensor) -> tuple[Tenso
 
 
 def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
-    """The flattest mixture whose leave-one-out error is within NEAR of the least.
+    """Choose the flattest mixture whose leave-one-out error is within `ERROR_TOLERANCE` of the least.
 
-    Beyond FEW labels the whole grid is tried on FEW of them, and the neighbours of that choice on
-    all (of very many, on MANY). The result depends on the labels and their order alone, never on an
-    earlier choice: whoever fits the same labels gets the same mixture.
+    Beyond `MAX_FULL_GRID_LABELS` labels the whole grid is tried on that many of them, and a local
+    search on all of them (at most `MAX_SELECTION_LABELS`) starts from that choice. The result
+    depends only on the labels and their order, never on an earlier choice, so fitting the same
+    labels again gives the same mixture.
 
     Args:
         cosines: (L, L) between the labelled items.
@@ -197,13 +209,13 @@ def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
 
 
 def _subsample_evenly(cosines: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The same of n labels at even distances."""
+    """Return the cosines and targets of n evenly spaced labels."""
     some = evenly_spaced(len(cosines), n).to(cosines.device)
     return cosines[some][:, some], targets[some]
 
 
 class LeaveOneOutErrors:
-    """Squared leave-one-out error of a mixture; `known` remembers each."""
+    """Compute and cache the squared leave-one-out error of mixtures."""
 
     def __init__(self, cosines: Tensor, targets: Tensor) -> None:
         self.kernels = cosine_kernels(cosines.double())
@@ -222,7 +234,7 @@ class LeaveOneOutErrors:
 
 
 def _neighbouring_mixtures(m: Mixture) -> list[Mixture]:
-    """It and the mixtures of the grid that differ from it by one step."""
+    """Return the mixture and those of the grid that differ from it by one step."""
     step = NOISE_GRID.index(m.noise)
 
     def near(other: Mixture) -> bool:
@@ -237,9 +249,17 @@ def _neighbouring_mixtures(m: Mixture) -> list[Mixture]:
 
 
 class ExactModel(nn.Module):
-    """What was learnt, as a network without anything to train: features (n, ...) -> outputs (n, C).
+    """Fitted kernel regression as an `nn.Module` without parameters: features (n, ...) -> outputs (n,
+    C).
 
-    `predict_proba` is the only way from it to a probability.
+    Use `predict_proba` for probabilities: it calibrates them.
+
+    Args:
+        centre: (d,) mean of the pool's features. Empty: inputs are unit rows already
+            (`for_unit_rows`).
+        classes: Number of outputs C.
+        bias_feature: Value of a constant coordinate that is appended to every row; 0: none. The
+            buffer is called `lift`, as in saved models.
     """
 
     centre: Tensor  # (d,)
@@ -263,9 +283,9 @@ class ExactModel(nn.Module):
         self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
 
     def normalise_rows(self, x: Tensor) -> Tensor:
-        """(n, d) rows of length one, centred.
+        """Centre rows and scale them to unit length, (n, ...) -> (n, d).
 
-        An item that is the mean itself has none, and stays at zero.
+        A row that equals the centre stays zero.
         """
         if not len(self.centre):  # rows of length one are what it is given: see `for_unit_rows`
             return x.flatten(1)
@@ -281,15 +301,15 @@ class ExactModel(nn.Module):
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
 
     def get_mixture(self) -> Mixture:
-        """How the kernels are mixed."""
+        """Return the kernel mixture."""
         return Mixture(*self.mixture.tolist())
 
     def forward(self, x: Tensor) -> Tensor:
-        """1/C + K(x, X) α."""
+        """Compute 1/C + K(x, X) α."""
         return self.predict_units(self.normalise_rows(x))
 
     def predict_units(self, units: Tensor) -> Tensor:
-        """(n, C) for rows of length one (n, d)."""
+        """Return the outputs (n, C) for unit rows (n, d)."""
         out = units.new_full((len(units), self.classes), 1 / self.classes)
         if len(self.support):
             K = mix_kernels(units @ self.support.T, self.get_mixture().weights)
@@ -298,22 +318,21 @@ class ExactModel(nn.Module):
 
     @classmethod
     def for_unit_rows(cls, classes: int) -> "ExactModel":
-        """One whose inputs are centred and of length one already, as another model's `normalise_rows` makes
-        them.
+        """Create a model whose inputs are unit rows already, as `normalise_rows` of another model
+        returns them.
         """
         return cls(torch.zeros(0), classes)
 
     def without_labels(self, classes: int | None = None) -> "ExactModel":
-        """One that reads items in the same way and knows no label."""
+        """Return a model with the same preprocessing and no labels."""
         return ExactModel(self.centre, classes or self.classes, float(self.lift.sum()))
 
     def predict_proba(self, x: Tensor, classes: int | None = None) -> Tensor:
-        """Calibrated class probabilities of items.
+        """Return calibrated class probabilities.
 
         Args:
-            x: (n, ...) features, as `run_forward` takes them.
-            classes: how many classes there are, where the model has one output more (a single
-                class).
+            x: (n, ...) features, as `forward` takes them.
+            classes: Number of classes, if the model has one output more (data with a single class).
 
         Returns:
             (n, C) float64 on the CPU; 1/C before the first label.
@@ -321,7 +340,7 @@ class ExactModel(nn.Module):
         return self.predict_proba_units(self.normalise_rows(x), classes)
 
     def predict_proba_units(self, units: Tensor, classes: int | None = None) -> Tensor:
-        """As `predict_proba`, for rows of length one (n, d)."""
+        """Do the same as `predict_proba` for unit rows (n, d)."""
         count = classes or self.classes
         parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
         for some in torch.split(units, PREDICT_BATCH_ROWS):
@@ -339,7 +358,7 @@ class ExactModel(nn.Module):
         return torch.cat(parts)
 
     def predict_variance(self, units: Tensor) -> Tensor:
-        """(n,) posterior variances at rows of length one (n, d), beside one before any label."""
+        """Return posterior variances (n,) at unit rows (n, d); the prior variance is 1."""
         parts = [units.new_ones(0, dtype=torch.float64)]
         for some in torch.split(units, PREDICT_BATCH_ROWS):
             K = mix_kernels(some.double() @ self.support.double().T, self.get_mixture().weights)
@@ -351,11 +370,12 @@ class ExactModel(nn.Module):
         return torch.cat(parts)
 
     def _variance_from_kernel(self, K: Tensor) -> Tensor:
-        """(n,) 1 − k(K + σI)⁻¹kᵀ from the kernel (n, L) with the labelled items."""
+        """Return 1 − k(K + σI)⁻¹kᵀ (n,) from the kernel (n, L) with the labelled items."""
         return (1 - (K.double() @ self.compute_whitening().T).square().sum(1)).clamp_min(0.0)
 
     def compute_whitening(self) -> Tensor:
-        """(L, L) the inverse of the Cholesky factor of K(X,X) + σI, worked out once."""
+        """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels.
+        """
         if self._whitening is None or self._whitening[0] is not self.support:
             weights, noise = self.get_mixture().weights, self.get_mixture().noise
             system = mix_kernels(_cosine_matrix(self.support), weights)
@@ -366,20 +386,25 @@ class ExactModel(nn.Module):
         return self._whitening[1]
 
     def leave_one_out_variance(self) -> Tensor:
-        """(L,) variances of the labelled items, each left out in turn."""
+        """Return leave-one-out variances (L,) of the labelled items."""
         return self.compute_whitening().square().sum(0).reciprocal() - self.get_mixture().noise
 
     def ensure_variance_scale(self) -> float:
-        """s²a²: by how much variances are multiplied so that each label, left out, is likeliest.
+        """Return s²a², the variance scale that maximises the leave-one-out likelihood of the labels.
 
-        Worked out once.
+        It is computed on first use.
         """
         if not len(self.variance_scale):
             self.calibrate()
         return float(self.variance_scale)
 
     def calibrate(self, votes: Tensor | None = None) -> None:
-        """Choose s²a². votes: (L,) bool, which labels tell (`linear.calibration`); default: all."""
+        """Fit the variance scale s²a².
+
+        Args:
+            votes: (L,) bool, the labels to calibrate on (`labelahead.gp.calibration`); default:
+                all.
+        """
         mixture, n = self.get_mixture(), len(self.support)
         targets = (
             mix_kernels(_cosine_matrix(self.support), mixture.weights) @ self.alpha
@@ -410,10 +435,9 @@ class ExactModel(nn.Module):
 
 
 def _canonical_order(units: Tensor) -> Tensor:
-    """(L,) an order of rows (L, d) that depends on the rows alone: not on who counts them how, nor
-    on who came first.
+    """Return an order (L,) of rows (L, d) that depends on their values only, not on their positions.
 
-    It decides which of many labels a choice of the mixture rests on.
+    It decides which labels a mixture is chosen by when there are many.
     """
     direction = torch.cos(
         1.0 + torch.arange(units.shape[1], dtype=torch.float64, device=units.device)
@@ -422,13 +446,13 @@ def _canonical_order(units: Tensor) -> Tensor:
 
 
 def _cosine_matrix(units: Tensor) -> Tensor:
-    """(L, L) float64, ones on the diagonal."""
+    """Return the cosines (L, L) between unit rows, float64, with ones on the diagonal."""
     return (units.double() @ units.double().T).fill_diagonal_(1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class FittedExactModel(FittedModel):
-    """An `ExactModel` and the data set that it looks at."""
+    """An `ExactModel` with the data set that it predicts."""
 
     inputs: Tensor
 
@@ -443,26 +467,24 @@ class FittedExactModel(FittedModel):
 
     @property
     def mixture(self) -> Mixture:
-        """How the kernels are mixed."""
+        """The kernel mixture."""
         return self.kernel_model.get_mixture()
 
     @property
     def noise(self) -> float:
-        """Chosen with the mixture."""
+        """The noise, chosen together with the mixture."""
         return self.mixture.noise
 
     def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
-        """(q, C) calibrated class probabilities."""
+        """Return calibrated class probabilities (q, C)."""
         return self.kernel_model.predict_proba(self.inputs[at], classes)
 
     def embedding(self, at: Tensor) -> Tensor:
-        """(q, d) unit features, float64."""
+        """Return unit features (q, d), float64."""
         return self.kernel_model.normalise_rows(self.inputs[at]).double().cpu()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
-        """(q, C) with unit features dropped, and what is left of each row brought to length one
-        again.
-        """
+        """Return outputs (q, C) after dropout on the unit features, which are normalised again."""
         parts = []
         for some in torch.split(at, PREDICT_BATCH_ROWS):
             left = apply_dropout(self.kernel_model.normalise_rows(self.inputs[some]), rate, rng)
@@ -470,11 +492,11 @@ class FittedExactModel(FittedModel):
         return torch.cat(parts)
 
     def start(self, outputs: Tensor) -> Tensor:
-        """(q, C) 1/C: a belief begins before any label, and is told all of them."""
+        """Return the prior mean 1/C (q, C): the posterior is conditioned on all labels."""
         return torch.full_like(outputs, 1 / outputs.shape[1])
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
-        """The mixture, worked out where it is asked for; it is scalar, and never sketched."""
+        """Return the mixture kernel, evaluated on demand. It is scalar and never sketched."""
         return {
             "kernel": mixture_kernel(
                 self.kernel_model.normalise_rows(self.inputs[at]), self.mixture.weights
@@ -484,11 +506,15 @@ class FittedExactModel(FittedModel):
 
 @dataclass(frozen=True, eq=False)
 class ExactLearner:
-    """Kernel regression on inputs (n, ...) of the whole data set.
+    """Kernel regression on the inputs (n, ...) of the whole data set.
 
-    blank: the model before any label, which knows how rows are centred and brought to length one;
-    `exact` and `ExactModel.without_labels` make it. most: labels beyond which they are approximated
-    (`gp.nystrom.approximate_posterior`), so that memory does not grow with their square.
+    Args:
+        inputs: (n, ...) features, rows or pixels.
+        blank_model: The model without labels, which defines centring and normalisation; from
+            `exact` or `ExactModel.without_labels`.
+        device: Where the linear systems are solved.
+        max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`), so
+            that memory does not grow with their square.
     """
 
     inputs: Tensor
@@ -504,16 +530,16 @@ class ExactLearner:
 
     @property
     def classes(self) -> int:
-        """C."""
+        """Number of classes C."""
         return self.blank_model.classes
 
     @property
     def training(self) -> Training:
-        """There is none, but squared loss is what it amounts to."""
+        """A placeholder: nothing is trained, and the loss is the squared one."""
         return Training(start="warm")
 
     def network(self, seed: int) -> ExactModel:
-        """One that knows no label; there is nothing random about it."""
+        """Return a model without labels; the seed has no effect."""
         return self.blank_model.without_labels()
 
     def fit(
@@ -525,9 +551,9 @@ class ExactLearner:
         previous: Mapping[str, Tensor] | None = None,
         into: nn.Module | None = None,
     ) -> FittedExactModel:
-        """All labels (L,) absorbed exactly: the mixture chosen, one linear system solved.
+        """Fit all labels (L,) exactly: choose the mixture and solve one linear system.
 
-        seed and previous are what a network's training depends on; nothing does here.
+        `seed` and `previous` matter for networks only.
         """
         began = time.perf_counter()
         model = (
@@ -550,7 +576,7 @@ class ExactLearner:
         return FittedExactModel(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
     def _solve(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
-        """The mixture, and α (L, C)."""
+        """Return the mixture and α (L, C)."""
         self._last_nystrom.clear()
         ranked = _canonical_order(support)
         if self.max_exact_labels is None or len(support) <= self.max_exact_labels:
@@ -574,8 +600,7 @@ class ExactLearner:
     def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """What the other labels predict for each labelled item (L, C), and how far off that is (L,
-        C).
+        """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items.
         """
         settled = self._last_nystrom.get(tuple(labelled.tolist()))
         if settled is not None:
@@ -603,9 +628,15 @@ class ExactLearner:
         seed: int = 0,
         votes: Tensor | None = None,
     ) -> ErrorForecast:
-        """How often it is wrong at items (q,), in random order, and what further labels will bring.
+        """Estimate the error at items (q,), in random order, and forecast it after further labels.
 
-        votes: (L,) bool, which labels tell (`linear.calibration`); default: all.
+        Args:
+            labelled: (L,) positions.
+            labels: (L,) class numbers.
+            at: (q,) positions at which the error is estimated.
+            seed: No effect.
+            votes: (L,) bool, the labels to calibrate on (`labelahead.gp.calibration`); default:
+                all.
         """
         model = (
             self._last_model.get(tuple(labelled.tolist()))
@@ -629,7 +660,7 @@ class ExactLearner:
 def wrap_fitted_model(
     model: nn.Module, inputs: Tensor | Samples, loss: str = "squared"
 ) -> FittedModel:
-    """What a network that was trained somewhere holds of a data set (n, ...)."""
+    """Wrap a network that was trained elsewhere, with a data set (n, ...), as a `FittedModel`."""
     if not isinstance(model, ExactModel):
         return FittedModel(model, inputs, loss)
     if not isinstance(inputs, Tensor):
@@ -642,17 +673,16 @@ def wrap_fitted_model(
 def predict_proba(
     model: nn.Module, inputs: Tensor | Samples, loss: str = "squared", classes: int | None = None
 ) -> Tensor:
-    """Class probabilities of items, by any fitted model: calibrated where it is the exact
-    learner's.
+    """Return class probabilities by any fitted model; those of the exact learner are calibrated.
 
-    Every command, page and file gets its probabilities here, so that the same model never gives two
-    answers.
+    Every command, page and file takes its probabilities from here, so that a model never gives two
+    different answers.
 
     Args:
-        model: a trained network, or an `ExactModel` with its labels.
-        inputs: (n, ...) what the model takes.
-        loss: what a network was trained with.
-        classes: how many classes there are, where the model has one output more (a single class).
+        model: A trained network, or an `ExactModel` with its labels.
+        inputs: (n, ...) inputs of the model.
+        loss: The loss that a network was trained with.
+        classes: Number of classes, if the model has one output more (data with a single class).
 
     Returns:
         (n, C) float64 on the CPU.
@@ -661,8 +691,12 @@ def predict_proba(
 
 
 def exact(inputs: Tensor, classes: int) -> ExactModel:
-    """A model for `Learner` and `propose` that is never trained: kernel regression on inputs (n,
-    ...), given labels.
+    """Create a model for `Learner` and `propose` that needs no training: kernel regression on inputs
+    (n, ...).
+
+    Args:
+        inputs: (n, ...) features, rows or pixels of all items.
+        classes: Number of classes, two or more.
 
     >>> import torch
     >>> import labelahead as la
@@ -688,9 +722,10 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
 
 
 def compute_bias_feature(rows: Tensor) -> float:
-    """By how much rows (n, d) are lifted.
+    """Return the value of the bias feature for rows (n, d).
 
-    The root mean square of their length where they are short, else nothing.
+    It is the root mean square length of centred rows with at most `MAX_BIAS_FEATURE_COLUMNS`
+    columns, else 0.
     """
     if rows.shape[1] > MAX_BIAS_FEATURE_COLUMNS:
         return 0.0

@@ -1,5 +1,5 @@
-"""How good the predictions are by now, and what further labels are expected to bring, without a
-test label.
+"""Estimate the error of the predictions now, and forecast it after further labels, without test
+labels.
 """
 
 from functools import partial
@@ -26,11 +26,12 @@ GAIN_CORRECTION = 2.0
 
 
 class ErrorForecast(NamedTuple):
-    """error: share of wrong predictions in the pool. fall: by how much the next `FORECAST_LABELS` labels will
-    lower it.
+    """An error estimate with a forecast.
 
-    spread: s²a², by which posterior variances are multiplied to be those of f (see
-    `linear.calibration`).
+    Attributes:
+        error: Estimated share of wrong predictions in the pool.
+        fall: By how much the next `FORECAST_LABELS` labels are expected to reduce it.
+        spread: s²a², the scale of the posterior variances (`labelahead.gp.calibration`).
     """
 
     error: ErrorRate
@@ -39,10 +40,12 @@ class ErrorForecast(NamedTuple):
 
 
 def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None) -> ErrorForecast:
-    """Of a posterior that knows the labels by conditioning alone, judged at points (q,) in random
-    order.
+    """Estimate the error of a posterior at points (q,) in random order, and forecast its reduction.
 
-    votes: (L,) bool, which labels tell how good predictions are (`calibrate`); default: all.
+    Args:
+        posterior: It must know the labels by conditioning only, not by training.
+        at: (q,) points at which the error is estimated.
+        votes: (L,) bool, the labels to calibrate on; default: all.
     """
     known = calibrate(posterior, votes)
     spread = known.scale**2 * posterior.amplitude()
@@ -65,9 +68,9 @@ def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None
 
 
 def max_error_drop(rate: float, labels: int) -> float:
-    """What the next labels can take off an error at best: none was seen to fall faster than by
-    their square.
+    """Return the largest reduction of an error rate that the next labels can bring.
 
-    Where nothing can be learnt, the formula alone would promise all of it.
+    No measured error fell faster than with the square of the number of labels. Without this limit
+    the formula would promise perfect predictions where nothing can be learnt.
     """
     return float(rate * (1 - (labels / (labels + FORECAST_LABELS)) ** 2))

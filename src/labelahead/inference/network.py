@@ -1,7 +1,4 @@
-"""A network as a learner.
-
-Train it on the labels, test it, and see what the labels say of each other.
-"""
+"""Networks as learners: train on the labels, test, and compute leave-one-out predictions."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -42,11 +39,17 @@ LEAVE_ONE_OUT_NOISE = (
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """A network after its training, and the data set that it looks at: all that a belief begins
-    with.
+    """A trained network with the data set that it predicts.
 
-    loss: what it was trained with. trained: None where there was nothing to train on. objective:
-    what was trained together with it. Every method takes positions (q,) in the data set.
+    Every method takes positions (q,) in the data set.
+
+    Attributes:
+        model: The network.
+        inputs: (n, ...) of the whole data set.
+        loss: The loss it was trained with.
+        trained: How the training went; None if there was no label.
+        seconds: Duration of the training.
+        objective: The auxiliary objective that was trained with it.
     """
 
     model: nn.Module
@@ -63,50 +66,55 @@ class FittedModel:
 
     @property
     def noise(self) -> float:
-        """Relative regulariser of the belief, unless somebody says otherwise."""
+        """Default relative noise of the posterior."""
         return 1e-3
 
     def outputs(self, at: Tensor) -> Tensor:
-        """(q, C) what the network says."""
+        """Return the outputs (q, C) of the network."""
         return predict(self.model, self.inputs[at])
 
     def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
-        """(q, C) class probabilities, float64 on the CPU.
+        """Return class probabilities (q, C), float64 on the CPU.
 
-        classes: how many classes there are, where the network has one output more (a single class).
+        Args:
+            at: (q,) positions.
+            classes: Number of classes, if the network has one output more (data with a single
+                class).
         """
         return outputs_to_probabilities(self.outputs(at), self.loss, classes)
 
     def embedding(self, at: Tensor) -> Tensor:
-        """(q, h) what goes into the network's last linear layer, float64."""
+        """Return the inputs (q, h) of the network's last linear layer, float64."""
         return compute_penultimate_features(self.model, self.inputs[at]).double().cpu()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
-        """(q, C) what it says with dropout on the embedding."""
+        """Return outputs (q, C) with dropout on the embedding."""
         return predict_with_dropout(self.model, self.inputs[at], rate, rng)
 
     def start(self, outputs: Tensor) -> Tensor:
-        """(q, C) where look-ahead begins, on the scale of one-hot targets.
+        """Return the prior mean (q, C) of look-ahead, on the scale of one-hot targets.
 
-        A network trained by cross-entropy is looked ahead from its probabilities p: y − p is the
+        For a network trained with cross-entropy these are its probabilities p: y − p is the
         direction in which that loss pushes the outputs, as y − f is for squared loss.
         """
         return softmax(outputs) if self.loss == "cross-entropy" else outputs
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
-        """The kernel between items, as "kernel", or its "features" where a sketch is asked for."""
+        """Return the kernel between items as {"kernel": ...}, or {"features": ...} if a sketch is
+        requested.
+        """
         x = self.load_inputs(at)
         if sketch is None:
             return {"kernel": kernel(self.model, x, kind=kind)}
         return {"features": features(self.model, x, kind=kind, sketch=sketch)}
 
     def load_inputs(self, at: Tensor) -> Tensor | Samples:
-        """(q, ...) the inputs, on the network's device and in its dtype."""
+        """Return the inputs (q, ...) on the network's device and in its dtype."""
         device, dtype = get_device_and_dtype(self.model, self.inputs)
         return self.inputs[at].to(device=device, dtype=dtype)
 
     def rows(self, at: Tensor) -> Tensor:
-        """(q, ...) the same as one tensor, for what looks at the numbers themselves."""
+        """Return the inputs (q, ...) as one tensor; raise if they are not."""
         x = self.load_inputs(at)
         if not isinstance(x, Tensor):
             raise InputError(
@@ -117,14 +125,14 @@ class FittedModel:
         return x
 
     def accuracy(self, at: Tensor, labels: Tensor) -> float | None:
-        """How often it is right; None without any item to test on."""
+        """Return the accuracy at some positions; None without any."""
         if not len(at):
             return None
         return float((self.outputs(at).argmax(1).cpu() == labels).double().mean())
 
 
 def outputs_to_probabilities(outputs: Tensor, loss: str, classes: int | None = None) -> Tensor:
-    """(n, C) probabilities from a trained network's outputs, float64 on the CPU.
+    """Convert the outputs of a trained network to probabilities (n, C), float64 on the CPU.
 
     Softmax after cross-entropy; after squared loss the nearest point of the simplex.
     """
@@ -136,11 +144,16 @@ def outputs_to_probabilities(outputs: Tensor, loss: str, classes: int | None = N
 
 @dataclass(frozen=True, eq=False)
 class NetworkLearner:
-    """What a training depends on besides labels and seed.
+    """Everything that a training depends on, except the labels and the seed.
 
-    inputs: (n, ...) of the whole data set. network: seed -> a fresh network. objective: makes what
-    is trained together with it, anew at every training, whatever `training.start` says of the
-    network.
+    Attributes:
+        inputs: (n, ...) of the whole data set.
+        classes: Number of classes.
+        network: seed -> an untrained network.
+        training: How to train it.
+        device: Where to train.
+        objective: Makes the auxiliary objective, anew for every training, whatever `training.start`
+            is.
     """
 
     inputs: Tensor | Samples
@@ -159,10 +172,15 @@ class NetworkLearner:
         previous: Mapping[str, Tensor] | None = None,
         into: nn.Module | None = None,
     ) -> FittedModel:
-        """Train on items (L,) with class numbers (L,), from the weights that `training.start` asks
-        for.
+        """Train on items (L,) with class numbers (L,), starting from the weights given by
+        `training.start`.
 
-        previous: those of the last training. into: the network to be trained; default: a new one.
+        Args:
+            labelled: (L,) positions.
+            labels: (L,) class numbers.
+            seed: Of the initial weights and the batches.
+            previous: Weights of the last training.
+            into: The network to train; default: a new one.
         """
         began = time.perf_counter()
         model = initialise_model(self.network, previous, self.training, seed=seed).to(self.device)
@@ -184,10 +202,14 @@ class NetworkLearner:
     def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """What the other labels predict for each labelled item (L, C), and how far off that is (L,
-        C).
+        """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items.
 
-        doubting: whether wrong labels are looked for, not the accuracy.
+        Args:
+            labelled: (L,) positions.
+            labels: (L,) class numbers.
+            seed: Of the untrained network.
+            find_wrong_labels: Use the noise that is best for finding wrong labels, not for
+                accuracy.
         """
         untrained = self.network(seed).to(self.device).eval()
         return leave_one_out_predictions(
@@ -204,10 +226,10 @@ def leave_one_out_predictions(
     labels: Tensor,
     noise: float = LEAVE_ONE_OUT_NOISE,
 ) -> tuple[Tensor, Tensor]:
-    """What the other labels predict for each labelled item (L, C), and how far off that is (L, C).
+    """Return leave-one-out predictions (L, C) and residuals (L, C) by kernel regression.
 
-    Leave-one-out by kernel regression, with the kernel of a network that has seen no label: after
-    training, kernel and outputs know all of them, and leave-one-out is right nearly always.
+    The kernel is that of an untrained network: after training, kernel and outputs depend on all
+    labels, and leave-one-out would nearly always be right.
     """
     device, dtype = get_device_and_dtype(untrained, inputs)
     K = kernel(untrained, inputs.to(device=device, dtype=dtype))
