@@ -2,14 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# Modules are compiled when they are first imported: of twenty thousand that would be compiled here, few ever are. That
-# must then be kept, or each of the many processes of the tests compiles all of its own.
+# Modules are compiled when they are first imported (pip --no-compile): most of the twenty thousand never are. The compiled
+# files must be kept, because the tests start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt
 
 .PHONY: help demo docs label tour test test-research lint types check test-competitors results results-page results-competitors results-tuning results-comparators clean
 
-help: ## what can be made
+help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(PY):
@@ -18,31 +18,31 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "could not make a virtual environment; on Debian: apt-get install -y python3-venv"; exit 1; }
 
-# A stamp per set of extras: installed again only when what is asked for changes.
+# One stamp per set of extras; installed again only when its requirements change.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(PY)
 	@echo "installing labelahead[$*] into $(VENV) ..."
 	@$(PIP) -e '.[$*]'
 	@touch $@
 
 .PHONY: environment
-environment: $(VENV)/.installed-check,demo,docs,release,test ## what `.ci/run` needs, installed once instead of five times
+environment: $(VENV)/.installed-check,demo,docs,release,test ## install everything that .ci/run needs
 	@touch $(VENV)/.installed-check $(VENV)/.installed-demo $(VENV)/.installed-docs $(VENV)/.installed-release $(VENV)/.installed-test
 
-demo: $(VENV)/.installed-demo ## a whole campaign on handwritten digits, beside random questions, with both curves
+demo: $(VENV)/.installed-demo ## simulate a campaign on handwritten digits and compare it with random sampling
 	@$(VENV)/bin/labelahead run --threads 1 --against random $(ARGS)
 
-label: $(VENV)/.installed-all ## the labelling page on your own data: make label ARGS='photos/ --classes cat,dog'
+label: $(VENV)/.installed-all ## open the labelling page on your data: make label ARGS='photos/ --classes cat,dog'
 	@$(VENV)/bin/labelahead label $(ARGS)
 
-docs: $(VENV)/.installed-docs ## the documentation site, into build/docs; warnings and broken links are errors
+docs: $(VENV)/.installed-docs ## build the documentation site in build/docs; warnings and broken links are errors
 	@$(PY) -m sphinx -j 2 -q -W --keep-going -d build/doctrees docs build/docs
 	@$(PY) docs/_ext/links.py build/docs
 	@echo "open build/docs/index.html"
 
-tour: $(VENV)/.installed-demo ## the pieces one by one: kernel, linearised prediction, best next label
+tour: $(VENV)/.installed-demo ## show the steps one by one: kernel, linearised prediction, best next label
 	@$(PY) examples/digits.py
 
-# The libraries that ours is compared with live apart: they want versions of their own.
+# Competitors need their own versions of libraries, and therefore their own environment.
 COMPETITORS := .venv-competitors
 COMPETITOR_PIP := $(COMPETITORS)/bin/python -m pip install --disable-pip-version-check --quiet -c research/requirements/competitors.txt
 
@@ -54,10 +54,10 @@ $(COMPETITORS)/.installed: research/requirements/competitors.txt pyproject.toml 
 	@$(COMPETITOR_PIP) --no-deps -e .
 	@touch $@
 
-test-competitors: $(COMPETITORS)/.installed ## our strategies against independent implementations
+test-competitors: $(COMPETITORS)/.installed ## test our strategies against independent implementations
 	@OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m pytest research/tests/competitors $(ARGS)
 
-# Networks that other people wrote, for the engine's tests and benchmark: their packages live apart as well.
+# Networks of other libraries, for tests and a benchmark of the NTK, in their own environment.
 ZOO := .venv-zoo
 ZOOPIP := $(ZOO)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -c research/requirements/zoo.txt
 
@@ -69,13 +69,13 @@ $(ZOO)/.installed: research/requirements/zoo.txt constraints.txt pyproject.toml 
 	@touch $@
 
 .PHONY: test-zoo bench-kernel-zoo
-test-zoo: $(ZOO)/.installed ## the engine on 150 networks of others, against explicit Jacobians (ten minutes)
+test-zoo: $(ZOO)/.installed ## test the NTK on 150 networks of other libraries, against explicit Jacobians (ten minutes)
 	@OMP_NUM_THREADS=1 $(ZOO)/bin/python -m pytest research/tests/zoo -n 2 $(ARGS)
 
-bench-kernel-zoo: $(ZOO)/.installed ## the kernel of networks that people use, against a loop and vmap
+bench-kernel-zoo: $(ZOO)/.installed ## NTK of common networks, against a loop and vmap
 	@OMP_NUM_THREADS=1 $(ZOO)/bin/python research/benchmarks/kernel_zoo.py $(ARGS)
 
-# Label Studio lives apart as well: it brings a hundred packages with versions of their own.
+# Label Studio needs a hundred packages in its own environment.
 STUDIO := .venv-label-studio
 
 $(STUDIO)/.installed: research/requirements/label-studio.txt | $(PY)
@@ -86,16 +86,16 @@ $(STUDIO)/.installed: research/requirements/label-studio.txt | $(PY)
 
 RAY := .venv-ray
 .PHONY: test-ray
-test-ray: $(VENV)/.installed-test ## a Ray of this machine, half a gigabyte in an environment of its own
+test-ray: $(VENV)/.installed-test ## test with Ray on this machine (0.5 GB in its own environment)
 	@test -x $(RAY)/bin/pip || $(PYTHON) -m venv $(RAY)
 	@$(RAY)/bin/pip install -q -c constraints.txt 'ray[client]==2.60.0'
 	@PYTHONPATH=$(CURDIR)/src:$$($(RAY)/bin/python -c "import site; print(site.getsitepackages()[0])") $(PY) -m pytest tests/outofcore/test_ray.py $(ARGS)
 
 .PHONY: test-label-studio
-test-label-studio: $(VENV)/.installed-test $(STUDIO)/.installed browser ## a real Label Studio, by its API and in its own interface (ten minutes and more)
+test-label-studio: $(VENV)/.installed-test $(STUDIO)/.installed browser ## test with a real Label Studio, through its API and its interface (more than ten minutes)
 	@LABELAHEAD_LABEL_STUDIO=$(STUDIO)/bin/label-studio OMP_NUM_THREADS=1 $(PY) -m pytest tests/integrations/label_studio tests/system/test_label_studio.py $(ARGS)
 
-# The labelling page is tested in Debian's chromium; where it cannot be had, those tests are skipped.
+# The labelling page is tested in Debian's chromium. Without it these tests are skipped.
 .PHONY: browser
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
@@ -105,47 +105,47 @@ browser:
 	      { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }; }; } || \
 	  echo "*** NO CHROMIUM: THE TESTS OF THE LABELLING PAGE ARE SKIPPED; install it: apt-get install chromium ***"
 
-# A process for each core; whoever is done takes over from the other. Neighbours stay together, and share what they set up.
+# One process per core; an idle process steals work. Neighbouring tests stay together and share fixtures.
 BOTH := -n 2 --dist worksteal
-test: $(VENV)/.installed-test browser ## every test
+test: $(VENV)/.installed-test browser ## run all tests
 	@$(PY) -m pytest $(BOTH)
 
-test-research: $(VENV)/.installed-test ## tests of the experiments in research/
+test-research: $(VENV)/.installed-test ## run the tests of research/
 	@$(PY) -m pytest $(BOTH) research/tests $(ARGS)
 
-lint: $(VENV)/.installed-check ## ruff: style and formatting
+lint: $(VENV)/.installed-check ## check style and formatting with ruff
 	@$(PY) -m ruff check src tests research examples docs
 	@$(PY) -m ruff format --check src tests research examples docs/*.py docs/_ext
 
-types: $(VENV)/.installed-check ## mypy, strict, on src
+types: $(VENV)/.installed-check ## check types with mypy (strict, on src)
 	@$(PY) -m mypy
 
-check: lint types test ## what CI runs
+check: lint types test ## lint, types and all tests
 
 CORE := tests/test_package.py tests/test_batching.py tests/test_files.py tests/ntk tests/gp tests/acquisition tests/models/training tests/data \
   tests/inference tests/simulation/test_run.py tests/cli/test_cli.py tests/server/test_journal.py tests/server/test_security.py
 .PHONY: test-core test-oldest slowest dist dist-installed
-test-core: $(VENV)/.installed-test ## the tests that a version of Python or of a library would break first
+test-core: $(VENV)/.installed-test ## run a quick subset: the tests that a new version of Python or a library breaks first
 	@$(PY) -m pytest -n 2 $(CORE) $(ARGS)
 
-# The lower bounds of pyproject.toml. Without PyTorch's own index torch comes with CUDA: 3 GB, which need no GPU.
+# The lower bounds of pyproject.toml. Without PyTorch's own index, torch includes CUDA (3 GB; no GPU needed).
 OLDEST := .venv-oldest
 $(OLDEST)/.installed: pyproject.toml .ci/oldest.py | $(PY)
-	@echo "installing the oldest versions that pyproject.toml claims into $(OLDEST) ..."
+	@echo "installing the oldest versions that pyproject.toml allows into $(OLDEST) ..."
 	@rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
 	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $$($(PY) .ci/oldest.py app tables web) \
 	  pytest pytest-xdist hypothesis httpx==0.27
 	@$(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e .
 	@touch $@
 
-test-oldest: $(OLDEST)/.installed ## the same with the oldest versions that pyproject.toml claims
+test-oldest: $(OLDEST)/.installed ## run that subset with the oldest versions that pyproject.toml allows
 	@OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 $(CORE) $(ARGS)
 
-slowest: $(VENV)/.installed-test browser ## every test, and the twenty that took longest
+slowest: $(VENV)/.installed-test browser ## run all tests and list the twenty slowest
 	@$(PY) -m pytest $(BOTH) --durations=20
 
 STRANGER := .venv-stranger
-ifeq ($(wildcard dist/*.whl),) # somebody has cleared them away
+ifeq ($(wildcard dist/*.whl),) # the wheel was removed
 .PHONY: $(STRANGER)/.installed
 endif
 $(STRANGER)/.installed: pyproject.toml constraints.txt README.md CHANGELOG.md .ci/dist $(shell find src -type f -not -name '*.pyc')
@@ -153,40 +153,40 @@ $(STRANGER)/.installed: pyproject.toml constraints.txt README.md CHANGELOG.md .c
 	@.ci/dist install $(PYTHON)
 	@touch $@
 
-dist: $(VENV)/.installed-release $(STRANGER)/.installed ## wheel and sdist: built, checked, installed into an empty environment, used there
+dist: $(VENV)/.installed-release $(STRANGER)/.installed ## build wheel and sdist, install the wheel into an empty environment and test it there
 	@.ci/dist use $(PY)
 
 dist-installed: $(STRANGER)/.installed
 
 BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed scale
 .PHONY: soak
-soak: $(VENV)/.installed-test ## twenty minutes of kills, undos, corrections and imports: nothing lost, memory flat, nobody left
+soak: $(VENV)/.installed-test ## stress the labelling server for twenty minutes: kills, undos, imports; no label lost, constant memory
 	@OMP_NUM_THREADS=1 $(PY) -m research bench soak $(ARGS)
 
 .PHONY: $(BENCHES:%=bench-%) linear-operator
 $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) -m research bench $* $(ARGS)
 
-# Timed on one thread, beside rivals that have no more.
+# Timed on one thread, like the competitors.
 bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-scale: ALONE := OMP_NUM_THREADS=1 #
 
-bench-exact: $(VENV)/.installed-bench ## the exact learner: choosing its kernel, absorbing a label, scoring a pool
-bench-kernel: $(VENV)/.installed-bench ## the kernel against its rivals: time, memory, roofline
-bench-lookahead: $(VENV)/.installed-bench ## look-ahead against solving for each candidate
-bench-sketch: $(VENV)/.installed-bench ## projections of tangent features: time at equal error
-bench-cycle: $(VENV)/.installed-bench ## where the time of a campaign's cycle goes
-bench-query: $(VENV)/.installed-bench $(COMPETITORS)/.installed ## what a query costs, and the same choice by other libraries
+bench-exact: $(VENV)/.installed-bench ## exact learner: choose its kernel, absorb a label, score a pool
+bench-kernel: $(VENV)/.installed-bench ## NTK against competitors: time, memory, roofline
+bench-lookahead: $(VENV)/.installed-bench ## look-ahead against one linear system per candidate
+bench-sketch: $(VENV)/.installed-bench ## random projections of tangent features: time at equal error
+bench-cycle: $(VENV)/.installed-bench ## profile one round of a campaign
+bench-query: $(VENV)/.installed-bench $(COMPETITORS)/.installed ## cost of a query, against other libraries
 bench-infinite: $(VENV)/.installed-bench ## infinite-width kernels against neural-tangents
-bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL's scores against per-sample gradients by BackPACK and vmap
-bench-solvers: linear-operator ## regression by conjugate gradients: ours, linear_operator's, Cholesky
-bench-journal: $(VENV)/.installed-test ## what a checkpoint of the labels after every answer costs
-bench-page: $(VENV)/.installed-test browser ## the labelling page: from key to next item, and twenty people at once
+bench-dynamics: $(VENV)/.installed-backpack ## dynamicAL scores against per-sample gradients by BackPACK and vmap
+bench-solvers: linear-operator ## kernel regression by conjugate gradients: ours, linear_operator, Cholesky
+bench-journal: $(VENV)/.installed-test ## cost of writing every label durably
+bench-page: $(VENV)/.installed-test browser ## labelling page: time from key to next item, and twenty annotators at once
 
-bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million items on a real Dask cluster on loopback, beside modAL and scikit-activeml
-bench-flood: $(VENV)/.installed-test ## the labelling page under a flood of silent connections, beside plain uvicorn
-bench-embed: $(VENV)/.installed-bench ## items a second: the sentence encoder against sentence-transformers, photographs
+bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million items on a local Dask cluster, against modAL and scikit-activeml
+bench-flood: $(VENV)/.installed-test ## labelling page under a flood of idle connections, against plain uvicorn
+bench-embed: $(VENV)/.installed-bench ## items per second: sentence encoder against sentence-transformers, photographs
 
-# Without what BackPACK asks for: torchvision, whose build on PyPI dies beside the CPU build of torch.
+# Without BackPACK's dependency torchvision: its build on PyPI crashes with the CPU build of torch.
 $(VENV)/.installed-backpack: $(VENV)/.installed-bench
 	@$(PIP) --no-deps backpack-for-pytorch unfoldNd einops
 	@touch $@
@@ -194,32 +194,32 @@ $(VENV)/.installed-backpack: $(VENV)/.installed-bench
 linear-operator: $(VENV)/.installed-bench
 	@$(PIP) --no-deps linear_operator jaxtyping wadler_lindig mpmath
 
-# docs/results.md: what its tables compare is in research/results/tables/NAME.toml, their numbers in research/data/tables.
+# docs/results.md: research/results/tables/NAME.toml defines a table, research/data/tables/NAME.csv has its measurements.
 DATA ?= ../shared/data
 RESULTS := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(PY) -m research.results
 COMPARATORS := OMP_NUM_THREADS=1 $(PY) -m research.results.comparators run --data $(DATA)
 RESULTS_NEED := $(VENV)/.installed-test
 
-results: $(RESULTS_NEED) $(COMPETITORS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME: one table
+results: $(RESULTS_NEED) $(COMPETITORS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME runs one table
 	@code=0; $(RESULTS) run --data $(DATA) $(ARGS) || code=$$?; \
 	  OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) || code=$$?; \
 	  $(COMPARATORS) || code=$$?; \
 	  $(RESULTS) page || code=$$?; exit $$code
 
-results-page: $(RESULTS_NEED) ## docs/results.md, the studies' pages and all figures from the raw numbers; runs nothing
+results-page: $(RESULTS_NEED) ## write docs/results.md, the studies' pages and all figures from the stored measurements
 	@$(RESULTS) page
 
-results-competitors: results-competitors-digits ## the table that calls other packages' own code (half an hour)
+results-competitors: results-competitors-digits ## run the table with other packages' own code (half an hour)
 
 results-competitors-%: $(RESULTS_NEED) $(COMPETITORS)/.installed
 	@OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) peers-$*
 	@$(RESULTS) page
 
-results-tuning: $(RESULTS_NEED) ## what was tried to make `flip` better: run what is missing (many hours), then the page
+results-tuning: $(RESULTS_NEED) ## run missing variants of `flip` (many hours), then write the page
 	@OMP_NUM_THREADS=1 $(PY) -m research.results.tuning run --data $(DATA) $(ARGS)
 	@$(RESULTS) page
 
-results-comparators: $(RESULTS_NEED) ## logistic regression on the same labels: run what is missing (half an hour), then the page
+results-comparators: $(RESULTS_NEED) ## run missing logistic regressions on the same labels (half an hour), then write the page
 	@$(COMPARATORS) $(ARGS)
 	@$(RESULTS) page
 
