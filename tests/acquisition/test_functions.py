@@ -7,8 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
-from labelahead.acquisition import functions as criteria
+from labelahead.acquisition import (
+    ACQUISITIONS,
+    changes,
+    eer,
+    emoc,
+    flip,
+    functions,
+    mlmoc,
+    resolve,
+    variance,
+)
 from labelahead.acquisition import view as cross_module
 from labelahead.acquisition.probability import entropy, simplex
 from labelahead.acquisition.view import view
@@ -197,7 +206,7 @@ def test_changes_does_not_depend_on_the_chunk(kind, monkeypatch):
     v = look(ref.problem(kind), LABELLED)
     whole = changes(v)
     ref.close(changes(v, chunk=2), whole)
-    monkeypatch.setattr(criteria, "MAX_CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(functions, "MAX_CHUNK_ENTRIES", 1)
     ref.close(changes(v), whole)
 
 

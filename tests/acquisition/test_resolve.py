@@ -188,7 +188,9 @@ def test_the_table_scores_as_owen_does(given, dtype):
 def test_batches_leave_the_predictions_as_they_are():
     outputs, K, _ = some()
     post = prior(outputs, K, noise=1e-2).condition([3, 7], torch.tensor([0, 1]))
-    chosen = select.select_batch(view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy")
+    chosen = select.select_batch(
+        view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy"
+    )
     assert torch.allclose(chosen.view.posterior.mean, post.mean, atol=1e-9)
     assert len(set(chosen.positions.tolist())) == 5
 
