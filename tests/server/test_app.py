@@ -239,8 +239,8 @@ def test_small_pictures_are_enlarged_without_smoothing():
     assert np.array_equal(shown[::32, ::32], values[1])
     assert np.array_equal(shown[31::32, 31::32], values[1])
     floats = Items(from_arrays(values.transpose(0, 3, 1, 2).astype(np.float32) / 255)[0])
-    assert floats.picture(1)[0] == content
-    grey = Items(from_arrays(values[:, :, :, 0])[0]).picture(0, 20)[0]
+    assert floats.encode_picture(1)[0] == content
+    grey = Items(from_arrays(values[:, :, :, 0])[0]).encode_picture(0, 20)[0]
     assert np.asarray(Image.open(io.BytesIO(grey))).shape == (12, 16, 3)
 
 
@@ -268,7 +268,7 @@ def test_tables_show_their_rows_and_never_the_target(tmp_path):
     assert "yes" not in json.dumps([items.describe_item(i) for i in range(3)])
     vectors = Items(from_arrays(np.arange(6.0).reshape(3, 2))[0])
     assert vectors.kind == "vector"
-    assert vectors.describe(1)["row"][1] == {"name": "1", "value": 3.0}
+    assert vectors.describe_item(1)["row"][1] == {"name": "1", "value": 3.0}
 
 
 def texts(n=60):
@@ -437,7 +437,7 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
                 started.send_signal(stop)
             said = started.communicate(timeout=PATIENCE)[1]
         assert started.returncode == 130, said
-        assert "every label is kept in labels-set" in said
+        assert "all labels are in labels-set" in said
         assert "Traceback" not in said
     with pytest.raises(LabelaheadError, match="cannot be reached"):
         client.session()

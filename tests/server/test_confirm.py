@@ -146,15 +146,15 @@ def test_what_was_confirmed_is_no_random_sample(tmp_path):
         session,
     ):
         page_ = session.service
-        order = page_._random
+        order = page_._random_order
         for p in order[:30]:
             page_.journal.add_event("label", "me", p, p % 3)
-        assert page_.trusted(page_.label_state) == tuple(order[:30])
+        assert page_.find_random_sample(page_.label_state) == tuple(order[:30])
         page_.journal.undo_answer("me", page_.label_state.find_deciding_answer(order[25]).seq)
         page_.journal.confirm_items("me", [order[25]], order[25] % 3)
-        assert page_.trusted(page_.label_state) == tuple(order[:25])
+        assert page_.find_random_sample(page_.label_state) == tuple(order[:25])
         page_.journal.confirm_items("me", order[30:60], 0)
-        assert page_.trusted(page_.label_state) == tuple(order[:25])
+        assert page_.find_random_sample(page_.label_state) == tuple(order[:25])
 
 
 def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):

@@ -202,7 +202,7 @@ def test_one_journal_to_another(tmp_path, form):
 def test_nothing_is_overwritten_and_nothing_partial_left(tmp_path, form):
     out = tmp_path / "out"
     out.write_text("mine")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         write_labels(some(), ITEMS, None, form, out, opener=opener)
     assert out.read_text() == "mine"
     with pytest.raises(InputError, match="no folder"):
@@ -210,7 +210,7 @@ def test_nothing_is_overwritten_and_nothing_partial_left(tmp_path, form):
     assert os.listdir(tmp_path) == ["out"]
     out.unlink()
     (tmp_path / "away").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         write_labels(some(), ITEMS, None, form, tmp_path / "away", opener=opener)
     assert os.listdir(tmp_path) == ["away"]
 

@@ -114,7 +114,7 @@ class Plain:
         self.seq += 1
         self.look_at_kept()
 
-    def undo(self, who):
+    def undo_answer(self, who):
         own = [row for row in self.said if row[0] == who and row[5]]
         if own and own[-1] in self.changes and not self.undoing(own[-1]):
             return False
@@ -124,7 +124,7 @@ class Plain:
                 self.take_back(row)
         return True
 
-    def lease(self, position, who, seconds, now):
+    def lease_item(self, position, who, seconds, now):
         for other, (p, until) in self.held.items():
             if other != who and p == position and until > now:
                 return False

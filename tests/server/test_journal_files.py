@@ -208,7 +208,7 @@ def test_a_removed_lock_file_lets_no_second_journal_in(tmp_path):
         for _ in range(2):
             with pytest.raises(StorageError, match="in use by another labelahead"):
                 open_journal(tmp_path)
-        first.add("label", "anna", 0, 1)
+        first.add_event("label", "anna", 0, 1)
     open_journal(tmp_path).close()
 
 

@@ -127,7 +127,9 @@ def test_the_pool_is_scored_again_after_so_many_labels_alone(store, tmp_path, mo
     monkeypatch.setattr(
         LargePool,
         "select_subset",
-        lambda self, told, **how: known.append(len(told.positions)) or select_subset(self, told, **how),
+        lambda self, told, **how: (
+            known.append(len(told.positions)) or select_subset(self, told, **how)
+        ),
     )
     more = HOW | {"refresh_every": 6}
     with page(place, tmp_path / "labels", start=True, **more) as (client, _):

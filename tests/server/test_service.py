@@ -420,8 +420,10 @@ def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monk
                 parse_campaign({"data": {"name": str(tmp_path / "rows.npz")}, **tables})
             ),
         )
-        desk.take(PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 3)), {}, 3))
-        asked = desk.question("me")
+        desk.set_page_model(
+            PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 3)), {}, 3)
+        )
+        asked = desk.next_query("me")
         asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
         for count in range(1, 13):
             before = desk.page_model

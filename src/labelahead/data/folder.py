@@ -21,7 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import InMemoryInputs, PixelInputs, NumericInputs, build_dataset, compute_mean_std
+from labelahead.data.arrays import (
+    InMemoryInputs,
+    PixelInputs,
+    NumericInputs,
+    build_dataset,
+    compute_mean_std,
+)
 from labelahead.data.classes import sort_names
 from labelahead.data.dataset import (
     UNKNOWN,
@@ -70,7 +76,11 @@ IGNORED_TEXT_STEMS = {"readme", "license", "licence"}
 MAX_TEXT_BYTES = 2**20  # bytes of a text that are read
 DEFAULT_IMAGE_SIDE = 64
 UNLABELLED_FOLDERS = {"unlabelled", "unlabeled"}
-TRAIN_FOLDERS, TEST_FOLDERS, VALIDATION_FOLDERS = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
+TRAIN_FOLDERS, TEST_FOLDERS, VALIDATION_FOLDERS = (
+    {"train", "training"},
+    {"test", "testing"},
+    {"val", "valid", "validation"},
+)
 MAX_LISTED_NAMES = 5  # how many names a note lists
 MAX_MEMBER_BYTES = 2**29  # bytes unpacked; a zip may announce far more than it holds
 MAX_PIXELS = 178_000_000  # Pillow itself refuses what is a little larger
@@ -192,7 +202,9 @@ class ImageFiles(Images):
     def compute_fingerprint(self) -> str:
         """A hash of all paths, sizes and dates: reading every file again would take minutes."""
         return hashlib.sha256(
-            "\0".join(self.compute_item_fingerprints(len(self.names))).encode("utf-8", "surrogateescape")
+            "\0".join(self.compute_item_fingerprints(len(self.names))).encode(
+                "utf-8", "surrogateescape"
+            )
         ).hexdigest()
 
     def compute_item_fingerprints(self, n: int) -> list[str]:
@@ -335,7 +347,10 @@ def load_folder(
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
     if not names:
-        seen = ", ".join(printable_name(n) for n in files.others[:MAX_LISTED_NAMES]) or "no other files either"
+        seen = (
+            ", ".join(printable_name(n) for n in files.others[:MAX_LISTED_NAMES])
+            or "no other files either"
+        )
         raise InputError(
             f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else "
             ".txt, in one "
@@ -358,7 +373,12 @@ def load_folder(
     photos = ImageFiles(files, kept, size, values)
     held = photos.as_inputs(split.pool)
     ids = tuple(printable_name(n) for n in kept)
-    notes = (*layout.notes, *_describe_skipped_files(files, dropped, failed), *emptied, *split.notes)
+    notes = (
+        *layout.notes,
+        *_describe_skipped_files(files, dropped, failed),
+        *emptied,
+        *split.notes,
+    )
     records = Records({FILE_NAME: list(ids)})
     shown_as = name or name_from_path(path)
     return build_dataset(
@@ -366,7 +386,9 @@ def load_folder(
     )
 
 
-def _order_and_label(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
+def _order_and_label(
+    names: list[str], folders: Sequence[str], classes: Sequence[str]
+) -> FolderLabels:
     """What the folders say.
 
     The names are put in order, training first, whatever its folder is called.
@@ -500,7 +522,9 @@ def _drop_unreadable_classes(
     return renumbered, tuple(layout.classes[int(i)] for i in present), notes
 
 
-def _describe_skipped_files(files: FileTree, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
+def _describe_skipped_files(
+    files: FileTree, dropped: Sequence[str], failed: dict[str, str]
+) -> list[str]:
     """What was left out, and why."""
     notes = []
     if files.outside:
@@ -511,7 +535,9 @@ def _describe_skipped_files(files: FileTree, dropped: Sequence[str], failed: dic
         notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
     if failed:
         reasons = [f"{printable_name(n)} ({failed[n]})" for n in sorted(failed)[:MAX_LISTED_NAMES]]
-        more = f" and {len(failed) - MAX_LISTED_NAMES} more" if len(failed) > MAX_LISTED_NAMES else ""
+        more = (
+            f" and {len(failed) - MAX_LISTED_NAMES} more" if len(failed) > MAX_LISTED_NAMES else ""
+        )
         notes.append(f"{len(failed)} files cannot be read: {'; '.join(reasons)}{more}: skipped")
     if files.others:
         notes.append(f"{len(files.others)} files are no pictures: {_list_first(files.others)}")
@@ -541,7 +567,10 @@ def infer_folder_labels(
     notes = []
     depth = 0
     while len(tops := {p[depth] for p in parts}) == 1 and all(len(p) > depth + 2 for p in parts):
-        if tops <= UNLABELLED_FOLDERS | TRAIN_FOLDERS or {normalise_name(printable_name(top)) for top in tops} & known:
+        if (
+            tops <= UNLABELLED_FOLDERS | TRAIN_FOLDERS
+            or {normalise_name(printable_name(top)) for top in tops} & known
+        ):
             break
         notes.append(f"looking inside the only folder, {printable_name(next(iter(tops)))}")
         depth += 1
@@ -550,7 +579,9 @@ def infer_folder_labels(
     if official is not None:
         depth += 1
     inside = [
-        None if len(p) <= depth + 1 or p[depth].casefold() in UNLABELLED_FOLDERS else printable_name(p[depth])
+        None
+        if len(p) <= depth + 1 or p[depth].casefold() in UNLABELLED_FOLDERS
+        else printable_name(p[depth])
         for p in parts
     ]
     others = {f for f in inside if f is not None and known and normalise_name(f) not in known}
@@ -591,7 +622,11 @@ def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None
     tops = {p[depth].casefold() for p in parts if len(p) > depth + 2}
     if any(len(p) == depth + 2 for p in parts if p[depth].casefold() not in UNLABELLED_FOLDERS):
         return None, []  # pictures directly in a folder: it is a class
-    if not tops or not tops & TRAIN_FOLDERS or tops - TRAIN_FOLDERS - TEST_FOLDERS - VALIDATION_FOLDERS - UNLABELLED_FOLDERS:
+    if (
+        not tops
+        or not tops & TRAIN_FOLDERS
+        or tops - TRAIN_FOLDERS - TEST_FOLDERS - VALIDATION_FOLDERS - UNLABELLED_FOLDERS
+    ):
         return None, []
     testing = TEST_FOLDERS if tops & TEST_FOLDERS else VALIDATION_FOLDERS
     notes = []

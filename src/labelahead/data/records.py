@@ -172,7 +172,8 @@ def choose_id_column(
         if likely in columns:
             return likely
         called_id = sorted(
-            (name for name in columns if name.casefold() == ID_COLUMN and name != target), key=ID_COLUMN.__ne__
+            (name for name in columns if name.casefold() == ID_COLUMN and name != target),
+            key=ID_COLUMN.__ne__,
         )
         return called_id[0] if called_id else None
     raise InputError(

@@ -31,7 +31,12 @@ from labelahead.data.columns import (
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.dates import find_ambiguous_date, parse_date_column
 from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
-from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, parse_label, refuse_combined_labels
+from labelahead.data.label_values import (
+    SEVERAL_CLASSES_ADVICE,
+    LabelNormaliser,
+    parse_label,
+    refuse_combined_labels,
+)
 from labelahead.data.parquet import column_to_python, read_bounded
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import ID_COLUMN, Records, to_python_list, choose_id_column, read_ids
@@ -46,7 +51,9 @@ __all__ = ["load_table", "read_table"]
 TARGET_NAMES = ("label", "target", "class", "y")
 SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
 MAX_LISTED_COLUMNS = 12  # columns that a note names
-MIN_SHORT_TEXT_LENGTH = 8  # characters on average that are a text where there is nothing else to learn from
+MIN_SHORT_TEXT_LENGTH = (
+    8  # characters on average that are a text where there is nothing else to learn from
+)
 MAX_TABLE_BYTES = (
     2**34
 )  # of a Parquet table in memory, where the system does not say how much is free
@@ -119,7 +126,9 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     split = split_items(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    lists = {name: v for name, values in columns.items() if (v := parse_vectors(values)) is not None}
+    lists = {
+        name: v for name, values in columns.items() if (v := parse_vectors(values)) is not None
+    }
     columns = {name: values for name, values in columns.items() if name not in lists}
     inputs = {
         name: values
@@ -194,7 +203,9 @@ def _find_target(
     return names[0], (f"labels from the column {names[0]!r}{also}",)
 
 
-def _drop_columns(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) -> tuple[str, ...]:
+def _drop_columns(
+    path: Path, columns: dict[str, list[Any]], names: Sequence[str]
+) -> tuple[str, ...]:
     """Remove these from the columns."""
     for name in names:
         if name not in columns:
@@ -457,11 +468,15 @@ def encode_columns(
     fitted: list[NumericColumn | CategoricalColumn] = []
     read = {name: [parse_entry(value) for value in values] for name, values in columns.items()}
     dates = {
-        name: found for name, entries in read.items() if (found := parse_date_column(entries)) is not None
+        name: found
+        for name, entries in read.items()
+        if (found := parse_date_column(entries)) is not None
     }
     others = {name: entries for name, entries in read.items() if name not in dates}
     texts = {
-        name: _fill_missing_texts(entries) for name, entries in others.items() if is_running_text(entries)
+        name: _fill_missing_texts(entries)
+        for name, entries in others.items()
+        if is_running_text(entries)
     } or _find_short_texts(others)
     for name, entries in read.items():
         if name in texts:
@@ -483,7 +498,9 @@ def encode_columns(
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
     if not blocks and not texts:  # short texts are better than nothing
         texts = {
-            name: _fill_missing_texts(entries) for name, entries in others.items() if is_running_text(entries, MIN_SHORT_TEXT_LENGTH)
+            name: _fill_missing_texts(entries)
+            for name, entries in others.items()
+            if is_running_text(entries, MIN_SHORT_TEXT_LENGTH)
         }
         notes = [note for note in notes if not texts]
     if not blocks and not texts and alone:

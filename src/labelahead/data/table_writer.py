@@ -10,11 +10,24 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from labelahead.data.records import ID_COLUMN, Records, to_python_list, format_id, rename_clashing_columns
+from labelahead.data.records import (
+    ID_COLUMN,
+    Records,
+    to_python_list,
+    format_id,
+    rename_clashing_columns,
+)
 from labelahead.data.text import escape_formulas
 from labelahead.errors import import_extra
 
-__all__ = ["build_arrow_table", "probability_column_name", "iter_json_rows", "to_json_value", "merge_columns", "write_csv"]
+__all__ = [
+    "build_arrow_table",
+    "probability_column_name",
+    "iter_json_rows",
+    "to_json_value",
+    "merge_columns",
+    "write_csv",
+]
 
 
 def probability_column_name(name: str) -> str:
@@ -41,7 +54,9 @@ def merge_columns(
         and records.id_column == ID_COLUMN
         and [format_id(v) for v in to_python_list(theirs[ID_COLUMN])] == list(ids)
     ):
-        columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type that the user gave them
+        columns[ID_COLUMN] = theirs.pop(
+            ID_COLUMN
+        )  # the same ids, in the type that the user gave them
     names = rename_clashing_columns(list(theirs), (ID_COLUMN, *ours))
     return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)
 
@@ -126,4 +141,6 @@ def _to_text(value: Any) -> str | None:
     plain = to_json_value(str(value) if isinstance(value, Decimal) else value)
     if plain is None:
         return None
-    return _replace_surrogates(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
+    return _replace_surrogates(
+        plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    )

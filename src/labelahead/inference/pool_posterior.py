@@ -1,8 +1,8 @@
-"""What a learner holds of the items in play, given labels: the one door between learning and
-choosing.
+"""The posterior at the items of a pool: the interface between learning and querying.
 
-Criteria and posteriors count along the items in play. Everybody else counts in the data set, and
-so does every method here: this is the only place where the one becomes the other.
+Acquisition functions and `Posterior` count along the points of this posterior. All other code
+counts positions in the data set, and so does every method here: this is the only place that
+converts one to the other.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,12 +34,11 @@ MAX_DRIFT = 0.10
 
 
 def drift_warning(drift: float | None) -> str | None:
-    """Return a warning where the linearised network differs from the trained one in too many
-    predictions.
+    """Return a warning if the linearised network differs from the trained one in too many predictions.
 
     Args:
-        drift: Share of differing predictions (`PoolPosterior.drift`); None where there is no
-            trained network.
+        drift: Share of differing predictions (`PoolPosterior.drift`); None without a trained
+            network.
 
     Returns:
         One sentence, or None up to `MAX_DRIFT`.
@@ -54,16 +53,21 @@ def drift_warning(drift: float | None) -> str | None:
 
 
 class PoolPosterior:
-    """The posterior at the items in play, given some labels. An immutable value: `with_labels` returns a
+    """The posterior at some items of the data set, given labels. Immutable: `with_labels` returns a
     new one.
 
-    points: (n,) positions of the items in play, in the data set. start: the posterior at them
-    before any label. labels: position -> class; those of items that are not in play wait for the
-    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all.
-    baseline: from which predictions changes are measured (`View`): "outputs" if the start is that
-    of a network trained on just these labels. hold: keep k(candidates, evaluation), so that labels
-    that come one by one are cheap. most: labels beyond which a beginning condenses them
-    (`gp.nystrom.approximate_posterior`), so that memory stays as it is; guess: (n, C) α to begin that with.
+    Args:
+        points: (n,) positions of the items in the data set.
+        start: The posterior at them before any label.
+        labels: position -> class. Labels of other items are ignored.
+        evaluation: Acquisition functions sum over the first so many unlabelled points; None: over
+            all.
+        baseline: The predictions that changes are measured from (`View`): "outputs" if `start` is
+            that of a network trained on exactly these labels.
+        cache_cross_covariance: Keep k(candidates, evaluation), which makes single labels cheap.
+        max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`),
+            which bounds the memory.
+        initial_weights: (n, C) α, the first guess of that approximation.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class PoolPosterior:
     def _condition_prior(
         self, labels: Mapping[int, int], initial_weights: Tensor | None = None
     ) -> None:
-        """Condition the start on exactly these labels."""
+        """Condition the prior on exactly these labels."""
         self.labels = self._keep_points(labels)
         # What the start has worked out meanwhile must not change a rounding here.
         post = replace(self.start, _cache={})
@@ -129,9 +133,9 @@ class PoolPosterior:
         )
 
     def can_update_incrementally(self, labels: Mapping[int, int]) -> bool:
-        """Whether it can be told these labels in milliseconds.
+        """Return whether `with_labels` takes milliseconds for these labels.
 
-        Not if many are new, nor if early ones are gone.
+        It does not if many labels are new, or if early ones were removed.
         """
         known = self._keep_points(labels)
         return len(
@@ -139,8 +143,7 @@ class PoolPosterior:
         ) <= MAX_INCREMENTAL_LABELS and self._is_update_cheaper(known)
 
     def _is_update_cheaper(self, known: Mapping[int, int]) -> bool:
-        """Whether there is a way from the labels that it knows to these that costs less than a
-        beginning.
+        """Return whether updating to these labels costs less than conditioning the prior on them.
         """
         if len(known.keys() - self.labels.keys()) > max(
             MAX_INCREMENTAL_LABELS, len(self.labels) // NEW_LABELS_DIVISOR
@@ -158,11 +161,11 @@ class PoolPosterior:
         return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
 
     def with_labels(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
-        """The belief that knows exactly these labels, of at least so many classes.
+        """Return the posterior given exactly these labels, with at least so many classes.
 
-        Milliseconds for new labels, a few changed ones, the last few taken back (rank-one steps, k
-        and targets apart), and classes that nobody has heard of. Otherwise it begins again from the
-        start: see `can_update_incrementally`.
+        This takes milliseconds for new labels, a few changed ones, the removal of the last few and
+        new classes (rank-one updates). Otherwise the prior is conditioned again: see
+        `can_update_incrementally`.
         """
         known, classes = self._keep_points(labels), max(classes, self.classes)
         other = object.__new__(PoolPosterior)
@@ -203,9 +206,7 @@ class PoolPosterior:
         return other
 
     def nystrom_weights(self, classes: int) -> Tensor | None:
-        """(n, C) α of the labels that are approximated, by which a new beginning is nearer.
-
-        None: there are none.
+        """Return α (n, C) of the approximated labels, as a first guess for a refit; None without any.
         """
         settled = self.posterior.nystrom_labels
         if settled is None:
@@ -218,31 +219,34 @@ class PoolPosterior:
         return {p: c for p, c in labels.items() if p in self._row_by_position}
 
     def __contains__(self, position: int) -> bool:
-        """Whether the item is in play."""
+        """Return whether the item is one of the points."""
         return position in self._row_by_position
 
     def has_labels(self, labels: Mapping[int, int], classes: int) -> bool:
-        """Whether it has been told exactly these labels."""
+        """Return whether it is conditioned on exactly these labels."""
         return self.classes == max(
             classes, self.start.classes
         ) and self.labels == self._keep_points(labels)
 
     @property
     def classes(self) -> int:
-        """C."""
+        """Number of classes C."""
         return self.start.classes
 
     @property
     def posterior(self) -> Posterior:
-        """Along `points`."""
+        """The posterior along `points`."""
         return self.view.posterior
 
     def drift(self) -> float | None:
-        """Share of the candidates whose predicted class differs between f_lin and f, the start;
-        None without any.
+        """Return the share of candidates whose predicted class differs between f_lin and f, the prior
+        mean.
 
-        The two agree where the start is that of a network trained to convergence on just these
+        The two agree if the prior mean is that of a network trained to convergence on exactly these
         labels.
+
+        Returns:
+            None without candidates.
         """
         at = self.view.candidates
         if not len(at) or self.classes < 2:
@@ -251,37 +255,34 @@ class PoolPosterior:
         return float(differs.double().mean())
 
     def rows_of(self, positions: Collection[int]) -> Tensor:
-        """(q,) where along `points` these items are."""
+        """Return the rows (q,) of these items along `points`."""
         outside = next((p for p in positions if p not in self._row_by_position), None)
         if outside is not None:
             raise InputError(f"item {outside} is not in play now; it may be after a training")
         return torch.tensor([self._row_by_position[p] for p in positions], dtype=torch.int64)
 
     def mean(self, positions: Sequence[int]) -> Tensor:
-        """(q, C) f_lin of items in play."""
+        """Return f_lin (q, C) at some items."""
         return self.posterior.mean[self.rows_of(positions).to(self.posterior.mean.device)]
 
     @cached_property
     def predicted_classes(self) -> Tensor:
-        """(n,) the likeliest class of every item in play."""
+        """(n,) the most probable class of every point."""
         return self.posterior.mean.argmax(1)
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """(n, C) of every item in play."""
+        """(n, C) class probabilities of every point."""
         return probabilities(self.posterior.mean.T.contiguous(), "simplex", 0).T.contiguous()
 
     def scores(self, acquisition: str | Acquisition) -> Tensor:
-        """(m,) how much a label of each candidate matters.
-
-        `view.candidates` says which they are.
-        """
+        """Return the acquisition scores (m,) of `view.candidates`; larger: label sooner."""
         if acquisition not in self._scores:
             self._scores[acquisition] = select.score_candidates(self.view, acquisition)
         return self._scores[acquisition]
 
     def rank_candidates(self, acquisition: str | Acquisition, n: int | None = None) -> list[int]:
-        """Positions of the n best candidates, best first; None: of all."""
+        """Return the positions of the n best candidates, best first; None: of all."""
         if not len(self.view.candidates):
             return []
         if acquisition not in self._orders:  # once, however many people ask
@@ -292,7 +293,7 @@ class PoolPosterior:
     def best(
         self, acquisition: str | Acquisition, without: Collection[int] = ()
     ) -> tuple[int, float] | None:
-        """The position to ask for next and its score, leaving some out; None: nothing is left."""
+        """Return the best candidate's position and score, except for some; None if none is left."""
         if len(self.view.candidates) == 0:
             return None
         scores = self.scores(acquisition)
@@ -308,11 +309,11 @@ class PoolPosterior:
         )
 
     def build_shortlist(self, acquisition: str | Acquisition, n: int) -> "PoolPosterior":
-        """Of the n best candidates alone, with all that criteria sum over: a label costs it a few
-        milliseconds.
+        """Return the posterior of the n best candidates only, with the same evaluation points.
 
-        It learns and scores them just as this belief would. Its `labels` are those that come from
-        now on: it can be told further ones, as long as all that is known here stays as it is.
+        A label costs it a few milliseconds, and it predicts and scores them exactly as this
+        posterior would. Its `labels` are those added from now on; the labels known here must stay
+        as they are.
         """
         some = torch.sort(self.scores(acquisition), descending=True, stable=True).indices[:n]
         first, summed = self.view.candidates[some], self.view.evaluation
@@ -357,7 +358,8 @@ class PoolPosterior:
         mode: str,
         oracle: Callable[[int], int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """q positions to label, best first, and their scores; `oracle` takes positions, too."""
+        """Return q positions to label, best first, and their scores. `oracle` takes positions, too.
+        """
         here = self.points.tolist()
         answer = None if oracle is None else lambda place: oracle(here[place])
         selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)

@@ -1,4 +1,4 @@
-"""Real data, some labels: which items to label next, and what the network thinks of them."""
+"""Query the next items to label from real data with some labels."""
 
 import io
 import json
@@ -25,7 +25,7 @@ __all__ = ["QueryItem", "format_query_items", "query_items"]
 
 @dataclass(frozen=True)
 class QueryItem:
-    """An item to label next."""
+    """An item to label next, with the current prediction."""
 
     id: str  # from the id column, or the file name, or the row number
     position: int
@@ -44,10 +44,15 @@ def query_items(
     classes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[list[QueryItem], PreparedCampaign]:
-    """Train on the labels and ask for the n items that matter most, best first.
+    """Train on the labels and return the n items to label next, best first.
 
-    labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all
-    names of classes, also of those that have no label yet; default: those of the campaign's data.
+    Args:
+        campaign: The configuration.
+        n: Number of items.
+        labels: A file of `id,label`; default: the labels in the data.
+        classes: Names of all classes, including those without labels; default: those of the
+            campaign's data.
+        progress: Called with the stage, the work done and its total.
     """
     tell = progress or (lambda what, done, total: None)
     tell("loading", 0, 1)
@@ -91,7 +96,7 @@ def query_items(
 
 
 def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
-    """The campaign with these classes, if there are any, and with every item in the pool."""
+    """Return the campaign with these classes, if any, and with every item in the pool."""
     names = tuple(require_distinct_classes(classes or campaign.data.classes))
     return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
 
@@ -99,10 +104,7 @@ def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
 def _build_items(
     data: Data, chosen: Query, names: Sequence[str], p: Tensor | None
 ) -> list[QueryItem]:
-    """What was chosen, with what is predicted of it.
-
-    Probabilities p (n, C), None before the first label.
-    """
+    """Return the selected items with their predictions; p (n, C), None before the first label."""
     sure, best = (
         ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
     )
@@ -122,7 +124,7 @@ def _build_items(
 
 
 def _text(data: Data, position: int) -> str | None:
-    """Return what an item says, where items are texts."""
+    """Return the text of an item, if items are texts."""
     if data.rows is None or data.rows.text is None:
         return None
     return str(data.rows.columns[data.rows.text][position] or "")
@@ -141,7 +143,7 @@ def _record(data: Data, position: int) -> dict[str, Any]:
 def _label_pool(
     ready: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
 ) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
-    """The pool with the labels that there are, the names of all classes, and what to say."""
+    """Return the pool with its labels, the names of all classes, and notes."""
     data, notes = ready.data, []
     pool, names = Pool(len(data), test=data.test), data.classes
     given: dict[int, int] = {}
@@ -172,9 +174,9 @@ def _label_pool(
 
 
 def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
-    """Return the questions as "csv" or "json".
+    """Format the items as "csv" or "json".
 
-    Id, the user's columns, position, score, prediction, probability.
+    Columns: id, the user's columns, position, score, prediction, probability.
     """
     records = Records({})
     for name in dict.fromkeys(name for q in query_items for name in q.record):

@@ -1,4 +1,4 @@
-"""A learner for people with their own loop: query, teach, predict, save."""
+"""A learner for your own labelling loop: query, teach, predict, save."""
 
 import copy
 import logging
@@ -41,22 +41,32 @@ Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels):
 
 
 class Learner:
-    """A network that asks for labels and learns from them.
+    """A model that queries labels and learns from them.
 
         learner = Learner(model, inputs)
         for position in learner.query(10):
             learner.teach([position], [label_of(position)])
         learner.predict()
 
-    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: the whole
-    data set, a tensor (n, ...), a mapping or tuple of tensors, or `Samples` of a data set that is
-    read in batches; positions count along it. training: a `Training`, or a function (model, inputs,
-    labels) that trains in place. Answers move the view of the pool at once; the network is trained
-    again when `retrain_every` of them have come in, at the next query. loss: "squared" or
-    "cross-entropy", what a function of your own trains with (default: squared). `drift`: the share
-    of the candidates for which the linearised network, which look-ahead describes, predicts another
-    class than the trained one, as of the last training; None where nothing was looked ahead. Beyond
-    10 % a warning is logged.
+    Labels update the posterior at once. The network is trained again at the next query after
+    `retrain_every` labels.
+
+    Args:
+        model: Any nn.Module with outputs (n, C), one per class; trained in place.
+        inputs: The whole data set: a tensor (n, ...), a mapping or tuple of tensors, or `Samples`
+            of a data set that is read in batches. Positions count along it.
+        asking: A strategy, its name, or a `QueryConfig`.
+        training: A `Training`, or a function (model, inputs, labels) that trains in place.
+        retrain_every: Number of labels between two trainings.
+        loss: "squared" or "cross-entropy", the loss of your own training function (default:
+            squared).
+        test: Positions that are never queried.
+        seed: Of all random choices.
+
+    Attributes:
+        drift: Share of the candidates for which the linearised network, on which look-ahead is
+            based, predicts another class than the trained one, as of the last training; None
+            without look-ahead. Above 10 % a warning is logged.
 
     >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
     >>> for position in learner.query(10):
@@ -114,7 +124,7 @@ class Learner:
             )
 
     def query(self, n: int = 1) -> list[int]:
-        """The n positions to label next, best first."""
+        """Return the n positions to label next, best first."""
         strategy = self._strategy
         if (
             self._labels_since_training >= self.retrain_every
@@ -153,7 +163,7 @@ class Learner:
         return [int(p) for p in positions]
 
     def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
-        """Take in answers; the view of the pool moves at once, without training."""
+        """Add labels; they update the posterior at once, without training."""
         try:
             given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
         except (TypeError, ValueError) as error:
@@ -175,11 +185,11 @@ class Learner:
             )
 
     def predict(self, positions: Positions | None = None) -> Tensor:
-        """(q, C) class probabilities: the network's as last trained, or with the answers since.
+        """Return class probabilities (q, C).
 
-        Of the exact learner they are calibrated, and know of all answers. Of a network, once
-        answers have come in since its training, items in the present kernel know of every answer at
-        once; the others wait for training.
+        Those of the exact learner are calibrated and use all labels. A network's are those of its
+        last training; for items in the current kernel, labels since then are included by
+        look-ahead.
         """
         at = (
             torch.arange(len(self.inputs))
@@ -243,8 +253,8 @@ class Learner:
             log.warning("%s", note)
 
     def _current_network(self) -> nn.Module:
-        """The network; of the exact learner, whose training takes milliseconds, one that knows of
-        all answers.
+        """Return the network; for the exact learner, one fitted to all labels, which takes
+        milliseconds.
         """
         if not (
             self._labels_since_training
@@ -257,7 +267,8 @@ class Learner:
         return model.eval()
 
     def save(self, path: str | Path) -> None:
-        """Everything but the inputs and a training function or strategy of your own, in one step."""
+        """Write everything in one step, except the inputs and your own training function or strategy.
+        """
         own = (
             self.asking.strategy
         )  # as it can be found again; one that was handed over must be handed over again
@@ -296,11 +307,16 @@ class Learner:
         strategy: Strategy | None = None,
         trust_code: bool = False,
     ) -> "Learner":
-        """A learner as it was saved, with a model of the same architecture.
+        """Load a saved learner into a model of the same architecture.
 
-        training, strategy: a function or a strategy that it was handed over in Python, again.
-        trust_code: run a strategy of one's own that the file names, even if this account has never
-        used it.
+        Args:
+            path: The file.
+            model: A network of the same architecture.
+            inputs: The same inputs as before.
+            training: The training function, if it was given in Python.
+            strategy: The strategy, if it was given in Python.
+            trust_code: Run a strategy of your own that the file names, even if this account has
+                never used it.
         """
         try:
             state = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -351,7 +367,7 @@ class Learner:
         return learner
 
     def _new_objective(self) -> AuxiliaryObjective | None:
-        """What the strategy wants trained together with the network, before any training."""
+        """Make the auxiliary objective of the strategy, before any training."""
         make = self._strategy.objective
         if make is None or isinstance(self.model, ExactModel):
             return None
@@ -360,13 +376,13 @@ class Learner:
         ).eval()
 
     def _objective_is_missing(self) -> bool:
-        """Whether a trained network came without its auxiliary objective, as from a file of an
-        older version.
+        """Return whether a trained network lacks its auxiliary objective, as in files of older
+        versions.
         """
         return self._strategy.objective is not None and self._objective is None and self._trained
 
     def _make_network(self, seed: int) -> nn.Module:
-        """A network like the first one with weights of its own, for strategies that train some."""
+        """Make a network like the first one with new weights, for strategies that train some."""
         model = copy.deepcopy(self._initial)
         with temporary_seed(seed):
             for module in model.modules():
@@ -379,7 +395,7 @@ class Learner:
         return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
 
     def _build_posterior(self, n: int) -> PoolPosterior:
-        """What the network holds of the labelled items and fresh candidates, at least n."""
+        """Compute the posterior at the labelled items and at new candidates, at least n."""
         self.model.eval()
         asking = self._strategy.with_default_noise(self.asking)
         now = QueryContext.from_pool(

@@ -1,4 +1,4 @@
-"""A card for people: what a model is, from what it was made, how good it is, how it is used."""
+"""Model cards: what a model is, what it was made from, its accuracy and how to use it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["format_model_card"]
 
 
 def format_model_card(about: Mapping[str, Any]) -> str:
-    """For people: what it is, from what, how good, how to use it."""
+    """Return the model card as Markdown."""
     classes, labels = about["classes"], about["labels"]
     name, how = about["network"]["name"], about["accuracy"]
     measured = how.get("measured")
@@ -72,8 +72,8 @@ def format_model_card(about: Mapping[str, Any]) -> str:
 
 
 def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
-    """How a picture file becomes an item of `model.onnx`, in words and as code that needs Pillow
-    and numpy alone.
+    """Describe how an image file becomes an input of `model.onnx`, with code that needs only Pillow
+    and numpy.
     """
     channels, height, width = reading["shape"]
     steps = ["", "## How a picture becomes an item", ""]
@@ -118,7 +118,7 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
 
 
 def _picture_code(size: int, grey: bool, white: int) -> str:
-    """The same steps as a function of a file."""
+    """Return the same steps as a Python function."""
     lines = ["pixels = np.asarray(image).transpose(2, 0, 1).astype(np.float32)"]
     if grey:
         lines.append(

@@ -1,7 +1,4 @@
-"""A finished model as one module, from items as they are read to probabilities.
-
-And as ONNX, for other programs.
-"""
+"""An exported model as one module, from items to probabilities, and as ONNX."""
 
 import logging
 import warnings
@@ -27,7 +24,7 @@ EXAMPLES = 5
 
 
 class PreprocessingModule(nn.Module):
-    """Items as they are read -> what the network sees."""
+    """Convert items as they were read to inputs of the network."""
 
     mean: Tensor
     std: Tensor
@@ -47,13 +44,13 @@ class PreprocessingModule(nn.Module):
         self.register_buffer("std", reading.std.view(column))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) -> (n, ...) float32."""
+        """Convert (n, *shape) to (n, ...) float32."""
         values = x if self.trunk is None else self.trunk.features(scale_pixels(x))
         return ((values.to(self.mean.dtype) - self.mean) / self.std).float()
 
 
 class VarianceModule(nn.Module):
-    """`ExactModel.variance`, of steps that ONNX has."""
+    """`ExactModel.predict_variance` in operations that ONNX supports."""
 
     white: Tensor  # (L, L), the inverse of the system's Cholesky factor
 
@@ -63,20 +60,20 @@ class VarianceModule(nn.Module):
         self.register_buffer("white", model.compute_whitening())
 
     def kernel(self, units: Tensor) -> Tensor:
-        """(n, L) between rows of length one (n, d) and the labelled items."""
+        """Return the kernel (n, L) between unit rows (n, d) and the labelled items."""
         return mix_kernels(units @ self.support.T, self.weights)
 
     def forward(self, K: Tensor) -> Tensor:
-        """(n,) from the kernel (n, L) with the labelled items."""
+        """Return the variances (n,) from the kernel (n, L) with the labelled items."""
         return (1 - (K.double() @ self.white.T).square().sum(1)).clamp_min(0.0)
 
 
 class ExportGraph(nn.Module):
-    """Items as they are read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
+    """Items as they were read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
     learner.
 
-    Written out once more, without steps that depend on the numbers: what is held against
-    `ExportedModel.outputs`.
+    It repeats `ExportedModel.outputs` without data-dependent control flow; `write_onnx` compares
+    the two.
     """
 
     def __init__(
@@ -89,7 +86,7 @@ class ExportGraph(nn.Module):
             self.spread, self.factor = VarianceModule(network), network.ensure_variance_scale()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Both as float32."""
+        """Return both as float32."""
         x = x if self.front is None else self.front(x)
         if self.spread is None:
             return (self._probabilities(self.network(x)),)
@@ -111,7 +108,9 @@ class ExportGraph(nn.Module):
 
 
 def _likelihoods(mean: Tensor, variance: Tensor) -> Tensor:
-    """As `gp.calibration.gaussian_class_probabilities`, of steps that ONNX has: erf and products."""
+    """Do the same as `labelahead.gp.calibration.gaussian_class_probabilities` in operations that ONNX
+    supports.
+    """
     nodes, weights = gauss_hermite(mean.device)
     classes = mean.shape[1]
     if classes <= MAX_CLASSES_BY_QUADRATURE:
@@ -136,7 +135,8 @@ def _normal_cdf(z: Tensor) -> Tensor:
 
 
 def _project_to_simplex(z: Tensor) -> Tensor:
-    """The nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974)."""
+    """Return the nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974).
+    """
     ordered = torch.sort(z, dim=1, descending=True).values
     excess = ordered.cumsum(1) - 1
     counts = torch.arange(1, z.shape[1] + 1, dtype=z.dtype)
@@ -148,9 +148,11 @@ def _project_to_simplex(z: Tensor) -> Tensor:
 def write_onnx(
     graph: ExportGraph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path
 ) -> dict[str, Any]:
-    """Write the graph, and hold what onnxruntime says of the example (n, *shape) against ours.
+    """Write the graph, and compare the predictions of onnxruntime for an example (n, *shape) with
+    ours.
 
-    What came of it.
+    Returns:
+        The opset, the shapes and the largest difference.
     """
     onnxruntime = import_extra("onnxruntime", "onnx", "the form ONNX")
     import_extra("onnxscript", "onnx", "the form ONNX")
@@ -191,7 +193,7 @@ def write_onnx(
 
 @contextmanager
 def _silence_exporter() -> Iterator[None]:
-    """The exporter speaks much of its own affairs."""
+    """Suppress the log messages of the exporter."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
     ]

@@ -40,12 +40,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that also says which labels it lacks.
+    """A scikit-learn classifier that also queries labels.
 
-    module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the
-    exact learner, for features or rows of a table. strategy: how `query` chooses, a name, a
-    `Strategy` or an `QueryConfig`; None: resolve, and flip with a module. training: how the module is
-    trained. random_state: a whole number for the same answers again.
+    Args:
+        module: An untrained nn.Module with one output per class, of which `fit` trains a copy.
+            None: the exact learner, for features or rows of a table.
+        strategy: How `query` selects: a name, a `Strategy` or a `QueryConfig`. None: resolve, or
+            flip with a module.
+        training: How the module is trained.
+        random_state: An integer makes the results reproducible.
 
     >>> from sklearn.datasets import load_iris
     >>> from labelahead.learner.sklearn import Classifier
@@ -72,23 +75,26 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def fit(self, X: Any, y: Any, *, X_pool: Any = None) -> "Classifier":
-        """Learn from labelled rows; what was learnt before is forgotten.
+        """Fit labelled rows; earlier labels are forgotten.
 
         Args:
             X: (n, ...) rows.
-            y: (n,) their labels, of any kind.
-            X_pool: (m, ...) the unlabelled rows that are to be predicted. Without a module features
-                are centred over them and X, as a `Learner` or the labelling page centres them over
-                its pool; a few chosen labels alone are a poor sample of it.
+            y: (n,) their labels, of any type.
+            X_pool: (m, ...) the unlabelled rows to be predicted. Without a module, features are
+                centred over them and X, as `Learner` and the labelling page do over the pool; a few
+                selected labels alone are a poor sample of it.
         """
         rows, labels = self._validate_labelled(X, y, reset=True)
         self._pool = None if X_pool is None else self._validate_rows(X_pool)
         return self._fit_rows(rows, labels, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
-        """Learn from these labels and all before.
+        """Fit these labels and all earlier ones.
 
-        classes: every label that may come, at the first call.
+        Args:
+            X: (n, ...) rows.
+            y: (n,) labels.
+            classes: All labels that may occur, at the first call.
         """
         known = getattr(self, "classes_", None)
         rows, labels = self._validate_labelled(X, y, reset=known is None)
@@ -107,7 +113,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fit_rows(rows, labels, None if self._accepts_new_classes else known)
 
     def predict_proba(self, X: Any) -> Array:
-        """(n, C) probabilities, in the order of `classes_`."""
+        """Return probabilities (n, C), in the order of `classes_`."""
         check_is_fitted(self)
         answer: Array = predict_proba(
             self.model_, self._validate_rows(X), self._recipe.loss, len(self.classes_)
@@ -115,15 +121,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answer
 
     def predict(self, X: Any) -> Array:
-        """(n,) the likeliest labels."""
+        """Return the most probable labels (n,)."""
         p = self.predict_proba(X)
         answer: Array = self.classes_[p.argmax(1)]
         return answer
 
     def query(self, X: Any, n: int = 1) -> Array:
-        """(n,) which rows of an unlabelled pool to label next, best first.
+        """Return which n rows of an unlabelled pool to label next, best first.
 
-        Without any label, those that cover it.
+        Without any label, rows that cover the pool.
         """
         fitted = hasattr(self, "classes_")
         rows = self._validate_rows(X, reset=not fitted)
@@ -172,7 +178,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def _make_objective(self) -> MakeObjective | None:
-        """What the strategy wants trained together with the module."""
+        """The auxiliary objective of the strategy."""
         asking = self._query_config
         strategy = asking.strategy if isinstance(asking, QueryConfig) else asking
         return None if self.module is None else find_strategy(strategy).objective
@@ -221,9 +227,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._to_tensor(validate_data(self, X, reset=reset, **self._validation_options()))
 
     def _validation_options(self) -> dict[str, Any]:
-        """What scikit-learn sees to.
+        """Return what scikit-learn checks.
 
-        Numbers without NaN, as many columns as before; pictures for modules.
+        Numbers without NaN and the same number of columns as before; any shape for modules.
         """
         if self.module is None:
             return {"dtype": (np.float64, np.float32)}

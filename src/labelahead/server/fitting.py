@@ -160,9 +160,9 @@ class CurrentModel:
             if self._fitted is None or self._fitted.units is not units or self._state != state:
                 self._fitted, self._state = _fit_exact(page_model.snapshot, label_state), state
             fit = self._fitted
-        sure, best = fit.model.predict_proba_units(units[page_model.pool_posterior.rows_of([position])])[
-            0
-        ].max(0)
+        sure, best = fit.model.predict_proba_units(
+            units[page_model.pool_posterior.rows_of([position])]
+        )[0].max(0)
         return int(fit.class_numbers[best]), float(sure)
 
 

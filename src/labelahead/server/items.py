@@ -93,7 +93,9 @@ class Items:
             shown["url"] = f"/items/{position}?v={self.version}"
         elif self.data.rows is not None:
             rows = self.data.rows
-            pairs = [(n, v) for n, v in rows.get_row(position) if n != rows.text][:MAX_COLUMNS_SHOWN]
+            pairs = [(n, v) for n, v in rows.get_row(position) if n != rows.text][
+                :MAX_COLUMNS_SHOWN
+            ]
             shown["row"] = [{"name": name, "value": _to_json_value(value)} for name, value in pairs]
             if rows.text is not None:
                 shown["text"] = str(_to_json_value(rows.columns[rows.text][position]) or "")

@@ -26,7 +26,7 @@ from labelahead.inference.exact import ExactModel
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
-from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address, read_rows
+from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.items import StoredPictures
 from labelahead.server.refresh import TrainingRequest, refresh_snapshot
@@ -116,16 +116,18 @@ class LargePoolWorker:
         with connect_executor(self._reader) as engine:
             if recorded:
                 places = self.pool.find_positions(recorded, engine)
-                lost_errors = next((name for name in recorded if name not in places), None)
-                if lost_errors is not None:
+                missing_name = next((name for name in recorded if name not in places), None)
+                if missing_name is not None:
                     raise InputError(
-                        f"{folder} holds labels of {lost_errors!r}, which is not in {store}; choose "
+                        f"{folder} holds labels of {missing_name!r}, which is not in {store}; choose "
                         "another folder, or "
                         "the pool that it was begun with"
                     )
                 at = torch.tensor([places[name] for name in recorded])
             else:
-                at = self.pool.sample_positions(SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed)
+                at = self.pool.sample_positions(
+                    SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed
+                )
             self.rows, names = self.pool.read_items(at, engine)
             self.positions: list[int] = at.tolist()  # in the pool, by position on the page
             # An item may go by two names, its own and file:row; the record's counts.

@@ -91,7 +91,9 @@ def fit_units(snapshot: Snapshot, order: TrainingRequest, *, most: int | None = 
         torch.tensor([place[p] for p, _ in known]),
         torch.tensor([index[c] for _, c in known]),
     )
-    learner = ExactLearner(snapshot.units, ExactModel.for_unit_rows(len(index)), max_exact_labels=most)
+    learner = ExactLearner(
+        snapshot.units, ExactModel.for_unit_rows(len(index)), max_exact_labels=most
+    )
     learnt = learner.fit(at, labels)
     votes = ~torch.isin(snapshot.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
     return UnitFit(

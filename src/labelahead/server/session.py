@@ -245,7 +245,9 @@ def _find_held_out(
     free = {p: number[n] for p, n in measured.items() if p not in labelled}
     if len(free) < len(measured):
         lost_errors = len(measured) - len(free)
-        notes.append(f"{lost_errors} test items are labelled here already, so nothing is measured on")
+        notes.append(
+            f"{lost_errors} test items are labelled here already, so nothing is measured on"
+        )
     return {p: c for p, c in free.items() if c is not None}
 
 

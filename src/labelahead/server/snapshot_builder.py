@@ -217,7 +217,9 @@ def build_snapshot(
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
-    seed = ready.training.derive_seed(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
+    seed = ready.training.derive_seed(
+        campaign.seed, max(order.round - 1, 0)
+    )  # as a campaign counts
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
         say("training", 0.0)

@@ -55,10 +55,13 @@ PYTHON_OBJECT_PREFIX = (
 
 
 def find_strategy(strategy: str | Strategy) -> Strategy:
-    """The strategy itself, that of this name, or a user's own; else an error that suggests one.
+    """Return the strategy of this name, or a user's own.
 
-    "file.py:name" or "module:name" is a `Strategy`, or a criterion: a function (view, rng) that
-    scores the candidates, by which look-ahead then asks.
+    "file.py:name" or "module:name" is a `Strategy`, or an acquisition function (view, rng) ->
+    scores, which becomes a look-ahead strategy.
+
+    Raises:
+        InputError: There is no such strategy; the message suggests one.
 
     >>> from labelahead.strategies import find_strategy
     >>> find_strategy("flip").modes

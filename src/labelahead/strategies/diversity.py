@@ -1,4 +1,4 @@
-"""Batches that differ and that cover the pool.
+"""Batches that are diverse and cover the pool.
 
 BADGE, CoreSet, TypiClust, ProbCover, herding, DropQuery.
 """
@@ -45,10 +45,12 @@ DROPOUT_RATE, DROPOUT_PASSES = (
 
 
 def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
-    """Where the exact value is largest, counted only where `bound` says that it might be.
+    """Return the index of the largest exact value, evaluated only where its upper bound allows it.
 
-    bound: (n,) upper bounds, −inf for what may not be taken; those looked at become exact. exact:
-    positions -> values. rows: positions looked at together, at most.
+    Args:
+        bound: (n,) upper bounds, −inf for excluded indices. Evaluated entries become exact.
+        exact: indices -> values.
+        rows: Maximum number of indices per evaluation.
     """
     order = torch.sort(bound, descending=True, stable=True).indices
     order = order[bound[order] > -torch.inf]
@@ -64,15 +66,19 @@ def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> 
 
 
 def squared_lengths(points: Tensor) -> Tensor:
-    """(n,) squared length of each row, without a matrix of squares."""
+    """Return the squared length (n,) of each row, without a matrix of squares."""
     lengths: Tensor = torch.linalg.vector_norm(points, dim=1)
     return lengths.square_()
 
 
 def nearest_squared_distances(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
-    """(n,) squared distance of each point (n, h) to the nearest centre (k, h); inf without any.
+    """Return the squared distance (n,) of each point (n, h) to the nearest centre (k, h); inf without
+    any.
 
-    sizes: (n,) squared lengths of the points.
+    Args:
+        points: (n, h).
+        sizes: (n,) squared lengths of the points.
+        centres: (k, h).
     """
     nearest_squared_distances = points.new_full((len(points),), torch.inf)
     if len(centres) == 0:
@@ -85,9 +91,10 @@ def nearest_squared_distances(points: Tensor, sizes: Tensor, centres: Tensor) ->
 
 
 def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[Tensor, Tensor]:
-    """q of the points (n, h), each the farthest from all centres so far, and their distances.
+    """Select q of the points (n, h), each the farthest from all centres so far; return their distances
+    too.
 
-    Without centres it begins with `first`. A point is taken once, also among copies.
+    Without centres the first is `first`. A point is selected once, also among copies.
     """
     sizes = squared_lengths(points)
     away = nearest_squared_distances(points, sizes, centres)
@@ -113,11 +120,11 @@ def _coreset(
 
 
 def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """k-means++ on the outer products r_i h_iᵀ, from their factors (n, C) and (n, h) alone.
+    """Run k-means++ on the outer products r_i h_iᵀ, from their factors (n, C) and (n, h) only.
 
-    The first is the largest; each next is drawn with probability proportional to the squared
-    distance from the nearest so far: ‖r‖²‖h‖² + ‖r'‖²‖h'‖² − 2 (r·r')(h·h'). No index comes twice:
-    when only copies are left, one of them is drawn at random.
+    The first is the largest. Each next one is drawn with probability proportional to the squared
+    distance from the nearest so far: ‖r‖²‖h‖² + ‖r'‖²‖h'‖² − 2 (r·r')(h·h'). No index is drawn
+    twice; when only copies are left, one of them is drawn at random.
     """
     sizes = squared_lengths(r) * squared_lengths(h)
     selected = [int(sizes.argmax())]
@@ -140,7 +147,7 @@ def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tens
 def _badge(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """The gradient of the last layer's weights for the likeliest label is (p − e) hᵀ."""
+    """Select by BADGE: the last layer's gradient for the most probable label is (p − e) hᵀ."""
     h = context.candidate_embedding
     with context.time_stage("score"):
         p = class_probabilities(context).cpu()
@@ -166,7 +173,7 @@ DIVERSITY = (
 
 
 def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
-    """(n,) cluster numbers by k-means; in mini-batches when there are many points."""
+    """Return cluster numbers (n,) by k-means, in mini-batches if there are many points."""
     kind = import_extra("sklearn.cluster", "app", "a strategy that clusters")
     seed = int(torch.randint(2**31, (1,), generator=rng))
     k = min(k, len(points))
@@ -186,10 +193,10 @@ def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
 def select_typical(
     points: Tensor, labelled: int, q: int, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """q positions among the points after the first `labelled`, and their typicality.
+    """Select q of the points after the first `labelled`, and return their typicality.
 
-    Clusters without labels come first, large ones before small ones; of each the item whose
-    nearest neighbours in the cluster are nearest (TPC_RP's rule).
+    Clusters without labels come first, large ones before small ones. Each contributes the item
+    whose nearest neighbours in the cluster are nearest (the rule of TPC_RP).
     """
     group = cluster_points(points, min(labelled + q, MAX_CLUSTERS), rng)
     count = torch.bincount(group)
@@ -218,7 +225,9 @@ def select_typical(
 def _rank_by_typicality(
     points: Tensor, group: Tensor, cluster: int, labelled: int
 ) -> list[tuple[int, float]]:
-    """Unlabelled members with 1 / mean distance to their neighbours in the cluster, best first."""
+    """Return the unlabelled members with 1 / mean distance to their neighbours in the cluster, best
+    first.
+    """
     members = (group == cluster).nonzero().squeeze(1)
     own = members[members >= labelled]
     k = min(TYPICALITY_NEIGHBOURS, len(members) - 1)
@@ -243,9 +252,9 @@ def _typiclust(
 
 
 def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
-    """The largest radius at which 95 % of balls hold one k-means cluster only.
+    """Return the largest radius at which 95 % of the balls contain one k-means cluster only.
 
-    Looked for on at most 2,000 points, halving an interval.
+    At most 2,000 points are used.
     """
     some = points[torch.randperm(len(points), generator=rng)[:2000]]
     group = cluster_points(some, k, rng)
@@ -267,9 +276,9 @@ def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
 
 
 def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
-    """q positions after the first `labelled` whose balls cover most that is not covered yet.
+    """Select q points after the first `labelled` whose balls cover most points not covered yet.
 
-    Neighbours are counted in blocks and never kept: neither matrix nor lists.
+    Neighbours are counted in blocks and not stored.
     """
     sizes = squared_lengths(points)
     # Nearer than rounding can tell, points are the same, also in a ball of no size.
@@ -320,11 +329,16 @@ def _probcover(
 
 
 def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
-    """q of the points after the first `labelled`, each adding most to Σₓ w(x) max_{x' chosen}
-    k(x,x'), and how much.
+    """Select q points after the first `labelled` greedily by Σₓ w(x) max_{x' selected} k(x,x').
 
-    points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to length one. worth: (m,)
-    of the candidates, which are what is to be covered.
+    Args:
+        points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to unit length.
+        labelled: Number of labelled points, which come first.
+        q: Batch size.
+        worth: (m,) weights of the candidates, which are to be covered.
+
+    Returns:
+        Candidate indices (q,), and by how much each increased the sum.
     """
     units = torch.nn.functional.normalize(points, dim=1)
     mine, known = units[labelled:], units[:labelled]
@@ -349,7 +363,7 @@ def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[T
 
 
 def _coverage_gain(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor:
-    """(r,) what each of some candidates adds to the coverage."""
+    """Return how much each of some candidates adds to the coverage, (r,)."""
     return (kernel[rows] - best).clamp_min_(0) @ worth
 
 
@@ -377,10 +391,9 @@ def _uncertainty_herding(
 
 
 def find_unstable(said: Tensor, dropped: Tensor, q: int) -> Tensor:
-    """Places of the items (m,) that say something else under dropout (T, m) more than half of the
-    time.
+    """Return the items (m,) whose prediction changes in more than half of the dropout passes (T, m).
 
-    If these are fewer than q: the q that do so most often, the first ones among equals.
+    If there are fewer than q of them: the q that change most often, the first ones among equals.
     """
     often = (dropped != said).sum(0)
     count = max(q, int((2 * often > len(dropped)).sum()))
@@ -388,10 +401,10 @@ def find_unstable(said: Tensor, dropped: Tensor, q: int) -> Tensor:
 
 
 def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Of each of q clusters the point (n, h) nearest to its centre, and how many it stands for;
-    large ones first.
+    """Return, for each of q clusters, the point (n, h) nearest to its centre, and the cluster sizes.
 
-    Where copies leave fewer clusters the first of the other points are added, which stand for none.
+    Large clusters come first. If copies leave fewer clusters, the first of the other points follow,
+    with size 0.
     """
     group = cluster_points(points, q, rng)
     count = torch.bincount(group)
@@ -415,11 +428,12 @@ def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor
 def _dropquery(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner
-    its unit features.
+    """Select by DropQuery: dropout on the embedding of a network, or on the unit features of the exact
+    learner.
 
-    Before the first label nothing can waver, and all candidates are clustered, which is the paper's
-    centroid start. As in the authors' program embeddings have length one when they are clustered.
+    Before the first label no prediction can change, and all candidates are clustered, which is the
+    paper's centroid start. As in the authors' code, embeddings have unit length when they are
+    clustered.
     """
     said, points = context.candidate_outputs.argmax(1), context.candidate_embedding
     places = torch.arange(len(context.candidates))

@@ -168,7 +168,8 @@ class TaskImporter:
             }, failed
         assert data.rows is not None
         rows = {
-            p: {name: _to_json_value(value) for name, value in data.rows.get_row(p)} for p in positions
+            p: {name: _to_json_value(value) for name, value in data.rows.get_row(p)}
+            for p in positions
         }
         if self._text and data.rows.text:
             rows = {p: {**row, self._text: row[data.rows.text]} for p, row in rows.items()}
