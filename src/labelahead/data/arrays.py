@@ -33,24 +33,24 @@ from labelahead.data.dataset import (
 from labelahead.data.preprocessing import NUMBERS, PICTURES, Preprocessor
 from labelahead.data.records import Records, choose_id_column, read_ids
 from labelahead.data.size_limits import (
-    get_free_memory,
     format_bytes,
+    get_free_memory,
     read_npy_header,
     require_npy_content,
 )
-from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
+from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.errors import InputError
 
 __all__ = [
-    "PixelInputs",
     "NumericInputs",
-    "build_from_tensor",
+    "PixelInputs",
     "build_dataset",
+    "build_from_tensor",
+    "compute_mean_std",
     "from_arrays",
     "from_dataset",
     "load_npz",
     "read_npz",
-    "compute_mean_std",
 ]
 
 # Names of the arrays in an .npz file, and of the parts of an item of a torch data set.

@@ -18,14 +18,14 @@ from labelahead.data.label_values import (
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
-    "normalise_name",
-    "check_text",
     "check_name",
-    "require_distinct_classes",
+    "check_text",
     "encode_labels",
-    "sort_names",
-    "refuse_unlisted_labels",
     "merge_class_lists",
+    "normalise_name",
+    "refuse_unlisted_labels",
+    "require_distinct_classes",
+    "sort_names",
 ]
 
 MAX_NAME_LENGTH = 200  # characters

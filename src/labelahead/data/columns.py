@@ -9,23 +9,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labelahead.data.dates import ParsedDates, to_epoch_seconds, format_date
+from labelahead.data.dates import ParsedDates, format_date, to_epoch_seconds
 from labelahead.errors import InputError, import_extra
 
 __all__ = [
+    "CategoricalColumn",
     "Column",
     "DateColumn",
-    "CategoricalColumn",
-    "VectorColumn",
     "NumericColumn",
     "SentenceColumn",
     "TfidfColumn",
-    "parse_vectors",
+    "VectorColumn",
     "column_from_dict",
     "column_to_dict",
     "parse_entry",
     "parse_number",
     "parse_numeric_column",
+    "parse_vectors",
     "refuse_infinite",
 ]
 

@@ -90,7 +90,7 @@ class StandardisedImages(Protocol):
         """Return the preprocessor that turns another item into such an input."""
 
 
-class UnreadableImagesError(InputError):  # noqa: N818 (says what it is)
+class UnreadableImagesError(InputError):
     """Images that cannot be read.
 
     Attributes:

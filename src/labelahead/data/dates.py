@@ -11,9 +11,9 @@ import numpy as np
 __all__ = [
     "ParsedDates",
     "find_ambiguous_date",
+    "format_date",
     "parse_date_column",
     "to_epoch_seconds",
-    "format_date",
 ]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -48,7 +48,7 @@ from labelahead.data.text import (
 )
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["read_labelled_names", "read_import", "read_labels", "read_labels_for_ids"]
+__all__ = ["read_import", "read_labelled_names", "read_labels", "read_labels_for_ids"]
 
 log = logging.getLogger("labelahead")
 

@@ -13,7 +13,7 @@ from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
-from labelahead.data.split import LoadOptions, get_default_root, expand_path, name_from_path
+from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
 from labelahead.data.table import load_table
 from labelahead.errors import InputError, did_you_mean
 

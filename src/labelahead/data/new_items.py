@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from labelahead.data.arrays import (
-    to_input_tensor,
     crop_and_resize,
-    read_npz_ids,
     find_npz_arrays,
     read_npz,
+    read_npz_ids,
+    to_input_tensor,
 )
-from labelahead.data.columns import VectorColumn, SentenceColumn, parse_entry
+from labelahead.data.columns import SentenceColumn, VectorColumn, parse_entry
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import (
-    TEXT_SUFFIXES,
     IMAGE_SUFFIXES,
+    TEXT_SUFFIXES,
     FileTree,
     decode_all,
     find_files,
-    read_text_files,
     printable_name,
+    read_text_files,
 )
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLE_SUFFIXES
@@ -36,7 +36,7 @@ from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["NewItems", "match_image_format", "read_new_items", "encode_table_rows"]
+__all__ = ["NewItems", "encode_table_rows", "match_image_format", "read_new_items"]
 
 log = logging.getLogger("labelahead")
 

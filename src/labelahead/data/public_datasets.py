@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from labelahead.data.arrays import PixelInputs, build_from_tensor, build_dataset, read_npz
+from labelahead.data.arrays import PixelInputs, build_dataset, build_from_tensor, read_npz
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import load_folder
 from labelahead.data.split import LoadOptions, split_items

@@ -18,12 +18,12 @@ __all__ = [
     "FILE_NAME",
     "NO_ID",
     "Records",
-    "to_python_list",
     "choose_id_column",
-    "read_ids",
-    "join_records",
     "format_id",
+    "join_records",
+    "read_ids",
     "rename_clashing_columns",
+    "to_python_list",
 ]
 
 AUTO = "auto"  # value of --id: a column called `id` if it exists

@@ -18,10 +18,10 @@ from labelahead.errors import InputError
 __all__ = [
     "LoadOptions",
     "Split",
-    "split_items",
-    "get_default_root",
     "expand_path",
+    "get_default_root",
     "name_from_path",
+    "split_items",
 ]
 
 

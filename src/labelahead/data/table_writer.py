@@ -13,19 +13,19 @@ import numpy as np
 from labelahead.data.records import (
     ID_COLUMN,
     Records,
-    to_python_list,
     format_id,
     rename_clashing_columns,
+    to_python_list,
 )
 from labelahead.data.text import escape_formulas
 from labelahead.errors import import_extra
 
 __all__ = [
     "build_arrow_table",
-    "probability_column_name",
     "iter_json_rows",
-    "to_json_value",
     "merge_columns",
+    "probability_column_name",
+    "to_json_value",
     "write_csv",
 ]
 

@@ -13,7 +13,7 @@ from labelahead.data.columns import TfidfColumn
 from labelahead.data.dataset import Texts
 from labelahead.errors import InputError
 
-__all__ = ["is_running_text", "fit_word_columns", "build_word_inputs"]
+__all__ = ["build_word_inputs", "fit_word_columns", "is_running_text"]
 
 MIN_TEXT_LENGTH = 40  # mean characters per entry; shorter columns are categories
 
