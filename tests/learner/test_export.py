@@ -18,10 +18,11 @@ from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.inference.exact import ExactModel
-from labelahead.learner.export import load_exported, run_model, write_predictions
+from labelahead.learner.export import load_exported, write_predictions
 from labelahead.learner.onnx import ExportGraph
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.sentence_encoder import is_sentence_encoder_available
+from labelahead.simulation.final_model import run_model
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
 

@@ -39,7 +39,7 @@ def encoder():
 
 def encoded(encoder, texts):
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
-    assert list(encoder.fill(texts, rows))[-1] == len(texts)
+    assert list(encoder.encode_into(texts, rows))[-1] == len(texts)
     return rows
 
 
@@ -66,7 +66,7 @@ def test_each_text_as_transformers_reads_it(encoder):
         mean = states[0].mean(0)
         want.append(mean / mean.norm())
     assert (encoded(encoder, TEXTS).double() - torch.stack(want)).abs().max() < 1e-5
-    assert len(encoder.tokens(TEXTS[5])) == MAX_TOKENS
+    assert len(encoder.tokenize(TEXTS[5])) == MAX_TOKENS
 
 
 def test_as_sentence_transformers_has_it(encoder):
@@ -90,18 +90,18 @@ def test_what_is_not_read_of_a_long_text_does_not_matter(encoder):
     """A text of a megabyte is cut before it is looked at, and becomes what the whole of it becomes."""
     long = "word salad, and more of it; " * 40_000
     whole = encoder.tokenizer.encode(long).ids
-    assert encoder.tokens(long) == whole
+    assert encoder.tokenize(long) == whole
     blanks = " \n" * 5000 + "at last"
-    assert encoder.tokens(blanks) == encoder.tokenizer.encode(blanks).ids
-    assert len(encoder.tokens("漢字" * 200_000)) == MAX_TOKENS
+    assert encoder.tokenize(blanks) == encoder.tokenizer.encode(blanks).ids
+    assert len(encoder.tokenize("漢字" * 200_000)) == MAX_TOKENS
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ITEMS", 3)
     read = []
-    tokens = SentenceEncoder.tokens
+    tokens = SentenceEncoder.tokenize
     monkeypatch.setattr(
-        SentenceEncoder, "tokens", lambda self, text: read.append(text) or tokens(self, text)
+        SentenceEncoder, "tokenize", lambda self, text: read.append(text) or tokens(self, text)
     )
 
     def stop(done, n):

@@ -160,9 +160,9 @@ def test_convolutions_by_offsets(layer, space, monkeypatch):
     monkeypatch.setattr(factors, "MIN_POSITIONS_FOR_OFFSETS", 1)
     monkeypatch.setattr(factors, "PATCH_BUFFER_ENTRIES", 1 << 14)  # a few samples at a time
     ran = []
-    real = factors._convolved_by_offset
+    real = factors._convolution_gradients_by_offset
     monkeypatch.setattr(
-        factors, "_convolved_by_offset", lambda *given: ran.append(1) or real(*given)
+        factors, "_convolution_gradients_by_offset", lambda *given: ran.append(1) or real(*given)
     )
     torch.manual_seed(0)
     model = nn.Sequential(layer.double(), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3).double())

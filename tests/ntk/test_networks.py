@@ -127,15 +127,15 @@ def test_a_plan_is_used_again_until_the_network_changes():
         return relative(la.kernel(model, samples), kernels(J, J)["pseudo"]) < 1e-10
 
     assert right()
-    first = plan._PLANS[model].plan
+    first = plan._plan_cache[model].plan
     assert right()
-    assert plan._PLANS[model].plan is first
+    assert plan._plan_cache[model].plan is first
     assert right(torch.randn(7, 4, dtype=torch.float64))
-    assert plan._PLANS[model].plan is first
+    assert plan._plan_cache[model].plan is first
     with torch.no_grad():
         model.a.weight.mul_(2)
     assert right()
-    assert plan._PLANS[model].plan is not first
+    assert plan._plan_cache[model].plan is not first
     for change in ({"second": True}, {"scale": 3.0}, {"second": False}):
         vars(model).update(change)
         assert right()

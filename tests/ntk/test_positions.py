@@ -85,10 +85,10 @@ def test_a_plan_for_one_token_gives_way_to_one_for_all():
     torch.manual_seed(0)
     model = ReadOff(positive_tokens).double()
     la.kernel(model, samples([1] * 8))
-    assert plan._PLANS[model].plan.condensed
+    assert plan._plan_cache[model].plan.single_position_sites
     la.kernel(model, samples([1, 1, 1, 1, 1, 1, 1, 4]))
-    now = plan._PLANS[model].plan
-    assert not now.condensed
+    now = plan._plan_cache[model].plan
+    assert not now.single_position_sites
     assert not now.fallback  # still by rules
 
 

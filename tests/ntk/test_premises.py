@@ -572,7 +572,7 @@ def test_the_self_check_says_whose_gradient_is_wrong(net, monkeypatch, caplog):
     right = Made(lambda s, x: s.head(torch.tanh(x) * s.w), w=model.w, head=model.head)
     assert relative(K, la.kernel(right, x)) < 1e-5
     assert any("torch's own gradient of 'w'" in r.getMessage() for r in caplog.records)
-    assert engine.verifying(None)
+    assert engine.should_verify(None)
 
 
 # Raw errors and wrong advice

@@ -181,7 +181,7 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
                 )
             )
 
-        before = guesses()
+        before = predicted_classes()
         assert [c["name"] for c in change(0, "rename", "LEFT hand")["classes"]] == [
             "LEFT hand",
             "right",
@@ -203,12 +203,12 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         assert [c["number"] for c in merged["classes"]] == [0, 1]
         assert merged["labels"] == len(labels)
         assert session.service.label_state.labels == {p: min(c, 1) for p, c in labels.items()}
-        now = guesses()
+        now = predicted_classes()
         assert sum(now[p] == min(p % 3, 1) for p in now) >= 0.95 * len(now)
-        assert "is no more" in change(2, "rename", "again", 400)["error"]
+        assert "was removed or merged" in change(2, "rename", "again", 400)["error"]
         assert "expected more" in change(0, "remove", status=400)["error"]
         assert (
-            "is no more"
+            "was removed or merged"
             in post(
                 client, "/api/answers", {"position": 80, "kind": "label", "label": 2}, status=400
             )["error"]
@@ -224,18 +224,18 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         assert undo(client)["undone"]["kind"] == "merge"
         assert session.service.label_state.labels == labels
         progress_once(client, lambda p: p["training"]["idle"])
-        assert guesses() == before
+        assert predicted_classes() == before
         removed = change(2, "remove")
         gone = {p for p, c in labels.items() if c == 2}
         assert removed["labels"] == len(labels) - len(gone)
-        assert 2 not in guesses().values()
+        assert 2 not in predicted_classes().values()
         assert (
             not gone & session.service.label_state.answered_positions["me"]
         )  # they are asked about again
         asked = {client.get("/api/question?fresh=1").json()["position"] for _ in range(3)}
         assert asked - labels.keys() or asked <= gone
         progress_once(client, lambda p: p["training"]["idle"])
-        assert 2 not in guesses().values()
+        assert 2 not in predicted_classes().values()
     # The same command again brings no removed or renamed class back.
     with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (
         client,

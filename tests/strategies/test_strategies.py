@@ -22,8 +22,8 @@ from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.bayesian import bald, batch_bald
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import (
-    DROPOUT_RATE,
     DROPOUT_PASSES,
+    DROPOUT_RATE,
     choose_ball_radius,
     cluster_points,
     cover_points,
@@ -442,7 +442,10 @@ def test_dropquery_clusters_what_wavers(kind, labels):
     rng = make_generator(2, "pick", labels)
     at = now.candidates
     if labels:
-        others = [now.learnt.predict_with_dropout(at, DROPOUT_RATE, rng).argmax(1) for _ in range(DROPOUT_PASSES)]
+        others = [
+            now.learnt.predict_with_dropout(at, DROPOUT_RATE, rng).argmax(1)
+            for _ in range(DROPOUT_PASSES)
+        ]
         now_says = now.learnt.outputs(at).argmax(1)
         moved = [sum(int(o[i] != now_says[i]) for o in others) for i in range(len(at))]
         assert sum(m >= 2 for m in moved) > 5

@@ -123,8 +123,7 @@ def cosine_kernels(c: Tensor) -> list[Tensor]:
 
 
 def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield (depth, unscaled Θ) after every layer. Use Θ at once: the next step may overwrite it.
-    """
+    """Yield (depth, unscaled Θ) after every layer. Use Θ at once: the next step may overwrite it."""
     sigma = theta = c.clamp(-1.0, 1.0)
     for depth in range(last + 1):
         if depth:
@@ -374,8 +373,7 @@ class ExactModel(nn.Module):
         return (1 - (K.double() @ self.compute_whitening().T).square().sum(1)).clamp_min(0.0)
 
     def compute_whitening(self) -> Tensor:
-        """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels.
-        """
+        """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels."""
         if self._whitening is None or self._whitening[0] is not self.support:
             weights, noise = self.get_mixture().weights, self.get_mixture().noise
             system = mix_kernels(_cosine_matrix(self.support), weights)
@@ -600,8 +598,7 @@ class ExactLearner:
     def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items.
-        """
+        """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items."""
         settled = self._last_nystrom.get(tuple(labelled.tolist()))
         if settled is not None:
             return (

@@ -47,23 +47,25 @@ def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None
         at: (q,) points at which the error is estimated.
         votes: (L,) bool, the labels to calibrate on; default: all.
     """
-    known = calibrate(posterior, votes)
-    spread = known.scale**2 * posterior.amplitude()
+    calibration = calibrate(posterior, votes)
+    spread = calibration.scale**2 * posterior.amplitude()
     some = at[:MAX_FORECAST_ITEMS]
     some = some[~posterior.is_labelled[some]]
     if not len(some):
-        return ErrorForecast(estimate_error_rate(posterior, at, known), 0.0, spread)
-    seen = view(posterior, some, some, cache_cross_covariance=True)
-    picks = greedy(
-        seen,
-        partial(resolve, variance_scale=known.scale**2),
+        return ErrorForecast(estimate_error_rate(posterior, at, calibration), 0.0, spread)
+    pool_view = view(posterior, some, some, cache_cross_covariance=True)
+    batch = greedy(
+        pool_view,
+        partial(resolve, variance_scale=calibration.scale**2),
         min(FORECAST_LABELS, len(some)),
         hypothetical_label="mean",
     )
-    error = estimate_error_rate(posterior, at, known)
-    brought = GAIN_CORRECTION * float(picks.scores.sum()) / len(some)
+    error = estimate_error_rate(posterior, at, calibration)
+    forecast_drop = GAIN_CORRECTION * float(batch.scores.sum()) / len(some)
     return ErrorForecast(
-        error, min(brought, max_error_drop(error.rate, len(posterior.all_labels()[0]))), spread
+        error,
+        min(forecast_drop, max_error_drop(error.rate, len(posterior.all_labels()[0]))),
+        spread,
     )
 
 

@@ -137,28 +137,27 @@ class PoolPosterior:
 
         It does not if many labels are new, or if early ones were removed.
         """
-        known = self._keep_points(labels)
+        target_labels = self._keep_points(labels)
         return len(
-            known.keys() - self.labels.keys()
-        ) <= MAX_INCREMENTAL_LABELS and self._is_update_cheaper(known)
+            target_labels.keys() - self.labels.keys()
+        ) <= MAX_INCREMENTAL_LABELS and self._is_update_cheaper(target_labels)
 
-    def _is_update_cheaper(self, known: Mapping[int, int]) -> bool:
-        """Return whether updating to these labels costs less than conditioning the prior on them.
-        """
-        if len(known.keys() - self.labels.keys()) > max(
+    def _is_update_cheaper(self, target_labels: Mapping[int, int]) -> bool:
+        """Return whether updating to these labels costs less than conditioning the prior on them."""
+        if len(target_labels.keys() - self.labels.keys()) > max(
             MAX_INCREMENTAL_LABELS, len(self.labels) // NEW_LABELS_DIVISOR
         ):
             return False
-        gone = [p for p in self.labels if p not in known]
-        changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
-        if not gone and not changed:
+        removed = [p for p in self.labels if p not in target_labels]
+        changed = sum(target_labels[p] != c for p, c in self.labels.items() if p in target_labels)
+        if not removed and not changed:
             return True
         few = (
-            len(gone) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
+            len(removed) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
             and changed <= MAX_REVISED_LABELS
             and self.posterior.can_revise_labels
         )
-        return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
+        return few and removed == list(self.labels)[len(self.labels) - len(removed) :]
 
     def with_labels(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
         """Return the posterior given exactly these labels, with at least so many classes.
@@ -167,7 +166,7 @@ class PoolPosterior:
         new classes (rank-one updates). Otherwise the prior is conditioned again: see
         `can_update_incrementally`.
         """
-        known, classes = self._keep_points(labels), max(classes, self.classes)
+        target_labels, classes = self._keep_points(labels), max(classes, self.classes)
         other = object.__new__(PoolPosterior)
         other.points, other.evaluation, other.cache_cross_covariance, other._row_by_position = (
             self.points,
@@ -176,26 +175,26 @@ class PoolPosterior:
             self._row_by_position,
         )
         other.max_exact_labels = self.max_exact_labels
-        other.baseline = self.baseline if known == self.labels else "linearised"
+        other.baseline = self.baseline if target_labels == self.labels else "linearised"
         wider = classes != self.classes
         other.start = self.start.with_classes(classes) if wider else self.start
-        if not self._is_update_cheaper(known) or (wider and self.posterior.width != 1):
-            other._condition_prior(known, self.nystrom_weights(classes))
+        if not self._is_update_cheaper(target_labels) or (wider and self.posterior.width != 1):
+            other._condition_prior(target_labels, self.nystrom_weights(classes))
             return other
-        gone = len(self.labels.keys() - known.keys())
-        held = {p: known[p] for p in self.labels if p in known}
-        new = {p: c for p, c in known.items() if p not in self.labels}
-        changed = [i for i, p in enumerate(held) if held[p] != self.labels[p]]
-        other.labels, other.view = {**held, **new}, self.view
+        removed = len(self.labels.keys() - target_labels.keys())
+        kept = {p: target_labels[p] for p in self.labels if p in target_labels}
+        new = {p: c for p, c in target_labels.items() if p not in self.labels}
+        changed = [i for i, p in enumerate(kept) if kept[p] != self.labels[p]]
+        other.labels, other.view = {**kept, **new}, self.view
         other._scores, other._orders = self._scores, self._orders
         if wider:
             other.view = other.view.with_posterior(self.posterior.with_classes(classes))
-        if gone:
-            other.view = other._build_view(other.posterior.without_last_labels(gone))
+        if removed:
+            other.view = other._build_view(other.posterior.without_last_labels(removed))
         if changed:
             at = other.view.candidates.new_tensor(changed)
             targets = one_hot(
-                at.new_tensor([list(held.values())[i] for i in changed]), classes
+                at.new_tensor([list(kept.values())[i] for i in changed]), classes
             ).double()
             other.view = other.view.with_posterior(other.posterior.with_targets(at, targets))
         if new:
@@ -206,8 +205,7 @@ class PoolPosterior:
         return other
 
     def nystrom_weights(self, classes: int) -> Tensor | None:
-        """Return α (n, C) of the approximated labels, as a first guess for a refit; None without any.
-        """
+        """Return α (n, C) of the approximated labels, as a first guess for a refit; None without any."""
         settled = self.posterior.nystrom_labels
         if settled is None:
             return None
@@ -358,8 +356,7 @@ class PoolPosterior:
         mode: str,
         oracle: Callable[[int], int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return q positions to label, best first, and their scores. `oracle` takes positions, too.
-        """
+        """Return q positions to label, best first, and their scores. `oracle` takes positions, too."""
         here = self.points.tolist()
         answer = None if oracle is None else lambda place: oracle(here[place])
         selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)

@@ -342,7 +342,7 @@ def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems
 
     keys = None if cache is None else [make_key(mark) for mark in marks()]
     return compute_features(
-        len(data), columns, fill, about=about, keys=keys, cache=cache, progress=tell
+        len(data), columns, fill, method=about, keys=keys, cache=cache, progress=tell
     )
 
 

@@ -190,8 +190,7 @@ class ExportedModel:
         return self._predict_items(self._read_arrays(items, id), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return probabilities (n, C) and variances (n,) of items as they were read, (n, *shape).
-        """
+        """Return probabilities (n, C) and variances (n,) of items as they were read, (n, *shape)."""
         p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
         for part in torch.split(values, ITEMS_PER_BATCH):
             with torch.no_grad():
@@ -208,7 +207,7 @@ class ExportedModel:
     def _encode(self, texts: list[str]) -> Tensor:
         """Return sentence embeddings (n, 384) of texts."""
         rows = torch.empty(len(texts), EMBEDDING_SIZE)
-        for _ in self._encoder.fill(texts, rows):
+        for _ in self._encoder.encode_into(texts, rows):
             pass
         return rows
 
@@ -388,7 +387,7 @@ def _rounded(values: Tensor) -> list[float]:
 
 
 def export_model(
-    ready: PreparedCampaign,
+    prepared: PreparedCampaign,
     network: nn.Module,
     labels: Mapping[int, int],
     classes: Sequence[str],
@@ -404,10 +403,10 @@ def export_model(
         labels: position -> class number.
         classes: Names of the classes.
         accuracy: How accurate it is, and how that was determined.
-        items: Number of items, if `ready` holds a part of them.
+        items: Number of items, if `prepared` holds a part of them.
     """
-    campaign, embedding = ready.campaign, ready.campaign.data.embedding or ""
-    if ":" in embedding and embedding not in ready.data.vectors:
+    campaign, embedding = prepared.campaign, prepared.campaign.data.embedding or ""
+    if ":" in embedding and embedding not in prepared.data.vectors:
         raise InputError(
             f"the model sees items by your own {embedding}, whose code cannot leave with it; "
             "expected vectors that "
@@ -415,15 +414,15 @@ def export_model(
             "that as the embedding"
         )
     given = list(labels.values())
-    own = None if ready.data.records is None else ready.data.records.id_column
-    shape = list(ready.rows.shape[1:]) if isinstance(ready.inputs, Tensor) else []
+    own = None if prepared.data.records is None else prepared.data.records.id_column
+    shape = list(prepared.rows.shape[1:]) if isinstance(prepared.inputs, Tensor) else []
     about = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {
-            "name": ready.data.name,
-            "items": items or len(ready.data),
-            "kind": ready.data.kind,
+            "name": prepared.data.name,
+            "items": items or len(prepared.data),
+            "kind": prepared.data.kind,
             "id": own,
         },
         "labels": {name: given.count(i) for i, name in enumerate(classes)},
@@ -437,16 +436,15 @@ def export_model(
     }
     if isinstance(network, ExactModel) and len(network.support):
         network.ensure_variance_scale()  # goes with the weights
-    loss = "squared" if campaign.model.name == EXACT else ready.training.loss
-    model = ExportedModel(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
-    _check_preprocessing(model, ready)
+    loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
+    model = ExportedModel(network.cpu().eval(), tuple(classes), prepared.reading(), loss, about)
+    _check_preprocessing(model, prepared)
     return model
 
 
-def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
-    """Raise unless the exported preprocessing reproduces the inputs that the model was fitted on.
-    """
-    reading, data = model.reading, ready.data
+def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> None:
+    """Raise unless the exported preprocessing reproduces the inputs that the model was fitted on."""
+    reading, data = model.reading, prepared.data
     at = torch.arange(min(4, len(data)))
     if reading is None or model.front is None:
         return
@@ -473,8 +471,8 @@ def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
         return
     with torch.no_grad():
         seen = model.front(values)
-    if not torch.allclose(seen, ready.rows[at], rtol=1e-3, atol=1e-3):
-        far = float((seen - ready.rows[at]).abs().max())
+    if not torch.allclose(seen, prepared.rows[at], rtol=1e-3, atol=1e-3):
+        far = float((seen - prepared.rows[at]).abs().max())
         raise LabelaheadError(
             f"items of {data.name} read anew differ from what was learnt from, by up to "
             f"{far:.2g}: have the files "

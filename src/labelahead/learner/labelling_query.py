@@ -54,45 +54,45 @@ def query_items(
             campaign's data.
         progress: Called with the stage, the work done and its total.
     """
-    tell = progress or (lambda what, done, total: None)
-    tell("loading", 0, 1)
-    ready = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
-    pool, names, notes = _label_pool(ready, labels, ready.campaign.data.classes)
+    report = progress or (lambda what, done, total: None)
+    report("loading", 0, 1)
+    prepared = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
+    pool, names, notes = _label_pool(prepared, labels, prepared.campaign.data.classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
-            f"{n} items asked for, but {len(pool.unlabelled)} of {len(ready.data)} are unlabelled; "
+            f"{n} items asked for, but {len(pool.unlabelled)} of {len(prepared.data)} are unlabelled; "
             "expected at most that"
         )
     asking, strategy = campaign.asking, find_strategy(campaign.asking.strategy)
     if len(pool):
-        tell("training", 0, 1)
+        report("training", 0, 1)
     elif strategy.look_ahead and strategy.choose_acquisition(()) != strategy.acquisition:
         # An untrained network's opinions are noise; what it holds alike is not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
-    learner = ready.make_learner(count, strategy.objective)
+    learner = prepared.make_learner(count, strategy.objective)
     order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
-    seed = ready.training.derive_seed(campaign.seed, 0)
-    learnt = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
-    notes += learnt.trained.notes if learnt.trained else ()
-    tell("looking ahead", 0, n)
+    seed = prepared.training.derive_seed(campaign.seed, 0)
+    fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
+    notes += fitted.trained.notes if fitted.trained else ()
+    report("looking ahead", 0, n)
     chosen = propose(
-        learnt.model,
-        ready.inputs,
+        fitted.model,
+        prepared.inputs,
         pool,
         n,
         asking,
-        loss=learnt.loss,
+        loss=fitted.loss,
         seed=campaign.seed,
         fresh=learner.network,
-        training=ready.training,
-        objective=learnt.objective,
+        training=prepared.training,
+        objective=fitted.objective,
     )
     notes += chosen.notes
-    p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
-    asked = _build_items(ready.data, chosen, names, p)
-    return asked, replace(ready, notes=(*ready.notes, *notes))
+    p = fitted.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
+    items = _build_items(prepared.data, chosen, names, p)
+    return items, replace(prepared, notes=(*prepared.notes, *notes))
 
 
 def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
@@ -141,15 +141,15 @@ def _record(data: Data, position: int) -> dict[str, Any]:
 
 
 def _label_pool(
-    ready: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
+    prepared: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
 ) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
     """Return the pool with its labels, the names of all classes, and notes."""
-    data, notes = ready.data, []
+    data, notes = prepared.data, []
     pool, names = Pool(len(data), test=data.test), data.classes
     given: dict[int, int] = {}
-    if ready.answers is not None:
-        known = ready.answers.has_label.nonzero().squeeze(1)
-        given = dict(zip(known.tolist(), ready.answers.take(known).tolist(), strict=True))
+    if prepared.answers is not None:
+        known = prepared.answers.has_label.nonzero().squeeze(1)
+        given = dict(zip(known.tolist(), prepared.answers.take(known).tolist(), strict=True))
     if labels is not None:
         at, numbers, names = read_labels(labels, data, classes)
         for position, number in zip(at.tolist(), numbers.tolist(), strict=True):

@@ -232,24 +232,24 @@ class Learner:
     def _fit_network(self, into: nn.Module, training: Training) -> None:
         """Train a network like ours on all labels so far."""
         seed = derive_training_seed(self.seed, len(self.pool), "t")
-        again: NetworkLearner | ExactLearner
+        learner: NetworkLearner | ExactLearner
         if isinstance(into, ExactModel):
             assert isinstance(self.inputs, Tensor)  # nothing else fits it
-            again = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
+            learner = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
         else:
             initial = self._initial
-            again = NetworkLearner(
+            learner = NetworkLearner(
                 self.inputs,
                 self.classes,
                 lambda _: copy.deepcopy(initial),
                 training,
                 objective=self._strategy.objective,
             )
-        learnt = again.fit(
+        fitted_model = learner.fit(
             self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into
         )
-        self._objective = learnt.objective
-        for note in learnt.trained.notes if learnt.trained else ():
+        self._objective = fitted_model.objective
+        for note in fitted_model.trained.notes if fitted_model.trained else ():
             log.warning("%s", note)
 
     def _current_network(self) -> nn.Module:
@@ -267,8 +267,7 @@ class Learner:
         return model.eval()
 
     def save(self, path: str | Path) -> None:
-        """Write everything in one step, except the inputs and your own training function or strategy.
-        """
+        """Write everything in one step, except the inputs and your own training function or strategy."""
         own = (
             self.asking.strategy
         )  # as it can be found again; one that was handed over must be handed over again
@@ -398,11 +397,11 @@ class Learner:
         """Compute the posterior at the labelled items and at new candidates, at least n."""
         self.model.eval()
         asking = self._strategy.with_default_noise(self.asking)
-        now = QueryContext.from_pool(
+        context = QueryContext.from_pool(
             self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
         )
         # Labels that the network was not trained on make the two differ, and rightly so.
-        self.drift = now.drift if self._trained and not self._labels_since_training else None
+        self.drift = context.drift if self._trained and not self._labels_since_training else None
         if note := drift_warning(self.drift):
             log.warning("%s", note)
-        return now.pool_posterior
+        return context.pool_posterior

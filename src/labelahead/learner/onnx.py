@@ -135,8 +135,7 @@ def _normal_cdf(z: Tensor) -> Tensor:
 
 
 def _project_to_simplex(z: Tensor) -> Tensor:
-    """Return the nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974).
-    """
+    """Return the nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974)."""
     ordered = torch.sort(z, dim=1, descending=True).values
     excess = ordered.cumsum(1) - 1
     counts = torch.arange(1, z.shape[1] + 1, dtype=z.dtype)

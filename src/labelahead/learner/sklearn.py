@@ -1,10 +1,11 @@
-"""A learner behind scikit-learn's face: fit, predict, predict_proba, and query.
+"""A scikit-learn estimator: fit, predict, predict_proba and query.
 
 from labelahead.learner.sklearn import Classifier
 
-classifier = Classifier().fit(X, y)             # nothing is trained: kernel regression, exact for
-these labels classifier.predict_proba(X_new) classifier.query(X_pool, 10)                    # which
-rows to label next, best first classifier.partial_fit(X_more, y_more)          # with these as well
+classifier = Classifier().fit(X, y)      # kernel regression: exact, nothing is trained
+classifier.predict_proba(X_new)
+classifier.query(X_pool, 10)             # rows to label next, best first
+classifier.partial_fit(X_more, y_more)   # add labels
 """
 
 import copy
@@ -141,14 +142,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         asking = self._query_config
         learner = self._learner(everything, len(self.classes_) if fitted else 2)
         # The exact learner sees the pool for the first time here, and is centred on it.
-        learnt = (
+        fitted_model = (
             learner.fit(pool.labelled, pool.labels, seed=self._seed())
             if self.module is None
             else None
         )
         model = (
-            learnt.model
-            if learnt
+            fitted_model.model
+            if fitted_model
             else self.model_
             if fitted
             else learner.network(self._seed()).eval()
@@ -210,12 +211,16 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         codes = torch.from_numpy(np.searchsorted(names, labels)).long()
         everything = rows if self._pool is None else torch.cat([rows, self._pool.to(rows)])
-        learnt = self._learner(everything, len(names)).fit(
+        fitted_model = self._learner(everything, len(names)).fit(
             torch.arange(len(rows)), codes, seed=self._seed()
         )
-        self.model_, self.classes_, self._accepts_new_classes = learnt.model, names, classes is None
+        self.model_, self.classes_, self._accepts_new_classes = (
+            fitted_model.model,
+            names,
+            classes is None,
+        )
         self._rows, self._codes = rows, codes
-        self._objective = learnt.objective
+        self._objective = fitted_model.objective
         return self
 
     def _validate_labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:

@@ -1,4 +1,4 @@
-"""Every network by name, with how it is trained; and which one to take when nobody says."""
+"""The networks by name with their training settings, and the choice of a default."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -55,10 +55,12 @@ TrainingArguments = Mapping[
 
 
 def _adam(rate: float, steps: int) -> TrainingArguments:
+    """Return training settings with Adam."""
     return MappingProxyType({"optimiser": "adam", "rate": rate, "steps": steps, "batch": 32})
 
 
 def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> TrainingArguments:
+    """Return training settings with SGD."""
     return MappingProxyType(
         {
             "optimiser": "sgd",
@@ -71,12 +73,12 @@ def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> Trai
     )
 
 
-# Chosen by trial on a held-out part of training sets: digits, MNIST, CIFAR-10, SVHN.
+# Chosen on held-out parts of the training sets of digits, MNIST, CIFAR-10 and SVHN.
 _DEEP_TRAINING = _sgd(0.05, 150, 5.0, 32, 5e-4)
 _WIDE_TRAINING = _adam(1e-2, 150)
 _DENSE_TRAINING = _adam(2e-3, 200)
 USER_MODEL_TRAINING: TrainingArguments = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
-"""How a user's own network is trained unless they say: Adam forgives most architectures."""
+"""Default training of a user's own network: Adam works with most architectures."""
 
 MAX_UNCHECKED_WIDTH, MAX_WIDTH = 4096, 10**6  # widths that are looked at, that are refused
 MAX_PARAMETERS = 2 * 10**9  # parameters: 8 GB
@@ -84,7 +86,15 @@ MAX_PARAMETERS = 2 * 10**9  # parameters: 8 GB
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A network that can be asked for by name."""
+    """A network that can be requested by name.
+
+    Attributes:
+        name: the name.
+        summary: what it is, and when to use it.
+        inputs: "image" or "any".
+        make: a function (shape, classes, width=, **options) -> nn.Module.
+        training: arguments of `Training`; the others keep their defaults.
+    """
 
     name: str
     summary: str  # what it is, when to use it
@@ -198,7 +208,10 @@ MODELS: Mapping[str, ModelSpec] = MappingProxyType({s.name: s for s in _SPECS})
 
 
 def get_model_spec(name: str) -> ModelSpec:
-    """The entry called `name`, or an error that lists them all.
+    """Return the entry of a network.
+
+    Raises:
+        InputError: if there is none; the message lists all of them.
 
     >>> from labelahead.models import get_model_spec
     >>> get_model_spec("cnn").inputs
@@ -223,14 +236,24 @@ def build_model(
     example: Batch | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The network `name` for inputs of `shape` and that many classes, its weights from `seed`.
+    """Build a network with weights drawn from `seed`.
 
-    name: one of `MODELS`, or a factory of your own, 'module:factory' or 'file.py:factory'; it is
-    called with those of shape (or input_shape), classes (or num_classes) and width that it names.
-    width: units or channels of the first layer (the last group's in wrn1 and wrn2, the factor k in
-    wrn16); None for the network's own. example: a few inputs that are not one tensor, of which your
-    own is to make outputs; `shape` is () then. options: further arguments of the network, such as
-    depth.
+    Args:
+        name: one of `MODELS`, or your own factory, 'module:factory' or 'file.py:factory'. A factory
+            is called with those of shape (or input_shape), classes (or num_classes) and width that
+            it names.
+        shape: the shape of one input.
+        classes: the number of classes.
+        width: units or channels of the first layer (of the last group in wrn1 and wrn2, the factor
+            k in wrn16); None for the default of the network.
+        seed: the seed of the weights.
+        example: some inputs that are not a single tensor, on which your own network is checked;
+            `shape` is () then.
+        options: further arguments of the network, such as depth.
+
+    Raises:
+        InputError: if the name, an option or the width is invalid.
+        ModelError: if your own network does not return (n, classes).
 
     >>> from labelahead.models import build_model
     >>> build_model("mlp", (64,), 10, seed=0)(torch.zeros(2, 64)).shape
@@ -255,7 +278,7 @@ def build_model(
 def _refuse_oversized(
     entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]
 ) -> None:
-    """Raise before a network is made that no machine can hold; small ones are not asked."""
+    """Raise before a network is built that does not fit into memory; small widths are not checked."""
     width = asked.get("width")
     if (
         not isinstance(width, int | float)
@@ -277,12 +300,17 @@ def _refuse_oversized(
 def choose_default_model(
     kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False
 ) -> tuple[str, str]:
-    """What learns from n inputs of this shape, and why; `kind` is "vector" or "image"; an empty
-    shape: an embedding's.
+    """Return the default model for n inputs of a shape, and the reason.
 
-    The exact learner wherever docs/results.md has it ahead: on embeddings, on columns and on tiny
-    pictures. On larger ones without a pretrained network a convolutional one learns from pixels
-    what no kernel of theirs knows.
+    The exact learner is the default where docs/results.md shows it ahead: on embeddings, on columns
+    and on tiny images. On larger images without a pretrained encoder a convolutional network learns
+    features that no kernel on pixels has.
+
+    Args:
+        kind: "vector" or "image".
+        shape: the shape of one input; () for an embedding.
+        n: the number of inputs.
+        photos: whether the images are photographs.
 
     >>> from labelahead.models import choose_default_model
     >>> choose_default_model("image", (3, 32, 32), 1000)[0], choose_default_model("vector", (20,), 1000)[0]

@@ -50,16 +50,10 @@ RESHAPING_NODES = frozenset(
 )
 TRANSPOSING_NODES = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
 CONTAINER_TYPES = (dict, list, set)  # module attributes whose contents are restored
-IMAGE_LAYER_TYPES = (
-    nn.Conv2d,
-    nn.MaxPool2d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-)  # in networks that `layers` is for
-TRANSPOSABLE_ARGUMENTS = frozenset(
-    {("AddmmBackward0", 2), ("MmBackward0", 1)}
-)  # inputs whose rules know of turned matrices
+# Networks with these layers run faster with the functions of `layers`.
+IMAGE_LAYER_TYPES = (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Arguments of nodes whose rules handle transposed matrices.
+TRANSPOSABLE_ARGUMENTS = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})
 
 
 @dataclass(frozen=True)
@@ -67,14 +61,12 @@ class Site:
     """A node at which a parameter, or an expression of parameters alone, meets the samples."""
 
     node: Any  # a torch.autograd graph node
-    argument: int  # which of the node's inputs it is
-    source: (
-        GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
-    )
-    parameter: (
-        str | None
-    )  # it holds this parameter's entries and no others; None: see `Trace.find_parameters_below`
-    is_transposed: bool = False  # that parameter, seen as a matrix, transposed
+    argument: int  # index among the node's inputs
+    source: GradientEdge  # a parameter's leaf, or a node that depends on parameters alone
+    # The parameter, if `source` only reshapes or transposes it; None for an expression of
+    # parameters (`Trace.find_parameters_below`).
+    parameter: str | None
+    is_transposed: bool = False  # whether the parameter, as a matrix, enters transposed
 
     @property
     def kind(self) -> str:
@@ -313,10 +305,12 @@ class Trace:
                 continue
             for argument, (source, output) in enumerate(node.next_functions):
                 if source in plain:
-                    name, turned = plain[source] or (None, False)
-                    if turned and (type(node).__name__, argument) not in TRANSPOSABLE_ARGUMENTS:
-                        name, turned = None, False  # Its gradient is pulled back to the leaf.
-                    sites.append(Site(node, argument, GradientEdge(source, output), name, turned))
+                    name, transposed = plain[source] or (None, False)
+                    if transposed and (type(node).__name__, argument) not in TRANSPOSABLE_ARGUMENTS:
+                        name, transposed = None, False  # Its gradient is pulled back to the leaf.
+                    sites.append(
+                        Site(node, argument, GradientEdge(source, output), name, transposed)
+                    )
         return sites
 
     def find_parameters_below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
@@ -352,13 +346,13 @@ def _find_carried_parameter(
     return None
 
 
-def find_reshaped_parameters(seen: Trace) -> frozenset[int]:
+def find_reshaped_parameters(graph: Trace) -> frozenset[int]:
     """Find nodes that only reshape or transpose a parameter, by their kinds."""
     plain: dict[Any, tuple[str, bool] | None] = {
-        leaf: (name, False) for leaf, name in seen.leaves.items()
+        leaf: (name, False) for leaf, name in graph.leaves.items()
     }
     fixed = set()
-    for i, node in enumerate(seen.nodes):
+    for i, node in enumerate(graph.nodes):
         if node not in plain and (origin := _find_carried_parameter(node, plain)):
             plain[node] = origin
             fixed.add(i)
@@ -390,17 +384,18 @@ def find_parameter_only_nodes(one: Trace, other: Trace) -> frozenset[int] | None
     return frozenset(fixed)
 
 
-def are_parameter_only(seen: Trace, fixed: Mapping[int, str]) -> bool:
+def are_parameter_only(graph: Trace, fixed: Mapping[int, str]) -> bool:
     """Whether the graph has nodes of these kinds at these indices, reached by parameters alone."""
-    known = set(seen.leaves)
+    known = set(graph.leaves)
     for i, kind in sorted(fixed.items()):
-        if i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind:
+        if i >= len(graph.nodes) or type(graph.nodes[i]).__name__ != kind:
             return False
         if any(
-            source is not None and source not in known for source, _ in seen.nodes[i].next_functions
+            source is not None and source not in known
+            for source, _ in graph.nodes[i].next_functions
         ):
             return False
-        known.add(seen.nodes[i])
+        known.add(graph.nodes[i])
     return True
 
 

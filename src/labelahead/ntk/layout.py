@@ -109,7 +109,7 @@ def find_layout(
     g: Tensor,
     h: Tensor,
     eps: float = 0.0,
-    seen: LayoutCache | None = None,
+    cache: LayoutCache | None = None,
 ) -> Layout | None:
     """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
 
@@ -137,7 +137,7 @@ def find_layout(
     for entries in (ENTRIES_PER_ROW, None):
         fits = [
             _find_fitting_layouts(
-                p, q, axis, positions, eps, entries, seen if seen is not None else {}
+                p, q, axis, positions, eps, entries, cache if cache is not None else {}
             )
             for p, q in pairs
         ]
@@ -154,13 +154,13 @@ def _find_fitting_layouts(
     positions: int,
     eps: float,
     entries: int | None,
-    seen: LayoutCache,
+    cache: LayoutCache,
 ) -> list[Layout]:
     """The layouts under which samples (0, j) of p and (j, 0, k) of q agree, in `entries` entries of
     every row.
     """
     key = (p.data_ptr(), p.shape, p.stride(), q.data_ptr(), axis, entries)
-    if key not in seen:
+    if key not in cache:
         rows, twins = (_sample_rows(t, axis, entries) for t in (p, q))
         folds = [
             Layout(axis, outer, positions // outer)
@@ -175,8 +175,8 @@ def _find_fitting_layouts(
             b = twins.reshape(fold.outer, 3, fold.inner, -1)
             return all(bool((np.abs(a[:, i] - b[:, 1 - i]) <= allowed).all()) for i in (0, 1))
 
-        seen[key] = [fold for fold in folds if fits(fold)]
-    return seen[key]
+        cache[key] = [fold for fold in folds if fits(fold)]
+    return cache[key]
 
 
 def _sample_rows(

@@ -107,10 +107,10 @@ def find_movers(
     return doubtful
 
 
-def keeps_order(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
+def keeps_order(graph: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
     """Whether the doubtful nodes of this pass take the samples one after the other."""
     for i, axes in doubtful.items():
-        node = seen.nodes[i]
+        node = graph.nodes[i]
         sizes, indices = node._saved_self_sym_sizes, node._saved_indices
         for d in axes:
             index = indices[d]

@@ -370,10 +370,10 @@ def _assign_parameters(
 
 
 def _group_sources(
-    seen: Trace, fixed: Collection[int], sites: Sequence[Site]
+    graph: Trace, fixed: Collection[int], sites: Sequence[Site]
 ) -> tuple[PulledGroup, ...]:
     """What is made of parameters alone and meets the samples."""
-    below = seen.find_parameters_below(fixed)
+    below = graph.find_parameters_below(fixed)
     groups: dict[GradientEdge, list[int]] = {}
     for i, s in enumerate(sites):
         if s.parameter is None:
@@ -442,9 +442,9 @@ def _probe_batches(x: Inputs) -> tuple[Batch, Batch]:
     return read_batch(take_samples(x, pick[0])), read_batch(take_samples(x, pick[1]))
 
 
-def _coarsest_epsilon(model: nn.Module, seen: Trace) -> float:
+def _coarsest_epsilon(model: nn.Module, graph: Trace) -> float:
     """The machine epsilon that the outputs are known to."""
-    dtypes = seen.dtypes | {p.dtype for p in model.parameters()} | {seen.out.dtype}
+    dtypes = graph.dtypes | {p.dtype for p in model.parameters()} | {graph.out.dtype}
     return max(torch.finfo(d).eps for d in dtypes if d.is_floating_point)
 
 
@@ -475,7 +475,7 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, ep
 
 
 def _hides_parameters(
-    model: nn.Module, first: Batch, seen: Trace, chosen: Mapping[str, nn.Parameter], eps: float
+    model: nn.Module, first: Batch, graph: Trace, chosen: Mapping[str, nn.Parameter], eps: float
 ) -> bool:
     """Whether autograd's graph lacks some of what training would see.
 
@@ -484,17 +484,17 @@ def _hides_parameters(
     collects is held against what the graph has. Looked into where nodes are of that kind, and where
     parameters that the graph does not have move the outputs.
     """
-    visible = set(seen.leaves.values())
+    visible = set(graph.leaves.values())
     unseen = [k for k in chosen if k not in visible]
-    moving = bool(unseen) and _affects_outputs(model, first, seen.out, [chosen[k] for k in unseen])
-    if not moving and not seen.has_custom_backward:
+    moving = bool(unseen) and _affects_outputs(model, first, graph.out, [chosen[k] for k in unseen])
+    if not moving and not graph.has_custom_backward:
         return False
     parameters = list(chosen.values())
-    weights = _uneven_weights(seen.out)
+    weights = _uneven_weights(graph.out)
     again = trace(model, copy_batch(first), {}).out
     collected = compute_gradients(again, parameters, weights, accumulate=True)
     try:
-        shown = compute_gradients(seen.out, parameters, weights, keep=True)
+        shown = compute_gradients(graph.out, parameters, weights, keep=True)
     except ModelError:  # re-entrant checkpoints refuse to be asked
         return True
     scale = max(
@@ -507,7 +507,7 @@ def _hides_parameters(
     if any(g is not None for k, g in zip(chosen, shown, strict=True) if k not in visible):
         return True  # a use that the walk along the graph does not reach
     if moving and is_first_time(model, "detached", tuple(unseen)):
-        named = [k for k in unseen if _affects_outputs(model, first, seen.out, [chosen[k]])]
+        named = [k for k in unseen if _affects_outputs(model, first, graph.out, [chosen[k]])]
         log.warning(
             "%d parameter(s) change the outputs but take no gradient (detached, or used under "
             "no_grad), "
@@ -550,7 +550,7 @@ def _probe_sites(
         compute_node_gradients(t, [s.node for s in found], [_uneven_weights(t)])
         for t, found in ((out, sites), (twin, twins))
     )
-    seen: LayoutCache = {}
+    layout_cache: LayoutCache = {}
     layouts: list[Layout | None] = [None] * len(sites)
     at_node: dict[Any, Layout] = {}
     # A bias receives the very gradient of its weight, whose inputs may tell more: weights come
@@ -559,7 +559,7 @@ def _probe_sites(
         if ones[i] is not None:
             known = at_node.get(sites[i].node)
             layouts[i] = layout = known or find_layout(
-                ones[i], others[i], g[i][0], h[i][0], eps, seen
+                ones[i], others[i], g[i][0], h[i][0], eps, layout_cache
             )
             if layout is not None:
                 at_node[sites[i].node] = layout

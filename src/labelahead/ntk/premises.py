@@ -89,19 +89,23 @@ def get_parts(model: nn.Module) -> Parts:
     known = _known.get()
     if known is not None and known[0] is model:
         return known[1]
-    seen: dict[nn.Module, None] = {}
+    modules: dict[nn.Module, None] = {}
     stack: list[nn.Module | None] = [model]
     scripted = torch.jit.ScriptModule
     while stack:
         module = stack.pop()
-        if module is None or module in seen:
+        if module is None or module in modules:
             continue
-        seen[module] = None
+        modules[module] = None
         if isinstance(module, scripted):  # keeps its tables elsewhere
             return list(model.modules()), list(model.parameters()), list(model.buffers())
         stack.extend(module._modules.values())
-    parameters = [p for m in seen for p in m._parameters.values() if p is not None]
-    return list(seen), parameters, [b for m in seen for b in m._buffers.values() if b is not None]
+    parameters = [p for m in modules for p in m._parameters.values() if p is not None]
+    return (
+        list(modules),
+        parameters,
+        [b for m in modules for b in m._buffers.values() if b is not None],
+    )
 
 
 def check_model(model: nn.Module) -> None:

@@ -306,7 +306,7 @@ class LargePoolWorker:
         ]
         shown: list[dict[str, Any]] = [{}] * len(at)
         for some, rows in zip(
-            parts.values(), run_tasks(engine, "read items", contents, tasks), strict=True
+            parts.values(), run_tasks(engine, "read items", read_rows, tasks), strict=True
         ):
             for place, row in zip(some, rows, strict=True):
                 shown[place] = row

@@ -73,8 +73,7 @@ class BanditState:
 
 
 def bandit_horizon(round: int) -> int:
-    """Return T of EXP4.P. The number of rounds is unknown, so T is the next power of two, at least 4.
-    """
+    """Return T of EXP4.P. The number of rounds is unknown, so T is the next power of two, at least 4."""
     return max(MIN_HORIZON_ROUNDS, 1 << (round - 1).bit_length())
 
 

@@ -24,8 +24,7 @@ NUMBERS_PER_BLOCK = 1 << 18  # numbers at once, to stay in the cache
 
 
 def bald(p: Tensor) -> Tensor:
-    """Return the mutual information of label and network, H(mean p) − mean H(p), (m,) for p (m, T, C).
-    """
+    """Return the mutual information of label and network, H(mean p) − mean H(p), (m,) for p (m, T, C)."""
     return entropy(p.mean(1)) - entropy(p).mean(1)
 
 

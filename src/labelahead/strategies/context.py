@@ -139,8 +139,7 @@ class QueryContext:
 
     @cached_property
     def kernel_arguments(self) -> dict[str, Any]:
-        """The kernel at `points`, as {"kernel": ...}, or {"features": ...} if a sketch is configured.
-        """
+        """The kernel at `points`, as {"kernel": ...}, or {"features": ...} if a sketch is configured."""
         outputs, kind, sketch = self.outputs, self.asking.kernel, self.asking.sketch
         with self.time_stage("kernel"):
             if sketch is None and self.fitted.forms_kernel:
@@ -154,8 +153,7 @@ class QueryContext:
         return self.condition_posterior(self.start, self.kernel_arguments)
 
     def condition_posterior(self, start: Tensor, tangent: Mapping[str, Any]) -> PoolPosterior:
-        """Return the posterior at `points` from a prior mean (L + m, C) and a "kernel" or "features".
-        """
+        """Return the posterior at `points` from a prior mean (L + m, C) and a "kernel" or "features"."""
         with self.time_stage("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
             # Candidates come in random order, so the first ones are a random part of them.

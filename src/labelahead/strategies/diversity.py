@@ -390,12 +390,12 @@ def _uncertainty_herding(
     return QueryBatch(context.candidates[order], scores)
 
 
-def find_unstable(said: Tensor, dropped: Tensor, q: int) -> Tensor:
+def find_unstable(predictions: Tensor, dropped: Tensor, q: int) -> Tensor:
     """Return the items (m,) whose prediction changes in more than half of the dropout passes (T, m).
 
     If there are fewer than q of them: the q that change most often, the first ones among equals.
     """
-    often = (dropped != said).sum(0)
+    often = (dropped != predictions).sum(0)
     count = max(q, int((2 * often > len(dropped)).sum()))
     return torch.sort(often, descending=True, stable=True).indices[:count]
 
@@ -435,7 +435,7 @@ def _dropquery(
     paper's centroid start. As in the authors' code, embeddings have unit length when they are
     clustered.
     """
-    said, points = context.candidate_outputs.argmax(1), context.candidate_embedding
+    predictions, points = context.candidate_outputs.argmax(1), context.candidate_embedding
     places = torch.arange(len(context.candidates))
     if len(context.labelled):
         with context.time_stage("outputs"):
@@ -443,7 +443,7 @@ def _dropquery(
                 context.fitted.predict_with_dropout(context.candidates, DROPOUT_RATE, rng).argmax(1)
                 for _ in range(DROPOUT_PASSES)
             ]
-        places = find_unstable(said, torch.stack(others), q).cpu()
+        places = find_unstable(predictions, torch.stack(others), q).cpu()
     with context.time_stage("score"):
         order, sizes = select_central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
     return QueryBatch(context.candidates[places[order]], sizes)

@@ -70,8 +70,7 @@ class LossModule(AuxiliaryObjective):
 
     @contextmanager
     def record_features(self, model: nn.Module) -> Iterator[None]:
-        """Record the features (n, channels) of the last forward pass of `model` inside the context.
-        """
+        """Record the features (n, channels) of the last forward pass of `model` inside the context."""
         layers = dict(model.named_modules())
         hooks = [layers[name].register_forward_hook(self._make_hook(name)) for name in self.tapped]
         try:
@@ -142,8 +141,7 @@ def _average_positions(layer: nn.Module, out: Tensor) -> Tensor:
 
 
 def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
-    """Return the names of at most `TAPPED_LAYERS` layers with parameters, evenly spaced in call order.
-    """
+    """Return the names of at most `TAPPED_LAYERS` layers with parameters, evenly spaced in call order."""
     called: list[str] = []
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:

@@ -60,7 +60,7 @@ def _select_naive(
     how = shorten_training(full_training, len(context.labelled) + 1)
     seed = int(torch.randint(2**31, (1,), generator=rng))
     changes: list[Tensor] = []
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with context.time_stage("retrain"):
         for after in retrain_candidates(context, some, guess, there, how, seed):
             outputs = softmax(after) if context.loss == "cross-entropy" else after
@@ -71,7 +71,7 @@ def _select_naive(
             )  # what changes at the candidate itself does not count
             changes.append(size.sum(1))
             if len(changes) == 1:
-                _log_expected_time(len(some), (time.perf_counter() - begun) / len(after))
+                _log_expected_time(len(some), (time.perf_counter() - start_time) / len(after))
     scores = torch.cat(changes).cpu()
     order = torch.sort(scores, descending=True, stable=True).indices[:q]
     return QueryBatch(some[order], scores[order])
@@ -173,8 +173,7 @@ def can_stack(model: nn.Module) -> bool:
 def retrain_stacked(
     context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Tensor:
-    """Do the same as `retrain_candidates` for all of `at` at once, with weights stacked (q, ...).
-    """
+    """Do the same as `retrain_candidates` for all of `at` at once, with weights stacked (q, ...)."""
     n, q, classes = len(context.labelled), len(at), context.outputs.shape[1]
     device, _ = get_device_and_dtype(context.model, context.inputs)
     x, new = context.fitted.rows(torch.cat([context.labelled, at[:1]])), context.fitted.rows(at)

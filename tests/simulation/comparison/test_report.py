@@ -16,11 +16,11 @@ from labelahead.learner.config import to_toml
 from labelahead.simulation.comparison import read_comparison, report
 from labelahead.simulation.comparison.curves import read_curves
 from labelahead.simulation.comparison.figures import (
+    _assign_styles,
     _draw_critical_difference,
     _draw_curves,
     _draw_differences,
     _draw_intervals,
-    _assign_styles,
 )
 from labelahead.simulation.comparison.plan import parse_contender
 from labelahead.simulation.comparison.plot_style import RenderedFigure

@@ -338,8 +338,7 @@ class _LossMonitor:
 def check_labelled_set(
     given: Inputs, labels: Tensor, classes: int
 ) -> tuple[Tensor | Samples, Tensor]:
-    """Inputs, and labels as int64 (n,), after a look at everything that could be wrong with them.
-    """
+    """Inputs, and labels as int64 (n,), after a look at everything that could be wrong with them."""
     inputs = check_inputs(given)
     if not isinstance(labels, Tensor) or labels.dtype not in INTEGER_DTYPES:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__

@@ -102,10 +102,10 @@ class Training:
         _require_above("rate", self.rate, 0)
         _require_within("momentum", self.momentum, 0, 1, last=False)
         _require_within("weight_decay", self.weight_decay, 0, None)
-        _require_count("steps", self.steps, least=0)
-        _require_count("batch", self.batch, least=1)
+        _require_count("steps", self.steps, minimum=0)
+        _require_count("batch", self.batch, minimum=1)
         if self.epochs is not None:
-            _require_count("epochs", self.epochs, least=1)
+            _require_count("epochs", self.epochs, minimum=1)
         if self.clip is not None:
             _require_above("clip", self.clip, 0)
         _require_within("shrink", self.shrink, 0, None)
@@ -151,9 +151,9 @@ def _require_within(
         raise InputError(f"{name} is {value!r}; expected a number from {low}{upper}")
 
 
-def _require_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}")
+def _require_count(name: str, value: object, *, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InputError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
 
 
 def get_default_training(model: str) -> Training:

@@ -1,4 +1,4 @@
-"""Finished campaigns of a comparison as arrays, and what can be checked of them."""
+"""Read the finished campaigns of a comparison as arrays, and check that they are comparable."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,7 +39,7 @@ class FinishedCampaign:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that must be so for the comparison to be fair."""
+    """A condition for a fair comparison."""
 
     holds: bool
     text: str
@@ -47,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """What a comparison has found so far. accuracy: arm -> seed -> (rounds,) along `labels`."""
+    """The results of a comparison so far. accuracy: contender -> seed -> (rounds,) along `labels`."""
 
     comparison: Comparison  # the arms that have a finished campaign
     folder: Path
@@ -60,19 +60,21 @@ class Curves:
     notes: tuple[str, ...] = ()
 
     def seeds(self, *contenders: Contender) -> list[int]:
-        """Seeds that all these arms have finished."""
+        """Return the seeds that all these contenders have finished."""
         each = [set(self.accuracy[a]) for a in contenders]
         return sorted(set.intersection(*each)) if each else []
 
     def stack(self, contender: Contender, seeds: Sequence[int]) -> Array:
-        """(seeds, rounds)"""
+        """Return the accuracies (seeds, rounds)."""
         return np.stack([self.accuracy[contender][s] for s in seeds])
 
 
 def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
-    """Read a comparison's folder, also while it is running: finished campaigns count.
+    """Read the finished campaigns of a comparison's folder, also while it is running.
 
-    trust_code: see `read_comparison`.
+    Args:
+        folder: The comparison's folder.
+        trust_code: See `read_comparison`.
     """
     path = Path(folder)
     comparison = read_comparison(path, trust_code=trust_code)
@@ -138,7 +140,7 @@ def _campaign_curve(d: FinishedCampaign) -> tuple[Array, Array]:
 
 
 def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, ...]]:
-    """Numbers of labels at which all curves are read."""
+    """Return the numbers of labels at which all curves are evaluated, and notes."""
     all_labels = [_campaign_curve(d)[0] for d in done]
     first = all_labels[0]
     if all(np.array_equal(first, other) for other in all_labels):
@@ -153,7 +155,7 @@ def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, 
 
 
 def _check_fairness(done: Sequence[FinishedCampaign]) -> tuple[Check, ...]:
-    """Is all equal that should be?"""
+    """Check that campaigns of one seed have equal data, seed sets and configurations."""
     seeds: dict[int, list[FinishedCampaign]] = {}
     for d in done:
         seeds.setdefault(d.seed, []).append(d)

@@ -1,6 +1,6 @@
-"""What every figure shares: its colours, its lines, the three forms it is needed in.
+"""The common style of all figures, and their three output formats.
 
-Colours, markers and line styles all differ, so that neither colour vision nor a printer matters.
+Colours, markers and line styles all differ, so figures are readable without colour.
 """
 
 import re
@@ -46,7 +46,7 @@ PNG_COLOURS = 64  # of a small figure
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """One figure, in the three forms it is needed in. inline: for a page, in the page's colours."""
+    """One figure in three formats. inline: SVG for a page, in the page's colours."""
 
     name: str
     png: bytes
@@ -55,7 +55,7 @@ class RenderedFigure:
 
     @property
     def small(self) -> bytes:
-        """The PNG with a palette: a quarter of its size, and to the eye the same."""
+        """The PNG with a palette: a quarter of its size, and visually the same."""
         from PIL import Image
 
         flat = Image.open(BytesIO(self.png)).convert("RGB")
@@ -66,7 +66,7 @@ class RenderedFigure:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """matplotlib as all figures want it, inside."""
+    """Set the matplotlib style of all figures inside the context."""
     import matplotlib
 
     changes: Any = {
@@ -93,7 +93,7 @@ def figure_style() -> Iterator[None]:
 
 
 def render_figure(name: str, figure: Any) -> RenderedFigure:
-    """A matplotlib figure in its three forms."""
+    """Render a matplotlib figure in its three formats."""
     png, svg = BytesIO(), BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
     figure.set_layout_engine("none")  # everything has its place now
@@ -104,7 +104,7 @@ def render_figure(name: str, figure: Any) -> RenderedFigure:
 
 
 def _inline(name: str, svg: str) -> str:
-    """The SVG as a part of a page: its own ids, the page's colours, as wide as there is room."""
+    """Return the SVG for a page: its own ids, the page's colours, full width."""
     text = svg[svg.index("<svg") :]
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
