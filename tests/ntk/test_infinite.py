@@ -426,7 +426,7 @@ def test_dtypes_progress_and_no_graph():
         ({"width": 0}, "width is 0"),
         ({"pools": [1]}, "network='conv'"),
         ({"pools": [4], "network": "conv"}, "depth 3"),
-        ({"pools": [1, 2, 3], "network": "conv"}, "leave nothing"),
+        ({"pools": [1, 2, 3], "network": "conv"}, "are too many"),
         ({"skips": [2]}, "network='conv'"),
         ({"skips": [3], "network": "conv"}, "from 1 to 2"),
         ({"skips": [1, 2], "network": "conv"}, "two apart"),

@@ -122,7 +122,7 @@ def test_labels_come_back_the_next_day(tmp_path):
     gone = folder / before[0]
     gone.unlink()
     with page(folder, tmp_path / "out") as (client, session):
-        assert any(f"1 pictures are gone: {before[0]}" in note for note in session.notes)
+        assert any(f"1 pictures are missing: {before[0]}" in note for note in session.notes)
         asked = [
             client.get("/api/question?fresh=1", headers={"Cookie": f"la_who={i}"}).json()
             for i in range(4)
@@ -133,7 +133,7 @@ def test_labels_come_back_the_next_day(tmp_path):
             None,
         }  # 0 is gone, 1 is still with somebody
     photo(folder / before[2], size=(50, 40))
-    with pytest.raises(InputError, match=f"1 labelled pictures have another content: {before[2]}"):
+    with pytest.raises(InputError, match=f"1 labelled pictures have different content: {before[2]}"):
         page(folder, tmp_path / "out").__enter__()
     with pytest.raises(InputError, match="other data"):
         page(photo(tmp_path / "others/x.png").parent, tmp_path / "out").__enter__()
@@ -215,7 +215,7 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
         answer(client, 1, 0)
     with page(folder, tmp_path / "out2", test=tmp_path / "test.csv") as (_, session):
         assert session.service.held_out == {4}  # learnt from already
-    with pytest.raises(InputError, match="carry no labels"):
+    with pytest.raises(InputError, match="contain no labels"):
         page(folder, tmp_path / "out3", test=0.5).__enter__()
 
 

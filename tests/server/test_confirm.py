@@ -196,7 +196,7 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
             {"kind": "rename", "name": "down", "key": "k"},
         ):
             assert (
-                "expected a new one" in post(client, "/api/classes/2", other, status=400)["error"]
+                "expected a new key" in post(client, "/api/classes/2", other, status=400)["error"]
             )
         undo(client)
         merged = change(2, "merge", "right")

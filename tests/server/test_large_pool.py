@@ -197,7 +197,7 @@ def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):
             pass
     np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
     with (
-        pytest.raises(InputError, match="is no store"),
+        pytest.raises(InputError, match="is not a `pool embed` store"),
         page(tmp_path / "x.npy", tmp_path / "other", **HOW),
     ):
         pass

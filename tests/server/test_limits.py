@@ -273,7 +273,7 @@ def test_a_key_takes_back_one_answer(tmp_path):
         first, second = (journal.add_event("label", "me", p, 0).seq for p in (0, 1))
         gone = journal.undo_answer("me", second, key="k")
         assert journal.undo_answer("me", second, key="k") == gone
-        with pytest.raises(InputError, match=f"took back answer {second}, not {first}"):
+        with pytest.raises(InputError, match=f"was used to undo answer {second}, not {first}"):
             journal.undo_answer("me", first, key="k")
 
 

@@ -243,7 +243,7 @@ def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
     again = {"tables": tables, "classes": ["b", "a"]}
     with pytest.raises(
         InputError,
-        match=r"0 items, but rounds.jsonl tells of a training with 4: answers are missing",
+        match=r"0 items, but rounds.jsonl has a training with 4 labels: answers are missing",
     ):
         page(tmp_path / "set.npz", tmp_path / "out", **again).__enter__()
     assert not (tmp_path / "out/labels.db").exists()

@@ -35,7 +35,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             said = progress_once(client, lambda p: "Labels are safe" in p["training"]["message"])[
                 "training"
             ]["message"]
-            assert "scoring the whole pool, which is tried again, failed: " in said
+            assert "scoring the whole pool, which is retried, failed: " in said
             assert "files" not in said
             for _ in range(5):
                 asked = answer(client, asked, y)

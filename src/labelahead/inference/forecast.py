@@ -15,13 +15,11 @@ from labelahead.gp.posterior import Posterior
 
 __all__ = ["FORECAST_LABELS", "ErrorForecast", "forecast_error", "max_error_drop"]
 
-FORECAST_LABELS = 20  # further labels whose worth is told
-MAX_FORECAST_ITEMS = (
-    300  # items among which these are chosen, and whose predictions they may put right
-)
-# Labels brought about twice what the formula expects: it looks at the two likeliest classes alone,
-# and at a kernel that is not chosen anew (digits, CIFAR-10 features, two tables, seeds 100 to 102:
-# 0.52 of what came).
+FORECAST_LABELS = 20  # number of further labels that the forecast covers
+MAX_FORECAST_ITEMS = 300  # candidates and evaluation points of the forecast
+# Labels gained about twice what the formula expects, since it considers the two most probable classes
+# only and a fixed kernel (digits, CIFAR-10 features, two tables, seeds 100 to 102: 0.52 of the
+# measured gain).
 GAIN_CORRECTION = 2.0
 
 

@@ -23,13 +23,11 @@ from labelahead.gp.posterior import Posterior
 
 __all__ = ["MAX_DRIFT", "PoolPosterior", "drift_warning"]
 
-MAX_INCREMENTAL_LABELS = 64  # labels that are added at once
-NEW_LABELS_DIVISOR = 4  # of the labels known so many may come at once before a beginning costs less
-MAX_REVISED_LABELS = (
-    16  # labels that are changed or taken back one by one; of more a new beginning costs less
-)
+MAX_INCREMENTAL_LABELS = 64  # new labels that an incremental update adds at most
+NEW_LABELS_DIVISOR = 4  # beyond 1/4 new labels a refit is cheaper
+MAX_REVISED_LABELS = 16  # changed or removed labels; beyond that a refit is cheaper
 
-# of the predictions: beyond it look-ahead describes another network than the trained one
+# Share of differing predictions above which look-ahead describes another network.
 MAX_DRIFT = 0.10
 
 
@@ -98,7 +96,7 @@ class PoolPosterior:
     ) -> None:
         """Condition the prior on exactly these labels."""
         self.labels = self._keep_points(labels)
-        # What the start has worked out meanwhile must not change a rounding here.
+        # Cached values of the prior could change the rounding here.
         post = replace(self.start, _cache={})
         if self.labels:
             at, classes = self.rows_of(self.labels), torch.tensor(list(self.labels.values()))
@@ -114,7 +112,7 @@ class PoolPosterior:
 
     def _build_view(self, post: Posterior) -> View:
         left = (~post.is_labelled).nonzero().squeeze(1)
-        if not len(left):  # nothing to ask for, but labels may still be corrected
+        if not len(left):  # no candidate is left, but labels may still be corrected
             return View(
                 post,
                 left,
@@ -283,7 +281,7 @@ class PoolPosterior:
         """Return the positions of the n best candidates, best first; None: of all."""
         if not len(self.view.candidates):
             return []
-        if acquisition not in self._orders:  # once, however many people ask
+        if acquisition not in self._orders:  # computed once for all annotators
             order = torch.sort(self.scores(acquisition), descending=True, stable=True).indices
             self._orders[acquisition] = self.points[self.view.candidates[order].cpu()].tolist()
         return self._orders[acquisition][:n]

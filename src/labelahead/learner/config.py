@@ -67,15 +67,15 @@ class Source:
     limit: int | None = None
     test_fraction: float = 0.2
     download: bool = True
-    links: bool = True  # whether links may lead out of a folder of pictures
-    checked: bool = True  # whether every picture is opened before anything else
-    without: tuple[str, ...] = ()  # columns of a table that are not learnt from
+    links: bool = True  # whether links may lead out of a folder of images
+    checked: bool = True  # whether every image is opened first
+    without: tuple[str, ...] = ()  # columns of a table to ignore
     classes: tuple[
         str, ...
-    ] = ()  # names of classes for certain; subfolders with other names are just folders
+    ] = ()  # names of the classes; subfolders with other names are plain folders
     # the column of a table that names the items; auto: one called `id`; none: row numbers
     id: str = "auto"
-    # what is made of pictures and texts first; None: the best that is installed
+    # the embedding of images and texts; None: the best installed one
     embedding: str | None = None
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Budget:
     labels: int = 100
     retrain_every: int = 10
     balanced: bool = False  # the same number of initial labels from every class
-    absent: int = 0  # so many classes, the last by number, are not among the initial labels
+    absent: int = 0  # so many classes, the last by number, are excluded from the seed set
     confirm: int = 0
     confirm_cost: float = 0.2
     missed: float = 0.1
@@ -190,7 +190,7 @@ class Campaign:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected 0 or more")
-        most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)  # torch dies of a million
+        most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)  # torch crashes with a million
         if self.threads is not None and not 1 <= self.threads <= most:
             raise InputError(f"threads is {self.threads}; expected 1 to {most}")
         strategy = find_strategy(self.asking.strategy)

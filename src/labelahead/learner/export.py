@@ -62,11 +62,11 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-ITEMS_PER_BATCH = 64  # items seen at a time
+ITEMS_PER_BATCH = 64
 ONNX_EXAMPLE_ITEMS = 5
-MAX_NAMED_ITEMS = 5  # items that a message names
-# An item is unlike anything labelled if its variance exceeds that of this share of the labelled
-# items, each of which was left out of the labels for it.
+MAX_NAMED_ITEMS = 5  # in an error message
+# An item is unlike anything labelled if its variance exceeds this quantile of the leave-one-out
+# variances of the labelled items.
 NOVELTY_QUANTILE = 0.95
 LEAVE_ONE_OUT_CAVEAT = (
     "by leaving out each label in turn; those that were chosen are hard ones, so it is "
@@ -186,7 +186,7 @@ class ExportedModel:
                 for source in items
                 for part in self._read_path(source, len(items) > 1, id)
             ]
-            return _concatenate(parts)  # raises where nothing could be read
+            return _concatenate(parts)  # raises if nothing could be read
         return self._predict_items(self._read_arrays(items, id), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -320,7 +320,7 @@ class ExportedModel:
             weights = state | {f"reading.{k}": t for k, t in tensors.items()}
             replace_file(
                 partial / "weights.pt", lambda file: torch.save(weights, file)
-            )  # says what the disk says
+            )  # reports disk errors
             (partial / "model.json").write_text(
                 json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8"
             )
@@ -435,7 +435,7 @@ def export_model(
         "accuracy": dict(accuracy),
     }
     if isinstance(network, ExactModel) and len(network.support):
-        network.ensure_variance_scale()  # goes with the weights
+        network.ensure_variance_scale()  # is saved with the weights
     loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
     model = ExportedModel(network.cpu().eval(), tuple(classes), prepared.reading(), loss, about)
     _check_preprocessing(model, prepared)
@@ -457,7 +457,7 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
         columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
         entry = (
             str if all(c.name in texts for c in reading.columns) else parse_entry
-        )  # texts are what they say by now
+        )  # texts are strings already
         values = encode_table_rows(
             reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry
         )
@@ -529,7 +529,7 @@ def load_exported(folder: str | Path, *, network: nn.Module | str | None = None)
         made = network if isinstance(network, nn.Module) else _build_network(path, about, network)
     except LabelaheadError:
         raise
-    except Exception as error:  # values of any kind may stand where others are expected
+    except Exception as error:  # any value may have a wrong type
         raise _damaged_error(path / "model.json", error) from error
     try:
         made.load_state_dict(weights)
@@ -569,7 +569,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
-    except Exception as error:  # whatever a damaged file makes the reader say
+    except Exception as error:  # damaged files raise errors of any type
         raise _damaged_error(path, error) from error
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise _damaged_error(path, "it holds something other than tensors by name")

@@ -68,11 +68,13 @@ def query_items(
     if len(pool):
         report("training", 0, 1)
     elif strategy.look_ahead and strategy.choose_acquisition(()) != strategy.acquisition:
-        # An untrained network's opinions are noise; what it holds alike is not.
+        # Predictions of an untrained network are noise; its similarities are not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
     learner = prepared.make_learner(count, strategy.objective)
-    order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
+    order = (
+        pool.labelled.argsort()
+    )  # in the order of the labelling page, whatever the order of a file
     seed = prepared.training.derive_seed(campaign.seed, 0)
     fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += fitted.trained.notes if fitted.trained else ()

@@ -36,7 +36,7 @@ from labelahead.strategies.query import propose
 __all__ = ["Learner"]
 
 log = logging.getLogger("labelahead")
-SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
+SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # saved unchanged
 Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
 
 
@@ -91,9 +91,7 @@ class Learner:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
         self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
         self.asking = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
-        self._strategy = find_strategy(
-            self.asking.strategy
-        )  # read once, where it is a file of the user's own
+        self._strategy = find_strategy(self.asking.strategy)  # a user's file is read once
         self._strategy.resolve_mode(self.asking.mode, has_oracle=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
@@ -105,15 +103,15 @@ class Learner:
             raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
         self.pool = Pool(len(self.inputs), test=test)
         self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
-        wrap_fitted_model(model, self.inputs)  # says what does not go together
+        wrap_fitted_model(model, self.inputs)  # raises if the two do not fit
         self.classes = predict(model, self.inputs[:1]).shape[1]
         self._initial = copy.deepcopy(model)
-        self._labels_since_training = 0  # labels since the last training
+        self._labels_since_training = 0
         self._trained = False
         self._pool_posterior: PoolPosterior | None = None
-        self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
-        self.drift: float | None = None  # of the last training, once looked ahead: see the class
-        # what was trained together with the network
+        self._memory: dict[str, Any] | None = None  # state of the strategy
+        self.drift: float | None = None  # see the class
+        # the auxiliary objective trained with the network
         self._objective: AuxiliaryObjective | None = None
         if self._strategy.objective is not None and not isinstance(self.training, Training):
             raise InputError(
@@ -177,8 +175,7 @@ class Learner:
         at = checks.check_positions(positions, "positions", len(self.inputs))
         self._labels_since_training += len(at)
         if self._pool_posterior is not None:
-            # An item that was not among the candidates is not in the kernel: it waits for the next
-            # one.
+            # Items outside the current kernel are included at the next one.
             new = dict(zip(at.tolist(), given.tolist(), strict=True))
             self._pool_posterior = self._pool_posterior.with_labels(
                 {**self._pool_posterior.labels, **new}
@@ -202,7 +199,7 @@ class Learner:
         if self._pool_posterior is None and self._strategy.look_ahead and len(self.pool.unlabelled):
             self._pool_posterior = self._build_posterior(
                 1
-            )  # answers that no training has heard of yet, as after `load`
+            )  # labels since the last training, as after `load`
         if self._pool_posterior is not None:
             inside = [
                 i for i, position in enumerate(at.tolist()) if position in self._pool_posterior
@@ -234,7 +231,7 @@ class Learner:
         seed = derive_training_seed(self.seed, len(self.pool), "t")
         learner: NetworkLearner | ExactLearner
         if isinstance(into, ExactModel):
-            assert isinstance(self.inputs, Tensor)  # nothing else fits it
+            assert isinstance(self.inputs, Tensor)  # checked in __init__
             learner = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
         else:
             initial = self._initial
@@ -268,9 +265,7 @@ class Learner:
 
     def save(self, path: str | Path) -> None:
         """Write everything in one step, except the inputs and your own training function or strategy."""
-        own = (
-            self.asking.strategy
-        )  # as it can be found again; one that was handed over must be handed over again
+        own = self.asking.strategy  # by its full name; one given in Python must be given again
         asking = changed(
             self.asking,
             strategy=resolve_code_name(own)
@@ -400,7 +395,7 @@ class Learner:
         context = QueryContext.from_pool(
             self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
         )
-        # Labels that the network was not trained on make the two differ, and rightly so.
+        # With labels that the network was not trained on the two are expected to differ.
         self.drift = context.drift if self._trained and not self._labels_since_training else None
         if note := drift_warning(self.drift):
             log.warning("%s", note)

@@ -19,7 +19,7 @@ from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixe
 __all__ = ["ExportGraph", "PreprocessingModule", "write_onnx"]
 
 OPSET = 18
-TOLERANCE = 1e-4  # of probabilities and variances, beside our own
+TOLERANCE = 1e-4  # of probabilities and variances, compared with our own
 EXAMPLES = 5
 
 
@@ -171,7 +171,7 @@ def write_onnx(
                 external_data=False,
                 verbose=False,
             )
-        except Exception as error:  # the exporter has many of its own
+        except Exception as error:  # the exporter raises many types
             cause = (str(error).strip().splitlines() or [""])[0]
             raise ModelError(
                 f"the network cannot be written as ONNX ({type(error).__name__}: {cause}); leave "
@@ -179,7 +179,7 @@ def write_onnx(
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     apart = 0.0
-    for some in (example, example[:1]):  # the number of items is free
+    for some in (example, example[:1]):  # the number of items is dynamic
         theirs = session.run(None, {"items": some.numpy()})
         for said, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
             apart = max(apart, float((torch.from_numpy(said) - wanted[: len(some)]).abs().max()))

@@ -32,7 +32,7 @@ __all__ = ["PreparedCampaign", "choose_model_and_embedding", "prepare_campaign"]
 class PreparedCampaign:
     """Data and network as the configuration requires; `notes` describes the choices made."""
 
-    campaign: Campaign  # with nothing left open
+    campaign: Campaign  # fully resolved
     data: Data
     answers: Answers | None
     inputs: Tensor | Samples  # (n, ...) what the network sees
@@ -42,7 +42,7 @@ class PreparedCampaign:
     notes: tuple[str, ...]
     reading: Callable[[], Preprocessor | None] = lambda: (
         None
-    )  # how other items become such inputs, worked out if asked
+    )  # returns how other items become such inputs
 
     @property
     def rows(self) -> Tensor:
@@ -168,5 +168,5 @@ def _with_absolute_paths(source: Source) -> Source:
     return replace(source, name=name, root=root)
 
 
-# Known sets of small pictures are learnt from their pixels; folders of photographs are not.
+# Data sets of small images whose pixels are the inputs; folders of photographs are embedded.
 _KNOWN_PIXELS = frozenset({"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"})

@@ -44,14 +44,12 @@ __all__ = [
     "get_model_spec",
 ]
 
-# the learner that is never trained (`inference/exact.py`), among models by this name
-EXACT = "exact"
-MAX_TINY_SIDE = 12  # pixels a side up to which rows of pixels say as much as pictures do
-MAX_SMALL_SIDE = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
+EXACT = "exact"  # the name of the exact learner (`inference/exact.py`), which needs no training
+MAX_TINY_SIDE = 12  # pixels; up to this side flat pixels are as informative as images
+MAX_SMALL_SIDE = 64  # pixels; up to this side a network trains on pixels in seconds
 
-TrainingArguments = Mapping[
-    str, Any
-]  # arguments of `labelahead.models.training.Training`; the rest is its default
+# Arguments of `labelahead.models.training.Training`; the others keep their defaults.
+TrainingArguments = Mapping[str, Any]
 
 
 def _adam(rate: float, steps: int) -> TrainingArguments:
@@ -80,8 +78,9 @@ _DENSE_TRAINING = _adam(2e-3, 200)
 USER_MODEL_TRAINING: TrainingArguments = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
 """Default training of a user's own network: Adam works with most architectures."""
 
-MAX_UNCHECKED_WIDTH, MAX_WIDTH = 4096, 10**6  # widths that are looked at, that are refused
-MAX_PARAMETERS = 2 * 10**9  # parameters: 8 GB
+MAX_UNCHECKED_WIDTH = 4096  # the parameters of wider networks are counted first
+MAX_WIDTH = 10**6
+MAX_PARAMETERS = 2 * 10**9  # 8 GB in float32
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class FeatureCache:
         return sorted(self.folder.glob("*.f32"))
 
     def read_into(self, keys: Sequence[bytes], out: Tensor) -> list[int]:
-        """Fill the rows of `out` (n, columns) that are cached, and return the positions of the others."""
+        """Fill the rows of `out` (n, columns) that are cached, and return the other positions."""
         positions: dict[bytes, list[int]] = {}
         for i, key in enumerate(keys):
             positions.setdefault(key, []).append(i)

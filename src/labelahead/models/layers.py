@@ -1,4 +1,4 @@
-"""Parts shared by several networks: checks of sizes, activations, initial weights, train/eval modes."""
+"""Parts shared by several networks: size checks, activations, initial weights, train/eval modes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,7 +156,7 @@ def restore_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put the network in eval mode inside the block, and restore the mode of every module afterwards."""
+    """Put the network in eval mode inside the block, and restore every module's mode afterwards."""
     with restore_modes(model):
         model.eval()
         yield

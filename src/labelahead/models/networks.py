@@ -111,9 +111,10 @@ def convnet(
     depth: int = 8,
     activation: str = "relu",
 ) -> nn.Module:
-    """Build the ConvNet of the kernel-quality paper (PN): 3x3 convolutions at full size, He's weights.
+    """Build the ConvNet of the kernel-quality paper (PN): 3x3 convolutions with He's weights.
 
-    `depth` counts the layers with weights: seven convolutions and the last layer by default.
+    The size of the image is kept. `depth` counts the layers with weights: seven convolutions and
+    the last layer by default.
     """
     channels, out = require_image_shape(shape, "convnet")[0], require_whole_number(width, "width")
     layers: list[nn.Module] = []
@@ -151,7 +152,7 @@ def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Mod
 def vgg11(
     shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
 ) -> nn.Module:
-    """Build VGG11 with BatchNorm and one linear layer; max-pools are omitted once a side is 1 pixel."""
+    """Build VGG11 with BatchNorm and one linear layer; max-pools stop once a side is 1 pixel."""
     return _make_vgg11(shape, classes, width, dropout, norm=True)
 
 
@@ -184,7 +185,7 @@ def _make_vgg11(
 
 
 def _make_head(channels: int, classes: int, drop: float, *, cells: int = 1) -> list[nn.Module]:
-    """Return mean pooling over `cells` x `cells` parts of the image and a linear layer, for any size."""
+    """Return mean pooling over `cells` x `cells` parts of an image of any size, and a linear layer."""
     pool = [nn.AdaptiveAvgPool2d(cells), nn.Flatten()]
     return [*pool, *make_dropout(drop), nn.Linear(channels * cells**2, classes)]
 

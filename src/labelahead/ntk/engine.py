@@ -96,19 +96,17 @@ class Engine:
         plan: Plan,
         plan_confirmed: bool = True,
     ) -> None:
-        self.model, self.chosen, self.plan = model, chosen, plan
-        self.plan_confirmed = (
-            plan_confirmed  # whether the plan is known to hold for the network as it is now
-        )
+        self.model = model
+        self.chosen = chosen
+        self.plan = plan
+        self.plan_confirmed = plan_confirmed  # whether the plan holds for the present network
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
         dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
-        self.like = first.new_empty(
-            0, dtype=dtype
-        )  # one coarse layer does not make a kernel coarse
-        self.gradients_vanish = (
-            not plan.ruled
-        )  # whether what was sent back may be rounding noise alone
+        # The kernel has the finest dtype of all parameters.
+        self.like = first.new_empty(0, dtype=dtype)
+        # Whether the gradients may be rounding noise alone.
+        self.gradients_vanish = not plan.ruled
 
     def capture_factors(
         self,

@@ -27,9 +27,8 @@ __all__ = [
 
 
 PATCH_BUFFER_ENTRIES = 1 << 20  # numbers in the buffer for image patches
-MIN_POSITIONS_FOR_OFFSETS = (
-    200  # in an image, from which on a product over them may be cut into several
-)
+# Output positions of an image from which on a product may be split by offsets (measured).
+MIN_POSITIONS_FOR_OFFSETS = 200
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from labelahead.ntk.factors import Geometry
 __all__ = ["Gradients", "Pairs", "add_gram", "mirror_upper", "sum_shifts"]
 
 TILE_POSITIONS = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
-MIN_PANEL_ROWS = 64  # least rows a panel of the dense product: little wasted below the diagonal
+MIN_PANEL_ROWS = 64  # of a panel of the dense product: few rows waste little below the diagonal
 
 
 @dataclass

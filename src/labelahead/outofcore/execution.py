@@ -34,14 +34,12 @@ __all__ = [
     "run_tasks",
 ]
 
-MAX_TASK_RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
-CONNECT_SECONDS = 30  # seconds to wait for a scheduler, and for its first worker
+MAX_TASK_RETRIES = 2  # of a failed cluster task: remote storage fails temporarily
+CONNECT_SECONDS = 30  # time to wait for a scheduler and its first worker
 RESUME_HINT = "features that were written are kept, and the same command goes on from there"
 
-Progress = Callable[[str, int, int], None]  # what is under way, items done, items in all
-Task = tuple[
-    str, int, Sequence[Any]
-]  # what it is about, how many items, what the function is called with
+Progress = Callable[[str, int, int], None]  # stage, items done, items in total
+Task = tuple[str, int, Sequence[Any]]  # description, number of items, arguments
 
 
 class Executor(Protocol):
@@ -82,7 +80,7 @@ class LocalProcesses:
     """
 
     lost_errors: tuple[type[BaseException], ...] = (BrokenProcessPool,)
-    abandoned_errors: tuple[type[BaseException], ...] = ()  # all of them end together
+    abandoned_errors: tuple[type[BaseException], ...] = ()  # one death ends all of them
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (
@@ -99,7 +97,7 @@ class LocalProcesses:
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """Return a future of the standard library."""
-        with ignore_sigint():  # the pool starts its processes as work comes
+        with ignore_sigint():  # the pool starts processes on demand
             return self._pool.submit(function, *args)
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
@@ -173,7 +171,7 @@ class Dask:
         )
         self.abandoned_errors: tuple[type[BaseException], ...] = (killed,)
         self.client, self._as_completed = client, distributed.as_completed
-        self._run = uuid4().hex[:8]  # results of another run are not these
+        self._run = uuid4().hex[:8]  # distinguishes results of different runs
         self._require_workers()
 
     def _require_workers(self) -> None:
@@ -239,7 +237,7 @@ class Ray:
                 "ray is not connected; expected ray.init(...) before, or the address of a cluster"
             )
         self.ray = ray
-        # A task whose worker dies, or which fails, is tried again by Ray.
+        # Ray retries failed tasks and those of dead workers.
         self._remote = ray.remote(
             num_cpus=1, max_retries=MAX_TASK_RETRIES + 1, retry_exceptions=True
         )(run_checked_task)
@@ -265,7 +263,7 @@ class Ray:
         for node, ref in zip(nodes, said, strict=True):
             try:
                 theirs: Any = self.ray.get(ref, timeout=2 * CONNECT_SECONDS)
-            except Exception as error:  # it has no labelahead, or says nothing
+            except Exception as error:  # it has no labelahead, or does not answer
                 theirs = getattr(error, "cause", None) or error
             if theirs != ours:
                 raise _version_error(f"the node {node['NodeManagerAddress']}", theirs, ours)
@@ -345,7 +343,7 @@ def _connect_ray(address: str) -> Iterator[Ray]:
         place = {"address": address}
     try:
         ray.init(**place, log_to_driver=False)
-    except Exception as error:  # Ray's own are of no common kind
+    except Exception as error:  # Ray's errors have no common type
         raise ClusterError(
             f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected "
             "ray (this machine) or "
@@ -366,7 +364,7 @@ def version_here() -> str:
 
 def run_checked_task(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a task on a cluster, with one thread, so that results do not depend on the worker's cores."""
-    if version_here() != wanted:  # a worker that came later
+    if version_here() != wanted:  # a worker that joined later
         raise _version_error("a worker", version_here(), wanted)
     torch.set_num_threads(1)
     with _keep_freed_memory():

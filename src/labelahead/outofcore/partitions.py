@@ -41,15 +41,15 @@ __all__ = [
 MAX_VECTOR_ROWS, MAX_ENCODED_ROWS = (
     65_536,
     4_096,
-)  # items of a part: vectors that are there, and texts or pictures to be encoded
+)  # items of a partition: existing vectors, and texts or images to encode
 BATCH_ROWS = {
     "npy": 8_192,
     "vectors": 8_192,
     "text": 256,
     "pictures": 64,
-}  # items held at a time while reading
-IMAGE_PIXELS = 128  # pixels a side at which pictures are seen
-HEADER_THREADS = 16  # files whose footers are read side by side
+}  # items in memory while reading
+IMAGE_PIXELS = 128  # pixels a side of encoder inputs
+HEADER_THREADS = 16  # threads that read file headers
 TEXT_COLUMN_NAMES = (
     "text",
     "content",
@@ -81,8 +81,8 @@ class PoolSchema:
     id: str | None = None
     encoder: str = ""
     dtype: str = "float16"
-    skip: bool = False  # leave out pictures that cannot be read
-    # whose sketched kernel is kept instead of the numbers themselves
+    skip: bool = False  # leave out unreadable images
+    # whose sketched kernel is stored instead of the features
     network: NetworkSpec | None = None
 
     @property
@@ -111,7 +111,7 @@ class Partition:
             for name, value in asdict(reading).items()
             if name != "network" or value is not None
         }
-        how["skip"] = False  # whether something may be left out changes nothing of what is there
+        how["skip"] = False  # does not change the features
         how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
         return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
 
@@ -121,7 +121,7 @@ class Batch(NamedTuple):
 
     features: Array
     ids: list[str] | None
-    failed: dict[str, str]  # pictures that are not among them, and why
+    failed: dict[str, str]  # unreadable images, and why
 
 
 def list_partitions(
@@ -269,10 +269,7 @@ def _list_parquet_partitions(
         try:
             with open_file(file_address(root, name)) as file:
                 return parquet.ParquetFile(file).metadata
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # named when its turn comes; the others are worked on
+        except (OSError, ValueError) as error:  # reported later; the other files are processed
             return error
 
     footers = _map_threads(list(files), look)

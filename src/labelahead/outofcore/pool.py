@@ -55,9 +55,9 @@ from labelahead.strategies import STRATEGIES, find_strategy
 __all__ = ["Labelled", "LargePool", "PoolPredictionSummary", "PoolSubset"]
 
 EVALUATION_ITEMS, MAX_CANDIDATES = 1000, 2000
-# Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first
-# of it by all. With half as many, a quarter of the best hundred of 50,000 items is not on the
-# shortlist (docs/benchmarks.md).
+# Defaults of the mode "top": a shortlist scored by 2,000 items, of which the first are scored by all.
+# With half as many, a quarter of the best hundred of 50,000 items is not on the shortlist
+# (docs/benchmarks.md).
 TOP_EVALUATION_ITEMS, MIN_FINALISTS, FINALISTS_PER_ITEM = 2000, 1000, 10
 PREDICTION_FILE = re.compile(r"part-[0-9]{6}\.parquet")
 
@@ -642,7 +642,7 @@ class LargePool:
                 for i, entry in enumerate(self.entries)
             ]
             counts = run_tasks(engine, "predict items", predict_part, tasks, self.progress)
-        for name in list_files(folder):  # of a pool of before, which had more parts
+        for name in list_files(folder):  # of an earlier pool with more partitions
             if PREDICTION_FILE.fullmatch(name) and int(name[5:11]) >= len(tasks):
                 remove_file(f"{folder}/{name}")
         every = torch.tensor(counts).sum(0).tolist()

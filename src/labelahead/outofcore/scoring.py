@@ -41,7 +41,7 @@ __all__ = [
 MAX_BLOCK_ITEMS, MIN_BLOCK_ITEMS = (
     4096,
     1024,
-)  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
+)  # items per block: 16 MB with 1,000 evaluation points; fewer items with more
 MAX_BLOCK_PAIRS = MAX_BLOCK_ITEMS * 1024
 
 Model = ExactModel | SketchedModel
@@ -78,7 +78,7 @@ class ScoringContext:
     units: Tensor  # (L + e, d)
     start: Tensor  # (L + e, C)
     acquisition: str
-    max_candidates: int  # candidates that a part hands in
+    max_candidates: int  # per partition
 
     def posterior(self) -> Posterior:
         """Return the posterior at the labelled items, then at the evaluation sample."""
@@ -177,7 +177,7 @@ def _match_positions(positions: Tensor, sample: Tensor) -> Tensor:
 
 
 def _to_tensor(features: Array) -> Tensor:
-    return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
+    return torch.from_numpy(np.array(features))  # a copy: buffers of files are read-only
 
 
 def predict_part(

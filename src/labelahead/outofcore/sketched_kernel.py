@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 LOSSES = ("squared", "cross-entropy")
-# beside a trained network, whose leave-one-out error knows all labels: as campaigns have it
+# Of a trained network, whose leave-one-out error depends on all labels; as in campaigns.
 TRAINED_NETWORK_NOISE = 1e-3
-GRADIENT_BATCH_ITEMS = 256  # items whose gradients are sketched together
+GRADIENT_BATCH_ITEMS = 256
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ class NetworkSpec:
 
     def rows(self, inputs: Array) -> Array:
         """Return [Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...)."""
-        with (
-            _GRADIENT_LOCK
-        ):  # of the threads of a worker: gradients are captured in the network itself
+        with _GRADIENT_LOCK:  # gradients are captured in the network itself: one thread at a time
             model, parts = _build_network(self), []
             kind = next((p.dtype for p in model.parameters()), torch.float32)
             for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), GRADIENT_BATCH_ITEMS):
@@ -124,7 +122,7 @@ def describe_network(
         raise InputError(f"sketch is {sketch!r}; expected 1 or more features, such as 2048")
     place, colon, attribute = name.rpartition(":")
     if colon and place.endswith(".py"):
-        # workers have folders of their own
+        # workers have other current folders
         name = f"{Path(place).expanduser().absolute()}:{attribute}"
     plain = NetworkSpec(name, tuple(classes), shape, sketch, loss or "")
     return replace(plain, digest=_hash_weights(build_model(name, shape, len(classes), seed=0)))

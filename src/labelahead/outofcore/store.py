@@ -56,13 +56,11 @@ __all__ = [
     "take_rows",
 ]
 
-FORMAT_VERSION = (
-    2  # 1, which is read too, had no checksums, and the full addresses of the store's files
-)
-VERIFY_CHUNK_BYTES = 1 << 24  # read at a time where a part is read only to verify it
+FORMAT_VERSION = 2  # format 1, still readable, has no checksums and absolute addresses
+VERIFY_CHUNK_BYTES = 1 << 24  # per read while verifying
 MANIFEST_FILE, PARTIAL_SUFFIX = "manifest.json", ".partial"
-MAX_NAMED_PARTS = 5  # parts that a message names
-MAX_ROUNDING_LOSS = 0.01  # of a row's squared length, that rounding may take
+MAX_NAMED_PARTS = 5  # in an error message
+MAX_ROUNDING_LOSS = 0.01  # relative change of a row's squared length by rounding
 DEFAULT_SKETCH_FEATURES = 2048  # features of a network's kernel
 
 

@@ -31,7 +31,7 @@ def run_model(
     """
     own = {} if network is None else {"model.name": network}
     with Store.open(folder) as store:
-        # How it was asked does not matter here: a strategy of somebody's own is not even imported.
+        # The strategy does not matter here, and a user's own one is not imported.
         tables = read_stored(
             Path(folder) / "config.toml", own, trust_code=trust_code, without=("asking",)
         )

@@ -37,15 +37,15 @@ class Simulation:
     labeller: Labeller
     test: Tensor  # (t,) positions
     test_labels: Tensor  # (t,)
-    excluded: Tensor  # positions that cannot be asked for: the test items, and those without answer
+    excluded: Tensor  # positions that cannot be queried: test items and items without labels
     ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
     names: Sequence[str] = ()
     seed: int = 0
-    forecast: bool = True  # whether every round tells how good it is without a test label
+    forecast: bool = True  # whether every round estimates and forecasts its error
 
 
-MAX_ESTIMATION_ITEMS = 1000  # items of the pool by which its error is estimated
-UNTRAINED = TrainingResult(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
+MAX_ESTIMATION_ITEMS = 1000  # sample for the error estimate
+UNTRAINED = TrainingResult(0.0, 0.0, 0, 0.0, (), 0.0)  # without labels nothing is trained
 
 
 class State(NamedTuple):
@@ -86,7 +86,7 @@ def run_rounds(
             yield done[number]
     left = min(plan.budget.labels - simulation_run.count_spent(pool.labelled), len(pool.unlabelled))
     if done and done[-1].asked == 0 and left > 0:
-        done = done[:-1]  # the budget has grown: the last round goes on asking
+        done = done[:-1]  # the budget has grown: the last round continues
     elif done and done[-1].asked == 0:
         if keep and store:
             model = plan.learner.network(plan.seed)
@@ -121,7 +121,7 @@ class _SimulationRun:
         self.pool = Pool(len(plan.learner.inputs), test=plan.excluded)
         self._recorded_labels = {
             entry.position: entry for entry in log
-        }  # on record when the campaign was opened
+        }  # by position, as of opening the campaign
         self._confirmed_in_round = {
             e.position: e.round for e in log if e.by == CONFIRMED
         }  # position -> the round that trains on it
@@ -197,7 +197,7 @@ class _SimulationRun:
                 ahead = learner.forecast_error(
                     labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
                 )
-        except LabelaheadError as error:  # advice only: strategies without a kernel go on
+        except LabelaheadError as error:  # only advice: strategies without a kernel continue
             notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start
         entry = Round(
@@ -264,7 +264,7 @@ class _SimulationRun:
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
         there = set(
             self.pool.labelled.tolist()
-        )  # those that are on record since the round was begun before
+        )  # already recorded by an interrupted attempt of this round
         overlooked = (
             torch.rand(len(shown), generator=make_generator(plan.seed, "confirm", number))
             < budget.missed

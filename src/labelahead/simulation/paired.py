@@ -46,11 +46,11 @@ __all__ = [
     "summarise_ratio",
 ]
 
-# times as many labels as the strategy had, after which the baseline is given up
+# The baseline stops after so many times the labels of the strategy.
 MAX_BASELINE_FACTOR = 4
 CONFIDENCE_LEVEL = 0.95
-PLAN_FILE = "paired.json"  # in the folder: baseline and seeds
-# and the campaign; not config.toml, which would make it the folder of one campaign
+PLAN_FILE = "paired.json"  # baseline and seeds
+# The campaign. Not config.toml, which would mark the folder of a single campaign.
 CONFIG_FILE = "paired.toml"
 
 
@@ -98,7 +98,7 @@ class PairedResult:
 
 OnCampaign = Callable[
     [int, int, int, str], None
-]  # campaigns done, of how many, seed, strategy of the next or last
+]  # campaigns done, their total, seed and strategy of the next or last one
 
 
 def run_paired(
@@ -153,16 +153,14 @@ def run_paired(
     with preserve_thread_count():
         ready = prepare_campaign(campaign, data)
         ready = fit_budget_to_pool(ready, None) if shorten else ready
-        build_simulation(
-            ready
-        )  # data that cannot be simulated on are refused before anything is written
+        build_simulation(ready)  # refuses unsuitable data before anything is written
     if not len(ready.data.test):
         raise InputError(
             f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep "
             "some apart"
         )
     files.make_folder(folder)
-    campaign = ready.campaign  # with nothing left open, and paths in full
+    campaign = ready.campaign  # fully resolved, with absolute paths
     files.replace_file(folder / CONFIG_FILE, to_toml(campaign))
     every = [campaign.seed + i for i in range(seeds)]
     files.replace_file(

@@ -132,8 +132,8 @@ def run(
             try:
                 return _run_rounds(prepared, plan, store, progress, on_round)
             except Exception:
-                # A campaign that fails before its first round is over would fail again; nothing
-                # of worth is in its folder, unless a person answered.
+                # A campaign that fails in its first round would fail again, and its folder holds
+                # nothing of value, unless a person has labelled.
                 if labeller is None and not existed and not store.read_rounds():
                     shutil.rmtree(store.folder)
                 raise
@@ -287,11 +287,10 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
         )
     strategy = find_strategy(prepared.campaign.asking.strategy)
     learner = prepared.make_learner(len(data.classes), strategy.objective)
-    learner.network(prepared.campaign.seed)  # one that fails, fails here
+    learner.network(prepared.campaign.seed)  # fails early
     return Simulation(
         learner=learner,
-        # A user's own strategy is read once: an edit under way changes no campaign that is under
-        # way.
+        # A user's strategy is read once: later edits do not affect a running campaign.
         asking=replace(prepared.campaign.asking, strategy=strategy),
         budget=budget,
         labeller=labeller or answers,  # type: ignore[arg-type]
@@ -319,7 +318,7 @@ def _excluded_items(prepared: PreparedCampaign, labeller: Labeller | None) -> Te
     excluded = torch.zeros(len(prepared.data), dtype=torch.bool)
     excluded[prepared.data.test] = True
     if labeller is None and prepared.answers is not None:
-        excluded |= ~prepared.answers.has_label  # nobody can answer for these
+        excluded |= ~prepared.answers.has_label  # these have no label
     return excluded
 
 
@@ -365,7 +364,7 @@ def check_data_fingerprint(store: Store, prepared: PreparedCampaign) -> None:
     rows = None if data.records is None else data.records.positions_by_row_number()
     former = (
         now if rows is None else {**now, "names": _hash_names(data, list(rows))}
-    )  # before ids came from a column
+    )  # older versions did not read ids from a column
     if before not in (now, former):
         known = before.get("items") if isinstance(before, dict) else "?"
         what = "other content, names, classes or test items"

@@ -30,8 +30,8 @@ from labelahead.files import (
 
 __all__ = ["CONFIRMED", "Label", "Round", "Store"]
 
-KEPT_WEIGHTS_ROUNDS = 2  # how many rounds' weights stay
-CONFIRMED = "confirmed"  # who said what was confirmed in a grid
+KEPT_WEIGHTS_ROUNDS = 2  # rounds whose weights are kept
+CONFIRMED = "confirmed"  # `Label.by` of labels confirmed in a grid
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Label:
     round: int  # the round that first trains on it; 0 for the initial labels
     time: str = ""
     by: str = "oracle"
-    item: str = ""  # the item's own name and the class's, for whoever reads the file alone
+    item: str = ""  # names of the item and the class, to make the file readable by itself
     name: str = ""
 
 
@@ -250,7 +250,7 @@ class Store:
             raise InputError(f"{path} is missing; expected the weights of round {round}")
         try:
             state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever a damaged file makes the reader say
+        except Exception as error:  # damaged files raise errors of any type
             raise InputError(f"{path} is damaged ({type(error).__name__}): remove it") from error
         return state
 

@@ -48,7 +48,7 @@ def _tensorboard(folder: Path | None) -> Iterator[Track]:
     import_extra("tensorboard", "tensorboard", "track = tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    # A resumed campaign tells its earlier rounds again, so what an earlier writer left is replaced.
+    # A resumed campaign reports its earlier rounds again, so earlier event files are replaced.
     target = folder / "tensorboard"
     for old in target.glob("events.*"):
         old.unlink()

@@ -49,9 +49,7 @@ _ALL = (
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 
-PYTHON_OBJECT_PREFIX = (
-    "given:"  # before the name of data or of a strategy that was handed over in Python
-)
+PYTHON_OBJECT_PREFIX = "given:"  # prefix of the names of data and strategies given in Python
 
 
 def find_strategy(strategy: str | Strategy) -> Strategy:

@@ -36,24 +36,24 @@ __all__ = [
     "update_weights",
 ]
 
-# `random` gives every item a chance: without it 1/Q_i would not make up for items never chosen.
+# `random` selects every item with positive probability; otherwise 1/Q_i could not correct the bias.
 EXPERTS = ("coreset", "least-confidence", "random")
 _MEMBERS = {member.name: member for member in (*CONFIDENCE, *DIVERSITY)}
 DELTA = 0.1  # the regret bound holds with probability 1 − δ; enters as a logarithm
-MIN_HORIZON_ROUNDS = 4  # rounds: with fewer, p_min = √(ln K / (K T)) would exceed 1/K
+MIN_HORIZON_ROUNDS = 4  # with fewer, p_min = √(ln K / (K T)) would exceed 1/K
 
 
 @dataclass(frozen=True)
 class BanditState:
     """The state of the bandit between two queries. It contains no label."""
 
-    round: int  # how many rounds have asked, the last one included
+    round: int  # rounds so far, including the last one
     weights: list[float]  # (K,) of the experts before the last round's reward; they sum to one
     chances: list[float]  # (K,) with which the last round drew its expert
     credits: list[float]  # (K,) what the last round's reward counts for each
-    last: int  # how many of the positions are the last round's
-    positions: list[int]  # all that was asked for
-    counts: list[float]  # of each position: 1/(m Q_i), from the round that asked for it
+    last: int  # number of positions of the last round
+    positions: list[int]  # all queried items
+    counts: list[float]  # of each position: 1/(m Q_i), from the round that queried it
 
     @classmethod
     def of(cls, memory: Mapping[str, Any]) -> "BanditState":

@@ -21,8 +21,8 @@ PREDICTION_BASED_ACQUISITIONS = (
     "changes",
     "emoc",
     "eer",
-)  # criteria that ask what the predictions are
-MIN_SKETCH_FEATURES = 32  # below that it is noise
+)  # acquisition functions of the predictions
+MIN_SKETCH_FEATURES = 32  # fewer features are too noisy
 Oracle = Callable[[int], int]  # position in the data set -> class number
 
 

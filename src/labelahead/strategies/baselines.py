@@ -23,10 +23,10 @@ from labelahead.strategies.lookahead import MODES, PAPER
 
 __all__ = ["BASELINES", "HIDDEN_LAYERS", "matching_infinite_kernel", "one_step"]
 
-CANDIDATES_PER_CHUNK = 64  # candidates at a time
-HIDDEN_LAYERS = 3  # hidden layers of the infinitely wide network
-# pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth
-# power
+CANDIDATES_PER_CHUNK = 64
+HIDDEN_LAYERS = 3  # of the infinitely wide network
+# Images are reduced to so many pixels a side for the convolutional kernel, whose cost per pair grows
+# with the fourth power.
 MAX_IMAGE_SIDE = 7
 
 
@@ -40,7 +40,7 @@ def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
     """
     start = prior(
         context.start, **context.kernel_arguments, noise=context.noise
-    )  # no label: its covariance is Θ
+    )  # without labels the covariance is Θ
     first = len(context.labelled)
     here = torch.arange(first, first + len(context.candidates), device=start.outputs.device)
     there = here if context.asking.evaluation is None else here[: context.asking.evaluation]

@@ -17,10 +17,10 @@ from labelahead.strategies.diversity import lazy_argmax
 
 __all__ = ["BAYESIAN", "bald", "batch_bald"]
 
-DROPOUT_SAMPLES = 20  # networks drawn by dropout
-ENSEMBLE_MEMBERS = 5  # networks trained, where there is no dropout
-MAX_LABEL_CONFIGURATIONS = 2000  # joint labels of a batch that are followed
-NUMBERS_PER_BLOCK = 1 << 18  # numbers at once, to stay in the cache
+DROPOUT_SAMPLES = 20
+ENSEMBLE_MEMBERS = 5  # used if the network has no dropout
+MAX_LABEL_CONFIGURATIONS = 2000  # joint labels of a batch; beyond, they are sampled
+NUMBERS_PER_BLOCK = 1 << 18  # fits into the CPU cache
 
 
 def bald(p: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ def batch_bald(
     conditional_entropy = entropy(p).mean(1)  # H(y | network)
     joint = p.new_ones(1, T)  # probability of each configuration under each network
     weight = p.new_ones(1)  # 1 while exact; else 1 / (drawn × its probability)
-    # Given the network, labels are independent: what a candidate adds only falls as the batch
-    # grows. An old gain is an upper bound, and few candidates have to be counted anew.
+    # Given the network, labels are independent, so gains only decrease as the batch grows. An old
+    # gain is an upper bound, and few candidates must be evaluated again.
     bound = p.new_full((m,), torch.inf)
     selected: list[int] = []
     scores: list[float] = []

@@ -26,7 +26,7 @@ from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig
 
 __all__ = ["QueryContext", "make_scoring_strategy"]
 
-MAX_KERNEL_BYTES = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
+MAX_KERNEL_BYTES = 6 << 30  # of a dense kernel; above it the user is told to set a sketch
 
 
 @dataclass(eq=False)
@@ -44,8 +44,8 @@ class QueryContext:
     asking: QueryConfig
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
-    memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
-    # what was trained together with the network, if the strategy asks
+    memory: Mapping[str, Any] | None = None  # state that the strategy returned last time
+    # the auxiliary objective trained with the network, if the strategy has one
     objective: AuxiliaryObjective | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class QueryContext:
         """Return the posterior at `points` from a prior mean (L + m, C) and a "kernel" or "features"."""
         with self.time_stage("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
-            # Candidates come in random order, so the first ones are a random part of them.
+            # Candidates are in random order, so the first ones are a random sample.
             return PoolPosterior(
                 self.points,
                 prior(start, **tangent, noise=self.noise),

@@ -29,19 +29,16 @@ __all__ = [
     "select_typical",
 ]
 
-DISTANCES_PER_BLOCK = 1 << 18  # distances at once, to stay in the cache
-MAX_CLUSTERS = 500  # at most, as in the paper's program
-MIN_CLUSTER_SIZE = 5  # a cluster with fewer items is left out while others are there
+DISTANCES_PER_BLOCK = 1 << 18  # fits into the CPU cache
+MAX_CLUSTERS = 500  # as in the paper's code
+MIN_CLUSTER_SIZE = 5  # smaller clusters are used only if no other is left
 TYPICALITY_NEIGHBOURS = 20
 MAX_FULL_KMEANS_POINTS = (
-    5000  # points up to which whole k-means is quicker than mini-batches of this size
+    5000  # up to so many points k-means is faster than mini-batches of this size
 )
 BALL_PURITY = 0.95
-BALLS_PER_BATCH = 128  # balls counted at once
-DROPOUT_RATE, DROPOUT_PASSES = (
-    0.75,
-    3,
-)  # DropQuery: share of the features that are dropped, and how often, as in the paper
+BALLS_PER_BATCH = 128
+DROPOUT_RATE, DROPOUT_PASSES = (0.75, 3)  # of DropQuery, as in the paper
 
 
 def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
@@ -61,7 +58,7 @@ def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> 
         top = int(some[bound[some].argmax()])
         if best < 0 or float(bound[top]) > float(bound[best]):
             best = top
-        lo, size = lo + size, min(2 * size, rows)  # a few are mostly enough
+        lo, size = lo + size, min(2 * size, rows)  # usually a few suffice
     return best
 
 
@@ -185,7 +182,7 @@ def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
             "init_size": max(MAX_FULL_KMEANS_POINTS, 3 * k),
         }
         model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, random_state=seed, **size)
-    with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
+    with warnings.catch_warnings():  # fewer distinct points than clusters is harmless
         warnings.simplefilter("ignore")
         return torch.as_tensor(model.fit_predict(points.float().numpy()), dtype=torch.int64)
 
@@ -236,7 +233,9 @@ def _rank_by_typicality(
     near = torch.empty(len(own), dtype=torch.float64)
     for rows in torch.split(torch.arange(len(own)), max(1, DISTANCES_PER_BLOCK // len(members))):
         distances = torch.cdist(points[own[rows]], points[members])
-        near[rows] = distances.topk(k + 1, largest=False).values[:, 1:].mean(1)  # less itself
+        near[rows] = (
+            distances.topk(k + 1, largest=False).values[:, 1:].mean(1)
+        )  # without the point itself
     value = 1 / (near + 1e-5)
     best = torch.sort(value, descending=True, stable=True).indices
     return [(int(own[i]), float(value[i])) for i in best]
@@ -258,7 +257,7 @@ def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
     """
     some = points[torch.randperm(len(points), generator=rng)[:2000]]
     group = cluster_points(some, k, rng)
-    # A ball is pure while it ends before the nearest point of another cluster.
+    # A ball is pure up to the nearest point of another cluster.
     other = torch.cat(
         [
             torch.cdist(some[rows], some)
@@ -281,9 +280,9 @@ def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[
     Neighbours are counted in blocks and not stored.
     """
     sizes = squared_lengths(points)
-    # Nearer than rounding can tell, points are the same, also in a ball of no size.
+    # Points closer than the rounding error count as equal, also for radius 0.
     reach = max(radius * radius, 1e-13 * float(sizes.max()))
-    open_sizes = sizes.clone()  # infinite once a point is covered: then it is near no other
+    open_sizes = sizes.clone()  # infinite for covered points, which are then near no other
 
     def near(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         here, limit = points[rows], reach - sizes[rows, None]
@@ -302,7 +301,7 @@ def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[
 
     for rows in torch.split(torch.arange(labelled), BALLS_PER_BATCH):
         put(rows)
-    # What a ball adds only falls as others are put down: an old count is an upper bound.
+    # The gain of a ball only decreases as others are added: an old count is an upper bound.
     bound = torch.full((len(points),), torch.inf, dtype=torch.float64)
     bound[:labelled] = -torch.inf
     selected: list[int] = []
@@ -350,7 +349,7 @@ def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[T
     kernel = (2 * (mine @ mine.T) - 2).exp_()
     chosen: list[int] = []
     scores: list[float] = []
-    # What a candidate adds only falls as the batch grows, so few have to be counted anew.
+    # Gains only decrease as the batch grows, so few must be recomputed.
     bound = mine.new_full((len(mine),), torch.inf)
     for _ in range(q):
         gain = partial(_coverage_gain, kernel, best, worth)

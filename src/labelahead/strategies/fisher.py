@@ -21,7 +21,7 @@ from labelahead.strategies.uncertainty import class_probabilities
 __all__ = ["BAIT", "bait"]
 
 RIDGE = 1.0  # λ, as in the paper
-OVERSELECTION_FACTOR = 2  # times as many are taken as are asked for
+OVERSELECTION_FACTOR = 2  # items added per item of the batch, before the removal
 
 
 def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:

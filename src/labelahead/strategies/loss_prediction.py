@@ -31,8 +31,8 @@ __all__ = ["LL4AL", "LossModule", "ranking_loss"]
 TAPPED_LAYERS = 4
 HIDDEN_UNITS = 128
 MARGIN = 1.0
-OBJECTIVE_WEIGHT = 1.0  # of the ranking loss beside the network's own
-JOINT_SHARE = 0.6  # of training, after which the module's gradient no longer enters the network
+OBJECTIVE_WEIGHT = 1.0  # of the ranking loss, relative to the network's loss
+JOINT_SHARE = 0.6  # of training; afterwards its gradient no longer reaches the network
 CHANNELS_SECOND = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._NormBase,
@@ -146,7 +146,7 @@ def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:
         def hook(layer: nn.Module, given: object, out: object) -> None:
-            # An output that is not one row a sample says nothing of the samples.
+            # Only outputs with one row per sample describe the samples.
             if isinstance(out, Tensor) and out.dim() >= 2 and len(out) == len(some):
                 called.append(name)
 

@@ -123,7 +123,7 @@ def propose(
             memory=memory,
             objective=objective,
         )
-        # Whoever answers is in reach only of the mode that needs answers.
+        # Only the mode that needs labels gets access to the oracle.
         asked = oracle if mode == "sequential" else None
         batch = strategy.select_batch(
             context, n, make_generator(seed, "pick", len(pool)), mode, asked
@@ -136,7 +136,7 @@ def _build_query(batch: QueryBatch, strategy: Strategy, mode: str, context: Quer
     """Return the selected batch with what is known about it."""
     drift = (
         context.drift if "pool_posterior" in vars(context) else None
-    )  # known where the strategy has looked ahead
+    )  # computed if the strategy used look-ahead
     note = drift_warning(drift)
     return Query(
         batch.positions,

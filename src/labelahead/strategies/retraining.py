@@ -30,13 +30,13 @@ __all__ = [
 
 log = logging.getLogger("labelahead")
 
-RETRAIN_EPOCHS = 15  # as the paper retrains
-# Weights in networks that are trained at once. On one core, 48 of 26,000 weights took 0.27 of the
-# time of one after the other, 8 at a time 0.40.
+RETRAIN_EPOCHS = 15  # as in the paper
+# Total weights of networks that are trained together. On one core, 48 networks of 26,000 weights
+# took 0.27 of the sequential time, 8 at a time 0.40.
 MAX_STACKED_WEIGHTS = 1 << 21
-FIRST_BATCH_NETWORKS = 8  # networks at once, to forecast the rest by
+FIRST_BATCH_NETWORKS = 8  # size of the first batch, which predicts the total time
 DIVERGENCE_THRESHOLD = 1e3  # outputs this large are suspect: targets are of order one
-WARN_SECONDS = 10.0  # seconds from which a forecast is a warning
+WARN_SECONDS = 10.0  # a longer expected time is logged as a warning
 _STACKABLE_LAYERS = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, *ACTIVATIONS.values())
 
 
@@ -66,9 +66,7 @@ def _select_naive(
             outputs = softmax(after) if context.loss == "cross-entropy" else after
             size = (outputs.double() - now).norm(dim=2)
             first = sum(map(len, changes))  # both lists begin with the same candidates
-            size[:, first:].fill_diagonal_(
-                0.0
-            )  # what changes at the candidate itself does not count
+            size[:, first:].fill_diagonal_(0.0)  # the change at the candidate itself does not count
             changes.append(size.sum(1))
             if len(changes) == 1:
                 _log_expected_time(len(some), (time.perf_counter() - start_time) / len(after))
@@ -132,7 +130,7 @@ def retrain_candidates(
         done += len(here)
         after = retrain_stacked(context, here, given, there, how, seed)
         bad = ~(after.abs().flatten(1).amax(1) < DIVERGENCE_THRESHOLD)  # NaN is bad, too
-        if bool(bad.any()):  # `train` sees a divergence, and begins again at a smaller rate
+        if bool(bad.any()):  # `train` detects divergence and restarts with a smaller rate
             again = retrain_sequentially(
                 context, here[bad.cpu()], given[bad.cpu()], there, how, seed
             )
@@ -192,7 +190,7 @@ def retrain_stacked(
             mine = (rows == n).nonzero().flatten().to(device)
             rows = rows.to(device)
             seen, target = x[rows], y[rows]
-            if len(mine):  # the one row in which the networks' lessons differ
+            if len(mine):  # the only row that differs between the networks
                 seen = seen.expand(q, *seen.shape).index_copy(1, mine, new[:, None])
                 target = target.expand(q, *target.shape).index_copy(1, mine, new_y[:, None])
             optimiser.param_groups[0]["lr"] = rate

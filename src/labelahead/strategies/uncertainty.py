@@ -13,7 +13,7 @@ from labelahead.strategies.context import QueryContext, make_scoring_strategy
 
 __all__ = ["CONFIDENCE", "DYNAMICAL", "EGL", "class_probabilities", "expected_gradient_length"]
 
-REMAINING_PROBABILITY = 1e-3  # probability of the classes left out, on average
+REMAINING_PROBABILITY = 1e-3  # mean probability of the classes that are skipped
 
 
 def _random(

@@ -30,7 +30,7 @@ class FinishedCampaign:
 
     contender: Contender
     seed: int
-    campaign: Campaign  # with nothing left open
+    campaign: Campaign  # fully resolved
     rounds: tuple[Round, ...]
     initial: tuple[tuple[int, int], ...]  # (position, class) of the first labels, in order
     data: Mapping[str, Any]  # fingerprint
@@ -49,7 +49,7 @@ class Check:
 class Curves:
     """The results of a comparison so far. accuracy: contender -> seed -> (rounds,) along `labels`."""
 
-    comparison: Comparison  # the arms that have a finished campaign
+    comparison: Comparison  # the contenders that have a finished campaign
     folder: Path
     labels: Array  # (rounds,)
     accuracy: Mapping[Contender, Mapping[int, Array]]
@@ -145,7 +145,7 @@ def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, 
     first = all_labels[0]
     if all(np.array_equal(first, other) for other in all_labels):
         return first, ()
-    # A campaign resumed on another machine may have a few more labels in a round than asked for.
+    # A campaign resumed on another machine may have a few more labels in a round than configured.
     low, high = max(x[0] for x in all_labels), min(x[-1] for x in all_labels)
     inside = [x for x in np.unique(np.concatenate(all_labels)) if low <= x <= high]
     if not inside:
@@ -222,6 +222,6 @@ def _read_events(folder: Path) -> tuple[Mapping[str, Any], ...]:
         return ()
     events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):  # cut short by a kill
+        with suppress(ValueError):  # truncated by a kill
             events.append(json.loads(line))
     return tuple(row for row in events if isinstance(row, dict))

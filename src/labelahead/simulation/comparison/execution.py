@@ -63,19 +63,13 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-PACKAGES = (
-    "labelahead",
-    "torch",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-)  # whose versions a report names
-MAX_RETRIES = 2  # how often a campaign is taken up again after its worker died
-MACHINE_FILE = "machine.json"  # where a campaign ran
-# names the comparison that runs on a cluster: campaigns of another one end at their next round
+PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # their versions are reported
+MAX_RETRIES = 2  # restarts of a campaign after its worker died
+MACHINE_FILE = "machine.json"  # describes the machine of a campaign
+# Identifies the comparison that runs on a cluster: campaigns of another one stop at their next round.
 TOKEN_FILE = "cluster.txt"
-POLL_SECONDS = 0.5  # seconds between two looks at the folders of campaigns elsewhere
-# seconds for a campaign that was given to another worker, or stopped, to end its round
+POLL_SECONDS = 0.5  # between two reads of the folders of cluster campaigns
+# How long a stopped or reassigned campaign may take to finish its round.
 LOCK_WAIT_SECONDS = 120
 
 
@@ -109,9 +103,9 @@ class ComparisonStart:
     """
 
     comparison: Comparison
-    campaigns: int  # asked for
-    left: int  # of them not finished yet
-    workers: int | None  # at a time; None on a cluster, which decides itself
+    campaigns: int  # in the comparison
+    left: int  # not finished yet
+    workers: int | None  # processes; None on a cluster
 
 
 @dataclass(frozen=True)
@@ -167,14 +161,14 @@ def compare(
             "workers and executor given; expected one of them: a cluster has its own workers"
         )
     folder = Path(out).absolute() if executor is not None else Path(out)
-    _merge_with_folder(comparison, folder, trust_code)  # refused before any work
+    _merge_with_folder(comparison, folder, trust_code)  # raises before any work
     jobs = [
         Job(
             f"{contender.name}, seed {seed}",
             folder / contender.folder / f"seed-{seed}",
             comparison.campaign_for(contender, seed),
         )
-        for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
+        for seed in comparison.seeds  # seeds are the outer loop: an interrupted comparison has complete seeds
         for contender in comparison.contenders
     ]
     left = [job for job in jobs if not is_finished(job.folder)]
@@ -330,7 +324,7 @@ class _Worker:
         self.process: BaseProcess = context.Process(target=run_in_worker, args=args, daemon=True)
         with _worker_environment(threads):
             self.process.start()
-        theirs.close()  # else its death would not be seen as the end of the pipe
+        theirs.close()  # otherwise its death would not close the pipe
 
     @property
     def current_job(self) -> Job:
@@ -426,11 +420,10 @@ def _run_campaign(
     folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]
 ) -> None:
     if (folder / "config.toml").exists():
-        # Code of the campaign was allowed where the comparison was started; its own folder may name
-        # no other.
+        # The comparison has already trusted the campaign's code; its folder may name no other.
         resume(folder, on_round=tell, forecast=False, trust_code=campaign_code_names(campaign))
     else:
-        run(campaign, out=folder, on_round=tell, forecast=False)  # what is compared has test labels
+        run(campaign, out=folder, on_round=tell, forecast=False)  # comparisons have test labels
     about = {**describe_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write(MACHINE_FILE, json.dumps(about, indent=1).encode())
@@ -474,7 +467,7 @@ def _run_on_cluster(
                         run_cluster_campaign, *args, name=f"run campaigns-{i:06d} {job.name}"
                     )
                 ] = job
-            # A thread waits, so that this one can look at the folders, and a Ctrl-C is heard.
+            # A thread waits, so that this one can read the folders and receive Ctrl-C.
             threading.Thread(
                 target=_wait_for_futures, args=(engine, list(waiting), done), daemon=True
             ).start()
@@ -510,7 +503,7 @@ def _new_round_events(job: Job, reported_rounds: dict[Job, int]) -> Iterator[Cam
     try:
         rounds = Store(job.folder).read_rounds()
     except (InputError, OSError):
-        return  # the campaign says so itself
+        return  # the campaign reports this itself
     if job not in reported_rounds and rounds:
         reported_rounds[job] = 0
         yield CampaignEvent("started", job)
@@ -523,7 +516,7 @@ def _new_round_events(job: Job, reported_rounds: dict[Job, int]) -> Iterator[Cam
 def _final_event(job: Job, future: Any, engine: Executor) -> CampaignEvent:
     try:
         failure = future.result()
-    except getattr(engine, "abandoned_errors", ()) as error:  # engines of one's own may not tell
+    except getattr(engine, "abandoned_errors", ()) as error:  # custom engines may lack it
         return CampaignEvent(
             "failed", job, detail=f"its workers died again and again ({_first_line(error)})"
         )
@@ -531,7 +524,7 @@ def _final_event(job: Job, future: Any, engine: Executor) -> CampaignEvent:
         raise _cluster_lost_error(error) from error
     except LabelaheadError:
         raise
-    except Exception as error:  # of the way there and back
+    except Exception as error:  # serialisation or communication errors
         return CampaignEvent("failed", job, detail=f"{type(error).__name__}: {_first_line(error)}")
     return (
         CampaignEvent("failed", job, None, *failure) if failure else CampaignEvent("finished", job)
@@ -550,7 +543,7 @@ def _first_line(error: BaseException) -> str:
 
 _CAMPAIGN_LOCK = (
     threading.Lock()
-)  # networks are made with the generator of the process: one campaign at a time
+)  # networks use the global random generator: one campaign at a time
 
 
 def run_cluster_campaign(

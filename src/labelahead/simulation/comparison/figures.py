@@ -25,7 +25,7 @@ from labelahead.simulation.comparison.summary import Summary
 
 __all__ = ["critical_figure", "css_colours", "draw_figures", "mark_accuracies"]
 
-MAX_SHADED_BANDS = 3  # arms whose shaded intervals can still be told apart
+MAX_SHADED_BANDS = 3  # contenders whose shaded intervals are still distinguishable
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 COMPARISON_FILE = "compare.toml"
-LEGACY_START = "cold"  # how trainings began in comparisons that do not say so: all before 0.2
+LEGACY_START = "cold"  # `training.start` of comparisons before 0.2, which do not store it
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Comparison:
         training = {
             "start": Training().start,
             **self.campaign.training,
-        }  # written down: what is usual may change
+        }  # stored, since the default may change
         neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
         object.__setattr__(self, "campaign", _with_absolute_paths(neutral))
         twin = next(
@@ -167,7 +167,7 @@ def _split_spec(spec: str) -> tuple[str, str | None]:
     name, colon, mode = (part.strip() for part in spec.partition(":"))
     if not colon or name in STRATEGIES:
         return name, mode if colon else None
-    own, _, last = spec.strip().rpartition(":")  # the name of one's own strategy has a colon itself
+    own, _, last = spec.strip().rpartition(":")  # the name of a user's strategy contains a colon
     with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
     return (resolve_code_name(own), last) if with_mode else (resolve_code_name(spec.strip()), None)
 
@@ -273,7 +273,7 @@ def campaign_tables(campaign: Campaign) -> dict[str, Any]:
     tables.pop("seed")
     for key in ("strategy", "mode"):
         tables["asking"].pop(key, None)
-    for key in ("epochs", "augment"):  # folders of before these keys were known do not have them
+    for key in ("epochs", "augment"):  # folders of older versions lack these keys
         if tables.get("training", {}).get(key) == NONE:
             del tables["training"][key]
     return tables

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 INK, GRID = "#23262b", "#c9ccd1"
-# Okabe & Ito's colours, then Tol's, as they are on white and on black; the reference has ink.
+# Okabe & Ito's colours, then Tol's, for white and black backgrounds; the reference uses INK.
 PALETTE = (
     ("#0072b2", "#5aaee8"),
     ("#d55e00", "#ff8b45"),
@@ -39,8 +39,8 @@ PALETTE = (
 )
 MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "*", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
-DOTS: Any = (0, (1, 1.2))  # of lines to compare with
-FIGURE_WIDTH_INCHES = 8.4  # inches
+DOTS: Any = (0, (1, 1.2))  # of reference lines
+FIGURE_WIDTH_INCHES = 8.4
 PNG_COLOURS = 64  # of a small figure
 
 
@@ -96,7 +96,7 @@ def render_figure(name: str, figure: Any) -> RenderedFigure:
     """Render a matplotlib figure in its three formats."""
     png, svg = BytesIO(), BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
-    figure.set_layout_engine("none")  # everything has its place now
+    figure.set_layout_engine("none")  # keep the layout of the SVG
     figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
     return RenderedFigure(
         name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode())

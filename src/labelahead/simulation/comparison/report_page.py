@@ -21,7 +21,7 @@ __all__ = ["WrittenReport", "report", "template", "write_all"]
 
 
 PAGE = "report.html"
-FEW = 5  # seeds, below which tests see little
+MIN_SEEDS = 5  # with fewer, tests have little power
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _warnings(s: Summary) -> tuple[str, ...]:
             "own seeds; differences and tests are paired on the seeds that both have."
         )
     seeds = len(curves.seeds(*s.contenders))
-    if seeds < FEW:
+    if seeds < MIN_SEEDS:
         have = {0: "No seed is", 1: "One seed is"}.get(seeds, f"Only {seeds} seeds are")
         said.append(
             f"{have} finished for every strategy: intervals are wide or missing and tests see "
@@ -231,7 +231,7 @@ def template(name: str, package: str = "labelahead.simulation.comparison") -> An
         undefined=jinja.StrictUndefined,
         loader=jinja.FunctionLoader(text),
     )
-    # Numbers stay on one line with what belongs to them.
+    # Non-breaking spaces keep numbers and their units together.
     pages.filters["tight"] = lambda words: re.sub(r" (?=[%=<] ?)|(?<=[=<>]) ", "\u00a0", words)
     return pages.get_template(name)
 

@@ -172,13 +172,13 @@ def compute_saving(
     rng, n = np.random.default_rng(seed), len(reference)
     drawn = rng.integers(n, size=(BOOTSTRAP_DRAWS, n))
     _, one, two = needs(reference[drawn].mean(1), other[drawn].mean(1))
-    # Few seeds repeat themselves, so that plain percentiles are too narrow: Hesterberg 2015, What
-    # Teachers Should Know about the Bootstrap, widens them as Student's t does.
+    # With few seeds plain percentiles are too narrow. Hesterberg 2015, What Teachers Should Know
+    # about the Bootstrap, widens them as Student's t does.
     tail = float(
         stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1))
     )
     ends = [tail, 1 - tail]
-    # Order statistics, not interpolation: inf (never reached) has no place between two numbers.
+    # Order statistics, since inf (never reached) cannot be interpolated.
     low, high = np.quantile(_label_ratio(one, two), ends, method="inverted_cdf")
     least, most = np.quantile(two, ends, method="inverted_cdf")
     return Saving(
@@ -206,9 +206,9 @@ def run_omnibus_test(values: Array) -> Omnibus:
 
 def _run_wilcoxon(difference: Array) -> Omnibus:
     blocks, left = len(difference), difference[np.abs(difference) > ROUNDING_TOLERANCE]
-    if len(left) < 2:  # of one difference either sign is as likely
+    if len(left) < 2:  # with one difference both signs are equally likely
         return Omnibus("Wilcoxon", 0.0, 1.0, blocks)
-    # Exact by all sign patterns, which ties do not disturb; beyond 12 the normal curve will do.
+    # Exact by all sign patterns, which handles ties; above 12 the normal approximation suffices.
     method = stats.PermutationMethod() if len(left) <= 12 else "approx"
     test = stats.wilcoxon(np.round(left, 12), method=method)
     return Omnibus("Wilcoxon", float(test.statistic), float(test.pvalue), blocks)
@@ -247,7 +247,7 @@ def _paired_p_value(gap: Array, constant: bool) -> float:
         return float(stats.ttest_1samp(gap, 0.0).pvalue)
     if abs(gap[0]) <= ROUNDING_TOLERANCE:
         return 1.0
-    # t would be infinite and p zero, from no more than that accuracies are multiples of 1/n.
+    # t would be infinite and p zero, only because accuracies are multiples of 1/n.
     return float(2.0 ** (1 - len(gap)))
 
 

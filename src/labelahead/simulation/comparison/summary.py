@@ -28,8 +28,8 @@ from labelahead.simulation.store import Round
 
 __all__ = ["QUERY_STAGES", "Need", "Row", "Summary", "asking_seconds", "summarise"]
 
-BOOKKEEPING_STAGES = ("test", "leave-one-out")  # bookkeeping of a simulation: no part of a query
-QUERY_STAGES = ("outputs", "kernel", "solve", "score")  # the usual parts of a query, in order
+BOOKKEEPING_STAGES = ("test", "leave-one-out")  # of a simulation; not part of a query
+QUERY_STAGES = ("outputs", "kernel", "solve", "score")  # the usual stages of a query, in order
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Row:
     gain: Estimate | None
     final_gain: Estimate | None
     needs: tuple[Need | None, ...]  # per target; None without a seed in common
-    seconds: Mapping[str, float]  # part -> median over rounds that asked
+    seconds: Mapping[str, float]  # stage -> median over rounds with queries
 
 
 @dataclass(frozen=True, eq=False)
