@@ -122,9 +122,9 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
 def test_page_and_simulation_read_the_same_labels(tmp_path):
     path = write_table(tmp_path / "t.csv", MIXED * 3)
     with page(path, tmp_path / "out", start_from_folders=True) as (_, session):
-        tally = session.assignment.tally
-        assert tally.classes == ("Cat", "dog")
-        assert len(tally.labels) == 15
+        label_state = session.service.label_state
+        assert label_state.classes == ("Cat", "dog")
+        assert len(label_state.labels) == 15
     budget = {"initial": 2, "labels": 4, "retrain_every": 2}
     done = run(
         parse_campaign(

@@ -101,7 +101,7 @@ def likely(model, outputs, variance):
     )
 
 
-def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
+def test_exported_exact_model_matches_direct_solution_and_onnx(tmp_path):
     done = campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     model = la.load_model(folder)
@@ -135,7 +135,7 @@ def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
     assert float(right.double().mean()) == done.rounds[-1].accuracy
 
 
-def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
+def test_unlike_labelled_flags_noise_only(tmp_path):
     campaign(tmp_path, budget={"initial": 20, "labels": 100, "retrain_every": 40})
     model = run_model(tmp_path / "run")
     data, _ = load("digits")
@@ -148,7 +148,7 @@ def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_networks_leave_as_they_were(tmp_path, model, loss):
+def test_exported_network_predicts_unchanged(tmp_path, model, loss):
     done = campaign(tmp_path, model, training={"steps": 40, "loss": loss})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = load_exported(folder)
@@ -165,7 +165,7 @@ def test_networks_leave_as_they_were(tmp_path, model, loss):
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
+def test_exported_model_predicts_new_table_rows(tmp_path, model):
     source = table(tmp_path / "animals.csv")
     done = campaign(tmp_path, model, data={"name": str(source), "embedding": "words"})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
@@ -221,7 +221,7 @@ def documents(folder, n=24, seed=0, classes=True):
 
 @pytest.mark.parametrize("embedding", ["words", "minilm"])
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding, model):
+def test_exported_model_predicts_texts_by_words_and_encoder(tmp_path, monkeypatch, embedding, model):
     if embedding == "minilm" and not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
@@ -247,7 +247,7 @@ def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
+def test_exported_model_keeps_column_weights(tmp_path, monkeypatch, model):
     if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
@@ -262,7 +262,7 @@ def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
     assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
 
 
-def test_an_embedding_of_your_own_does_not_leave(tmp_path):
+def test_export_with_custom_embedding_raises(tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t "
         "in texts])\n"
@@ -275,7 +275,7 @@ def test_an_embedding_of_your_own_does_not_leave(tmp_path):
         la.load_model(tmp_path / "run")
 
 
-def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
+def test_vectors_named_like_a_backbone_are_vectors(tmp_path):
     rng = np.random.default_rng(0)
     y, x = np.arange(40) % 2, rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "p.npz", x=x, y=y, lite0=rng.normal(size=(40, 4)) + 3 * y[:, None])
@@ -284,7 +284,7 @@ def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
     assert np.mean([label == str(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
 
 
-def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypatch):
+def test_model_card_names_text_encoder(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
@@ -300,7 +300,7 @@ def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypat
     )
 
 
-def test_vectors_that_came_with_the_data(tmp_path):
+def test_exported_model_predicts_given_vectors(tmp_path):
     x, y = blobs(60, (16,))
     rows = [
         {"id": f"n{i}", "code": v.tolist(), "label": int(c)}
@@ -317,7 +317,7 @@ def test_vectors_that_came_with_the_data(tmp_path):
         finished.predict({"code": x[:, :5].tolist()})
 
 
-def test_parquet_says_the_same_as_csv(tmp_path):
+def test_parquet_and_csv_predictions_agree(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     campaign(tmp_path, data={"name": str(table(tmp_path / "animals.csv")), "embedding": "words"})
@@ -339,7 +339,7 @@ def test_parquet_says_the_same_as_csv(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["exact", "cnn"])
-def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
+def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
     from labelahead.learner import encoding as inputs
 
     monkeypatch.setattr(
@@ -369,7 +369,7 @@ def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
 
 
 @pytest.mark.parametrize("model", ["exact", "backbone"])
-def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeypatch, model):
+def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     backbone = pytest.importorskip("labelahead.models.image_encoder")
     if not backbone.available():
         pytest.skip("without the extra photos")
@@ -394,7 +394,7 @@ def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeyp
     assert np.allclose(p, said.probabilities, atol=1e-4)
 
 
-def test_nothing_is_run_when_a_model_is_loaded(tmp_path):
+def test_load_exported_runs_no_code(tmp_path):
     campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "weights.pt"]
@@ -412,7 +412,7 @@ def test_nothing_is_run_when_a_model_is_loaded(tmp_path):
     assert not (tmp_path / "harm").exists()
 
 
-def test_your_own_network_needs_your_own_code(tmp_path):
+def test_load_exported_custom_network_requires_code(tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
         "from torch.nn import Flatten, Linear, Sequential\n"
@@ -432,7 +432,7 @@ def test_your_own_network_needs_your_own_code(tmp_path):
     assert done.rounds
 
 
-def test_what_cannot_be_is_said(tmp_path, monkeypatch):
+def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="holds no model"):
         la.load_model(tmp_path)
     campaign(tmp_path)
@@ -469,7 +469,7 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_graph_that_says_something_else_is_refused(tmp_path):
+def test_onnx_graph_with_different_outputs_raises(tmp_path):
     pytest.importorskip("onnxruntime")
     from labelahead.learner.onnx import write_onnx
 
@@ -482,7 +482,7 @@ def test_a_graph_that_says_something_else_is_refused(tmp_path):
         write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
 
 
-def test_data_from_python_leave_with_the_model(tmp_path):
+def test_export_with_data_given_in_python(tmp_path):
     x, y = blobs(60, (16,))
     data = from_arrays(x, y, classes=["a", "b", "c"], test=range(50, 60))
     la.run(
@@ -500,7 +500,7 @@ def test_data_from_python_leave_with_the_model(tmp_path):
     )
 
 
-def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
+def test_export_to_full_disk_raises_storage_error(tmp_path):
     """torch writes files of its own, and speaks of its own lines where that fails."""
     resource = pytest.importorskip("resource", reason="needs a limit on the size of files")
     run = campaign(tmp_path)
@@ -547,7 +547,7 @@ def picture_files(folder):
 @pytest.mark.parametrize(
     ("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)]
 )
-def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
+def test_model_card_code_reproduces_image_preprocessing(tmp_path, shape, white):
     """What the card's own code makes of files, with Pillow and numpy alone, is what our reader
     makes of them.
     """
@@ -592,7 +592,7 @@ def exported(tmp_path):
     return la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False)
 
 
-def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
+def test_predict_names_unreadable_images_and_predicts_others(tmp_path):
     from typer.testing import CliRunner
 
     from labelahead.cli import app
@@ -633,7 +633,7 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
         ("weights.pt", b"junk", "weights.pt is damaged"),
     ],
 )
-def test_a_damaged_file_of_a_model_is_named(tmp_path, name, content, cause):
+def test_load_exported_names_damaged_file(tmp_path, name, content, cause):
     model = exported_once(tmp_path)
     (model / name).write_bytes(content)
     with pytest.raises(

@@ -177,7 +177,7 @@ def test_effect_where_only_a_surprise_changes_other_classes():
         "than 1 %), 2 other "
         "predictions change class. Its label makes the other predictions more certain: the sum of "
         "their variances "
-        "falls by 25 %."
+        "decreases by 25 %."
     )
 
 
@@ -187,7 +187,7 @@ def test_effect_where_no_answer_changes_any_class():
     assert found["effect"].sentence(["cat", "dog"]) == (
         "No answer changes the class of another prediction. Its label makes the other predictions "
         "more certain: the "
-        "sum of their variances falls by less than 1 %."
+        "sum of their variances decreases by less than 1 %."
     )
 
 

@@ -503,9 +503,7 @@ def _check_inputs(x: Tensor, x2: Tensor | None, network: str) -> None:
                 "lead, and t[:, None] adds a missing dimension"
             )
         if not torch.isfinite(t).all():
-            raise NumericalError(
-                f"{label} holds NaN or infinity: remove or repair those rows"
-            )
+            raise NumericalError(f"{label} holds NaN or infinity: remove or repair those rows")
     if x2 is not None and x2.shape[1:] != x.shape[1:]:
         raise InputError(
             f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}; "

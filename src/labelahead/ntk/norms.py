@@ -183,8 +183,8 @@ def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mappi
 def _squares_and_products(f: Factor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """(n, K) each: squared norms, and products with `direction`.
 
-    A gradient that is built for its norm gives its product for one more rule of it; from pairs
-    of positions the product takes a pass of the layer, about half the work of the gradient.
+    A gradient that is built for its norm yields the product by one more read. With pairs of
+    positions the product takes a pass through the layer, about half the work of the gradient.
     """
     if isinstance(f, OuterFactor) and _is_gradient_cheaper(f, beside=0.5):
         squares, products = _norms_from_gradients(f, direction)

@@ -26,7 +26,7 @@ from labelahead.inference.exact import ExactModel
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
-from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address
+from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address, read_rows
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.items import StoredPictures
 from labelahead.server.refresh import TrainingRequest, refresh_snapshot
