@@ -206,3 +206,20 @@ def test_docstring_extension_converts_to_restructured_text():
     assert r"The \*k\* of \ ``x_1``\  (\ `LA-12 <../papers.html#la-12>`__\ )." in said
     assert r"\ ``at``\ , \ ``mode``\ : where\|how." in said
     assert said.endswith("\n>>> 1\n1\n")
+
+
+def test_docstring_extension_converts_google_sections_to_lists():
+    lines = ["Do it.", "", "Args:", "    at: Where, over", "        two lines.", "    mode: How."]
+    lines += [
+        "",
+        "Returns:",
+        "    (n,) of",
+        "    scores.",
+        "",
+        "Raises:",
+        "    InputError: If not.",
+    ]
+    text = "\n".join(extension("docstrings").converted(lines, ["at", "mode"]))
+    assert "**Parameters:**\n\n- ``at``\\ : Where, over two lines.\n" in text.replace(r"\ ``", "``")
+    assert "**Returns:** (n,) of scores.\n" in text
+    assert "**Raises:**\n\n- ``InputError``\\ : If not." in text.replace(r"\ ``", "``")
