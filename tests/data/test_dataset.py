@@ -1,4 +1,4 @@
-"""Data, Answers, arrays, torch data sets, and how items are chosen."""
+"""`Data`, `Answers`, arrays, torch data sets, and the split into pool and test set."""
 
 import copy
 import dataclasses

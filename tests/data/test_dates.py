@@ -1,4 +1,4 @@
-"""Dates of tables: one number for one moment, whichever file and form it comes from."""
+"""Dates in tables: every file format and notation gives the same number."""
 
 import datetime as dt
 

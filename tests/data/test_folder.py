@@ -1,4 +1,4 @@
-"""Folders and zips of picture files."""
+"""Folders and zips of image files."""
 
 import os
 import pickle

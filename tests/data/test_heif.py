@@ -1,4 +1,4 @@
-"""HEIC photographs: read like any other picture, refused by name without their decoder."""
+"""HEIC photographs: read like other images, and refused by name if the decoder is missing."""
 
 import io
 import sys

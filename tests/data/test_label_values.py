@@ -1,7 +1,4 @@
-"""The one rule for label values.
-
-Missing words, spellings of one class, several classes in one label.
-"""
+"""Label values: missing labels, spellings of one class, several classes in one label."""
 
 import json
 import logging

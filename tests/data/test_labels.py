@@ -1,4 +1,4 @@
-"""Label files."""
+"""Label files in every supported format."""
 
 import csv
 import io
@@ -198,7 +198,7 @@ def test_read_labels_round_trips(tmp_path, labels, kind):
         ('[{"item": "cat/1.jpg", "label": null}]', "l.json"),
     ],
 )
-def test_read_labels_of_an_empty_form_returns_none(tmp_path, text, name):
+def test_read_labels_without_labels_returns_empty_tensors(tmp_path, text, name):
     at, codes, _ = read(write(tmp_path, text, name))
     assert len(at) == len(codes) == 0
 

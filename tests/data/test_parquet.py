@@ -1,4 +1,4 @@
-"""Parquet files are bounded by the headers of their pages, and read as Arrow reads them."""
+"""Parquet files: the bound from page headers holds, and values equal those of Arrow."""
 
 import datetime
 import resource

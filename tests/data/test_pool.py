@@ -1,3 +1,5 @@
+"""The pool of labelled and unlabelled positions."""
+
 import pytest
 import torch
 

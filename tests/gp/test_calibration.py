@@ -141,7 +141,7 @@ def test_the_scale_makes_left_out_labels_likeliest():
         )
 
     assert known.scale == max(SCALES, key=fit)
-    assert known.evidence == 29  # one class was labelled once
+    assert known.label_count == 29  # one class was labelled once
     assert float(known.weights.sum()) == pytest.approx(1.0)
 
 

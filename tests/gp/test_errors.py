@@ -192,9 +192,9 @@ def test_flip_needs_two_outputs():
 @pytest.mark.parametrize("q", [0, -1, 4])
 def test_number_of_picks(q):
     for pick in (top, greedy):
-        with pytest.raises(InputError, match="of 3 candidates"):
+        with pytest.raises(InputError, match="with 3 candidates"):
             pick(look(), "mlmoc", q)
-    with pytest.raises(InputError, match="of 3 candidates"):
+    with pytest.raises(InputError, match="with 3 candidates"):
         sequential(look(), "mlmoc", q, lambda i: 0)
 
 

@@ -154,7 +154,7 @@ def test_outputs_that_differ_are_refused():
         mixture_kernel(units(), WEIGHTS),
         noise=SIGMA,
     )
-    with pytest.raises(InputError, match="outputs are the same"):
+    with pytest.raises(InputError, match="outputs differ"):
         approximate_posterior(start, AT, LABELS, K)
 
 

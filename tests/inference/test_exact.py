@@ -208,7 +208,7 @@ def test_lazy_kernel_matches_dense_kernel(dtype):
         assert torch.allclose(lazy.mean, stored.mean, atol=tolerance)
         assert torch.allclose(lazy.variance(), stored.variance(), atol=tolerance)
         assert torch.allclose(
-            lazy.block([1, 5, 9], [5, 2]), stored.block([1, 5, 9], [5, 2]), atol=tolerance
+            lazy.covariance_block([1, 5, 9], [5, 2]), stored.covariance_block([1, 5, 9], [5, 2]), atol=tolerance
         )
         left = [p for p in range(N) if p not in labelled]
         for acquisition in (resolve, flip, variance):
@@ -336,7 +336,7 @@ def test_lookahead_baseline_is_exact_prediction():
     now = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
     assert now.view.baseline == "linearised"
     assert torch.equal(
-        now.view.predicted_targets().argmax(1), now.learnt.outputs(now.candidates).argmax(1)
+        now.view.predicted_targets().argmax(1), now.fitted.outputs(now.candidates).argmax(1)
     )
     assert now.drift is None
     assert la.propose(model, x, pool, 2, la.QueryConfig("changes", mode="top")).drift is None

@@ -135,7 +135,7 @@ def test_with_points_extends_posterior():
     more = few.with_points(units[20:], start[20:])
     at = torch.arange(40)
     assert torch.allclose(more.mean, whole.mean)
-    assert torch.allclose(more.block(at, at), whole.block(at, at))
+    assert torch.allclose(more.covariance_block(at, at), whole.covariance_block(at, at))
     assert torch.allclose(more.variance(), whole.variance())
     assert more.amplitude() == few.amplitude()
     assert torch.allclose(

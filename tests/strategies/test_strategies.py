@@ -443,14 +443,14 @@ def test_dropquery_clusters_unstable_items(kind, labels):
     at = now.candidates
     if labels:
         others = [
-            now.learnt.predict_with_dropout(at, DROPOUT_RATE, rng).argmax(1)
+            now.fitted.predict_with_dropout(at, DROPOUT_RATE, rng).argmax(1)
             for _ in range(DROPOUT_PASSES)
         ]
-        now_says = now.learnt.outputs(at).argmax(1)
+        now_says = now.fitted.outputs(at).argmax(1)
         moved = [sum(int(o[i] != now_says[i]) for o in others) for i in range(len(at))]
         assert sum(m >= 2 for m in moved) > 5
         at = at[sorted((i for i in range(len(at)) if moved[i] >= 2), key=lambda i: -moved[i])]
-    points = now.learnt.embedding(at)
+    points = now.fitted.embedding(at)
     order, sizes = select_central(points / points.norm(dim=1, keepdim=True), 5, rng)
     assert asked.positions.tolist() == at[order].tolist()
     assert asked.scores.tolist() == sizes.tolist()

@@ -1,4 +1,4 @@
-"""JSON documents with wrong values, or none, at every node."""
+"""JSON documents with a wrong or missing value at every node."""
 
 import copy
 
@@ -24,7 +24,7 @@ MISSING = object()
 
 
 def paths(node, prefix=()):
-    """The path of every node of a JSON document, the root first."""
+    """Yield the path of every node of a JSON document, the root first."""
     yield prefix
     children = (
         node.items()
@@ -38,7 +38,7 @@ def paths(node, prefix=()):
 
 
 def replaced(document, path, value):
-    """A copy of the document with another value, or none, at a path."""
+    """Return a copy of the document with another value, or none, at a path."""
     if not path:
         return value
     changed = copy.deepcopy(document)
@@ -53,7 +53,7 @@ def replaced(document, path, value):
 
 
 def malformed(document):
-    """The document with each wrong value, and with nothing, at each of its nodes."""
+    """Yield the document with each wrong value, and with a missing value, at each node."""
     for path in paths(document):
         for value in (*WRONG_VALUES, *([MISSING] if path else [])):
             yield path, replaced(document, path, value)

@@ -154,7 +154,7 @@ def test_dropquery_takes_the_same_items(seed, network):
     said = now.candidate_outputs.argmax(1)
     dropped = torch.stack(
         [
-            now.learnt.predict_with_dropout(now.candidates, DROPOUT_RATE, rng).argmax(1)
+            now.fitted.predict_with_dropout(now.candidates, DROPOUT_RATE, rng).argmax(1)
             for _ in range(DROPOUT_PASSES)
         ]
     )

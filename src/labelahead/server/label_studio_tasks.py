@@ -26,15 +26,15 @@ MAX_INLINE_BYTES = 150_000_000
 
 
 def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[str, Any]]:
-    """Return a task for every row: the user's columns, each person's label, or a prediction.
+    """Return a task for every row: the user's columns, each annotator's label, or a prediction.
 
     Args:
         content: the rows.
-        pictures_at: what stands before a picture's name in its address, such as
-            `/data/local-files/?d=photos/`; None: pictures are in the tasks themselves.
+        pictures_at: URL prefix of pictures, such as `/data/local-files/?d=photos/`; None embeds the
+            pictures in the tasks.
 
     Raises:
-        InputError: if the pictures are too large to be in the tasks.
+        InputError: The pictures are too large to be embedded.
     """
     shown, pictures = _find_shown_field(content), 0
     tasks = []
