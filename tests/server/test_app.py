@@ -450,7 +450,7 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
 def test_the_guide_names_every_option_and_address(tmp_path):
     for option in typer.main.get_command(app).commands["label"].params:
         names = [n for n in option.opts if n.startswith("--")] or ["photos/"]
-        hidden = {"--browser": "--no-browser", "--target": "target column", "--root": "known set"}
+        hidden = {"--browser": "--no-browser", "--target": "target column", "--root": "public data set"}
         assert any(hidden.get(n, n) in GUIDE for n in names), names
     with page(photos(tmp_path / "set", 2), tmp_path / "out") as (client, _):
         for path, methods in client.get("/api/openapi.json").json()["paths"].items():
