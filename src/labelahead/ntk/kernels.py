@@ -187,11 +187,16 @@ class _KernelComputation:
             gradients = self._gradients(x, slice(0, n), terms, True)
             add_gram(out, gradients, gradients, fold=self.fold)
             return mirror_upper(out)
-        kept = int(
+        factor_bytes = int(
             plan.bytes_per_sample * (1 + K) / 2
         )  # the factors, before they are multiplied out
         groups = group_terms(
-            plan, terms, K, self.like.element_size(), self.memory // n - kept, max_piece_columns
+            plan,
+            terms,
+            K,
+            self.like.element_size(),
+            self.memory // n - factor_bytes,
+            max_piece_columns,
         )
         if x2 is None and groups:
             return mirror_upper(self._layer_by_layer(x, n, groups, out))
@@ -199,14 +204,14 @@ class _KernelComputation:
         large = max(1, int(0.75 * self.memory) // each)
         small = max(1, int(0.25 * self.memory) // each)
         for rows in _split_evenly(0, n, large):
-            held = self._gradients(x, rows, terms, rows.start == 0)
+            left = self._gradients(x, rows, terms, rows.start == 0)
             start = 0
             if x2 is None:
-                add_gram(_slice_block(out, rows, rows, r), held, held, fold=self.fold)
+                add_gram(_slice_block(out, rows, rows, r), left, left, fold=self.fold)
                 start = rows.stop
             for columns in _split_evenly(start, m, small):
-                passing = self._gradients(x if x2 is None else x2, columns, terms, False)
-                add_gram(_slice_block(out, rows, columns, r), held, passing, fold=self.fold)
+                right = self._gradients(x if x2 is None else x2, columns, terms, False)
+                add_gram(_slice_block(out, rows, columns, r), left, right, fold=self.fold)
         return mirror_upper(out) if x2 is None else out
 
     def _cotangents(self, rows: slice) -> Tensor:

@@ -135,7 +135,9 @@ def _mixes_samples(one: Any, other: Any) -> bool:
     """Whether a node combines samples: two axes grow with the batch, or one that it works across."""
     kind = type(one).__name__
     sizes, twins = get_node_shapes(one), get_node_shapes(other)
-    if list(map(len, sizes)) != list(map(len, twins)):  # each sample by itself
+    if list(map(len, sizes)) != list(
+        map(len, twins)
+    ):  # One of the passes has samples as separate nodes.
         return True
     pairs = list(zip(sizes, twins, strict=True))
     if kind.startswith("Convolution"):

@@ -30,9 +30,8 @@ __all__ = [
 # matrix product.
 WRITE_COST = 40.0
 MAX_CACHED_FORMS = 64  # lists of terms in a plan's cache
-ADDITION_COST = (
-    20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
-)
+# An elementwise addition in memory costs as much as this many operations of a matrix product.
+ADDITION_COST = 20.0
 
 
 @dataclass(frozen=True)
@@ -114,8 +113,7 @@ def _needs_own_piece(f: Factor | None, width: int, partners: float) -> bool:
 
 
 def _place_terms(terms: list[Term], max_piece_columns: float) -> list[Term]:
-    """The same, first those that are alone, then the others one after the other in pieces of at
-    most `max_piece_columns` columns, or of one term."""
+    """Assign terms to pieces: own pieces first, then pieces of at most `max_piece_columns`."""
     placed: list[Term] = []
     offset = piece = 0
     for term in sorted(terms, key=lambda t: not t.has_own_piece):
