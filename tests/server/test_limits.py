@@ -248,7 +248,7 @@ def test_files_that_blow_up_are_refused(tmp_path):
         shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000), }"
         archive.writestr("x.npy", header + shape.ljust(117) + b"\n")
         archive.infolist()[0].file_size = 10**15  # what the archive announces
-    with pytest.raises(InputError, match=r"GB unpacked, of which two are held"):
+    with pytest.raises(InputError, match=r"GB unpacked, two copies are needed"):
         load(tmp_path / "bomb.npz")
 
 

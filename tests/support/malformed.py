@@ -23,7 +23,7 @@ WRONG_VALUES = (
 MISSING = object()
 
 
-def paths(node, prefix=()):
+def iter_paths(node, prefix=()):
     """Yield the path of every node of a JSON document, the root first."""
     yield prefix
     children = (
@@ -34,10 +34,10 @@ def paths(node, prefix=()):
         else ()
     )
     for key, child in children:
-        yield from paths(child, (*prefix, key))
+        yield from iter_paths(child, (*prefix, key))
 
 
-def replaced(document, path, value):
+def replace_node(document, path, value):
     """Return a copy of the document with another value, or none, at a path."""
     if not path:
         return value
@@ -52,8 +52,8 @@ def replaced(document, path, value):
     return changed
 
 
-def malformed(document):
+def iter_malformed(document):
     """Yield the document with each wrong value, and with a missing value, at each node."""
-    for path in paths(document):
+    for path in iter_paths(document):
         for value in (*WRONG_VALUES, *([MISSING] if path else [])):
-            yield path, replaced(document, path, value)
+            yield path, replace_node(document, path, value)

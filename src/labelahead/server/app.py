@@ -87,7 +87,9 @@ def _add_pages(app: FastAPI, service: LabellingService) -> None:
     class Static(StaticFiles):
         def file_response(self, *args: Any, **kwargs: Any) -> Response:
             response = super().file_response(*args, **kwargs)
-            response.headers["Cache-Control"] = "private, no-cache"  # browsers revalidate, so that an update is used at once
+            response.headers["Cache-Control"] = (
+                "private, no-cache"  # browsers revalidate, so that an update is used at once
+            )
             return response
 
     app.mount("/static", Static(directory=HERE / "static"), name="static")
@@ -131,9 +133,7 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     def stopped(request: Request, error: Exception) -> Json:
         assert isinstance(error, AnyHTTPException)
-        said = (
-            f"{request.url.path} does not exist" if error.detail == "Not Found" else error.detail
-        )
+        said = f"{request.url.path} does not exist" if error.detail == "Not Found" else error.detail
         return Json({"error": said}, error.status_code, headers=error.headers)
 
     @app.exception_handler(LabelaheadError)
@@ -141,5 +141,7 @@ def add_error_handlers(app: FastAPI) -> None:
     def failed(request: Request, error: Exception) -> Json:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         known = isinstance(error, LabelaheadError)
-        said = str(error) if known else "an unexpected error occurred; the labels are safe: try again"
+        said = (
+            str(error) if known else "an unexpected error occurred; the labels are safe: try again"
+        )
         return Json({"error": said}, 500)

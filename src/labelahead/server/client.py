@@ -22,9 +22,7 @@ from labelahead.errors import InputError, LabelaheadError, StorageError
 
 __all__ = ["Client"]
 
-MAX_ATTEMPTS = (
-    3  # per answer; its key makes a repeated answer count once
-)
+MAX_ATTEMPTS = 3  # per answer; its key makes a repeated answer count once
 PAUSE_SECONDS = 0.2  # between two attempts or polls
 STORAGE_STATUS = {
     503: False,
@@ -66,7 +64,9 @@ class Client:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise InputError(f"url is {url!r}; expected http://HOST:PORT/, as printed by the server")
+            raise InputError(
+                f"url is {url!r}; expected http://HOST:PORT/, as printed by the server"
+            )
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.who, self.timeout = who, timeout
         self.token = token or next(iter(parse_qs(parts.query).get("token", [])), None)

@@ -25,9 +25,7 @@ __all__ = ["Items", "StoredPictures"]
 
 FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS = 4096, 1024, 256  # pixels of the longer side
 MAX_CACHE_BYTES = 64 << 20  # bytes of encoded pictures
-MAX_LOSSLESS_PIXELS = (
-    THUMBNAIL_PIXELS * THUMBNAIL_PIXELS
-)  # larger pictures are compressed as JPEG
+MAX_LOSSLESS_PIXELS = THUMBNAIL_PIXELS * THUMBNAIL_PIXELS  # larger pictures are compressed as JPEG
 MAX_COLUMNS_SHOWN = 60
 MAX_CHARACTERS_SHOWN = 20_000
 

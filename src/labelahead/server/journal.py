@@ -54,7 +54,9 @@ __all__ = [
 
 Damage = type[InputError] | type[StorageError]
 log = logging.getLogger("labelahead")
-APPLICATION_ID = 0x6C61686C  # "lahl": SQLite stores it in the file header, to identify our databases
+APPLICATION_ID = (
+    0x6C61686C  # "lahl": SQLite stores it in the file header, to identify our databases
+)
 
 EVENT_GUARDS = (  # of the table `events`; they go when it goes
     "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
@@ -529,7 +531,9 @@ class Journal:
         self._sequence_file: SequenceFile | None = None
         self._checkpoint_every = checkpoint_every
         self._not_checkpointed = 0
-        self._damage: Damage = InputError  # an input error while opening, a storage error afterwards
+        self._damage: Damage = (
+            InputError  # an input error while opening, a storage error afterwards
+        )
         self._is_read_only = False
         self._clock_offset = time.time() - time.monotonic()
         self._resources = ExitStack()

@@ -143,7 +143,9 @@ class LabelStateBuilder:
         self._former_names: dict[str, int] = {}
         # seq of a valid change -> kind, class, class that it is merged into, name
         self._class_changes: dict[int, tuple[str, int, int, str]] = {}
-        self._grid_of: dict[int, int] = {}  # seq of a confirmation -> seq of the first one of its grid
+        self._grid_of: dict[
+            int, int
+        ] = {}  # seq of a confirmation -> seq of the first one of its grid
         self._author: dict[int, str] = {}  # seq -> annotator, also of undone answers
         # annotator -> seq of a valid answer -> position; None for a change of classes
         self._undoable: dict[str, dict[int, int | None]] = {}
@@ -366,9 +368,13 @@ class LabelStateBuilder:
                 self._check_undo(ref)
         if kind == "keep" and self._labels.get(index(position or 0)) != label:
             name = self.classes[label or 0]
-            raise InputError(f"item {position} is not labelled {name!r} any more; reload it and try again")
+            raise InputError(
+                f"item {position} is not labelled {name!r} any more; reload it and try again"
+            )
         if kind == "doubt" and index(position or 0) not in self._kept:
-            raise InputError(f"the label of item {position} is not kept; expected an item with a kept label")
+            raise InputError(
+                f"the label of item {position} is not kept; expected an item with a kept label"
+            )
         if key is not None:
             key = check_name(key, "the key")
         at = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -132,7 +132,9 @@ class LargePoolWorker:
             # An item may have two names, its id and file:row; the journal's name is used.
             names = list(recorded) or names
             content = self._read_content(at, names, engine)
-        said = f"{len(self.pool):,} items; {len(at):,} are loaded, and the best candidates are added"
+        said = (
+            f"{len(self.pool):,} items; {len(at):,} are loaded, and the best candidates are added"
+        )
         none, name = torch.zeros(0, dtype=torch.int64), Path(store).name
         empty = Data(
             name, tuple(classes), none, names, "vector", (said,), None, (), lambda: self.rows

@@ -25,7 +25,13 @@ __all__ = [
     "refresh_snapshot",
 ]
 
-LABEL_FREE_FACTS = ("map", "unreadable", "whole", "random", "scored")  # facts that do not depend on labels
+LABEL_FREE_FACTS = (
+    "map",
+    "unreadable",
+    "whole",
+    "random",
+    "scored",
+)  # facts that do not depend on labels
 ERROR_ESTIMATE_ITEMS = 1000  # unlabelled items used to estimate the error
 
 
@@ -36,9 +42,7 @@ class TrainingRequest:
     round: int
     labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
     classes: int
-    random_sample: tuple[
-        int, ...
-    ] = ()  # labelled positions that are a random sample
+    random_sample: tuple[int, ...] = ()  # labelled positions that are a random sample
     confirmed: tuple[int, ...] = ()  # positions that were bulk-confirmed
     # class numbers that are neither merged nor removed; None: all
     active_classes: tuple[int, ...] | None = None

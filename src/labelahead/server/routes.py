@@ -85,16 +85,16 @@ class Answer(BaseModel):
     kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
     label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
     key: str | None = Field(
-        None,
-        max_length=200,
-        description="Idempotency key: the same answer sent twice counts once.",
+        None, max_length=200, description="Idempotency key: the same answer sent twice counts once."
     )
 
 
 class Undo(BaseModel):
     """The answer to undo."""
 
-    seq: StrictInt | None = Field(None, description="Number of an event of this annotator; default: the last.")
+    seq: StrictInt | None = Field(
+        None, description="Number of an event of this annotator; default: the last."
+    )
     key: str | None = Field(
         None, max_length=200, description="Idempotency key: sent twice, it undoes once."
     )
@@ -110,9 +110,7 @@ class ClassChange(BaseModel):
     """A change of a class."""
 
     kind: Literal["rename", "merge", "remove"]
-    name: str | None = Field(
-        None, description="rename: the new name; merge: the other class."
-    )
+    name: str | None = Field(None, description="rename: the new name; merge: the other class.")
     key: str | None = Field(
         None, max_length=200, description="Idempotency key: sent twice, it counts once."
     )

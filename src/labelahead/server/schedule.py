@@ -350,7 +350,8 @@ class Schedule:
                     return
             except Exception as error:  # any failure must be retried
                 self._report_failure(
-                    error, "computing the embeddings" if self.refresh_every is None else SCORING_TASK
+                    error,
+                    "computing the embeddings" if self.refresh_every is None else SCORING_TASK,
                 )
                 self._stopping.wait(RETRY_SECONDS)
 
@@ -398,7 +399,9 @@ class Schedule:
         elif isinstance(error, OSError):  # paths are shown in the terminal only
             full = as_storage_error(self.folder, error).full
             said = (
-                "the server's disk is full; labels are safe: free some space" if full else STORAGE_MESSAGE
+                "the server's disk is full; labels are safe: free some space"
+                if full
+                else STORAGE_MESSAGE
             )
         self.state, sentence = "idle", f"{what} failed: {said}"
         if what == SCORING_TASK:

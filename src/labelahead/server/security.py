@@ -114,7 +114,9 @@ class Guard:
         if method in WRITE_METHODS:
             origin = request.get("origin")
             if origin is not None and urlsplit(origin).netloc.lower() != request["host"].lower():
-                return _error(403, "the request comes from another site; use the labelling page itself")
+                return _error(
+                    403, "the request comes from another site; use the labelling page itself"
+                )
             if request.get("x-labelahead") != "1":
                 return _error(403, "the header X-Labelahead: 1 is missing; every change needs it")
         return None
@@ -138,8 +140,7 @@ class Guard:
         if wrong and self._failed.add(str((scope.get("client") or ("",))[0]), wrong):
             wait = f"{ATTEMPT_WINDOW_SECONDS:.0f}"
             sentence = (
-                "too many wrong tokens; open the URL that labelahead printed, or wait "
-                f"for {wait} s"
+                f"too many wrong tokens; open the URL that labelahead printed, or wait for {wait} s"
             )
             return _error(429, sentence, {"Retry-After": wait})
         return _require_token(scope, request)

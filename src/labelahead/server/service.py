@@ -32,9 +32,7 @@ CLASS_KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY_SECONDS = 90.0  # without a request, after which an annotator counts as inactive
 PREFETCH_ITEMS = 8  # pictures that a browser may fetch in advance
 NEUTRAL_KINDS = ("keep", "doubt")  # kinds of answers that change no label
-MIN_RANDOM_LABELS = (
-    20  # needed to estimate the accuracy from a random sample
-)
+MIN_RANDOM_LABELS = 20  # needed to estimate the accuracy from a random sample
 ACCEPTED_KINDS = ("label", "skip", "unsure", "settle", *NEUTRAL_KINDS)
 MIN_CLASSES = 2
 GRID_ITEMS = 24  # items in a grid for bulk confirmation
@@ -85,9 +83,7 @@ class LabellingService:
         self.overlap = overlap
         self.excluded: dict[int, str] = {}  # position -> why it is excluded from queries
         self.page_model: PageModel | None = None
-        self.is_behind = (
-            False  # whether the page model does not reflect the labels yet
-        )
+        self.is_behind = False  # whether the page model does not reflect the labels yet
         self._label_version = 0  # number of changes of labels or classes
         # restricted to the best candidates; updated before the page model where that is slow
         self._shortlist_model: PageModel | None = None
@@ -100,9 +96,7 @@ class LabellingService:
         self.lock = threading.RLock()
         self.labels_changed = threading.Condition(self.lock)  # notified when labels change
         self._last_seen: dict[str, float] = {}
-        self._undone_items: dict[
-            str, int
-        ] = {}  # annotator -> item of the last undone answer
+        self._undone_items: dict[str, int] = {}  # annotator -> item of the last undone answer
         order = shuffle_positions(len(items), seed).tolist() if order is None else order
         self._random_order = [p for p in order if p not in self.held_out]
         self._overlap_generator = make_generator(seed, "overlap")
@@ -402,7 +396,9 @@ class LabellingService:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(ACCEPTED_KINDS)}")
         count = len(label_state.classes)
         if kind == "settle" and position not in label_state.labels:
-            raise InputError(f"item {position} has no label yet; expected a labelled item to settle")
+            raise InputError(
+                f"item {position} has no label yet; expected a labelled item to settle"
+            )
         if kind in ("label", "settle", "keep") and (label is None or not 0 <= label < count):
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 

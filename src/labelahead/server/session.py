@@ -243,9 +243,7 @@ def _find_held_out(
     free = {p: number[n] for p, n in measured.items() if p not in labelled}
     if len(free) < len(measured):
         lost = len(measured) - len(free)
-        notes.append(
-            f"{lost} test items are labelled in this session and are not used for testing"
-        )
+        notes.append(f"{lost} test items are labelled in this session and are not used for testing")
     return {p: c for p, c in free.items() if c is not None}
 
 
@@ -337,7 +335,9 @@ def _describe_file_changes(service: LabellingService, recorded: int) -> list[str
         return notes
     if 0 < recorded < len(ids):
         kind = "pictures" if service.items.kind == "image" else "texts"
-        notes.append(f"{len(ids) - recorded} new {kind} since the last session are added to the pool")
+        notes.append(
+            f"{len(ids) - recorded} new {kind} since the last session are added to the pool"
+        )
     gone = [p for p, size in enumerate(sizes) if size is None]
     if gone:
         service.exclude_items(dict.fromkeys(gone, "its file is missing"))
@@ -428,8 +428,7 @@ def _find_test_items(
         return {p: names[c] for p, c in rows}
     if test and answers is None:
         raise InputError(
-            f"test is {test}, but the data contain no labels; expected a file of "
-            "item,label"
+            f"test is {test}, but the data contain no labels; expected a file of item,label"
         )
     if answers is None:
         return {}

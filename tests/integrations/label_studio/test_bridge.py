@@ -303,7 +303,7 @@ def test_a_webhook_that_never_comes_is_noticed(tmp_path, caplog):
         assert not session.service.label_state.labels  # it may be on its way
         bridge._look()
         assert session.service.label_state.labels
-        assert "no webhook told of" in caplog.text
+        assert "without a webhook call" in caplog.text
 
 
 def test_only_label_studio_is_heard(tmp_path):
@@ -405,7 +405,7 @@ REFUSED = [
     (CONFIG.replace('value="$text"', 'value="text"'), "one field"),
     (CONFIG.replace('<Choice value="food"/><Choice value="space"/>', ""), "two or more"),
     ('<View><Text name="t" value="$t"/></View>', "0 <Choices>"),
-    ("<View>", "no XML"),
+    ("<View>", "not valid XML"),
 ]
 
 
@@ -500,7 +500,7 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
         assert sorted(p.name for p in fetched.folder.iterdir()) == ["1.png", "2.png", "3.jpg"]
         assert {p.read_bytes() for p in fetched.folder.iterdir()} == {picture.read_bytes()}
         assert fetched.tasks == {1, 2, 3, 4, 5}
-        assert "2 tasks cannot be fetched" in fetched.notes[0]
+        assert "2 tasks cannot be downloaded" in fetched.notes[0]
         assert not elsewhere.asked  # with a token it would have been a call of the interface
 
 
@@ -535,7 +535,7 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
         fetched = connection.fetch_tasks(lambda done, of: None)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
         assert len([url for url in tried if url.startswith(dead)]) == 8
-        assert "23 tasks cannot be fetched" in fetched.notes[0]
+        assert "23 tasks cannot be downloaded" in fetched.notes[0]
         with pytest.raises(InputError, match=r"s3://bucket/a.png is in no storage"):
             connection.studio.download("s3://bucket/a.png", 4)
         with pytest.raises(Unreachable, match="cannot be reached") as away:

@@ -69,9 +69,9 @@ class LabelStudioGateway:
         ):
             await self.page(scope, receive, send)
         else:
-            await Json(
-                {"error": "labelling happens in Label Studio; this page is read-only"}, 403
-            )(scope, receive, send)
+            await Json({"error": "labelling happens in Label Studio; this page is read-only"}, 403)(
+                scope, receive, send
+            )
 
     def _refuse_call(self, scope: Scope) -> Response | None:
         """Return an error for a call that is not allowed, or None; the body is not read."""

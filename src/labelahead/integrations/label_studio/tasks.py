@@ -26,9 +26,7 @@ ITEMS_FOLDER, PICTURES_FOLDER = "items", "pictures"
 CLAIM_FILE = "label-studio.json"  # says which project a folder belongs to
 PARALLEL_DOWNLOADS = 8  # number of threads
 MAX_NAMES_SHOWN = 3  # of tasks in a note
-MAX_FAILURES_PER_HOST = (
-    8  # before no more downloads from the host are tried
-)
+MAX_FAILURES_PER_HOST = 8  # before no more downloads from the host are tried
 IMAGE_TEXT_ENCODER = "labelahead.integrations.label_studio.image_text:picture_and_text"
 log = logging.getLogger("labelahead")
 
