@@ -281,7 +281,7 @@ def _iter_items(
         first, again = (_split_item(dataset[position], position)[0] for _ in range(2))
         if first.shape != again.shape or not bool(torch.eq(first, again).all()):
             if bool(first.isnan().any()):
-                break  # reported with its position later
+                break  # `to_input_tensor` reports it with its position
             raise InputError(
                 f"item {position} differs when read twice: the data set has a random transform; "
                 "expected the same input each time, so leave augmentation out"
@@ -494,7 +494,7 @@ def _require_memory(path: Path, archive: Any) -> None:
     size, free = sum(info.file_size for info in archive.zip.infolist()), get_free_memory()
     if free is not None and 2 * size > free:  # inputs are standardised into a second copy
         raise InputError(
-            f"{path} takes {format_bytes(size)} unpacked, of which two are held, and "
+            f"{path} takes {format_bytes(size)} unpacked, two copies are needed, and "
             f"{format_bytes(free)} of memory "
             "are free; expected less: keep fewer items or smaller ones in it, or use a folder of "
             "files"
@@ -626,26 +626,33 @@ def build_from_tensor(
     values = values if len(keep) == len(values) else values[keep]
     if not len(split.pool):
         raise InputError("every item is in test; expected some for the pool")
-    held: InMemoryInputs
+    model_inputs: InMemoryInputs
     if values.dtype == torch.uint8:
-        held = PixelInputs(values, *compute_mean_std(values, split.pool), size)
+        model_inputs = PixelInputs(values, *compute_mean_std(values, split.pool), size)
     elif standardise:
-        held = NumericInputs(
+        model_inputs = NumericInputs(
             values, *_compute_scales(values, split.pool), *_find_display_range(values), size
         )
     else:
-        held = NumericInputs(
+        model_inputs = NumericInputs(
             values, torch.zeros(()), torch.ones(()), *_find_display_range(values), size
         )
-    images = held if values.ndim == 4 and values.shape[1] in (1, 3) else None
+    images = model_inputs if values.ndim == 4 and values.shape[1] in (1, 3) else None
     return build_dataset(
-        name, held, images, split, codes[keep], classes, ids=ids, notes=(*notes, *split.notes)
+        name,
+        model_inputs,
+        images,
+        split,
+        codes[keep],
+        classes,
+        ids=ids,
+        notes=(*notes, *split.notes),
     )
 
 
 def build_dataset(
     name: str,
-    held: "InMemoryInputs",
+    model_inputs: "InMemoryInputs",
     images: Images | None,
     split: Split,
     labels: Tensor,
@@ -664,7 +671,7 @@ def build_dataset(
 
     Args:
         name: the name of the data set.
-        held: the inputs.
+        model_inputs: the inputs.
         images: access to the items as images, if they are images.
         split: which items are kept, and the test set.
         labels: (q,) class numbers, -1 where unknown.
@@ -673,8 +680,8 @@ def build_dataset(
         ids: the ids; default: the positions in the source.
         rows: the rows of a table, for display.
         texts: the running text.
-        build: returns the inputs, if not `held`.
-        preprocessor: the preprocessor of further items, if not that of `held`.
+        build: returns the inputs, if not `model_inputs`.
+        preprocessor: the preprocessor of further items, if not that of `model_inputs`.
         records: the user's own columns.
         column: the name and the entries of the label column.
 
@@ -687,14 +694,16 @@ def build_dataset(
         classes=classes,
         test=split.test,
         ids=ids,
-        kind="image" if len(held.shape) == 3 else "vector",
+        kind="image" if len(model_inputs.shape) == 3 else "vector",
         notes=notes,
         images=images,
-        shape=held.shape if texts is None and all(held.shape) else (),
-        build=build or held.inputs,
+        shape=model_inputs.shape if texts is None and all(model_inputs.shape) else (),
+        build=build or model_inputs.inputs,
         rows=rows,
         texts=texts,
-        build_preprocessor=held.make_preprocessor if preprocessor is None else lambda: preprocessor,
+        build_preprocessor=model_inputs.make_preprocessor
+        if preprocessor is None
+        else lambda: preprocessor,
         records=records,
     )
     return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
@@ -745,7 +754,7 @@ class InMemoryInputs(Images):
     """Inputs held in memory, and how to display them as images."""
 
     values: Tensor
-    size: int | None  # of the side that pictures are brought to; None: as they are
+    size: int | None  # the side to which images are resized, in pixels; None keeps their size
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -801,15 +810,15 @@ class NumericInputs(InMemoryInputs):
     values: Tensor
     mean: Tensor
     std: Tensor
-    low: float = 0.0  # what is shown as black, and as white
-    high: float = 1.0
+    low: float = 0.0  # displayed as black
+    high: float = 1.0  # displayed as white
     size: int | None = None
 
     def inputs(self) -> Tensor:
         """Return all inputs, standardised."""
         values = self.values if self.size is None else crop_and_resize(self.values, self.size)
         if not bool(self.mean.any()) and bool((self.std == 1).all()):
-            return values  # taken as they are: no second copy
+            return values  # unchanged, without a second copy
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
         return (values - self.mean.view(column)) / self.std.view(column)
 

@@ -44,7 +44,7 @@ def parse_entry(value: Any) -> Entry:
 
     Values of other types become "\\0" and the name of the type; columns with them are dropped.
     """
-    if isinstance(value, np.generic):  # of an array; Python knows no nanoseconds
+    if isinstance(value, np.generic):  # from an array; Python has no nanoseconds
         value = (
             value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value
         ).item()
@@ -72,7 +72,7 @@ def parse_number(entry: Entry) -> float | None:
     """Return an entry as a number, None if it is no number."""
     if isinstance(
         entry, dt.date
-    ):  # as models have it that were exported when dates were plain numbers
+    ):  # for models exported by versions that encoded dates as plain numbers
         return (
             to_epoch_seconds(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
         )
@@ -250,7 +250,7 @@ class CategoricalColumn:
 
     name: str
     kept: tuple[str, ...]
-    used: tuple[bool, ...]  # of those kept, the gap and `other`: which the pool knows
+    used: tuple[bool, ...]
     kind: ClassVar[str] = "levels"
 
     @classmethod
@@ -406,7 +406,7 @@ def parse_vectors(values: Any) -> Array | None:
             return None
     if values.ndim != 2 or values.dtype.kind not in "iuf":
         return None
-    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
+    made = np.array(values, dtype=np.float32)  # a copy, since Arrow's memory is read-only
     return made if np.isfinite(made).all() else None
 
 

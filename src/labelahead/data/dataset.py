@@ -149,8 +149,8 @@ class Rows:
     """
 
     columns: dict[str, list[Any]] = field(repr=False)
-    text: str | None = None  # the column that holds running text, if there is one
-    files: bool = False  # whether each text is a file of its own
+    text: str | None = None
+    files: bool = False
 
     def get_row(self, position: int) -> list[tuple[str, Any]]:
         """Return (name, value) of every column for one item."""
@@ -361,7 +361,7 @@ class Answers:
         return labels
 
 
-Loaded = tuple[Data, Answers | None]  # no answers: no item has a label
+Loaded = tuple[Data, Answers | None]  # the answers are None if no item has a label
 
 
 def hash_tensor(values: Tensor) -> str:

@@ -222,7 +222,7 @@ class ImageFiles(Images):
         try:
             with ignore_pillow_warnings(), self.files.open(name) as stream:
                 return decode_whole(stream, size)
-        except Exception as error:  # as in decode_all: Pillow raises nearly anything
+        except Exception as error:  # as in decode_all: Pillow raises almost any error
             raise UnreadableImagesError(
                 self._unreadable_message(name, error), {position: str(error)}
             ) from error
@@ -266,8 +266,8 @@ class ImageFiles(Images):
         """Return the size of each file in bytes, None if it does not exist any more."""
         if self.files.is_zip:
             with zipfile.ZipFile(self.files.root) as archive:
-                held = {info.filename: info.file_size for info in archive.infolist()}
-            return [held.get(name) for name in self.names]
+                size_of = {info.filename: info.file_size for info in archive.infolist()}
+            return [size_of.get(name) for name in self.names]
         stats = (_stat_or_none(f"{self.files.root}/{name}") for name in self.names)
         return [None if about is None else about.st_size for about in stats]
 
@@ -776,14 +776,14 @@ def _walk_folder(root: Path, outside: list[str] | None = None) -> tuple[list[str
     resolved = root.resolve()
     names: list[str] = []
     folders: list[str] = []
-    seen = set()
+    visited = set()
     todo, linked = deque([""]), deque[str]()
     while todo or linked:
         here = todo.popleft() if todo else linked.popleft()
         status = os.stat(root / here)
-        if (status.st_dev, status.st_ino) in seen:
+        if (status.st_dev, status.st_ino) in visited:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         with os.scandir(root / here) as listing:
             entries = list(listing)
         if here and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
@@ -840,7 +840,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a folder."""
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself: kept as a file, whose opening fails and is reported
+    except (
+        OSError
+    ):  # a link to itself; it is listed as a file and reported when it cannot be opened
         return False
 
 

@@ -286,13 +286,12 @@ class ImportedLabels:
         predictions: the number of rows with a prediction of a model.
     """
 
-    labels: tuple[tuple[int, str, str], ...]  # position, class name, person
-    new_classes: tuple[str, ...]  # names that are none of the classes given
-    unknown: tuple[str, ...]  # items that the data do not have
-    # not taken in: several choices, two labels by one person, a name that fits several items
+    labels: tuple[tuple[int, str, str], ...]
+    new_classes: tuple[str, ...]
+    unknown: tuple[str, ...]
     unclear: tuple[str, ...]
-    blank: int  # rows without a label: not labelled yet, or skipped
-    predictions: int  # rows that a model said: no labels
+    blank: int
+    predictions: int
 
 
 def read_import(
@@ -317,8 +316,8 @@ def read_import(
     """
     finder, reader = _ItemFinder(items, rows=rows), LabelNormaliser(classes)
     by_file = {as_file_name(name): name for name in classes}
-    labels: dict[tuple[int, str], str] = {}  # by position and person
-    called: dict[int, str] = {}  # what the file calls an item
+    labels: dict[tuple[int, str], str] = {}  # by position and annotator
+    called: dict[int, str] = {}  # the name of an item in the file, by position
     unknown: dict[str, None] = {}
     unclear: dict[str, None] = {}
     contradicted: set[tuple[int, str]] = set()
@@ -437,11 +436,11 @@ class _ItemFinder:
         self.ends: tuple[dict[str, list[int]], ...] = (
             {},
             {},
-        )  # file names, and those without suffix
+        )  # positions by file name, with and without suffix
         for name, position in self.ids.items():
             last = name.rsplit("/", 1)[-1]
-            for end, known in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
-                known.setdefault(end, []).append(position)
+            for end, index in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
+                index.setdefault(end, []).append(position)
         # If files or rows have numbers as names (7.png), a number that is none of them must not
         # silently mean a position.
         self.numbered = any(stem.isdecimal() for stem in self.ends[1])
@@ -508,10 +507,12 @@ class _ItemFinder:
             for end in ("/".join(parts[i:]) for i in range(len(parts))):
                 if end in self.ids:
                     return [self.ids[end]]
-            upload = re.sub("^[0-9a-f]{8}-", "", parts[-1])  # what Label Studio puts before a name
+            upload = re.sub(
+                "^[0-9a-f]{8}-", "", parts[-1]
+            )  # Label Studio's prefix of uploaded files
             return self._by_end(parts[-1]) or self._by_end(upload)
         if "/" in plain:
-            return []  # a relative path that is another one
+            return []  # a relative path of another file
         positions = self._by_end(plain)
         return (
             [int(plain)]
@@ -538,7 +539,7 @@ def _extract_path(address: str) -> str:
         return address
     try:
         parts = urlsplit(address)
-    except ValueError:  # something with brackets
+    except ValueError:  # for example invalid brackets
         return address
     return parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
 
@@ -800,8 +801,8 @@ def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
         for column in LABEL_COLUMNS:
             number = folded.get(column)
             if column in names and isinstance(number, int):
-                known = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
-                folded[column] = names[column][number] if known else None
+                is_class = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
+                folded[column] = names[column][number] if is_class else None
         entry = parser.parse(folded, path, f"{inside}row {i}")
         yield replace(entry, literal=SOURCE_COLUMN in folded or bool(names))
 

@@ -136,9 +136,9 @@ def _find_public_dataset(source: str | Path) -> PublicDataset | None:
 
     A `Path` is always a path.
     """
-    known = {_normalise_name(name): entry for name, entry in DATASETS.items()}
+    by_name = {_normalise_name(name): entry for name, entry in DATASETS.items()}
     return (
-        known.get(_normalise_name(source))
+        by_name.get(_normalise_name(source))
         if isinstance(source, str) and not re.search(r"[/\\]", source)
         else None
     )

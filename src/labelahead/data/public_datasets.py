@@ -427,7 +427,7 @@ def read_mat_files(paths: Sequence[Path]) -> ReadArrays:
     for path in paths:
         try:
             arrays = loadmat(path, variable_names=("X", "y"))
-        except Exception as error:  # a broken file makes the reader raise nearly anything
+        except Exception as error:  # the reader raises almost any error on a broken file
             raise InputError(
                 f"{path} cannot be read as a Matlab file ({error}); fetch it again"
             ) from error
@@ -474,7 +474,8 @@ def read_binary_files(
         flat = np.frombuffer(contents[name], dtype=np.uint8)
         if len(flat) == 0 or len(flat) % (CIFAR_IMAGE_BYTES + label_bytes):
             raise InputError(
-                f"{name} has {len(flat)} bytes; expected a multiple of {CIFAR_IMAGE_BYTES + label_bytes}, {label_bytes} "
+                f"{name} has {len(flat)} bytes; expected a multiple of "
+                f"{CIFAR_IMAGE_BYTES + label_bytes}, {label_bytes} "
                 "for labels and 3072 for each image; fetch it again"
             )
         rows = flat.reshape(-1, CIFAR_IMAGE_BYTES + label_bytes)
@@ -567,7 +568,7 @@ def unpickle(raw: bytes, where: str) -> dict[str, Any]:
     """
     try:
         content = _Unpickler(BytesIO(raw), encoding="bytes").load()
-    except Exception as error:  # broken pickles raise nearly every kind of error
+    except Exception as error:  # broken pickles raise almost any error
         raise InputError(
             f"{where} is refused: {error}; expected the pickled arrays of CIFAR's python "
             "version, unchanged, so fetch it again"
@@ -586,7 +587,7 @@ class _Unpickler(pickle.Unpickler):
             return ALLOWED_CALLABLES[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which no such file needs"
+                f"it imports {module}.{name}, which no such file needs"
             ) from None
 
 
@@ -740,4 +741,4 @@ _DATASETS = (
         "caltech101", "8,677 photographs of 101 classes, any size", _load_caltech, CALTECH_NAMES
     ),
 )
-DATASETS: Mapping[str, PublicDataset] = MappingProxyType({known.name: known for known in _DATASETS})
+DATASETS: Mapping[str, PublicDataset] = MappingProxyType({entry.name: entry for entry in _DATASETS})

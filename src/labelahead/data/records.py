@@ -96,7 +96,7 @@ def to_python_list(column: Any) -> list[Any]:
         return list(column)
     try:
         return list(column.to_pylist())
-    except ValueError:  # nanoseconds, which Python's times do not have
+    except ValueError:  # nanoseconds, which Python's datetime does not support
         return list(column.cast("string").to_pylist())
 
 

@@ -157,7 +157,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
         inputs, ~held_out.numpy(), table.locate_row, str(path), required=not vectors
     )
     matrix = torch.from_numpy(features.matrix)[split.keep]
-    held = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
+    model_inputs = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
     rows = Rows(_select_rows(columns, split), features.longest_text_column)
     records = table.records().take(split.keep.tolist())
     texts = Texts(_select_rows(features.texts, split), matrix) if features.texts else None
@@ -168,7 +168,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     )
     loaded = build_dataset(
         name_from_path(path),
-        held,
+        model_inputs,
         None,
         split,
         codes[split.keep],
@@ -178,7 +178,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
         texts=texts,
         build=build,
         ids=tuple(ids[int(i)] for i in split.keep),
-        preprocessor=Preprocessor(COLUMNS, held.shape, columns=features.columns),
+        preprocessor=Preprocessor(COLUMNS, model_inputs.shape, columns=features.columns),
         records=replace(_drop_target(records, target), id_column=id_column),
         column=None if target is None else (target, records.columns[target]),
     )

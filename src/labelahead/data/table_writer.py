@@ -54,9 +54,7 @@ def merge_columns(
         and records.id_column == ID_COLUMN
         and [format_id(v) for v in to_python_list(theirs[ID_COLUMN])] == list(ids)
     ):
-        columns[ID_COLUMN] = theirs.pop(
-            ID_COLUMN
-        )  # the same ids, in the type that the user gave them
+        columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type of the user's column
     names = rename_clashing_columns(list(theirs), (ID_COLUMN, *ours))
     return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)
 
@@ -122,18 +120,18 @@ def build_arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | Non
         types: Arrow types by column name; other types are inferred.
     """
     arrow = import_extra("pyarrow", "tables", "the form Parquet")
-    made = {}
+    converted = {}
     for name, column in columns.items():
         if hasattr(column, "to_pylist"):
             dictionary = arrow.types.is_dictionary(column.type)  # Hugging Face does not read these
-            made[name] = column.cast(column.type.value_type) if dictionary else column
+            converted[name] = column.cast(column.type.value_type) if dictionary else column
             continue
         values, kind = list(column), (types or {}).get(name)
         try:
-            made[name] = arrow.array(values, kind)
+            converted[name] = arrow.array(values, kind)
         except (arrow.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError):
-            made[name] = arrow.array([_to_text(value) for value in values], arrow.string())
-    return arrow.table(made)
+            converted[name] = arrow.array([_to_text(value) for value in values], arrow.string())
+    return arrow.table(converted)
 
 
 def _to_text(value: Any) -> str | None:

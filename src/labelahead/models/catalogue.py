@@ -96,9 +96,9 @@ class ModelSpec:
     """
 
     name: str
-    summary: str  # what it is, when to use it
-    inputs: str  # "image" or "any"
-    make: Callable[..., nn.Module]  # (shape, classes, width=, **options)
+    summary: str
+    inputs: str
+    make: Callable[..., nn.Module]
     training: TrainingArguments
 
 
@@ -260,25 +260,25 @@ def build_model(
     """
     shape = () if example is not None else require_input_shape(shape)
     classes = require_whole_number(classes, "classes")
-    asked = options | ({} if width is None else {"width": width})
+    user_options = options | ({} if width is None else {"width": width})
     if isinstance(name, str) and ":" in name:
-        return build_user_model(name, shape, classes, asked, seed, example)
+        return build_user_model(name, shape, classes, user_options, seed, example)
     entry = get_model_spec(name)
     known = list(inspect.signature(entry.make).parameters)[2:]
-    for key in asked:
+    for key in user_options:
         if key not in known:
             listed = f"there are {', '.join(known)}" if known else "it has none"
             raise InputError(f"{name} has no option {key!r}: {did_you_mean(key, known)}{listed}")
-    _refuse_oversized(entry, shape, classes, asked)
+    _refuse_oversized(entry, shape, classes, user_options)
     with temporary_seed(seed):
-        return entry.make(shape, classes, **asked)
+        return entry.make(shape, classes, **user_options)
 
 
 def _refuse_oversized(
-    entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]
+    entry: ModelSpec, shape: tuple[int, ...], classes: int, user_options: dict[str, Any]
 ) -> None:
     """Raise before a network is built that does not fit into memory; small widths are not checked."""
-    width = asked.get("width")
+    width = user_options.get("width")
     if (
         not isinstance(width, int | float)
         or isinstance(width, bool)
@@ -287,7 +287,7 @@ def _refuse_oversized(
         return
     if width <= MAX_WIDTH:
         with torch.device("meta"):
-            size = sum(p.numel() for p in entry.make(shape, classes, **asked).parameters())
+            size = sum(p.numel() for p in entry.make(shape, classes, **user_options).parameters())
         if size <= MAX_PARAMETERS:
             return
         grown = f"would have {size:,} parameters; expected at most {MAX_PARAMETERS:,}"

@@ -67,7 +67,7 @@ BACKBONES = {
     ),
 }
 FEATURE_COUNT = 1280
-MIN_IMAGE_SIDE = 32  # pixels a side: the network halves an image five times
+MIN_IMAGE_SIDE = 32  # pixels; the network halves an image five times
 
 
 class ImageBatches(Protocol):
@@ -219,7 +219,7 @@ def embed_images(
     weights = BACKBONES[backbone]
     networks: list[
         PretrainedClassifier
-    ] = []  # made when the first image is seen: a cache may know them all
+    ] = []  # loaded when the first image is encoded, since all may be cached
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         networks[:] = networks or [load_backbone(backbone)]

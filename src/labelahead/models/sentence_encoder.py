@@ -77,10 +77,9 @@ class SentenceEncoder:
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text, including those of start and end, up to the limit."""
         enough = WORD_LIMIT.match(text)
-        plain = (
-            (enough[0] if enough else text).encode("utf-8", "replace").decode()
-        )  # half a surrogate pair is none
-        ids: list[int] = self.tokenizer.encode(plain).ids
+        start = enough[0] if enough else text
+        encodable = start.encode("utf-8", "replace").decode()  # replaces lone surrogates
+        ids: list[int] = self.tokenizer.encode(encodable).ids
         return ids
 
     def encode_into(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
@@ -178,9 +177,8 @@ def embed_texts(
         cache: a folder for finished blocks; None for no cache.
         progress: called with (done, n).
     """
-    encoders: list[
-        SentenceEncoder
-    ] = []  # made when the first text is read: a cache may know them all
+    # Loaded when the first text is encoded, since all may be cached.
+    encoders: list[SentenceEncoder] = []
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         encoders[:] = encoders or [SentenceEncoder()]

@@ -30,15 +30,12 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-CODE_KEYS = (
-    "data.embedding",
-    "model.name",
-    "asking.strategy",
-)  # keys of a configuration that may name code
-# precedes the name of an object that was passed in Python: no code is found by it
+# Keys of a configuration that may name code.
+CODE_KEYS = ("data.embedding", "model.name", "asking.strategy")
+# Prefix of the name of an object that was passed in Python; it cannot be imported.
 PYTHON_OBJECT_PREFIX = "given:"
-# Files that only labelahead writes. A folder that holds one of them is that of a run, a session or
-# a comparison.
+# Files that only labelahead writes. A folder with one of them belongs to a run, a session or a
+# comparison.
 LABELAHEAD_FILES = ("rounds.jsonl", "session.toml", "labels.db", "compare.toml")
 
 
@@ -172,11 +169,11 @@ def _locate_code(name: str) -> str:
     if place.endswith(".py"):
         return str(Path(place).expanduser().resolve())
     top = place.partition(".")[0]
-    known = sys.modules.get(top)
+    module = sys.modules.get(top)
     # As `models.imported` does it: modules of the current folder come first.
     spec = (
-        known.__spec__
-        if known
+        module.__spec__
+        if module
         else importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     )
     if spec is None:
@@ -260,10 +257,6 @@ def _read_used_code() -> set[tuple[str, str]]:
         try:
             row = json.loads(line)
             used.add((str(row["name"]), str(row["file"])))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # cut short by a kill: that code is asked about once more
+        except (ValueError, KeyError, TypeError):  # a truncated line: that code is unknown again
             continue
     return used

@@ -27,7 +27,7 @@ def build_user_model(
     name: str,
     shape: tuple[int, ...],
     classes: int,
-    asked: Mapping[str, Any],
+    user_options: Mapping[str, Any],
     seed: int,
     example: Batch | None = None,
 ) -> nn.Module:
@@ -37,7 +37,7 @@ def build_user_model(
         name: 'module:factory' or 'path/to/file.py:factory'.
         shape: the shape of one input.
         classes: the number of classes.
-        asked: width and options of the user; the factory must take them.
+        user_options: width and options that the user gave; the factory must take them.
         seed: the seed of the weights.
         example: some inputs that are not a single tensor; `shape` is () then.
 
@@ -54,7 +54,7 @@ def build_user_model(
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
         with temporary_seed(seed):  # seeded separately, since a module runs only the first time
             factory = _get_factory(_import_module(place), attribute, name)
-        arguments = _match_arguments(factory, name, shape, classes, asked)
+        arguments = _match_arguments(factory, name, shape, classes, user_options)
         with temporary_seed(seed):
             try:
                 model = factory(**arguments)
@@ -197,12 +197,12 @@ def _match_arguments(
     name: str,
     shape: tuple[int, ...],
     classes: int,
-    asked: Mapping[str, Any],
+    user_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return our arguments that the factory's signature names, and all options of the user."""
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # written in C: no signature to be had
+    except (TypeError, ValueError):  # implemented in C, without a signature
         parameters = {}  # type: ignore[assignment]
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {key for key, p in parameters.items() if p.kind in kinds}
@@ -213,13 +213,13 @@ def _match_arguments(
         "classes": classes,
         "num_classes": classes,
     }
-    refused = [key for key in asked if key not in named and not open_ended]
+    refused = [key for key in user_options if key not in named and not open_ended]
     if refused:
         raise InputError(
             f"the factory {name!r} takes no {refused[0]!r}; it takes "
             f"{', '.join(sorted(named)) or 'nothing'}"
         )
-    arguments = {key: value for key, value in ours.items() if key in named} | dict(asked)
+    arguments = {key: value for key, value in ours.items() if key in named} | dict(user_options)
     missing = [
         key
         for key, p in parameters.items()
