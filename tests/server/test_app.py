@@ -133,7 +133,9 @@ def test_labels_come_back_the_next_day(tmp_path):
             None,
         }  # 0 is gone, 1 is still with somebody
     photo(folder / before[2], size=(50, 40))
-    with pytest.raises(InputError, match=f"1 labelled pictures have different content: {before[2]}"):
+    with pytest.raises(
+        InputError, match=f"1 labelled pictures have different content: {before[2]}"
+    ):
         page(folder, tmp_path / "out").__enter__()
     with pytest.raises(InputError, match="other data"):
         page(photo(tmp_path / "others/x.png").parent, tmp_path / "out").__enter__()
@@ -450,7 +452,11 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
 def test_the_guide_names_every_option_and_address(tmp_path):
     for option in typer.main.get_command(app).commands["label"].params:
         names = [n for n in option.opts if n.startswith("--")] or ["photos/"]
-        hidden = {"--browser": "--no-browser", "--target": "target column", "--root": "public data set"}
+        hidden = {
+            "--browser": "--no-browser",
+            "--target": "target column",
+            "--root": "public data set",
+        }
         assert any(hidden.get(n, n) in GUIDE for n in names), names
     with page(photos(tmp_path / "set", 2), tmp_path / "out") as (client, _):
         for path, methods in client.get("/api/openapi.json").json()["paths"].items():
