@@ -208,7 +208,9 @@ def test_lazy_kernel_matches_dense_kernel(dtype):
         assert torch.allclose(lazy.mean, stored.mean, atol=tolerance)
         assert torch.allclose(lazy.variance(), stored.variance(), atol=tolerance)
         assert torch.allclose(
-            lazy.covariance_block([1, 5, 9], [5, 2]), stored.covariance_block([1, 5, 9], [5, 2]), atol=tolerance
+            lazy.covariance_block([1, 5, 9], [5, 2]),
+            stored.covariance_block([1, 5, 9], [5, 2]),
+            atol=tolerance,
         )
         left = [p for p in range(N) if p not in labelled]
         for acquisition in (resolve, flip, variance):

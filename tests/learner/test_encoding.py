@@ -163,7 +163,7 @@ def test_custom_encoder_errors_are_reported(tmp_path, own, name, message):
             "'w', but t has no vectors of that name; .*expected one of .*v, or your own as "
             "file.py:function",
         ),
-        ("lite0", "sees pictures, but t has none"),
+        ("lite0", "needs images, but t has none"),
     ],
 )
 def test_unsuitable_embedding_raises(tmp_path, embedding, message):

@@ -221,7 +221,9 @@ def documents(folder, n=24, seed=0, classes=True):
 
 @pytest.mark.parametrize("embedding", ["words", "minilm"])
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_exported_model_predicts_texts_by_words_and_encoder(tmp_path, monkeypatch, embedding, model):
+def test_exported_model_predicts_texts_by_words_and_encoder(
+    tmp_path, monkeypatch, embedding, model
+):
     if embedding == "minilm" and not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
@@ -270,7 +272,7 @@ def test_export_with_custom_embedding_raises(tmp_path):
     source = table(tmp_path / "animals.csv")
     campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
     with pytest.raises(
-        InputError, match=r"by your own .*own\.py:encode, whose code cannot leave with it"
+        InputError, match=r"your own embedding .*own\.py:encode, whose code cannot be exported"
     ):
         la.load_model(tmp_path / "run")
 
@@ -490,7 +492,7 @@ def test_export_with_data_given_in_python(tmp_path):
         data=data,
         out=tmp_path / "run",
     )
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="given in Python"):
         la.load_model(tmp_path / "run")
     model = run_model(tmp_path / "run", data=data)
     said = load_exported(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())

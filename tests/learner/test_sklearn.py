@@ -130,5 +130,5 @@ def test_partial_fit_with_new_classes():
         told.partial_fit(x[:1], ["eel"])
     with pytest.raises(InputError, match="among the classes"):
         Classifier().partial_fit(x, y, classes=["ant", "bee"])
-    with pytest.raises(InputError, match="91 items asked for"):
+    with pytest.raises(InputError, match="91 items requested"):
         Classifier().query(x, 91)

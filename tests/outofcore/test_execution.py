@@ -74,7 +74,7 @@ def test_run_tasks_collects_or_raises_refused_tasks(local):
 def test_dead_local_process_raises_cluster_error():
     with (
         connect_executor(workers=1) as engine,
-        pytest.raises(ClusterError, match=r"whoever should work was lost.*are kept"),
+        pytest.raises(ClusterError, match=r"the engine was lost during 'work'.*are kept"),
     ):
         run_tasks(engine, "work", dies, [("a", 1, (1,))])
     assert BrokenProcessPool in engine.lost_errors
@@ -131,7 +131,7 @@ def test_lost_scheduler_raises_and_keeps_features(tmp_path):
                 cluster.kill(cluster.scheduler)
 
         with pytest.raises(
-            ClusterError, match=r"whoever should embed items was lost.*goes on from there"
+            ClusterError, match=r"the engine was lost during 'embed items'.*again to continue"
         ):
             embed(tmp_path / "source", tmp_path / "store", executor=cluster.address, progress=watch)
     kept = sorted((tmp_path / "store" / "parts").glob("*.json"))

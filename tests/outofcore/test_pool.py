@@ -147,8 +147,8 @@ def test_many_labels_choose_mixture_by_local_search(pool, monkeypatch):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"n": 0}, "0 items asked for"),
-        ({"n": 500}, "500 items asked for, but"),
+        ({"n": 0}, "0 items requested"),
+        ({"n": 500}, "500 items requested, but"),
         ({"strategy": "badge"}, "strategy is 'badge', which cannot score a pool in parts"),
         ({"evaluation": 0}, "evaluation is 0"),
         ({"candidates": -1}, "candidates is -1"),

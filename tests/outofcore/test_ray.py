@@ -63,7 +63,7 @@ def test_ray_results_and_refusals(engine):
         engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused
     ) == [None, 8]
     assert list(refused) == [0]
-    with pytest.raises(ClusterError, match="whoever should work was lost"):
+    with pytest.raises(ClusterError, match="the engine was lost during 'work'"):
         run_tasks(engine, "work", dies, [("a", 1, (1,))])
     with connect_executor(engine.ray) as same:
         assert same.gather([same.submit(doubled, 4, name="double")]) == [8]

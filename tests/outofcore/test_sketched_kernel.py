@@ -176,7 +176,7 @@ def test_labels_follow_order_of_network_outputs(tmp_path):
     told = large.resolve_labels(labels, (), HERE)
     assert told.classes == CLASSES
     assert told.numbers.tolist() == [int(y[i]) for i in told.positions.tolist()]
-    with pytest.raises(InputError, match="the network tells ash, elm, oak"):
+    with pytest.raises(InputError, match="the network's classes are ash, elm, oak"):
         large.resolve_labels({"item 1": "fir", "item 2": "oak"}, (), HERE)
     guesses = large.query(3, evaluation=20)
     assert [q.prediction for q in guesses] == [None] * 3  # nobody said anything yet

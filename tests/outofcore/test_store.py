@@ -381,7 +381,7 @@ def test_store_inside_pool_raises(tmp_path):
     x, _ = clouds(10)
     pool = parquet_pool(tmp_path / "pool", x)
     for store in (pool, pool / "store"):
-        with pytest.raises(InputError, match="lies in the pool itself"):
+        with pytest.raises(InputError, match="is inside the pool"):
             embed(pool, store, executor=HERE)
     embed(pool, tmp_path / "pool-store", executor=HERE)
 

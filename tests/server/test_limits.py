@@ -296,7 +296,7 @@ def test_a_campaign_with_a_position_below_zero_is_damaged(tmp_path):
         .replace('"position": 3', '"position": -5')
         .replace('"position":3', '"position":-5')
     )
-    with Store.open(tmp_path / "run") as store, pytest.raises(InputError, match="says position -5"):
+    with Store.open(tmp_path / "run") as store, pytest.raises(InputError, match="has position -5"):
         store.read_labels()
 
 

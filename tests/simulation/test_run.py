@@ -207,9 +207,9 @@ def test_custom_labeller(tmp_path):
     given = from_arrays(x, y, test=range(50, 60))
     result = run(SMALL, data=given, labeller=person, out=tmp_path / "a")
     assert asked == result.pool.labelled.tolist()
-    with pytest.raises(InputError, match="the labeller said 'cat'"):
+    with pytest.raises(InputError, match="the labeller returned 'cat'"):
         run(SMALL, data=given, labeller=lambda p: "cat")
-    with pytest.raises(InputError, match="the labeller said 7"):
+    with pytest.raises(InputError, match="the labeller returned 7"):
         run(SMALL, data=given, labeller=lambda p: 7)
     numpy_says = run(SMALL, data=given, labeller=lambda p: y[p].numpy()[()])
     assert numpy_says.pool.labelled.tolist() == asked
@@ -319,7 +319,7 @@ def test_resume_with_missing_labels_raises(tmp_path, kept, said):
     for _ in range(2):
         with pytest.raises(
             InputError,
-            match=rf"labels.jsonl holds {said}.*rounds.jsonl tells of .*labels are missing",
+            match=rf"labels.jsonl holds {said}.*rounds.jsonl records .*labels are missing",
         ):
             resume(tmp_path / "a", data=data())
         with pytest.raises(InputError, match="labels are missing"):
@@ -339,7 +339,7 @@ def test_resume_with_missing_confirmations_raises(tmp_path):
     last = max(i for i, line in enumerate(lines) if json.loads(line)["by"] == "confirmed")
     path.write_text("".join(lines[:last] + lines[last + 1 :]))
     with pytest.raises(
-        InputError, match=r"confirmed labels for round \d+, but rounds.jsonl tells of"
+        InputError, match=r"confirmed labels for round \d+, but rounds.jsonl records"
     ):
         resume(tmp_path / "a", data=data())
 
@@ -481,7 +481,7 @@ def test_resume_with_changed_content_raises(tmp_path):
     run(SMALL, data=data(), out=tmp_path / "a")
     with pytest.raises(InputError, match="other content"):
         resume(tmp_path / "a", data=data(seed=1))
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="given in Python"):
         resume(tmp_path / "a")
     (tmp_path / "a" / "data.json").write_text("{")
     with pytest.raises(InputError, match=r"data\.json is damaged"):

@@ -63,7 +63,7 @@ def test_find_strategy_accepts_names_values_and_files(tmp_path):
     assert own.look_ahead
     assert own.when == "As flip does."
     assert own.modes == STRATEGIES["flip"].modes
-    assert find_strategy(f"{tmp_path}/own.py:blank").when == "your own criterion"
+    assert find_strategy(f"{tmp_path}/own.py:blank").when == "your own acquisition function"
     with pytest.raises(InputError, match="strategy is a function; expected a name"):
         find_strategy(flip)
 
@@ -110,7 +110,7 @@ def test_custom_strategy_campaign_resumes_with_memory(tmp_path):
         data=data(),
         out=part,
     )
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="given in Python"):
         la.resume(part, {"budget.labels": 14}, data=data())
     same(la.resume(part, {"budget.labels": 14}, data=data(), strategy=FIRST), whole)
 
@@ -134,7 +134,7 @@ def test_resume_with_other_strategy_raises(tmp_path):
         ("named", {}, FIRST),
         ("named", {"asking.strategy": "random"}, None),
     ):
-        with pytest.raises(InputError, match=r"this campaign asks by .*expected the same"):
+        with pytest.raises(InputError, match=r"this campaign uses .*expected the same"):
             la.resume(tmp_path / folder, {**more, **changes}, data=data(), strategy=strategy)
     assert (
         len(la.resume(tmp_path / "named", {**more, "asking.strategy": "flip"}, data=data()).pool)
@@ -150,7 +150,7 @@ def test_resume_with_moved_strategy_file(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         la.resume(tmp_path / "run", more, data=data())
     for name in ("moved.py:blank", "flip"):
-        with pytest.raises(InputError, match=r"this campaign asks by .*expected the same"):
+        with pytest.raises(InputError, match=r"this campaign uses .*expected the same"):
             la.resume(
                 tmp_path / "run", {**more, "asking.strategy": f"{tmp_path}/{name}"}, data=data()
             )

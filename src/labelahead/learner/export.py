@@ -238,7 +238,7 @@ class ExportedModel:
     def _read_path(self, source: str | Path, several: bool, id: str) -> Iterator[NewItems]:
         if self.reading is None:
             raise InputError(
-                "how items become what this model sees was done in Python; expected items in "
+                "the inputs of this model were prepared in Python; expected items in "
                 "Python, as the network "
                 "takes them"
             )
@@ -341,10 +341,7 @@ class ExportedModel:
     def _example_items(self) -> Tensor:
         """Return random items of the right shape, (5, *shape)."""
         if self.reading is None:
-            raise InputError(
-                "the model takes inputs that are handed over in Python; expected one tensor for "
-                "ONNX"
-            )
+            raise InputError("the model takes inputs given in Python; expected one tensor for ONNX")
         rng = torch.Generator().manual_seed(0)
         shape = (ONNX_EXAMPLE_ITEMS, *self.reading.shape)
         if self.reading.kind == PICTURES:
@@ -408,7 +405,7 @@ def export_model(
     campaign, embedding = prepared.campaign, prepared.campaign.data.embedding or ""
     if ":" in embedding and embedding not in prepared.data.vectors:
         raise InputError(
-            f"the model sees items by your own {embedding}, whose code cannot leave with it; "
+            f"the model uses your own embedding {embedding}, whose code cannot be exported; "
             "expected vectors that "
             "come with the items: write what it makes of them into a column or an .npz, and name "
             "that as the embedding"
@@ -474,7 +471,7 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
     if not torch.allclose(seen, prepared.rows[at], rtol=1e-3, atol=1e-3):
         far = float((seen - prepared.rows[at]).abs().max())
         raise LabelaheadError(
-            f"items of {data.name} read anew differ from what was learnt from, by up to "
+            f"items of {data.name} read again differ from the inputs that the model was fitted on, by up to "
             f"{far:.2g}: have the files "
             "changed? If not, this is a defect of labelahead: please report it"
         )

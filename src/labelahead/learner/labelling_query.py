@@ -61,7 +61,7 @@ def query_items(
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
-            f"{n} items asked for, but {len(pool.unlabelled)} of {len(prepared.data)} are unlabelled; "
+            f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are unlabelled; "
             "expected at most that"
         )
     asking, strategy = campaign.asking, find_strategy(campaign.asking.strategy)
@@ -157,12 +157,12 @@ def _label_pool(
         for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
             if given.setdefault(position, number) != number:
                 raise InputError(
-                    f"{labels} says {names[number]!r} of {data.ids[position]}, the data themselves "
+                    f"{labels} gives {names[number]!r} for {data.ids[position]}, but the data give "
                     f"{names[given[position]]!r}; expected one label: correct one of them"
                 )
     held = [p for p in given if p in set(data.test.tolist())]
     if held:
-        notes.append(f"{len(held)} labels belong to the test part, which is not learnt from")
+        notes.append(f"{len(held)} labels belong to the test part, which is not used for training")
     at_hand = [p for p in given if p not in set(held)]
     if at_hand:
         pool.label(at_hand, [given[p] for p in at_hand])

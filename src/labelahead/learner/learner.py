@@ -148,7 +148,9 @@ class Learner:
             return [int(p) for p in query.positions]
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
-            raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected up to that")
+            raise InputError(
+                f"{n!r} items requested, but {free} are unlabelled; expected up to that"
+            )
         if self._pool_posterior is None or len(self._pool_posterior.view.candidates) < n:
             self._pool_posterior = self._build_posterior(n)
         rng, mode = (

@@ -76,16 +76,15 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
     and numpy.
     """
     channels, height, width = reading["shape"]
-    steps = ["", "## How a picture becomes an item", ""]
+    steps = ["", "## How an image becomes an item", ""]
     if height != width:
         return [
             *steps,
-            f"Items are arrays, uint8 ({channels}, {height}, {width}); files of pictures are not "
-            "read.",
+            f"Items are arrays, uint8 ({channels}, {height}, {width}); image files are not read.",
         ]
     grey, white = channels == 1, reading["white"]
     steps += [
-        "The model has learnt from pictures that were prepared as follows; prepare others in the "
+        "The model was fitted on images that were prepared as follows; prepare others in the "
         "same way. In other",
         "proportions (stretched, or with a border) or scaled otherwise they are predicted worse.",
         "",
@@ -94,7 +93,7 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
         "2. Turn it upright by its EXIF orientation, put transparency on white, convert to RGB "
         "(16-bit grey: divide by",
         "   257).",
-        "3. Crop the centre square: the side is the shorter one of the picture; nothing is "
+        "3. Crop the centre square: the side is the shorter one of the image; nothing is "
         "stretched or padded.",
         f"4. Resize the square to {height} x {height}, bilinear with antialiasing (Pillow's "
         "`BILINEAR`, "
@@ -152,8 +151,8 @@ def _escape_cell(text: str) -> str:
 
 def _describe_inputs(reading: Mapping[str, Any] | None) -> str:
     if reading is None:
-        return "as they are handed over"
+        return "as given in Python"
     if reading["kind"] == COLUMNS:
         return "columns " + ", ".join(c["name"] for c in reading["columns"])
-    by = f", seen by the pretrained {reading['features']}" if reading["features"] else ""
+    by = f", embedded by the pretrained {reading['features']}" if reading["features"] else ""
     return f"{reading['kind']} of {' x '.join(map(str, reading['shape']))}{by}"

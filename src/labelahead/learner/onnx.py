@@ -33,7 +33,7 @@ class PreprocessingModule(nn.Module):
         super().__init__()
         if reading.features is not None and reading.features not in BACKBONES:
             raise InputError(
-                f"the model sees pictures by {reading.features!r}, which this version of "
+                f"the model uses image features by {reading.features!r}, which this version of "
                 "labelahead does not know; "
                 f"expected one of {', '.join(BACKBONES)}"
             )

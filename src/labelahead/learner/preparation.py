@@ -81,8 +81,8 @@ def prepare_campaign(
     source = campaign.data
     if given is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
-            f"this campaign ran on data handed over in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
-            "go on with labelahead.resume(folder, data=...)"
+            f"this campaign ran on data given in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
+            "continue with labelahead.resume(folder, data=...)"
         )
     handed = given is not None
     if given is None:

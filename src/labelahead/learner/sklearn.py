@@ -107,7 +107,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of "
                 "them: name all at "
-                "the first partial_fit, or fit anew"
+                "the first partial_fit, or call fit again"
             )
         rows = torch.cat([self._rows, rows.to(self._rows)])
         labels = np.concatenate([self.classes_[self._codes], labels])

@@ -36,7 +36,7 @@ __all__ = [
 
 MAX_TASK_RETRIES = 2  # of a failed cluster task: remote storage fails temporarily
 CONNECT_SECONDS = 30  # time to wait for a scheduler and its first worker
-RESUME_HINT = "features that were written are kept, and the same command goes on from there"
+RESUME_HINT = "written features are kept; run the same command again to continue"
 
 Progress = Callable[[str, int, int], None]  # stage, items done, items in total
 Task = tuple[str, int, Sequence[Any]]  # description, number of items, arguments
@@ -523,6 +523,6 @@ def run_tasks(
     except executor.lost_errors as error:
         cause = str(error).strip().splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"whoever should {stage} was lost ({cause[0]:.200}); {RESUME_HINT}"
+            f"the engine was lost during '{stage}' ({cause[0]:.200}); {RESUME_HINT}"
         ) from error
     return results

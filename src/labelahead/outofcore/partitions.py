@@ -161,7 +161,7 @@ def list_partitions(
     if kind is None:
         seen = ", ".join(list(files)[:3]) or "nothing"
         raise InputError(
-            f"{root} holds no pool ({seen}); expected .parquet or .npy files, or pictures"
+            f"{root} holds no pool ({seen}); expected .parquet or .npy files, or images"
         )
     if kind != "parquet" and (column or id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
@@ -178,7 +178,7 @@ def list_partitions(
     chosen = encoder or "lite0"
     if chosen not in BACKBONES:
         raise InputError(
-            f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures"
+            f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for images"
         )
     require_heif_decoder(list(of[kind]), root)
     reading = PoolSchema(

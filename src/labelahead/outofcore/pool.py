@@ -521,7 +521,7 @@ class LargePool:
             how: Further arguments of `select_subset`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"{n!r} items asked for; expected a whole number, 1 or more")
+            raise InputError(f"{n!r} items requested; expected a whole number, 1 or more")
         if mode not in ("greedy", "top") or (finalists and mode != "top"):
             raise InputError(
                 f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with "
@@ -544,7 +544,7 @@ class LargePool:
         )
         if n > left:
             raise InputError(
-                f"{n} items asked for, but {left} are held; expected at most that, or more "
+                f"{n} items requested, but {left} are loaded; expected at most that, or more "
                 "candidates"
             )
         picks, scores = subset.best.positions[:n], subset.best.scores[:n]

@@ -229,7 +229,7 @@ def align_classes(
     odd: Any = next((name for name in names if name not in of.classes), None)
     if odd is not None:
         raise InputError(
-            f"a label is {odd!r}, but the network tells {', '.join(of.classes)}; expected one of "
+            f"a label is {odd!r}, but the network's classes are {', '.join(of.classes)}; expected one of "
             "them"
         )
     return torch.tensor(

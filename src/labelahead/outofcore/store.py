@@ -189,7 +189,7 @@ def embed(
 def _require_outside_pool(root: str, place: str) -> None:
     if f"{place}/".startswith(f"{root}/"):
         raise InputError(
-            f"{place} lies in the pool itself; expected another folder, since its files would "
+            f"{place} is inside the pool; expected another folder, since its files would "
             "join the pool"
         )
 
@@ -214,7 +214,7 @@ def _unreadable_error(why: Sequence[str], parts: int) -> InputError:
     more = f" and {len(why) - MAX_NAMED_PARTS} more" if len(why) > MAX_NAMED_PARTS else ""
     return InputError(
         f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:MAX_NAMED_PARTS])}{more}. "
-        "Mend them and run this again, which works out nothing twice; or leave them out: "
+        "Repair them and run this again, which computes nothing twice; or leave them out: "
         "skip_unreadable "
         "(--skip-unreadable)"
     )
@@ -342,7 +342,7 @@ def _cast_features(features: Array, dtype: str, part: Partition, first: int) -> 
 def _not_finite_error(part: Partition, row: int) -> InputError:
     return InputError(
         f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: "
-        "mend or remove it"
+        "repair or remove it"
     )
 
 

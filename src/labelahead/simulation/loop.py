@@ -336,7 +336,7 @@ class _SimulationRun:
             label = -1
         if not 0 <= label < plan.learner.classes:
             raise InputError(
-                f"the labeller said {said!r} for item {position}; expected a class number, 0 to "
+                f"the labeller returned {said!r} for item {position}; expected a class number, 0 to "
                 f"{plan.learner.classes - 1}"
             )
         if self.store:

@@ -147,7 +147,7 @@ def run_paired(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
-            f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or "
+            f"{folder} exists and is not empty; continue with `labelahead resume {folder}`, or "
             "choose another folder"
         )
     with preserve_thread_count():
@@ -194,7 +194,7 @@ def resume_paired(
         baseline, seeds = str(plan["baseline"]), [int(seed) for seed in plan["seeds"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path / PLAN_FILE} is damaged ({error}): restore it from a copy, or begin anew"
+            f"{path / PLAN_FILE} is damaged ({error}): restore it from a copy, or start again"
         ) from error
     campaign = parse_campaign(read_stored(path / CONFIG_FILE, trust_code=trust_code))
     named = find_code_names({"asking": {"strategy": baseline}})

@@ -221,7 +221,7 @@ def _require_same_strategy(store: Store, now: str | Strategy) -> None:
     moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
     if called != before and not moved:
         raise InputError(
-            f"this campaign asks by {before}, not {called}; expected the same, or begin a new "
+            f"this campaign uses {before}, not {called}; expected the same strategy, or start a new "
             "campaign"
         )
 
@@ -269,7 +269,7 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
     data, answers, budget = prepared.data, prepared.answers, prepared.campaign.budget
     if labeller is None and answers is None:
         raise InputError(
-            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: "
+            f"{data.name} has no labels, which a simulated campaign needs: "
             f"{_label_column_hint(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
@@ -329,8 +329,8 @@ def fit_budget_to_pool(prepared: PreparedCampaign, labeller: Labeller | None) ->
         return prepared
     labels = min(askable, max(askable // 2, budget.initial + budget.retrain_every))
     fewer = (
-        f"the pool has {askable} items: {labels} labels are asked for, not {budget.labels}; "
-        "--labels says how many"
+        f"the pool has {askable} items: {labels} labels are queried, not {budget.labels}; "
+        "set the number with --labels"
     )
     campaign = replace(prepared.campaign, budget=replace(budget, labels=labels))
     return replace(prepared, campaign=campaign, notes=(*prepared.notes, fewer))
@@ -371,6 +371,6 @@ def check_data_fingerprint(store: Store, prepared: PreparedCampaign) -> None:
         if known != now["items"]:
             what = f"{known} items then, {now['items']} now"
         raise InputError(
-            f"the data have changed since this campaign began ({what}): restore them, or begin a "
+            f"the data have changed since this campaign began ({what}): restore them, or start a "
             "new campaign"
         )

@@ -121,7 +121,7 @@ class Store:
         path = Path(folder)
         if (path / "config.toml").exists():
             raise InputError(
-                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or "
+                f"{path} holds a campaign already; continue with `labelahead resume {path}`, or "
                 "choose another folder"
             )
         if path.exists() and not path.is_dir():
@@ -185,7 +185,7 @@ class Store:
             ]
             if not all(whole):
                 raise InputError(
-                    f"{where} says position {entry.position!r}, label {entry.label!r}; expected "
+                    f"{where} has position {entry.position!r}, label {entry.label!r}; expected "
                     "whole numbers from 0 "
                     "on: restore the file from a copy"
                 )
@@ -228,10 +228,10 @@ class Store:
         if held < needed:
             raise InputError(
                 f"{self.folder / 'labels.jsonl'} holds {held} {what} for round {round}, but "
-                "rounds.jsonl tells of "
+                "rounds.jsonl records "
                 f"{needed}: labels are missing. Put back a copy of labels.jsonl; or move "
                 "rounds.jsonl away, which runs "
-                "all rounds again and asks for the missing labels alone"
+                "all rounds again and queries only the missing labels"
             )
 
     def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:

@@ -71,14 +71,14 @@ def find_strategy(strategy: str | Strategy) -> Strategy:
         raise InputError(
             f"strategy is a {type(strategy).__name__}; expected a name, your own as file.py:name, "
             "or a Strategy: "
-            "labelahead.strategies.lookahead.by_look_ahead makes one of a criterion"
+            "labelahead.strategies.lookahead.make_lookahead_strategy makes one of an acquisition function"
         )
     if strategy in STRATEGIES:
         return STRATEGIES[strategy]
     if strategy.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
-            "this campaign asked by a strategy handed over in Python "
-            f"({strategy.removeprefix(PYTHON_OBJECT_PREFIX)}): go on with "
+            "this campaign used a strategy given in Python "
+            f"({strategy.removeprefix(PYTHON_OBJECT_PREFIX)}): continue with "
             "labelahead.resume(folder, strategy=...)"
         )
     if ":" not in strategy:
@@ -94,7 +94,9 @@ def find_strategy(strategy: str | Strategy) -> Strategy:
     if isinstance(own, Strategy):
         return own
     if callable(own) and not isinstance(own, type):
-        about = next(iter((own.__doc__ or "").strip().splitlines()), "your own criterion")
+        about = next(
+            iter((own.__doc__ or "").strip().splitlines()), "your own acquisition function"
+        )
         return make_lookahead_strategy(strategy.rpartition(":")[2], about, "", own)
     raise InputError(
         f"{strategy!r} is a {type(own).__name__}; expected a labelahead Strategy, or a function "

@@ -66,7 +66,7 @@ class BanditState:
             ) from error
         if len(past.weights) != len(EXPERTS):
             raise InputError(
-                f"memory knows {len(past.weights)} experts; expected {len(EXPERTS)}: begin anew "
+                f"memory has {len(past.weights)} experts; expected {len(EXPERTS)}: start again "
                 "with memory=None"
             )
         return past
@@ -186,7 +186,7 @@ def _albl(
 
 ALBL = Strategy(
     "albl",
-    "you cannot tell which suits: a bandit over coreset, least-confidence and random",
+    "if unsure which strategy to use: a bandit over coreset, least-confidence and random",
     "Hsu & Lin 2015, Active Learning by Learning",
     _albl,
 )

@@ -119,7 +119,7 @@ def _infinite_width_lookahead(
 BASELINES = (
     Strategy(
         "one-step",
-        "studies: one gradient step on the item stands in for training; asks as mlmoc does",
+        "studies: one gradient step on the item instead of training; otherwise as mlmoc",
         "Käding, Rodner, Freytag & Denzler 2016, Active and Continuous Exploration with Deep "
         "Neural Networks and Expected Model Output Changes",
         make_scoring_strategy(one_step, lambda context: (context.start, context.kernel_arguments)),
@@ -143,7 +143,7 @@ BASELINES = (
     ),
     Strategy(
         "ntk-solve",
-        "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
+        "studies: queries the same items as mlmoc in mode top, by one linear system per item: slower",
         PAPER,
         make_scoring_strategy(
             lambda context, rng: mlmoc(context.view, rng, method="solve"),

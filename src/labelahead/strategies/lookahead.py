@@ -47,7 +47,7 @@ def make_lookahead_strategy(
 LOOK_AHEAD = (
     make_lookahead_strategy(
         "flip",
-        "the default: asks where one answer would settle most undecided predictions",
+        "the default: queries where one label would decide most undecided predictions",
         "labelahead; expected reduction of top-2 flips under the NTK posterior (docs/method.md)",
     ),
     make_lookahead_strategy(
@@ -61,7 +61,7 @@ LOOK_AHEAD = (
     ),
     make_lookahead_strategy(
         "variance",
-        "few labels and no trust in the network's opinions yet: covers the pool",
+        "few labels, while predictions are unreliable: covers the pool",
         "Cohn, Ghahramani & Jordan 1996, Active Learning with Statistical Models",
     ),
     make_lookahead_strategy(

@@ -208,6 +208,6 @@ def _check_arguments(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Ten
     free = len(pool.unlabelled)
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= free:
         raise InputError(
-            f"{n!r} items asked for, {free} are unlabelled; expected a whole number up to that"
+            f"{n!r} items requested, but {free} are unlabelled; expected a whole number up to that"
         )
     return inputs

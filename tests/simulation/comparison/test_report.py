@@ -180,7 +180,7 @@ def test_report_with_identical_curves(tmp_path):
     text = page(written).text
     assert written.headline == "No strategy beat random."
     assert "p = 1.00" in text
-    assert "cannot be told apart" in text
+    assert "does not differ significantly" in text
     for row in rows(written.page.parent / "tests.csv"):
         assert [float(row[k]) for k in ("p_paired_t", "p_holm", "p_nemenyi")] == [1, 1, 1]
 

@@ -238,7 +238,7 @@ class Bridge:
             return len(gone)
 
     def reconcile(self) -> tuple[int, int]:
-        """Bring the journal up to date with Label Studio; return the numbers of new and deleted ones."""
+        """Update the journal to Label Studio; return the numbers of new and deleted annotations."""
         with self._lock:
             there = self.studio.list_annotations()
             self._annotators = self.studio.list_users()
@@ -467,7 +467,8 @@ class Bridge:
         if user not in self._annotators:
             try:
                 self._annotators = self.studio.list_users()
-            except LabelaheadError as error:  # the answer is recorded, and its annotator is corrected by the next comparison
+            except LabelaheadError as error:
+                # The answer is recorded; the next comparison corrects its annotator.
                 self._note_unreachable(error)
         return self._annotators.get(user, f"user {user}")
 
@@ -590,7 +591,7 @@ class Bridge:
         return sum(map(bool, self._events.values()))
 
     def _compare_with_studio(self) -> None:
-        """Compare Label Studio with the journal, and reconcile if they differ or after an outage."""
+        """Compare Label Studio with the journal; reconcile if they differ or after an outage."""
         version, project = self._version, self.studio.get_project()
         with self._lock:
             there = project["total_annotations_number"] + project["skipped_annotations_number"]

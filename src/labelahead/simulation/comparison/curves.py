@@ -88,7 +88,7 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
                 missing.append(f"{contender.name}, seed {seed}")
     if not done:
         raise InputError(
-            f"{folder} has no finished campaign yet; go on with `labelahead compare --out {folder}`"
+            f"{folder} has no finished campaign yet; continue with `labelahead compare --out {folder}`"
         )
     contenders = tuple(a for a in comparison.contenders if any(d.contender == a for d in done))
     labels, notes = _common_labels(done)

@@ -276,7 +276,7 @@ def _verdict(s: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
     mine = s.contenders[pair.first] == contender
     other = s.contenders[pair.second if mine else pair.first]
     gap = pair.difference if mine else pair.difference.negate()
-    verdict = "cannot be told apart from"
+    verdict = "does not differ significantly from"
     if pair.holm < ALPHA:
         verdict = "is better than" if gap.mean > 0 else "is worse than"
     how = "" if not pair.constant else ", the same in every seed: sign test"
@@ -319,7 +319,7 @@ def omnibus_text(s: Summary) -> str:
     verdict = (
         "the strategies are not all equally good"
         if test.p < ALPHA
-        else "the strategies cannot be told apart by it"
+        else "it finds no significant difference between the strategies"
     )
     return (
         f"{name}{why} on the area under the curve, one block per seed ({test.blocks} blocks, "
