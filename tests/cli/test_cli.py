@@ -206,8 +206,8 @@ def test_a_strategy_of_your_own(tmp_path, monkeypatch):
 def test_a_strategy_of_any_name_stays_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(
-        "from labelahead.strategies.base import Picks, Strategy\n"
-        "def first(s, q, rng, mode, ask):\n    return Picks(s.candidates[:q], "
+        "from labelahead.strategies.base import QueryBatch, Strategy\n"
+        "def first(s, q, rng, mode, oracle):\n    return QueryBatch(s.candidates[:q], "
         "s.candidates[:q].double())\n"
         "mine = Strategy('../../a b/[c]:*', '', '', first)\n"
     )

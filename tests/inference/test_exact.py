@@ -1,4 +1,4 @@
-"""The learner that is never trained, against solving from scratch and leaving out one by one."""
+"""The exact learner against direct solutions and explicit leave-one-out."""
 
 import copy
 import math

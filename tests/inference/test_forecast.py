@@ -1,4 +1,4 @@
-"""What further labels are expected to bring, told without a test label."""
+"""Error forecasts without test labels."""
 
 import pytest
 import torch

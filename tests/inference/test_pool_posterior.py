@@ -1,4 +1,4 @@
-"""A belief against a posterior conditioned from scratch; positions in, positions out."""
+"""PoolPosterior against a posterior conditioned from scratch."""
 
 import pytest
 import torch

@@ -228,13 +228,13 @@ def test_second_process_reuses_cached_features(tmp_path):
     for i in range(4):
         Image.new("RGB", (40, 30), (40 * i, 10, 200)).save(folder / f"{i}.png")
     code = f"""
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
-from labelahead.data.folder import Photos
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.data.folder import ImageFiles
 asked = []
-batch = Photos.batch
-Photos.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
-prepare(parse({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
+batch = ImageFiles.batch
+ImageFiles.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
+prepare_campaign(parse_campaign({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
 print(sum(asked))
 """
     for expected in ("4", "0"):

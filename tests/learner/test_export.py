@@ -373,7 +373,7 @@ def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
 @pytest.mark.parametrize("model", ["exact", "backbone"])
 def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     backbone = pytest.importorskip("labelahead.models.image_encoder")
-    if not backbone.available():
+    if not backbone.is_image_encoder_available():
         pytest.skip("without the extra photos")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = pictures(tmp_path / "photos", 16)
@@ -446,7 +446,7 @@ def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="another kind; expected a folder of pictures"):
         model.predict(table(tmp_path / "t.csv", 3))
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         model.save(tmp_path / "out")
     folder = model.save(tmp_path / "fine", onnx=False)
     about = json.loads((folder / "model.json").read_text())
@@ -462,7 +462,7 @@ def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
     def missing(module, extra, purpose):
         raise MissingExtra(f"{purpose} needs {module}")
 
-    monkeypatch.setattr(graph, "need", missing)
+    monkeypatch.setattr(graph, "import_extra", missing)
     assert (
         "There is no ONNX form of it" in (model.save(tmp_path / "plain") / "README.md").read_text()
     )
@@ -609,7 +609,7 @@ def test_predict_names_unreadable_images_and_predicts_others(tmp_path):
     done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png"), str(new)])
     assert done.exit_code == 0
     assert (
-        "bad.png cannot be read (it is no picture of a kind that can be read): left out"
+        "bad.png cannot be read (it is no picture of a kind that can be read) and is left out"
         in done.output
     )
     assert "3 items" in done.output

@@ -46,7 +46,7 @@ def test_teach_updates_posterior_without_training():
     after = learner.predict()
     assert all(torch.equal(v, weights[k]) for k, v in learner.model.state_dict().items())
     assert not torch.allclose(before, after)
-    assert learner._fresh == 1
+    assert learner._labels_since_training == 1
 
 
 def test_drift_is_set_and_logged_after_training(caplog):
@@ -92,7 +92,7 @@ def test_query_retrains_after_retrain_every_labels():
         assert torch.equal(learner.model.first.weight, weights)
         learner.teach(asked, y[asked])
     learner.query(1)
-    assert learner._fresh == 0
+    assert learner._labels_since_training == 0
     assert not torch.equal(learner.model.first.weight, weights)
 
 

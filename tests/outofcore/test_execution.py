@@ -1,4 +1,4 @@
-"""Engines: processes of this machine, and a real Dask cluster whose members are killed."""
+"""Engines: local processes, and a real Dask cluster whose workers are killed."""
 
 import os
 import signal

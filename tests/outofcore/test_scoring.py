@@ -1,4 +1,4 @@
-"""Scores in parts and blocks against one posterior over the whole pool, in float64."""
+"""Scores by partitions and blocks against one float64 posterior over the whole pool."""
 
 import numpy as np
 import pytest

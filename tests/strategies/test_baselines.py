@@ -1,4 +1,4 @@
-"""The look-ahead paper's rivals, each against what it stands for, done the long way in float64."""
+"""The look-ahead paper's baselines against naive float64 implementations."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""What every strategy owes its users, with every kind of network. New ones are covered at once."""
+"""Conformance suite: every registered strategy with every kind of network."""
 
 import copy
 import sys

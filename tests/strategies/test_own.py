@@ -1,4 +1,4 @@
-"""A strategy is a value: handed over, or named as file.py:name, it runs wherever a name does."""
+"""Custom strategies, given in Python or named as file.py:name."""
 
 import json
 import math

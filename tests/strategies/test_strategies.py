@@ -1,4 +1,4 @@
-"""Each rival's arithmetic against a plain re-implementation, in float64."""
+"""Each baseline's arithmetic against a plain re-implementation, in float64."""
 
 import itertools
 import math

@@ -559,7 +559,8 @@ class ExactLearner:
             support = model.normalise_rows(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
             mixture, alpha = self._solve(labelled, support, targets)
-            model.support, model.alpha = support, alpha
+            model.support = support
+            model.alpha = alpha
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
             model.variance_scale = alpha.new_zeros(0)
             predictions = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα

@@ -80,13 +80,11 @@ class PoolPosterior:
         max_exact_labels: int | None = None,
         initial_weights: Tensor | None = None,
     ) -> None:
-        (
-            self.points,
-            self.start,
-            self.evaluation,
-            self.cache_cross_covariance,
-            self.max_exact_labels,
-        ) = (points, start, evaluation, cache_cross_covariance, max_exact_labels)
+        self.points = points
+        self.start = start
+        self.evaluation = evaluation
+        self.cache_cross_covariance = cache_cross_covariance
+        self.max_exact_labels = max_exact_labels
         self.baseline = baseline
         self._row_by_position = {p: i for i, p in enumerate(points.tolist())}
         self._condition_prior(labels or {}, initial_weights)
@@ -166,12 +164,10 @@ class PoolPosterior:
         """
         target_labels, classes = self._keep_points(labels), max(classes, self.classes)
         other = object.__new__(PoolPosterior)
-        other.points, other.evaluation, other.cache_cross_covariance, other._row_by_position = (
-            self.points,
-            self.evaluation,
-            self.cache_cross_covariance,
-            self._row_by_position,
-        )
+        other.points = self.points
+        other.evaluation = self.evaluation
+        other.cache_cross_covariance = self.cache_cross_covariance
+        other._row_by_position = self._row_by_position
         other.max_exact_labels = self.max_exact_labels
         other.baseline = self.baseline if target_labels == self.labels else "linearised"
         wider = classes != self.classes
@@ -183,8 +179,10 @@ class PoolPosterior:
         kept = {p: target_labels[p] for p in self.labels if p in target_labels}
         new = {p: c for p, c in target_labels.items() if p not in self.labels}
         changed = [i for i, p in enumerate(kept) if kept[p] != self.labels[p]]
-        other.labels, other.view = {**kept, **new}, self.view
-        other._scores, other._orders = self._scores, self._orders
+        other.labels = {**kept, **new}
+        other.view = self.view
+        other._scores = self._scores
+        other._orders = self._orders
         if wider:
             other.view = other.view.with_posterior(self.posterior.with_classes(classes))
         if removed:
@@ -199,7 +197,8 @@ class PoolPosterior:
             other.view = other.view.condition(self.rows_of(new), torch.tensor(list(new.values())))
         other.view = other.view.with_baseline(other.baseline)
         if other.view is not self.view:
-            other._scores, other._orders = {}, {}
+            other._scores = {}
+            other._orders = {}
         return other
 
     def nystrom_weights(self, classes: int) -> Tensor | None:
@@ -322,20 +321,16 @@ class PoolPosterior:
             1,
         )
         short = object.__new__(PoolPosterior)
-        short.points, short.evaluation, short.cache_cross_covariance, short.max_exact_labels = (
-            self.points[at.cpu()],
-            self.evaluation,
-            True,
-            None,
-        )
+        short.points = self.points[at.cpu()]
+        short.evaluation = self.evaluation
+        short.cache_cross_covariance = True
+        short.max_exact_labels = None
         short.baseline = self.baseline
         short._row_by_position = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
-        short.start, short.labels, short._scores, short._orders = (
-            self.posterior.restricted_to(at, rows),
-            {},
-            {},
-            {},
-        )
+        short.start = self.posterior.restricted_to(at, rows)
+        short.labels = {}
+        short._scores = {}
+        short._orders = {}
         short.view = View(
             short.start,
             place[first],

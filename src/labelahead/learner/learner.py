@@ -89,7 +89,9 @@ class Learner:
     ) -> None:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
-        self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
+        self.model = model
+        self.inputs = as_inputs(inputs)
+        self.seed = seed
         self.asking = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
         self._strategy = find_strategy(self.asking.strategy)  # a user's file is read once
         self._strategy.resolve_mode(self.asking.mode, has_oracle=True)
@@ -144,7 +146,8 @@ class Learner:
                 memory=self._memory,
                 objective=self._objective or self._new_objective(),
             )
-            self._memory, self.drift = query.memory, query.drift
+            self._memory = query.memory
+            self.drift = query.drift
             return [int(p) for p in query.positions]
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
@@ -226,7 +229,9 @@ class Learner:
                 self.pool.labels,
             )
         self.model.eval()
-        self._labels_since_training, self._pool_posterior, self._trained = 0, None, True
+        self._labels_since_training = 0
+        self._pool_posterior = None
+        self._trained = True
 
     def _fit_network(self, into: nn.Module, training: Training) -> None:
         """Train a network like ours on all labels so far."""
@@ -354,7 +359,8 @@ class Learner:
         model.eval()
         if len(state["labelled"]):
             learner.pool.label(state["labelled"], state["labels"])
-        learner._labels_since_training, learner._trained = state["fresh"], state["trained"]
+        learner._labels_since_training = state["fresh"]
+        learner._trained = state["trained"]
         learner._memory = state.get("memory")  # older files have none
         if state.get("objective") is not None:
             learner._objective = learner._new_objective()

@@ -56,7 +56,8 @@ class VarianceModule(nn.Module):
 
     def __init__(self, model: ExactModel) -> None:
         super().__init__()
-        self.weights, self.support = model.get_mixture().weights, model.support
+        self.weights = model.get_mixture().weights
+        self.support = model.support
         self.register_buffer("white", model.compute_whitening())
 
     def kernel(self, units: Tensor) -> Tensor:
@@ -80,10 +81,14 @@ class ExportGraph(nn.Module):
         self, front: PreprocessingModule | None, network: nn.Module, loss: str, classes: int
     ) -> None:
         super().__init__()
-        self.front, self.network, self.loss, self.classes = front, network, loss, classes
+        self.front = front
+        self.network = network
+        self.loss = loss
+        self.classes = classes
         self.spread: VarianceModule | None = None
         if isinstance(network, ExactModel) and len(network.support):
-            self.spread, self.factor = VarianceModule(network), network.ensure_variance_scale()
+            self.spread = VarianceModule(network)
+            self.factor = network.ensure_variance_scale()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return both as float32."""

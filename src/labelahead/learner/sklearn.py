@@ -68,12 +68,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         training: Training | None = None,
         random_state: Any = 0,
     ) -> None:
-        self.module, self.strategy, self.training, self.random_state = (
-            module,
-            strategy,
-            training,
-            random_state,
-        )
+        self.module = module
+        self.strategy = strategy
+        self.training = training
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, X_pool: Any = None) -> "Classifier":
         """Fit labelled rows; earlier labels are forgotten.
@@ -214,12 +212,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted_model = self._learner(everything, len(names)).fit(
             torch.arange(len(rows)), codes, seed=self._seed()
         )
-        self.model_, self.classes_, self._accepts_new_classes = (
-            fitted_model.model,
-            names,
-            classes is None,
-        )
-        self._rows, self._codes = rows, codes
+        self.model_ = fitted_model.model
+        self.classes_ = names
+        self._accepts_new_classes = classes is None
+        self._rows = rows
+        self._codes = codes
         self._objective = fitted_model.objective
         return self
 

@@ -170,7 +170,8 @@ class Dask:
             TimeoutError,
         )
         self.abandoned_errors: tuple[type[BaseException], ...] = (killed,)
-        self.client, self._as_completed = client, distributed.as_completed
+        self.client = client
+        self._as_completed = distributed.as_completed
         self._run = uuid4().hex[:8]  # distinguishes results of different runs
         self._require_workers()
 
@@ -297,7 +298,8 @@ class _RayFuture:
     """A future on Ray. Errors of a task are raised as in the task."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
-        self.ray, self.reference = ray, reference
+        self.ray = ray
+        self.reference = reference
 
     def result(self) -> Any:
         with _translate_ray_errors(self.ray):

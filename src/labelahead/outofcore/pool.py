@@ -154,8 +154,12 @@ class LargePool:
         progress: Progress | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.store, self.manifest, self.dtype = absolute_address(store), read_manifest(store), dtype
-        self.progress, self._executor, self._workers = progress, executor, workers
+        self.store = absolute_address(store)
+        self.manifest = read_manifest(store)
+        self.dtype = dtype
+        self.progress = progress
+        self._executor = executor
+        self._workers = workers
         require_unchanged(self.manifest)
         rows = [entry.rows for entry in self.entries]
         self._ends = np.cumsum(rows)

@@ -117,7 +117,9 @@ class _SimulationRun:
     def __init__(
         self, plan: Simulation, store: Store | None, report: Progress, log: list[Label]
     ) -> None:
-        self.plan, self.store, self.report = plan, store, report
+        self.plan = plan
+        self.store = store
+        self.report = report
         self.pool = Pool(len(plan.learner.inputs), test=plan.excluded)
         self._recorded_labels = {
             entry.position: entry for entry in log

@@ -168,7 +168,7 @@ def _check_batch(batch: Any, strategy: Strategy, context: QueryContext, n: int) 
         or not isinstance(batch.scores, Tensor)
     ):
         raise InputError(
-            f"the strategy {strategy.name} returned {batch!r:.80}; expected Picks of two tensors"
+            f"the strategy {strategy.name} returned {batch!r:.80}; expected a QueryBatch of two tensors"
         )
     chosen = batch.positions.tolist()
     if (

@@ -1,4 +1,4 @@
-"""Comparisons run for real: in processes of their own, killed, interrupted, resumed, extended."""
+"""Comparisons in real processes: killed, interrupted, resumed, extended."""
 
 import json
 import multiprocessing

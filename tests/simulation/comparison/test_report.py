@@ -1,4 +1,4 @@
-"""Reports of comparisons that were made up, so that every number is known."""
+"""Reports of synthetic comparisons with known numbers."""
 
 import csv
 import json

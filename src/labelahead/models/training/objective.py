@@ -24,7 +24,7 @@ class AuxiliaryObjective(nn.Module, ABC):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.mean = torch.nn.Parameter(torch.zeros(()))
-    ...     def observe(self, model):
+    ...     def record_features(self, model):
     ...         return nullcontext()
     ...     def forward(self, losses, progress):
     ...         return (losses.mean() - self.mean) ** 2
@@ -33,7 +33,7 @@ class AuxiliaryObjective(nn.Module, ABC):
     """
 
     @abstractmethod
-    def observe(self, model: nn.Module) -> AbstractContextManager[None]:
+    def record_features(self, model: nn.Module) -> AbstractContextManager[None]:
         """Return a context in which the objective records what it needs of each forward pass."""
 
     @abstractmethod
