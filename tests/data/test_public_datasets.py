@@ -335,7 +335,7 @@ def test_unpickle_runs_no_code(tmp_path):
 )
 def test_unpickle_refuses_other_callables(module, name):
     content = b"c" + module.encode() + b"\n" + name.encode() + b"\n."
-    with pytest.raises(InputError, match="asks for"):
+    with pytest.raises(InputError, match="it imports"):
         unpickle(content, "here")
 
 

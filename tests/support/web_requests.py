@@ -119,7 +119,7 @@ REQUEST_KINDS = {
     "classes": make_class_change,
     "grow": make_new_files,
 }
-MARK = "LABELAHEAD_DOORS"
+MARK = "LABELAHEAD_REQUESTS"
 
 
 class Trials:
