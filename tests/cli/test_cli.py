@@ -72,9 +72,7 @@ def test_a_budget_that_nobody_chose_is_no_larger_than_the_pool(tmp_path):
     asked = ("run", "--data", path, "--threads=1")
     done = invoke(*asked, "--out", tmp_path / "a")
     assert done.exit_code == 0, done.output
-    assert "the pool has 48 items: 30 labels are queried, not 100" in " ".join(
-        done.output.split()
-    )
+    assert "the pool has 48 items: 30 labels are queried, not 100" in " ".join(done.output.split())
     assert (
         json.loads((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()[-1])["labels"] == 30
     )

@@ -330,7 +330,7 @@ def test_pseudo_kernel_of_outputs_with_constant_sum_raises(net, rules):
     for model in (nn.Sequential(net, nn.Softmax(1)), mirrored, shifted):
         for single in (model, model.double()):
             given = x.to(next(single.parameters()).dtype)
-            with pytest.raises(ModelError, match=r"before its softmax.*kind='trace'"):
+            with pytest.raises(ModelError, match=r"without the softmax.*kind='trace'"):
                 la.kernel(single, given, rules=rules)
             for kind in ("single", "trace", "full"):
                 assert la.kernel(single, given, kind=kind, rules=rules).isfinite().all()

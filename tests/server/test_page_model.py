@@ -88,8 +88,8 @@ def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     path.unlink()
     labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
     assert (
-        page_model.with_labels(labels, C).best()
-        == PageModel.from_snapshot(snapshot(), {}, C).with_labels(labels, C).best()
+        page_model.with_labels(labels, C).choose_best()
+        == PageModel.from_snapshot(snapshot(), {}, C).with_labels(labels, C).choose_best()
     )
 
 
@@ -151,7 +151,7 @@ def effect_of(means, *, correlated, classes=2):
         noise=1e-2,
         evaluation=None,
     )
-    return PageModel.from_snapshot(taken, {}, classes).why(0)
+    return PageModel.from_snapshot(taken, {}, classes).explain(0)
 
 
 def test_effect_where_the_predicted_answer_changes_other_classes():
@@ -256,7 +256,7 @@ def test_with_every_item_labelled_labels_can_still_be_changed(dense):
             )
             assert (page_model.choose_best(), page_model.rank_next(3, set())) == (None, [])
             assert not page_model.explain(int(POSITIONS[0]))["if"]
-        assert page_model.with_labels(one_left, C).best()[0] == int(POSITIONS[-1])
+        assert page_model.with_labels(one_left, C).choose_best()[0] == int(POSITIONS[-1])
 
 
 def test_how_many_changed_their_mind():

@@ -276,7 +276,7 @@ def test_invalid_memory_raises():
     with pytest.raises(InputError, match="earlier query of albl"):
         asked({"round": 1})
     memory = asked().memory | {"weights": [0.5, 0.5]}
-    with pytest.raises(InputError, match="knows 2 experts"):
+    with pytest.raises(InputError, match="has 2 experts"):
         asked(memory)
 
 

@@ -526,10 +526,10 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
-        tried, ask = [], LabelStudioClient._ask
+        tried, ask = [], LabelStudioClient._request
         monkeypatch.setattr(
             LabelStudioClient,
-            "_ask",
+            "_request",
             lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how),
         )
         fetched = connection.fetch_tasks(lambda done, of: None)
@@ -595,9 +595,9 @@ def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog
 def test_wrong_tokens_and_projects_are_said(tmp_path):
     with replay() as studio:
         with pytest.raises(InputError, match="does not know the access token"):
-            LabelStudioClient(studio.url, "wrong", studio.project).project()
+            LabelStudioClient(studio.url, "wrong", studio.project).get_project()
         with pytest.raises(InputError, match="no project 77"):
-            LabelStudioClient(studio.url, KEY, 77).project()
+            LabelStudioClient(studio.url, KEY, 77).get_project()
     with pytest.raises(InputError, match="expected http"):
         LabelStudioClient("localhost:8080", KEY, 1)
 
@@ -670,7 +670,7 @@ def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
 
 def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
     with replay() as studio:
-        LabelStudioClient(studio.url, KEY, studio.project).call_back(
+        LabelStudioClient(studio.url, KEY, studio.project).register_webhook(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
         )
         (hook,) = studio.sent("POST", "/api/webhooks/")
@@ -678,7 +678,7 @@ def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
         studio.replies["hooks"] = [
             {"id": 7, "url": "http://old/webhook", "headers": {SECRET: "old"}}
         ]
-        LabelStudioClient(studio.url, KEY, studio.project).call_back(
+        LabelStudioClient(studio.url, KEY, studio.project).register_webhook(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
         )
         assert studio.sent("PATCH", "/api/webhooks/7/")

@@ -38,7 +38,7 @@ def undrawn(monkeypatch):
     """Pictures take the time, and most tests look at numbers and words."""
     one = RenderedFigure("curves", b"png", b"svg", "<svg></svg>")
     monkeypatch.setattr(
-        "labelahead.simulation.comparison.report_page.pictures", lambda s: {"curves": one}
+        "labelahead.simulation.comparison.report_page.draw_figures", lambda s: {"curves": one}
     )
 
 
