@@ -259,7 +259,7 @@ def test_a_personal_token_opens_the_same_doors(studio):
     reader = LabelStudioClient(studio.url, personal, project)
     assert reader.get_project()["id"] == project
     assert len(list(reader.list_tasks())) == 3
-    reader._access_token = reader._access[:-4] + "AAAA"  # as one that has run out
+    reader._access_token = reader._access_token[:-4] + "AAAA"  # as one that has run out
     assert reader.list_annotations() == []
 
 
