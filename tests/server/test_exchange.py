@@ -337,7 +337,7 @@ def test_folders_hold_copies_below_the_target_alone(tmp_path):
     now = label_state([("anna", "label", 3, 0)], classes)
     with pytest.raises(StorageError, match="No such file"):
         write_labels(now, items, None, "folders", out, opener=opened)
-    with pytest.raises(InputError, match="no files"):
+    with pytest.raises(InputError, match="not files"):
         write_labels(now, items, None, "folders", out)
     assert os.listdir(tmp_path / "deep") == []
 

@@ -179,7 +179,7 @@ def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
     before = {path.name for path in tmp_path.iterdir()}
     with open_journal(tmp_path, copy=copy_journal(tmp_path)) as journal:
         assert len(journal.label_state.labels) == 3
-        with pytest.raises(StorageError, match="opened to be read"):
+        with pytest.raises(StorageError, match="opened read-only"):
             journal.add_event("label", "anna", 5, 1)
     assert len(read_item_names(tmp_path)) == len(ITEMS)
     assert {path.name for path in tmp_path.iterdir()} == before
