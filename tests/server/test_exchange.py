@@ -205,7 +205,7 @@ def test_nothing_is_overwritten_and_nothing_partial_left(tmp_path, form):
     with pytest.raises(InputError, match="exists already"):
         write_labels(some(), ITEMS, None, form, out, opener=opener)
     assert out.read_text() == "mine"
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="does not exist"):
         write_labels(some(), ITEMS, None, form, tmp_path / "none" / "out", opener=opener)
     assert os.listdir(tmp_path) == ["out"]
     out.unlink()
