@@ -20,10 +20,10 @@ import torch  # noqa: E402
 
 from labelahead.seeds import make_generator  # noqa: E402
 from labelahead.strategies.diversity import (  # noqa: E402
-    DROPOUT_RATE,
-    TYPICALITY_NEIGHBOURS,
-    MIN_CLUSTER_SIZE,
     DROPOUT_PASSES,
+    DROPOUT_RATE,
+    MIN_CLUSTER_SIZE,
+    TYPICALITY_NEIGHBOURS,
     choose_ball_radius,
     cluster_points,
     cover_points,

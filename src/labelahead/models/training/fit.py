@@ -271,7 +271,9 @@ class _TrainingRun:
 
     def _observe(self) -> AbstractContextManager[None]:
         """Return the context in which the auxiliary objective observes the network."""
-        return nullcontext() if self.objective is None else self.objective.record_features(self.model)
+        return (
+            nullcontext() if self.objective is None else self.objective.record_features(self.model)
+        )
 
     def _total_loss(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
         """Return the loss of a step: the network's loss plus the auxiliary objective, if any."""
