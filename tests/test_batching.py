@@ -108,8 +108,8 @@ def test_kernels_and_features_equal_those_of_a_tensor(form):
     )
     cotangents = torch.randn(20, 3, dtype=torch.float64)
     assert torch.allclose(
-        la.squared_norms(two, given, cotangents),
-        la.squared_norms(one, x.double(), cotangents),
+        la.ntk.squared_norms(two, given, cotangents),
+        la.ntk.squared_norms(one, x.double(), cotangents),
         atol=1e-12,
     )
 

@@ -19,8 +19,8 @@ from labelahead.acquisition import (
     variance,
 )
 from labelahead.acquisition import view as cross_module
+from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import entropy, simplex
-from labelahead.acquisition.view import view
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 

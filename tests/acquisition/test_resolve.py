@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import batch as select
+from labelahead.acquisition import batch_selection as select
 from labelahead.acquisition import resolve
 from labelahead.acquisition.functions import MAX_TABULATED_GAP, _owen_gain, tabulate_gain
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, variance
-from labelahead.acquisition.batch import best, greedy, sequential, top
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import best, greedy, sequential, top
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, LabelaheadError, NumericalError
 from labelahead.gp import checks
 from labelahead.gp.flow import gradient_flow

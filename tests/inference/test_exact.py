@@ -8,7 +8,7 @@ import torch
 
 import labelahead as la
 from labelahead.acquisition import flip, resolve, variance
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
 from labelahead.gp.covariance import CosineKernel

@@ -4,9 +4,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from labelahead.acquisition.batch import greedy
+from labelahead.acquisition.batch_selection import greedy
 from labelahead.acquisition.functions import resolve
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.calibration import calibrate, estimate_error_rate
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelahead.acquisition import flip
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixture_kernel

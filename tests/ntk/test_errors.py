@@ -241,15 +241,15 @@ def test_invalid_arguments_raise(net):
     with pytest.raises(InputError, match="seed"):
         la.features(net, X, sketch=4, seed=-1)
     with pytest.raises(InputError, match="expected a tensor"):
-        la.squared_norms(net, X, [[1.0]])
+        la.ntk.squared_norms(net, X, [[1.0]])
     with pytest.raises(InputError, match="finite numbers"):
-        la.inner_products(net, X, torch.ones(6, 3), {"0.weight": [1.0]})
+        la.ntk.inner_products(net, X, torch.ones(6, 3), {"0.weight": [1.0]})
     with pytest.raises(InputError, match="chunk"):
-        la.squared_norms(net, X, torch.ones(6, 3), chunk=0)
+        la.ntk.squared_norms(net, X, torch.ones(6, 3), chunk=0)
 
 
 def test_names_of_compiled_module_are_accepted(net):
     net.requires_grad_(True)
     want = la.kernel(net, X, params=["0.bias"])
     assert torch.equal(la.kernel(torch.compile(net), X, params=["_orig_mod.0.bias"]), want)
-    la.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})
+    la.ntk.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})

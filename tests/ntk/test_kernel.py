@@ -448,11 +448,11 @@ def test_unusual_networks_equal_jacobian_products(make):
             assert relative(K, want) < TOLERANCE, (kind, rules)
     v = torch.randn(J.shape[:2])
     gradients = torch.einsum("nc,ncp->np", v, J)
-    assert relative(la.squared_norms(model, x, v), gradients.square().sum(1)) < TOLERANCE
+    assert relative(la.ntk.squared_norms(model, x, v), gradients.square().sum(1)) < TOLERANCE
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
     flat = torch.cat([d.flatten() for d in direction.values()])
-    assert relative(la.inner_products(model, x, v, direction), gradients @ flat) < TOLERANCE
-    assert relative(la.directional(model, x, direction), J @ flat) < TOLERANCE
+    assert relative(la.ntk.inner_products(model, x, v, direction), gradients @ flat) < TOLERANCE
+    assert relative(la.ntk.directional(model, x, direction), J @ flat) < TOLERANCE
     assert relative(la.features(model, x, kind="single"), J[:, 0]) < TOLERANCE
 
 

@@ -253,7 +253,7 @@ def test_sorting_in_later_batches_is_detected(how, always, flagged):
     assert relative(crossed, kernels(J[:6], J[6:])["pseudo"]) < 1e-10
     v = torch.randn(15, 3, dtype=torch.float64)
     squares = torch.einsum("nc,ncp->np", v, J).square().sum(1)
-    assert relative(la.squared_norms(model, x, v, chunk=8, verify=False), squares) < 1e-10
+    assert relative(la.ntk.squared_norms(model, x, v, chunk=8, verify=False), squares) < 1e-10
 
 
 class Hidden(torch.autograd.Function):

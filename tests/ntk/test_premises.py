@@ -38,10 +38,10 @@ def agrees(model, x, J, tolerance=TOLERANCE, **options):
         assert relative(la.kernel(model, x, kind=kind, **options).double(), want) < tolerance, kind
     v = torch.randn(J.shape[:2])
     g = torch.einsum("nc,ncp->np", v, J)
-    assert relative(la.squared_norms(model, x, v), g.square().sum(1)) < tolerance
+    assert relative(la.ntk.squared_norms(model, x, v), g.square().sum(1)) < tolerance
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters() if p.requires_grad}
     flat = torch.cat([d.flatten() for d in direction.values()])
-    assert relative(la.inner_products(model, x, v, direction), g @ flat) < tolerance
+    assert relative(la.ntk.inner_products(model, x, v, direction), g @ flat) < tolerance
     assert relative(la.features(model, x, kind="single"), J[:, 0]) < tolerance
 
 
@@ -474,7 +474,7 @@ def test_kernel_has_finest_dtype_of_parameters():
     x = torch.randn(8, 6).bfloat16().float()
     K = la.kernel(model, x)
     assert K.dtype == torch.float32
-    assert la.squared_norms(model, x, torch.ones(8, 3)).dtype == torch.float32
+    assert la.ntk.squared_norms(model, x, torch.ones(8, 3)).dtype == torch.float32
     J = jacobian(nn.Sequential(model.first, nn.Tanh(), model.head).double(), x.double())
     assert relative(K.double(), kernels(J, J)["pseudo"]) < 2e-2
 
@@ -486,12 +486,14 @@ def test_overflow_raises(net):
         lambda: la.kernel(big, x),
         lambda: la.kernel(big, x, rules=False),
         lambda: tangent.gradient_gram(big, x, torch.ones(5, 3)),
-        lambda: la.squared_norms(big, x, torch.ones(5, 3)),
+        lambda: la.ntk.squared_norms(big, x, torch.ones(5, 3)),
         lambda: tangent.norms_and_products(
             big, x, torch.ones(5, 3), {"0.weight": torch.ones(3, 4)}
         ),
-        lambda: la.inner_products(big, x, torch.ones(5, 3), {"0.weight": torch.full((3, 4), 1e25)}),
-        lambda: la.directional(big, x, {"0.weight": torch.full((3, 4), 1e25)}),
+        lambda: la.ntk.inner_products(
+            big, x, torch.ones(5, 3), {"0.weight": torch.full((3, 4), 1e25)}
+        ),
+        lambda: la.ntk.directional(big, x, {"0.weight": torch.full((3, 4), 1e25)}),
     ]
     for call in calls:
         with pytest.raises(NumericalError, match=r"float32.*double"):
@@ -629,13 +631,15 @@ def test_forward_errors_are_explained(model, x, says):
 
 def test_directions_accept_names_of_compiled_module(net):
     x, v = torch.randn(6, 4), torch.ones(6, 3)
-    want = la.inner_products(net, x, v, {"0.bias": torch.ones(5)})
+    want = la.ntk.inner_products(net, x, v, {"0.bias": torch.ones(5)})
     compiled = torch.compile(net)
-    assert torch.equal(la.inner_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)}), want)
+    assert torch.equal(
+        la.ntk.inner_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)}), want
+    )
     assert torch.equal(
         tangent.norms_and_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)})[1], want
     )
-    assert la.directional(compiled, x, {"_orig_mod.0.bias": torch.ones(5)}).shape == (6, 3)
+    assert la.ntk.directional(compiled, x, {"_orig_mod.0.bias": torch.ones(5)}).shape == (6, 3)
 
 
 def test_fitted_one_hot_outputs_are_not_taken_for_softmax():

@@ -69,7 +69,7 @@ def test_linearisation_error_is_within_bound(seed, m, distance, case):
     step *= distance / step.norm()
     with torch.no_grad():
         before = net(x)
-    linear = before + la.directional(net, x, {"w": step})
+    linear = before + la.ntk.directional(net, x, {"w": step})
     with torch.no_grad():
         net.w += step
         after = net(x)
@@ -113,7 +113,7 @@ def test_gradient_flow_follows_gradient_descent():
     K = la.kernel(net, x)
     rate, optimiser = 0.02, None
     for steps in (0, 25, 200):
-        predicted = la.gradient_flow(f, K, torch.arange(6), y[:6], rate * steps)
+        predicted = la.gp.flow.gradient_flow(f, K, torch.arange(6), y[:6], rate * steps)
         twin = TwoLayer(6, 16384, torch.tanh)
         twin.load_state_dict(net.state_dict())
         optimiser = torch.optim.SGD(twin.parameters(), lr=rate)

@@ -90,8 +90,8 @@ def test_greedy_batch_matches_subset_posterior(pool):
     asked = large.query(6, labels, evaluation=40, candidates=N)
     held = large.select_subset(labels, evaluation=40, candidates=N)
     # All candidates are held here: the batch is that of a posterior over the whole pool.
-    from labelahead.acquisition.batch import greedy
-    from labelahead.acquisition.view import view
+    from labelahead.acquisition.batch_selection import greedy
+    from labelahead.acquisition.pool_view import view
 
     _, _, learnt = all_at_once(
         x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve"

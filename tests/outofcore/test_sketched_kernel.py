@@ -12,9 +12,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import labelahead as la
-from labelahead.acquisition.batch import score_candidates
+from labelahead.acquisition.batch_selection import score_candidates
+from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import probabilities, softmax
-from labelahead.acquisition.view import view
 from labelahead.cli import app
 from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior

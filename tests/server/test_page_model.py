@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead import flip, prior
-from labelahead.acquisition.view import view
+from labelahead import prior
+from labelahead.acquisition import flip
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import Snapshot

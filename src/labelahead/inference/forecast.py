@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from labelahead.acquisition.batch import greedy
+from labelahead.acquisition.batch_selection import greedy
 from labelahead.acquisition.functions import resolve
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.calibration import ErrorRate, calibrate, estimate_error_rate
 from labelahead.gp.posterior import Posterior
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
-from labelahead.acquisition import batch as select
+from labelahead.acquisition import batch_selection as select
+from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.probability import probabilities
-from labelahead.acquisition.view import View, view
 from labelahead.errors import InputError
 from labelahead.gp.nystrom import approximate_posterior
 from labelahead.gp.posterior import Posterior

@@ -39,7 +39,7 @@ def squared_norms(
     With cotangents = ∂loss/∂outputs these are the squared norms of the per-sample loss gradients.
 
     >>> loss = model(x).softmax(1).detach() - torch.eye(3)[[0, 1, 2, 0, 1, 2]]  # ∂ cross-entropy / ∂ outputs
-    >>> norms = la.squared_norms(model, x, loss)
+    >>> norms = la.ntk.squared_norms(model, x, loss)
     >>> norms.shape, bool((norms >= 0).all())
     (torch.Size([6]), True)
     """
@@ -62,8 +62,8 @@ def inner_products(
     `direction` maps names of parameters to tensors of their shape; those left out count as zero.
 
     >>> ones = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-    >>> products = la.inner_products(model, x, torch.ones(6, 3), ones)
-    >>> bool(torch.allclose(products, la.directional(model, x, ones).sum(1), atol=1e-5))
+    >>> products = la.ntk.inner_products(model, x, torch.ones(6, 3), ones)
+    >>> bool(torch.allclose(products, la.ntk.directional(model, x, ones).sum(1), atol=1e-5))
     True
     """
     direction = _check_direction(model, direction)
@@ -145,7 +145,7 @@ def directional(
     it. If only cotangents[i]·J(x_i) v is needed, `inner_products` takes a single backward.
 
     >>> along = {"2.bias": torch.tensor([1.0, 0.0, 0.0])}  # the last layer's bias of the first output
-    >>> la.directional(model, x, along)[0].tolist()
+    >>> la.ntk.directional(model, x, along)[0].tolist()
     [1.0, 0.0, 0.0]
     """
     direction = _check_direction(model, direction)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.acquisition.batch import score_candidates
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import score_candidates
+from labelahead.acquisition.pool_view import view
 from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from labelahead.errors import InputError, did_you_mean
 from labelahead.models.user_code import import_object
 from labelahead.strategies.bandit import ALBL
-from labelahead.strategies.base import Strategy
+from labelahead.strategies.base import QueryBatch, Strategy
 from labelahead.strategies.baselines import BASELINES
 from labelahead.strategies.bayesian import BAYESIAN
 from labelahead.strategies.diversity import COVERAGE, DIVERSITY
@@ -30,7 +30,7 @@ from labelahead.strategies.loss_prediction import LL4AL
 from labelahead.strategies.retraining import NAIVE
 from labelahead.strategies.uncertainty import CONFIDENCE, DYNAMICAL, EGL
 
-__all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "find_strategy"]
+__all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "QueryBatch", "Strategy", "find_strategy"]
 
 _ALL = (
     *LOOK_AHEAD,

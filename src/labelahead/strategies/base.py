@@ -32,7 +32,7 @@ class QueryBatch(NamedTuple):
     `memory` is handed to the strategy at its next query as `context.memory`. It is stored as JSON.
     Some of the selected items may still be unlabelled by then.
 
-    >>> picks = la.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
+    >>> picks = la.strategies.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
     >>> picks.positions[0].item()  # the best comes first
     7
     """
@@ -61,8 +61,8 @@ class Strategy:
             `context.objective`: (network, two samples, seed) -> `AuxiliaryObjective`.
 
     >>> def first(context, q, rng, mode, oracle):
-    ...     return la.QueryBatch(context.candidates[:q], torch.ones(q))
-    >>> mine = la.Strategy("first", "a baseline for tests", "nobody", first)
+    ...     return la.strategies.QueryBatch(context.candidates[:q], torch.ones(q))
+    >>> mine = la.strategies.Strategy("first", "a baseline for tests", "nobody", first)
     >>> len(la.propose(model, x, la.Pool(30), 3, mine).positions)  # candidates come in random order
     3
     """

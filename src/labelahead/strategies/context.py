@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.view import View
+from labelahead.acquisition.pool_view import View
 from labelahead.batching import Samples
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError

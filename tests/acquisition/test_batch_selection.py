@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from labelahead.acquisition import ACQUISITIONS, mlmoc, variance
-from labelahead.acquisition.batch import HYPOTHETICAL_LABELS, best, greedy, sequential, top
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import (
+    HYPOTHETICAL_LABELS,
+    best,
+    greedy,
+    sequential,
+    top,
+)
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref

@@ -554,8 +554,8 @@ def view(
     Raises:
         InputError: If candidates are labelled or repeated, or positions or the embedding do not fit.
 
-    >>> pool_view = la.view(post, [2, 3], evaluation=[4, 5])  # label 2 or 3 to predict 4 and 5
-    >>> la.variance(pool_view).shape
+    >>> pool_view = la.acquisition.view(post, [2, 3], evaluation=[4, 5])  # label 2 or 3 to predict 4 and 5
+    >>> la.acquisition.variance(pool_view).shape
     torch.Size([2])
     """
     at = posterior.check_positions(candidates, "candidates")
