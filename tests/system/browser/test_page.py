@@ -177,7 +177,7 @@ def test_a_server_without_room_is_waited_for(person, server):
     """
     item, key, before, sent = person.item, person.digit, person.position, []
     held = []  # requests that are answered once the page has been looked at
-    person.page.route("**/api/answers", held.append)
+    person.page.route("**/api/answers", lambda route: held.append(route))
     person.page.keyboard.press(key)
     for status, said in [
         (503, "the server cannot use its files now"),
