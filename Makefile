@@ -107,8 +107,12 @@ browser:
 
 # A process for each core; whoever is done takes over from the other. Neighbours stay together, and share what they set up.
 BOTH := -n 2 --dist worksteal
-test: $(VENV)/.installed-test browser ## every test
-	@$(PY) -m pytest $(BOTH)
+test: $(VENV)/.installed-test browser ## every test but those of whole studies
+	@$(PY) -m pytest $(BOTH) -m "not slow"
+
+.PHONY: test-studies
+test-studies: $(VENV)/.installed-test ## whole studies of the theory, in small (four minutes)
+	@$(PY) -m pytest $(BOTH) -m slow
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting
 	@$(PY) -m ruff check src tests benchmarks results peers examples docs

@@ -377,6 +377,7 @@ def test_wrong_table_files(tmp_path):
         read_tables(tmp_path / "tables", ["mode"])
 
 
+@pytest.mark.slow
 def test_a_table_from_the_first_campaign_to_the_page(tmp_path, capsys):
     tables, runs, docs = tmp_path / "tables", tmp_path / "runs", tmp_path / "docs"
     tables.mkdir()

@@ -474,6 +474,7 @@ def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
     assert "standard error of dynamicAL − random 1.0)" in found.text
 
 
+@pytest.mark.slow
 def test_every_claim_holds_what_was_kept_against_the_paper():
     tables = {t.name: read_numbers(t, ROOT / "docs" / "results" / "tables") for t in read_tables()}
     evidence = Evidence(tables, STUDIES, {t.name: t.inconclusive for t in read_tables() if t.inconclusive})

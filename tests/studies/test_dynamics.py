@@ -152,6 +152,7 @@ def test_a_gamma_that_beats_two_is_said_to():
     assert "Beyond their intervals lie γ = 1 below and γ = 0 above γ = 2." in caption
 
 
+@pytest.mark.slow
 def test_the_whole_study_makes_a_page(tmp_path):
     shown = conduct(DYNAMICS, TINY, tmp_path, workers=1)
     names = [e.name for e in shown.exhibits]

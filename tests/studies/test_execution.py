@@ -82,6 +82,7 @@ def test_whole_numbers_of_a_settings_file_are_those_of_the_defaults(tmp_path):
     assert conduct(floats, Sizes(3), tmp_path, workers=1).exhibits[0].caption == "It is 5."
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same(tmp_path):
     one = conduct(TOY, Sizes(5), tmp_path / "1", workers=1)
     two = conduct(TOY, Sizes(5), tmp_path / "2", workers=2)
@@ -96,6 +97,7 @@ def _sleep_or_fail(s: Sizes, cell: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"square": 1}]
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_other_processes(tmp_path):
     slow = replace(TOY, measure=_sleep_or_fail)
     before = multiprocessing.active_children()

@@ -96,6 +96,7 @@ def test_copies_side_by_side_are_a_loop_over_candidates(name, width):
             assert torch.allclose(got, twin(st.x[st.seen]).detach(), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_linear_network_obeys_its_prediction_to_the_last_digit():
     """Linear in its weights: the same steps are exact at any time, look-ahead at the end."""
     st = staged("mlp", depth=0)
@@ -209,6 +210,7 @@ def test_scores_are_ranked_against_real_training():
     assert next(r for r in early if r["kernel"] == "full, same steps")["cosine"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_whole_study():
     found = exhibited(FIDELITY, TINY)
     names = [e.name for e in found]

@@ -164,6 +164,7 @@ def test_settings_that_cannot_be_measured_are_refused():
         Settings(scales=(0.1, 0.3, 1.0))
 
 
+@pytest.mark.slow
 def test_the_whole_study():
     found = exhibited(LINEAR, TINY)
     parts = ["error", "limit", "flow", "lazy", "warm", "supremum", "drift", "trained", "universal", "separation"]

@@ -27,6 +27,7 @@ def test_jobs_take_turns_after_one_warm_round():
     assert {name: len(found) for name, found in took.items()} == {"a": 3, "b": 3}
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_ratios(tmp_path):
     small = replace(TINY, depths=(6,))
     shown = conduct(WALLCLOCK, small, tmp_path)

@@ -126,6 +126,10 @@ class Person:
         """What the item is, by its name."""
         return re.search(r"-(\d)\.png", self.item)[1]
 
+    def wait_until(self, happened):
+        """Let the browser go on until something has happened; return it."""
+        return until(lambda: happened() or self.page.wait_for_timeout(20))
+
     def said(self, text: str) -> None:
         self.page.wait_for_function("text => document.getElementById('said').textContent.includes(text)", arg=text)
 

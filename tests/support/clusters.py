@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.support.waiting import until
 
+ENDED = "the scheduler ended"
+
 
 class Cluster:
     """Use it in a `with`; every process that is left is ended. log: what they print."""
@@ -21,11 +23,19 @@ class Cluster:
         place = ["--port", str(port), "--scheduler-file", str(self.file), "--no-dashboard", "--host", "127.0.0.1"]
         self.scheduler = self._start("scheduler", *place)
         self.workers = []
-        until(lambda: self.file.exists() or self.scheduler.poll() is not None)
-        assert self.scheduler.poll() is None, "the scheduler ended"
-        self.address = json.loads(self.file.read_text())["address"]
+        self.address = until(self._address)
+        assert self.address != ENDED
         for _ in range(workers):
             self.add_worker()
+
+    def _address(self):
+        """Return the scheduler's address once its file is complete; dask does not write it in one step."""
+        if self.scheduler.poll() is not None:
+            return ENDED
+        try:
+            return json.loads(self.file.read_text())["address"]
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
 
     def add_worker(self, *more):
         place = ["--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard"]

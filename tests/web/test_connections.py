@@ -155,7 +155,7 @@ def ask(port):
     "sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc"]
 )
 def test_silent_connections_beyond_the_limit_are_closed(sent):
-    limit, excess = 30, 200
+    limit, excess = 8, 24
     limiter = ConnectionLimiter(limit, NEVER, NEVER)
     with served(limiter) as port, contextlib.ExitStack() as opened:
         silent = []

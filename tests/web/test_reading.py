@@ -67,7 +67,9 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
 
         answer(11)
         run_command("predict", out, source, "--out", tmp_path / "predicted.csv")
-        assert [row["class"] for row in read_rows(tmp_path / "predicted.csv")] == [CLASSES[i % 2] for i in range(40)]
+        assert [row["prediction"] for row in read_rows(tmp_path / "predicted.csv")] == [
+            CLASSES[i % 2] for i in range(40)
+        ]
 
         answer(12)
         rest = ("--export", "csv", "--to", tmp_path / "rest.csv", "--rest")

@@ -167,22 +167,19 @@ def test_an_answer_whose_receipt_was_lost_is_recorded_once(person, server):
 def test_a_server_without_room_is_waited_for(person, server):
     """Held, then full, then well again: the page says so, keeps the answer, and sends it once more by itself."""
     item, key, before, sent = person.item, person.digit, person.position, []
-    troubles = [(503, "the server cannot use its files now"), (507, "the server's disk is full")]
-
-    def trouble(route) -> None:
-        sent.append(route.request.post_data_json["key"])
-        if len(sent) <= len(troubles):
-            status, said = troubles[len(sent) - 1]
-            route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
-        else:
-            route.continue_()
-
-    person.page.route("**/api/answers", trouble)
+    held = []  # requests that are answered once the page has been looked at
+    person.page.route("**/api/answers", lambda route: held.append(route))
     person.page.keyboard.press(key)
-    for _, said in troubles:
+    for status, said in [(503, "the server cannot use its files now"), (507, "the server's disk is full")]:
+        route = person.wait_until(lambda: held.pop(0) if held else None)
+        sent.append(route.request.post_data_json["key"])
+        route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
         person.page.wait_for_selector(f'#trouble:has-text("Your answer is not saved yet: {said}. This page tries")')
         assert person.item == item
         assert item not in server.labels()
+    route = person.wait_until(lambda: held.pop(0) if held else None)
+    sent.append(route.request.post_data_json["key"])
+    route.continue_()
     person.another(before)
     person.page.wait_for_selector("#trouble", state="hidden")
     assert len(sent) == 3
@@ -200,7 +197,8 @@ def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
     item, key = person.item, person.digit
     person.page.route("**/api/answers", lambda route: route.abort())
     person.page.on("dialog", lambda dialog: dialog.accept())
-    person.page.keyboard.press(key)
+    with person.page.expect_request("**/api/answers"):
+        person.page.keyboard.press(key)
     person.page.wait_for_selector("#trouble:has-text('not saved yet')")
     assert item not in server.labels()
     person.page.unroute("**/api/answers")
