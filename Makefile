@@ -107,11 +107,11 @@ browser:
 
 # A process for each core; whoever is done takes over from the other. Neighbours stay together, and share what they set up.
 BOTH := -n 2 --dist worksteal
-test: $(VENV)/.installed-test browser ## every test but those of whole studies
+test: $(VENV)/.installed-test browser ## every test but the slow ones (make test-slow)
 	@$(PY) -m pytest $(BOTH) -m "not slow"
 
-.PHONY: test-studies
-test-studies: $(VENV)/.installed-test ## whole studies of the theory, in small (four minutes)
+.PHONY: test-slow
+test-slow: $(VENV)/.installed-test ## whole studies of the theory in small, and further cases of long tests (five minutes)
 	@$(PY) -m pytest $(BOTH) -m slow
 
 lint: $(VENV)/.installed-check ## ruff: style and formatting
