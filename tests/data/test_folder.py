@@ -219,14 +219,12 @@ def test_find_files_skips_hidden_files_and_link_loops(tmp_path):
     (tmp_path / "set" / "cat" / "loop").symlink_to(tmp_path / "set")
     (tmp_path / "set" / "dog" / "self").symlink_to("self")
     (tmp_path / "set" / "dog" / "other").symlink_to(tmp_path / "set" / "cat")
-    save_image(
-        tmp_path / "set" / "dog" / "a" / "b" / "x.png"
-    )  # a dog, although a link in the cat folder is nearer
+    # a dog, although a link in the cat folder is nearer
+    save_image(tmp_path / "set" / "dog" / "a" / "b" / "x.png")
     (tmp_path / "set" / "cat" / "near").symlink_to(tmp_path / "set" / "dog" / "a" / "b")
     save_image(tmp_path / "away" / "1.png")
-    (tmp_path / "set" / "linked").symlink_to(
-        tmp_path / "away"
-    )  # a link to a class folder elsewhere is followed
+    # a link to a class folder elsewhere is followed
+    (tmp_path / "set" / "linked").symlink_to(tmp_path / "away")
     data, _ = load(tmp_path / "set", size=4)
     assert data.classes == ("cat", "dog", "linked")
     assert len(data) == 14

@@ -137,9 +137,8 @@ def test_label_files_use_the_id_column(tmp_path):
         0: "a",
         3: "b",
     }
-    numbered = (
-        tmp_path / "studio.csv"
-    )  # the export of Label Studio, where `id` is the number of the task
+    # the export of Label Studio, where `id` is the number of the task
+    numbered = tmp_path / "studio.csv"
     numbered.write_text("annotation_id,id,item_id,label,lead_time\n1,4,5,a,0.1\n")
     assert read_labels(numbered, data)[0].tolist() == [0]
 
