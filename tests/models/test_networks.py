@@ -77,9 +77,8 @@ def test_networks_return_one_score_per_class(name, shape):
     model = build_narrow(name, shape, classes=7).eval()
     with torch.no_grad():
         assert model(torch.zeros(2, *shape)).shape == (2, 7)
-    assert isinstance(
-        list(model.modules())[-1], nn.Linear
-    )  # the input of the last layer is the embedding
+    # the input of the last layer is the embedding
+    assert isinstance(list(model.modules())[-1], nn.Linear)
     assert not [m for m in model.modules() if isinstance(m, nn.Dropout)]  # no dropout by default
 
 

@@ -100,9 +100,8 @@ def test_width_and_options_reach_the_factory(code_file):
     assert model[1].out_features == 11
     assert model.extra == 5
     assert build_from_file(code_file, "anything", depth=2).options == {"depth": 2}
-    assert (
-        build_from_file(code_file, "anything").options == {}
-    )  # **options does not receive `classes` and `shape`
+    # **options does not receive `classes` and `shape`
+    assert build_from_file(code_file, "anything").options == {}
 
 
 def test_seed_determines_weights_and_leaves_the_generator(code_file):

@@ -305,9 +305,8 @@ def test_epochs_replace_steps(n, batch):
     trained = train(by_epochs, x, y, 3, how, seed=0)
     again = train(by_steps, x, y, 3, Training(steps=steps, batch=batch), seed=0)
     assert trained.steps == again.steps == steps
-    assert torch.equal(
-        flatten_weights(by_epochs), flatten_weights(by_steps)
-    )  # including the schedule of the rate
+    # including the schedule of the rate
+    assert torch.equal(flatten_weights(by_epochs), flatten_weights(by_steps))
     assert how.with_epochs_as_steps(n) == Training(steps=steps, batch=batch)
     assert Training(steps=7).with_epochs_as_steps(n) == Training(steps=7)
 
@@ -542,9 +541,8 @@ def test_initialise_model_keeps_previous_state_and_generator():
         )
 
     one, two = (initialise_model(make, None, Training(), seed=1) for _ in range(2))
-    assert torch.equal(
-        flatten_weights(one), flatten_weights(two)
-    )  # a factory without a seed of its own
+    # a factory without a seed of its own
+    assert torch.equal(flatten_weights(one), flatten_weights(two))
     assert torch.equal(torch.random.get_rng_state(), state)
     model = initialise_model(make, old.state_dict(), Training(start="shrink"), seed=1)
     x, y = blobs()
