@@ -206,17 +206,17 @@ def test_invalid_labels_and_batch_sizes_raise():
     torch.manual_seed(0)
     psi = torch.randn(9, 5, dtype=torch.float64)
     post = prior(torch.zeros(9, 3, dtype=torch.float64), psi @ psi.T, noise=1e-2)
-    make_view = view(post, range(9))
+    pool_view = view(post, range(9))
     for answer in (1.7, "cat", None, True, 3, -1):
         with pytest.raises(InputError, match="annotate returned"):
-            sequential(make_view, "variance", 1, lambda position, a=answer: a)
+            sequential(pool_view, "variance", 1, lambda position, a=answer: a)
     assert (
-        len(sequential(make_view, "variance", 1, lambda position: torch.tensor(2)).positions) == 1
+        len(sequential(pool_view, "variance", 1, lambda position: torch.tensor(2)).positions) == 1
     )
     for count in (2.5, "3", True):
         with pytest.raises(InputError, match="whole number"):
-            top(make_view, "variance", count)
+            top(pool_view, "variance", count)
     with pytest.raises(InputError, match="expected a View"):
         top(post, "variance", 1)
     with pytest.raises(InputError, match="a name or a function"):
-        top(make_view, None, 1)
+        top(pool_view, None, 1)

@@ -45,7 +45,7 @@ def normalise_rows(x, pool):
     return rows / rows.norm(dim=1, keepdim=True)
 
 
-def learner(x):
+def make_learner(x):
     return ExactLearner(x, ExactModel(x.mean(0), C))
 
 
@@ -136,7 +136,7 @@ def test_choose_mixture_subsamples_above_max_labels(monkeypatch):
 def test_exact_model_matches_direct_solution_for_pool_and_new_items():
     x, y = make_clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    fitted = learner(x).fit(labelled, y[labelled])
+    fitted = make_learner(x).fit(labelled, y[labelled])
     mixture = fitted.kernel_model.get_mixture()
     new, _ = make_clouds(15, seed=9)
     both = torch.cat([x, new])
@@ -156,7 +156,9 @@ def test_exact_model_matches_direct_solution_for_pool_and_new_items():
 
 def test_exact_outputs_are_uniform_without_labels():
     x, _ = make_clouds()
-    fitted = learner(x).fit(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    fitted = make_learner(x).fit(
+        torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    )
     assert fitted.trained is None
     assert torch.allclose(
         fitted.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64)
@@ -167,7 +169,7 @@ def test_incremental_labels_match_fitting_all_at_once():
     x, y = make_clouds()
     pool = la.Pool(N)
     pool.label([0, 1, 2, 3, 4], y[:5])
-    fitted = learner(x).fit(pool.labelled, pool.labels)
+    fitted = make_learner(x).fit(pool.labelled, pool.labels)
     pool_posterior = QueryContext.from_pool(
         fitted.model, x, pool, la.QueryConfig("resolve")
     ).pool_posterior
@@ -278,10 +280,10 @@ def test_local_search_mixture_is_same_after_resume(tmp_path, monkeypatch):
 def test_leave_one_out_predictions_use_last_fit():
     x, y = make_clouds()
     at = torch.tensor([3, 17, 4, 22, 9, 31])
-    exact_learner = learner(x)
+    exact_learner = make_learner(x)
     fitted = exact_learner.fit(at, y[at])
     others, residual = exact_learner.leave_one_out_predictions(at, y[at])
-    fresh = learner(x).leave_one_out_predictions(at, y[at])
+    fresh = make_learner(x).leave_one_out_predictions(at, y[at])
     assert torch.equal(others, fresh[0])
     rows = fitted.kernel_model.support
     K = mix_kernels((rows @ rows.T).fill_diagonal_(1.0), fitted.mixture.weights)
@@ -321,7 +323,7 @@ def test_exact_model_supports_strategy_or_raises(strategy):
 def test_exact_model_is_invariant_to_feature_scale(scale):
     x, y = make_clouds(dtype=torch.float32)
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    one, other = (learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
+    one, other = (make_learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
     assert one.mixture == other.mixture
     assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
 
@@ -374,7 +376,7 @@ def test_item_at_centre_gives_no_nan():
     x, y = make_clouds(12)
     x[4] = x.mean(0)
     x[4] = (x.sum(0) - x[4]) / 11
-    fitted = learner(x).fit(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
+    fitted = make_learner(x).fit(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
     assert bool(torch.isfinite(fitted.outputs(torch.arange(12))).all())
     assert math.isfinite(fitted.trained.loss)
 
@@ -408,7 +410,7 @@ def test_nystrom_fit_matches_exact_fit():
     at, rest = torch.arange(80), torch.arange(80, 120)
     nystrom_learner, exact_learner = (
         ExactLearner(x, ExactModel(x.mean(0), C), max_exact_labels=60),
-        learner(x),
+        make_learner(x),
     )
     fitted, exact = nystrom_learner.fit(at, y[at]), exact_learner.fit(at, y[at])
     assert fitted.mixture == exact.mixture
@@ -430,9 +432,9 @@ def test_mixture_depends_on_labels_only(monkeypatch):
     monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 12)
     x, y = make_clouds(60, seed=5)
     at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
-    one = learner(x).fit(at, y[at])
+    one = make_learner(x).fit(at, y[at])
     order = at.argsort(descending=True)
-    other = learner(x).fit(
+    other = make_learner(x).fit(
         at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))}
     )
     assert one.mixture == other.mixture
@@ -443,7 +445,7 @@ def test_mixture_depends_on_labels_only(monkeypatch):
 def test_probabilities_are_calibrated_and_batch_independent():
     x, y = make_clouds(60, seed=6)
     at, rest = torch.arange(20), torch.arange(20, 60)
-    fitted = learner(x).fit(at, y[at])
+    fitted = make_learner(x).fit(at, y[at])
     p = fitted.predict_proba(rest)
     assert torch.allclose(p.sum(1), torch.ones(40, dtype=torch.float64), atol=1e-9)
     single = torch.cat([fitted.predict_proba(rest[i : i + 1]) for i in range(40)])
