@@ -28,7 +28,9 @@ def labelled(tmp_path, monkeypatch):
     """A folder of labels, half of the pictures labelled, and the pictures."""
     from labelahead.learner import encoding as inputs
 
-    monkeypatch.setattr(inputs, "is_image_encoder_available", lambda: False)  # by pixels: no second for features
+    monkeypatch.setattr(
+        inputs, "is_image_encoder_available", lambda: False
+    )  # by pixels: no second for features
     source, out = photos(tmp_path / "set", 20), tmp_path / "out"
     tables = {**EXACT, "data": {"name": str(source), "size": 16}}
     with page(source, out, classes=["light", "dark"], tables=tables) as (client, session):
