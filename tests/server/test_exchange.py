@@ -540,7 +540,7 @@ def test_import_reads_common_file_formats(tmp_path, name, text):
     (tmp_path / name).write_bytes(text.encode())
     imported = read_import(tmp_path / name, ("cats/3.jpg", "dogs/4.jpg", "5"), ("cat",))
     assert imported.labels == ((0, "cat", "anna"), (1, "wolf", "import"))
-    assert imported.unknown == ("77",) if text.startswith("index") else ("none.jpg",)
+    assert imported.unknown == (("77",) if text.startswith("index") else ("none.jpg",))
     assert (imported.new_classes, imported.unclear, imported.blank) == (("wolf",), (), 1)
 
 

@@ -99,8 +99,8 @@ def test_large_pool_is_imported_as_its_items_are_queried(studio, tmp_path, start
         task = studio.next_task(project)
         seconds.append(time.perf_counter() - start)
         query = client.question(fresh=True)
-        assert query["item"] == task["data"]["item"]
-        assert task["data"]["text"] == f"number {task['data']['id'].split()[1]}"
+        assert query["item"] == task["data"]["item_id"]
+        assert task["data"]["text"] == f"number {task['data']['item_id'].split()[1]}"
         truth = TOPICS.split(",")[y[int(query["item"].split()[1])]]
         start = time.perf_counter()
         studio.annotate(task["id"], truth)
@@ -113,7 +113,7 @@ def test_large_pool_is_imported_as_its_items_are_queried(studio, tmp_path, start
     bridge.settle()
     studio.annotate(studio.next_task(project)["id"], "food")
     assert len(read_recorded_annotations(out)) == 21
-    tasks = [task["data"]["item"] for task in studio.tasks(project)]
+    tasks = [task["data"]["item_id"] for task in studio.tasks(project)]
     assert 20 < len(tasks) == len(set(tasks)) < 300
     assert len(read_item_names(out)) > 1500  # the pool was rescored
     with capsys.disabled():
