@@ -196,6 +196,7 @@ def test_unreachable_scheduler_raises(monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_tls_configuration_is_passed_to_dask(tmp_path):
     ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
     openssl_command = [

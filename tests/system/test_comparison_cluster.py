@@ -63,6 +63,7 @@ def test_compare_on_a_cluster_writes_the_same_files_after_a_worker_kill(tmp_path
     assert sum(e.kind == "finished" for e in events) == 4
 
 
+@pytest.mark.slow
 def test_compare_reports_a_lost_scheduler_and_continues_locally(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
     campaign = tiny(tmp_path, model=Network(gate.model))
@@ -114,6 +115,7 @@ def test_run_cluster_campaign_refuses_campaigns_of_another_comparison(tmp_path):
     assert "expected a folder that all of them share" in error
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_campaigns_on_the_cluster_and_they_can_be_resumed(tmp_path):
     tiny(tmp_path)
     run_folder = tmp_path / "a" / "margin" / "seed-0"

@@ -13,6 +13,7 @@ from tests.support.web_sessions import page, progress_once
 pytest.importorskip("distributed")
 
 
+@pytest.mark.slow
 def test_scheduler_kill_loses_no_label_and_scoring_is_retried(store, tmp_path, monkeypatch):  # noqa: F811
     store_folder, y = store
     with Cluster(tmp_path, workers=2) as cluster:
