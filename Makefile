@@ -111,7 +111,7 @@ test: $(VENV)/.installed-test browser ## run all tests except the slow ones
 	@$(PY) -m pytest $(BOTH) -m "not slow"
 
 .PHONY: test-slow
-test-slow: $(VENV)/.installed-test ## run the slow tests: further cases of long tests (about a minute)
+test-slow: $(VENV)/.installed-test ## run the slow tests: further cases of long tests (some minutes)
 	@$(PY) -m pytest $(BOTH) -m slow
 
 test-research: $(VENV)/.installed-test ## run the tests of research/
