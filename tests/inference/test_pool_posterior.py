@@ -1,5 +1,7 @@
 """PoolPosterior against a posterior conditioned from scratch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixture_kernel
-from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions, drift_warning
 
 N, C = 14, 3
 POINTS = torch.tensor([40, 3, 17, 8, 99, 51, 2, 75, 30, 61, 12, 5, 88, 23])
@@ -62,8 +64,10 @@ def done(step, labels, classes):
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
 def test_with_labels_matches_posterior_from_scratch(steps, rank, cache_cross_covariance):
     pool_posterior, labels, classes = (
-        PoolPosterior(
-            POINTS, start(rank=rank), evaluation=5, cache_cross_covariance=cache_cross_covariance
+        PoolPosterior.from_prior(
+            POINTS,
+            start(rank=rank),
+            options=PosteriorOptions(evaluation=5, cache_cross_covariance=cache_cross_covariance),
         ),
         {},
         C,
@@ -99,7 +103,11 @@ def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance
     classes.
     """
     pool_posterior, labels, classes = (
-        PoolPosterior(POINTS, start(rank=rank), cache_cross_covariance=cache_cross_covariance),
+        PoolPosterior.from_prior(
+            POINTS,
+            start(rank=rank),
+            options=PosteriorOptions(cache_cross_covariance=cache_cross_covariance),
+        ),
         {},
         C,
     )
@@ -108,13 +116,14 @@ def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance
         pool_posterior = pool_posterior.with_labels(labels, classes)
         if not len(pool_posterior.view.candidates):
             continue
-        naive = PoolPosterior(POINTS, start(classes, rank), labels)
-        naive.view = view(
+        naive = PoolPosterior.from_prior(POINTS, start(classes, rank), labels)
+        pool_view = view(
             naive.posterior,
             pool_posterior.view.candidates,
             pool_posterior.view.evaluation,
             baseline="linearised",
         )
+        naive = replace(naive, view=pool_view)
         assert torch.allclose(
             pool_posterior.scores(acquisition), naive.scores(acquisition), atol=1e-7
         )
@@ -122,7 +131,9 @@ def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance
 
 @pytest.mark.parametrize("baseline", ["outputs", "linearised"])
 def test_with_labels_uses_linearised_baseline(baseline):
-    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, start(), {40: 0, 99: 1}, PosteriorOptions(baseline=baseline)
+    )
     assert pool_posterior.view.baseline == baseline
     assert pool_posterior.with_labels({40: 0, 99: 1}).view.baseline == baseline
     for labels in ({40: 0, 99: 1, 3: 2}, {40: 0, 99: 2}, {40: 0}, {3: 2}, {}):
@@ -130,14 +141,18 @@ def test_with_labels_uses_linearised_baseline(baseline):
 
 
 def test_drift_is_share_of_candidates_with_other_class():
-    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, start(), {40: 0, 99: 1, 3: 1}, PosteriorOptions(evaluation=4)
+    )
     left = [i for i, p in enumerate(POINTS.tolist()) if p not in (40, 99, 3)]
     post = from_scratch({40: 0, 99: 1, 3: 1})
     differing = sum(int(post.mean[i].argmax()) != int(start().outputs[i].argmax()) for i in left)
     assert 0 < differing < len(left)
     assert pool_posterior.drift() == pytest.approx(differing / len(left))
-    assert PoolPosterior(POINTS, start()).drift() == 0.0
-    assert PoolPosterior(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
+    assert PoolPosterior.from_prior(POINTS, start()).drift() == 0.0
+    assert (
+        PoolPosterior.from_prior(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
+    )
 
 
 def test_drift_above_ten_percent_warns():
@@ -148,13 +163,13 @@ def test_drift_above_ten_percent_warns():
 
 
 def test_can_update_incrementally_for_small_changes():
-    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 3: 1, 17: 2})
+    pool_posterior = PoolPosterior.from_prior(POINTS, start(), {40: 0, 3: 1, 17: 2})
     assert pool_posterior.can_update_incrementally({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
     assert pool_posterior.can_update_incrementally({40: 2, 3: 0, 17: 2})
     assert pool_posterior.can_update_incrementally({40: 0, 3: 1})
     assert pool_posterior.can_update_incrementally({})
     assert not pool_posterior.can_update_incrementally({3: 1, 17: 2})
-    wide = PoolPosterior(
+    wide = PoolPosterior.from_prior(
         POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0}
     )
     assert not wide.can_update_incrementally({40: 1})
@@ -166,12 +181,14 @@ def test_can_update_incrementally_for_small_changes():
 def test_initial_labels_match_with_labels():
     labels = {17: 0, 1000: 2, 5: 1}
     assert torch.equal(
-        PoolPosterior(POINTS, start(), labels).posterior.mean, from_scratch(labels).mean
+        PoolPosterior.from_prior(POINTS, start(), labels).posterior.mean, from_scratch(labels).mean
     )
 
 
 def test_best_excludes_given_positions():
-    pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, start(), {40: 0, 99: 1}, PosteriorOptions(evaluation=6)
+    )
     scores = flip(
         view(
             pool_posterior.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation
@@ -186,7 +203,7 @@ def test_best_excludes_given_positions():
 
 @pytest.mark.parametrize("mode", ["top", "greedy", "sequential"])
 def test_select_batch_and_oracle_use_positions(mode):
-    pool_posterior, asked = PoolPosterior(POINTS, start(), {40: 0, 99: 1}), []
+    pool_posterior, asked = PoolPosterior.from_prior(POINTS, start(), {40: 0, 99: 1}), []
 
     def oracle(position):
         asked.append(position)
@@ -205,14 +222,14 @@ def test_select_batch_and_oracle_use_positions(mode):
 
 
 def test_fully_labelled_posterior_accepts_corrections_only():
-    pool_posterior = PoolPosterior(POINTS, start(), {int(p): int(p) % C for p in POINTS})
+    pool_posterior = PoolPosterior.from_prior(POINTS, start(), {int(p): int(p) % C for p in POINTS})
     assert pool_posterior.best("flip") is None
     assert pool_posterior.rank_candidates("flip") == []
     assert pool_posterior.with_labels({**pool_posterior.labels, 40: 2}).labels[40] == 2
 
 
 def test_unknown_position_raises():
-    pool_posterior = PoolPosterior(POINTS, start())
+    pool_posterior = PoolPosterior.from_prior(POINTS, start())
     assert 40 in pool_posterior
     assert 7 not in pool_posterior
     with pytest.raises(InputError, match="item 7 is not in play"):
@@ -221,7 +238,7 @@ def test_unknown_position_raises():
 
 def test_nan_scores_raise():
     with pytest.raises(NumericalError, match="NaN"):
-        PoolPosterior(POINTS, start()).best(
+        PoolPosterior.from_prior(POINTS, start()).best(
             lambda view, rng: torch.full(view.candidates.shape, torch.nan)
         )
 
@@ -239,7 +256,9 @@ def chosen_from(seed, labels, n=300, classes=4):
     begin = prior(outputs, (psi @ psi.T).square(), noise=1e-1)
     points = torch.randperm(5 * n, generator=rng)[:n]
     known = {int(points[i]): int(truth[i]) for i in torch.randperm(n, generator=rng)[:labels]}
-    pool_posterior = PoolPosterior(points, begin, known, evaluation=80, cache_cross_covariance=True)
+    pool_posterior = PoolPosterior.from_prior(
+        points, begin, known, PosteriorOptions(evaluation=80, cache_cross_covariance=True)
+    )
     return pool_posterior, known, dict(zip(points.tolist(), truth.tolist(), strict=True))
 
 
@@ -317,13 +336,11 @@ def many(n):
 
 def test_nystrom_labels_keep_predictions_above_max_exact_labels():
     lean, whole = (
-        PoolPosterior(
+        PoolPosterior.from_prior(
             torch.arange(60),
             cosines(),
             many(40),
-            evaluation=9,
-            cache_cross_covariance=True,
-            max_exact_labels=m,
+            PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=m),
         )
         for m in (20, None)
     )
@@ -337,21 +354,19 @@ def test_nystrom_labels_keep_predictions_above_max_exact_labels():
     assert wider.posterior.nystrom_labels is not None
     assert wider.classes == C + 2
     assert (
-        PoolPosterior(
-            torch.arange(60), cosines(), many(20), max_exact_labels=20
+        PoolPosterior.from_prior(
+            torch.arange(60), cosines(), many(20), PosteriorOptions(max_exact_labels=20)
         ).posterior.nystrom_labels
         is None
     )
 
 
 def test_nystrom_posterior_supports_corrections_additions_and_removals():
-    pool_posterior = PoolPosterior(
+    pool_posterior = PoolPosterior.from_prior(
         torch.arange(60),
         cosines(),
         many(40),
-        evaluation=9,
-        cache_cross_covariance=True,
-        max_exact_labels=20,
+        PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=20),
     )
     more = pool_posterior.with_labels(many(43))
     assert more.posterior.nystrom_labels is not None
@@ -370,19 +385,17 @@ def test_nystrom_posterior_supports_corrections_additions_and_removals():
     assert not more.can_update_incrementally(gone)
     assert not more.can_update_incrementally(many(39))
     anew = more.with_labels(gone)
-    exact = PoolPosterior(torch.arange(60), cosines(), gone).posterior
+    exact = PoolPosterior.from_prior(torch.arange(60), cosines(), gone).posterior
     assert anew.labels == gone
     assert torch.allclose(anew.posterior.mean, exact.mean, atol=2e-2)
 
 
 def test_shortlist_of_nystrom_posterior_scores_alike():
-    pool_posterior = PoolPosterior(
+    pool_posterior = PoolPosterior.from_prior(
         torch.arange(60),
         cosines(),
         many(40),
-        evaluation=9,
-        cache_cross_covariance=True,
-        max_exact_labels=20,
+        PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=20),
     )
     short = pool_posterior.build_shortlist("flip", 8)
     best = pool_posterior.rank_candidates("flip", 8)

@@ -12,7 +12,7 @@ import torch
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mix_kernels
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.pool import Labelled
 from labelahead.server import large_pool as large
@@ -77,8 +77,11 @@ def naive(place, session):
         noise=page_model.snapshot.noise,
     )
     labels = session.service.label_state.labels
-    return PoolPosterior(
-        page_model.pool_posterior.points, start, labels, evaluation=page_model.snapshot.evaluation
+    return PoolPosterior.from_prior(
+        page_model.pool_posterior.points,
+        start,
+        labels,
+        PosteriorOptions(evaluation=page_model.snapshot.evaluation),
     )
 
 

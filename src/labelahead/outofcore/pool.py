@@ -25,7 +25,7 @@ from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import MAX_BIAS_FEATURE_COLUMNS, ExactLearner, ExactModel
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import outputs_to_probabilities
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.learner.labelling_query import QueryItem
 from labelahead.outofcore.addresses import absolute_address, list_files, remove_file
 from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
@@ -101,8 +101,11 @@ class PoolSubset:
         known = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
         )
-        return PoolPosterior(
-            self.positions, start, known, evaluation=self.evaluation, cache_cross_covariance=True
+        return PoolPosterior.from_prior(
+            self.positions,
+            start,
+            known,
+            PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
         )
 
     def predict_proba(self, places: Tensor) -> Tensor:

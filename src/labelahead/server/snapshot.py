@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from labelahead.files import replace_file
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import MAX_SELECTION_LABELS, mixture_kernel
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 
 __all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
 
@@ -66,13 +66,13 @@ class Snapshot:
             else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
         )
         most = None if self.units is None else MAX_SELECTION_LABELS
-        return PoolPosterior(
+        return PoolPosterior.from_prior(
             self.points,
             start,
             labels,
-            evaluation=self.evaluation,
-            cache_cross_covariance=True,
-            max_exact_labels=most,
+            PosteriorOptions(
+                evaluation=self.evaluation, cache_cross_covariance=True, max_exact_labels=most
+            ),
             initial_weights=guess,
         )
 
