@@ -17,7 +17,7 @@ import torch
 from labelahead.data.loading import load_source
 from labelahead.learner.config import parse_campaign
 from labelahead.server import snapshot_builder as builder_module
-from labelahead.server.refresh import TrainingRequest, refresh_snapshot
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import SnapshotBuilder, load_page_data, shuffle_positions
 from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
@@ -76,7 +76,7 @@ def test_more_and_more_items_are_in_play_and_the_last_are_all(tmp_path):
     )
     assert shop.grows
     assert [len(s.points) for s in several[:1]] == [6]
-    assert [s.facts["whole"] for s in several] == [False] * (len(several) - 1) + [True]
+    assert [s.pool_facts.is_whole for s in several] == [False] * (len(several) - 1) + [True]
     for before, after in pairwise(several):
         assert set(before.points.tolist()) < set(after.points.tolist())
     assert sorted(several[-1].points.tolist()) == list(range(35))
@@ -98,7 +98,7 @@ def test_the_last_snapshot_is_that_of_all_items_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(builder_module, "FIRST_ITEMS", 1000)
     _, (at_once,), _ = made(asked, TrainingRequest(0, (), 2))
     order = TrainingRequest(1, tuple((p, p % 2) for p in range(12)), 2)
-    one, other = (refresh_snapshot(s, order) for s in (several[-1], at_once))
+    one, other = (s.refresh(order) for s in (several[-1], at_once))
     by_one, by_other = (
         s.build_posterior(s.labels, 2).mean(list(range(12, 40))) for s in (one, other)
     )
@@ -123,7 +123,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
     shop, several, _ = made(asked, TrainingRequest(0, (), 2))
     assert sorted(shop.unreadable) == [3, 11]
     assert sorted(several[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
-    assert several[-1].facts["unreadable"] == shop.unreadable
+    assert several[-1].pool_facts.unreadable == shop.unreadable
     trained = parse_campaign(
         {
             "data": {"name": str(folder), "checked": False},
@@ -134,11 +134,11 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
     _, (snap,), _ = made(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2))
     assert snap.labels == {19: 1, 12: 0}
     assert (
-        set(snap.facts["map"]["points"])
+        set(snap.pool_facts.map.points)
         == set(snap.points.tolist())
         == {p for p in range(20) if p not in (3, 11)}
     )
-    assert sorted(row[0] for row in snap.facts["second_look"]) == [12, 19]
+    assert sorted(row.position for row in snap.fit_facts.leave_one_out.rows) == [12, 19]
 
 
 def test_a_folder_that_has_grown_keeps_its_order(tmp_path):

@@ -474,6 +474,10 @@ class FittedExactModel(FittedModel):
         """Return calibrated class probabilities (q, C)."""
         return self.kernel_model.predict_proba(self.inputs[at], classes)
 
+    def calibrate(self, votes: Tensor) -> None:
+        """Calibrate the probabilities on some of the labels. votes: (L,) bool."""
+        self.kernel_model.calibrate(votes)
+
     def embedding(self, at: Tensor) -> Tensor:
         """Return unit features (q, d), float64."""
         return self.kernel_model.normalise_rows(self.inputs[at]).double().cpu()

@@ -12,7 +12,7 @@ import torch
 from labelahead.data.loading import load_source
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
-from labelahead.server.refresh import TrainingRequest, fit_units, refresh_snapshot
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import _set_test_items, build_snapshot
 
 
@@ -36,13 +36,14 @@ def order(round, count):
 def test_before_any_label_all_items_are_in_play_and_nothing_is_held(ready):
     first = build_snapshot(ready, order(0, 0))
     assert sorted(first.points.tolist()) == list(range(80))  # but for those to measure on
-    assert torch.equal(first.outputs, torch.full((80, 3), 1 / 3, dtype=torch.float64))
+    mean = first.build_posterior({}, 3).posterior.mean
+    assert torch.equal(mean, torch.full((80, 3), 1 / 3, dtype=torch.float64))
     assert (first.round, first.labels) == (0, {})
 
 
 def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
     first = build_snapshot(ready, order(0, 0))
-    there = refresh_snapshot(refresh_snapshot(first, order(1, 20)), order(2, 60))
+    there = first.refresh(order(1, 20)).refresh(order(2, 60))
     learner = ready.make_learner(3)
     at = torch.arange(60)
     learnt = learner.fit(at, at % 3)
@@ -54,20 +55,21 @@ def test_a_refresh_is_what_the_learner_learns_from_all_items(ready):
         pool_posterior.mean(rest), learnt.outputs(torch.tensor(rest)).double(), atol=1e-5
     )
     test = torch.arange(80, 90)
-    assert there.facts["accuracy"] == learnt.accuracy(test, test % 3)
-    forecast_facts = learner.forecast_error(at, at % 3, there.points[~torch.isin(there.points, at)])
-    assert there.facts["error_rate"] == pytest.approx(forecast_facts.error.rate, abs=1e-6)
-    assert there.facts["fall"] == pytest.approx(forecast_facts.fall, rel=1e-3)
+    assert there.fit_facts.accuracy == learnt.accuracy(test, test % 3)
+    forecast = learner.forecast_error(at, at % 3, there.points[~torch.isin(there.points, at)])
+    assert there.fit_facts.forecast.error.rate == pytest.approx(forecast.error.rate, abs=1e-6)
+    assert there.fit_facts.forecast.fall == pytest.approx(forecast.fall, rel=1e-3)
     others, _ = learner.leave_one_out_predictions(at, at % 3)
-    assert there.facts["loo_all"] == float((others.argmax(1) == at % 3).double().mean())
+    assert there.fit_facts.leave_one_out.accuracy == float(
+        (others.argmax(1) == at % 3).double().mean()
+    )
 
 
 def test_a_class_that_turns_up_later(ready):
-    there = refresh_snapshot(
-        build_snapshot(ready, order(0, 0)),
-        TrainingRequest(1, tuple((p, p % 3) for p in range(12)), 5),
+    there = build_snapshot(ready, order(0, 0)).refresh(
+        TrainingRequest(1, tuple((p, p % 3) for p in range(12)), 5)
     )
-    assert there.outputs.shape == (80, 5)
+    assert there.classes == 5
     assert there.build_posterior(there.labels, 5).classes == 5
 
 
@@ -75,24 +77,26 @@ def test_a_table_of_one_column_has_a_map_on_a_line(tmp_path):
     np.savez(tmp_path / "one.npz", x=np.linspace(0, 1, 30, dtype=np.float32)[:, None])
     tables = {"data": {"name": str(tmp_path / "one.npz")}, "model": {"name": "exact"}, "threads": 1}
     first = build_snapshot(prepare_campaign(parse_campaign(tables)), order(0, 0))
-    assert len(first.facts["map"]["x"]) == len(first.facts["map"]["y"]) == 30
+    assert len(first.pool_facts.map.x) == len(first.pool_facts.map.y) == 30
 
 
 def test_a_refresh_depends_on_the_labels_alone_not_on_refreshes_before(ready):
     first = build_snapshot(ready, order(0, 0))
-    at_once = refresh_snapshot(first, order(2, 60))
-    step_by_step = refresh_snapshot(refresh_snapshot(first, order(1, 20)), order(2, 60))
-    backwards = refresh_snapshot(first, replace(order(2, 60), labels=order(2, 60).labels[::-1]))
+    at_once = first.refresh(order(2, 60))
+    step_by_step = first.refresh(order(1, 20)).refresh(order(2, 60))
+    backwards = first.refresh(replace(order(2, 60), labels=order(2, 60).labels[::-1]))
     for other in (step_by_step, backwards):
         assert (other.weights, other.noise) == (at_once.weights, at_once.noise)
-        assert other.facts["spread"] == pytest.approx(at_once.facts["spread"], rel=1e-9)
+        assert other.fit_facts.forecast.spread == pytest.approx(
+            at_once.fit_facts.forecast.spread, rel=1e-9
+        )
 
 
 def test_a_removed_class_leaves_what_was_never_there(ready):
     first = build_snapshot(ready, order(0, 0))
     labels = tuple((p, 2 * (p % 2)) for p in range(40))  # of classes 0 and 2; 1 was removed
-    removed = refresh_snapshot(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
-    never = refresh_snapshot(first, TrainingRequest(1, tuple((p, c // 2) for p, c in labels), 2))
+    removed = first.refresh(TrainingRequest(1, labels, 3, active_classes=(0, 2)))
+    never = first.refresh(TrainingRequest(1, tuple((p, c // 2) for p, c in labels), 2))
     assert (removed.weights, removed.noise) == (never.weights, never.noise)
     pool_posterior, other = (
         removed.build_posterior(removed.labels, 3, (0, None, 2)),
@@ -102,6 +106,7 @@ def test_a_removed_class_leaves_what_was_never_there(ready):
         pool_posterior.posterior.mean[:, [0, 2]], other.posterior.mean, atol=1e-12
     )
     assert torch.equal(pool_posterior.posterior.mean[:, 1], torch.zeros(80, dtype=torch.float64))
-    fit = fit_units(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
+    fit = first.fit_labels(TrainingRequest(1, labels, 3, active_classes=(0, 2)))
     assert fit.class_numbers.tolist() == [0, 2]
-    assert fit.model.predict_proba_units(first.units).shape == (80, 2)
+    predicted = fit.predict(first.points[:5])
+    assert (predicted.classes, predicted.probabilities.shape) == ((0, 2), (5, 2))
