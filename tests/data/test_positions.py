@@ -14,6 +14,8 @@ def test_rows_of_follow_the_given_order():
     assert INDEX.rows_of([]).dtype == torch.int64
     assert INDEX.positions[INDEX.rows_of([7, 12])].tolist() == [7, 12]
     assert INDEX.row_of(7) == 1
+    assert INDEX.find_rows(torch.tensor([12, 8, 40, 99, 0])).tolist() == [2, -1, 0, -1, -1]
+    assert PositionIndex(INDEX.positions[:0]).find_rows(torch.arange(2)).tolist() == [-1, -1]
 
 
 def test_unknown_position_raises_and_is_left_out_on_request():

@@ -32,6 +32,12 @@ class PositionIndex:
     def _row_by_position(self) -> dict[int, int]:
         return {position: row for row, position in enumerate(self.positions.tolist())}
 
+    @cached_property
+    def _ordered(self) -> tuple[Tensor, Tensor]:
+        """The positions (n,) in ascending order, and their rows (n,)."""
+        ordered, order = self.positions.sort()
+        return ordered, order
+
     def __len__(self) -> int:
         return len(self.positions)
 
@@ -48,6 +54,14 @@ class PositionIndex:
     def rows_of(self, positions: Iterable[int]) -> Tensor:
         """Return the rows (q,) of items."""
         return torch.tensor([self.row_of(p) for p in positions], dtype=torch.int64)
+
+    def find_rows(self, positions: Tensor) -> Tensor:
+        """Return the rows (q,) of items at positions (q,); −1 if an item has none."""
+        if not len(self.positions):
+            return torch.full_like(positions, -1)
+        ordered, order = self._ordered
+        at = torch.searchsorted(ordered, positions).clamp_max_(len(ordered) - 1)
+        return torch.where(ordered[at] == positions, order[at], -1)
 
     def keep_known(self, positions: Iterable[int]) -> list[int]:
         """Return those of some positions that have a row, in the given order."""

@@ -8,6 +8,7 @@ converts one to the other.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.probability import probabilities
 from labelahead.data.positions import PositionIndex
 from labelahead.gp.nystrom import approximate_posterior
-from labelahead.gp.posterior import Posterior
+from labelahead.gp.posterior import Posterior, prior
 
 __all__ = ["MAX_DRIFT", "PoolPosterior", "PosteriorOptions", "drift_warning"]
 
@@ -95,7 +96,7 @@ class PosteriorOptions:
 class PoolPosterior:
     """The posterior at some items of the data set, given labels.
 
-    Build it by `from_prior`; `with_labels` returns another one.
+    Build it by `from_kernel` or `from_prior`; `with_labels` returns another one.
 
     Attributes:
         points: (n,) positions of the items in the data set.
@@ -115,6 +116,37 @@ class PoolPosterior:
     # of `view`, filled on demand
     _scores: dict[str | Acquisition, Tensor] = field(default_factory=dict, repr=False)
     _orders: dict[str | Acquisition, list[int]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_kernel(
+        cls,
+        points: Tensor,
+        mean: Tensor,
+        kernel_arguments: Mapping[str, Any],
+        noise: float,
+        labels: Mapping[int, int],
+        options: PosteriorOptions,
+        *,
+        classes: int = 0,
+        initial_weights: Tensor | None = None,
+    ) -> "PoolPosterior":
+        """Condition a prior, given by its mean and kernel, on exactly these labels.
+
+        Args:
+            points: (n,) positions of the items in the data set.
+            mean: (n, C) prior mean.
+            kernel_arguments: The arguments of `prior` that describe the kernel: "kernel" or
+                "features", and perhaps "scale".
+            noise: Relative noise.
+            labels: position -> class. Labels of other items are ignored.
+            options: How to condition and score.
+            classes: Least number of classes; the prior mean of further ones is 0.
+            initial_weights: (n, C) α, the first guess if labels are approximated.
+        """
+        start = prior(mean, **kernel_arguments, noise=noise)
+        if classes > start.classes:
+            start = start.with_classes(classes)
+        return cls.from_prior(points, start, labels, options, initial_weights=initial_weights)
 
     @classmethod
     def from_prior(

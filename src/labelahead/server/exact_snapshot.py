@@ -10,7 +10,6 @@ from torch.nn.functional import pad
 
 from labelahead.data.positions import PositionIndex
 from labelahead.gp.calibration import gaussian_class_probabilities, leading_probability
-from labelahead.gp.posterior import prior
 from labelahead.inference.exact import (
     MAX_SELECTION_LABELS,
     ExactLearner,
@@ -90,24 +89,22 @@ class ExactSnapshot(Snapshot):
         self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
     ) -> PoolPosterior:
         """Build the posterior of all items given these labels, from a uniform prior mean."""
-        start = prior(
-            self._make_prior_mean(class_mapping),
-            mixture_kernel(self.units, self.weights),
-            noise=self.noise,
-        )
-        start = start.with_classes(max(classes, start.classes))
-        return PoolPosterior.from_prior(
+        alpha = self.alpha
+        if alpha is not None and classes > self.classes:
+            alpha = pad(alpha, (0, classes - self.classes))
+        return PoolPosterior.from_kernel(
             self.points,
-            start,
+            self._make_prior_mean(class_mapping),
+            {"kernel": mixture_kernel(self.units, self.weights)},
+            self.noise,
             labels,
             PosteriorOptions(
                 evaluation=self.evaluation,
                 cache_cross_covariance=True,
                 max_exact_labels=MAX_SELECTION_LABELS,
             ),
-            initial_weights=None
-            if self.alpha is None
-            else pad(self.alpha, (0, start.classes - self.alpha.shape[1])),
+            classes=classes,
+            initial_weights=alpha,
         )
 
     def _make_prior_mean(self, class_mapping: Sequence[int | None]) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from labelahead.data import Data
 from labelahead.data.dataset import Rows, UnreadableImagesError, as_positions, check_image_size
 from labelahead.data.folder import decode_square, decode_whole
+from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact import ExactModel
@@ -210,9 +211,9 @@ class LargePoolWorker:
             )
             self._add_items(held.positions, engine)
         assert isinstance(held.model, ExactModel)
-        place = {p: i for i, p in enumerate(self.positions)}
-        sample = held.positions[len(known) : len(known) + held.evaluation].tolist()
-        return self._save_snapshot(held.model, [place[p] for p in sample if p in place], len(known))
+        index = PositionIndex(torch.tensor(self.positions))
+        rows = index.find_rows(held.positions[len(known) : len(known) + held.evaluation])
+        return self._save_snapshot(held.model, rows[rows >= 0].tolist(), len(known))
 
     def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
         """Set the service to add items to. names: further items to load, if they are in the pool."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from labelahead.data.positions import PositionIndex
-from labelahead.gp.posterior import prior
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
@@ -334,14 +333,14 @@ class NetworkSnapshot(Snapshot):
         self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
     ) -> PoolPosterior:
         """Build the posterior of all items given these labels, from the network's outputs."""
-        start = prior(
-            _map_outputs(self.outputs, class_mapping), **self.kernel_arguments, noise=self.noise
-        )
-        return PoolPosterior.from_prior(
+        return PoolPosterior.from_kernel(
             self.points,
-            start.with_classes(max(classes, start.classes)),
+            _map_outputs(self.outputs, class_mapping),
+            self.kernel_arguments,
+            self.noise,
             labels,
             PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
+            classes=classes,
         )
 
     def predict_proba(
