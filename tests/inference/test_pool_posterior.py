@@ -416,3 +416,22 @@ def test_shortlist_of_nystrom_posterior_scores_alike():
         after.points[after.view.candidates].tolist(), after.scores("flip").tolist(), strict=True
     ):
         assert score == pytest.approx(scores[p], rel=1e-4, abs=1e-6)
+
+
+def test_from_kernel_matches_conditioning_the_prior_by_hand():
+    labels = {40: 0, 99: 1, 1000: 2}
+    given = start()
+    kernel = given.covariance.block(torch.arange(N), torch.arange(N))
+    made = PoolPosterior.from_kernel(
+        POINTS, given.outputs, {"kernel": kernel}, 1e-2, labels, PosteriorOptions(), classes=C + 1
+    )
+    naive = prior(
+        torch.cat([given.outputs, torch.zeros(N, 1).double()], 1), kernel, noise=1e-2
+    ).condition([0, 4], torch.eye(C + 1).double()[[0, 1]])
+    assert made.labels == {40: 0, 99: 1}
+    torch.testing.assert_close(made.posterior.mean, naive.mean)
+    torch.testing.assert_close(made.posterior.variance(), naive.variance())
+    wider = PoolPosterior.from_kernel(
+        POINTS, given.outputs, {"kernel": kernel, "scale": 7.0}, 1e-2, labels, PosteriorOptions()
+    )
+    assert (wider.classes, wider.posterior.noise) == (C, 7e-2)

@@ -137,8 +137,10 @@ class ExactSnapshot(Snapshot):
     def _calibrated_variance(self, pool_posterior: PoolPosterior) -> Tensor:
         """Return the predictive variances (n,)."""
         post, forecast = pool_posterior.posterior, self.fit_facts.forecast
-        scale = (forecast and forecast.spread) or post.amplitude()
-        return scale * post.variance().clamp_min(MIN_RELATIVE_VARIANCE * post.scale)
+        spread = 0.0 if forecast is None else forecast.spread
+        return (spread or post.amplitude()) * post.variance().clamp_min(
+            MIN_RELATIVE_VARIANCE * post.scale
+        )
 
     def refresh(self, request: TrainingRequest) -> "ExactSnapshot":
         """Return the snapshot after these labels, with a newly selected kernel."""

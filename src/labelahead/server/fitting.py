@@ -46,14 +46,14 @@ def reject_large_pool(campaign: Campaign) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SessionFit:
-    """A model fitted on all labels of a session. Its positions are indices into `points`."""
+    """A model fitted on all labels of a session. `at` and `learnt` count rows of `points`."""
 
     points: Tensor  # (n,) positions in the data set
     ready: PreparedCampaign
     learner: NetworkLearner | ExactLearner
     learnt: FittedModel
     labels: Mapping[int, int]  # position in the data set -> index of its class
-    at: Tensor  # (L,) places
+    at: Tensor  # (L,) rows
     given: Tensor  # (L,) indices of classes
     votes: Tensor  # (L,) bool: not bulk-confirmed
     seed: int
@@ -65,7 +65,7 @@ def predict_pool(
     """Predict all items with a model fitted now on all labels, as `export-model` and `predict` do.
 
     Args:
-        assignment: of the session.
+        service: Of the session.
         schedule: Schedule of the session; computed embeddings are reused.
         tell: Called with the progress of computing embeddings.
 

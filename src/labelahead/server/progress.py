@@ -141,8 +141,10 @@ def build_map(service: LabellingService) -> dict[str, Any]:
 
 def _get_leave_one_out_rows(page_model: PageModel | None) -> Sequence[LeaveOneOutRow]:
     """Return the leave-one-out prediction of every label, as of the last training."""
-    facts = page_model and page_model.snapshot.fit_facts.leave_one_out
-    return facts.rows if facts else ()
+    if page_model is None:
+        return ()
+    facts = page_model.snapshot.fit_facts.leave_one_out
+    return () if facts is None else facts.rows
 
 
 def _has_enough_rows(judged: Sequence[LeaveOneOutRow]) -> bool:

@@ -212,9 +212,12 @@ def _build_network_snapshot(
         pool if order.round else Pool(len(inputs), test=ready.data.test),
     )
     learnt = learner.fit(trained.labelled, trained.labels, seed=seed)
-    notes, accuracy, drift = (), None, None
+    notes: tuple[str, ...] = ()
+    accuracy: float | None = None
+    drift: float | None = None
     if learnt.trained:
-        notes, accuracy = learnt.trained.notes, _measure_accuracy(ready, learnt)
+        notes = tuple(learnt.trained.notes)
+        accuracy = _measure_accuracy(ready, learnt)
     say("kernel", 0.5)
     start = time.perf_counter()
     now = QueryContext.from_pool(
