@@ -39,7 +39,9 @@ def wait_for_training(server: pages.Server, labels: int, *, idle: bool = False) 
         time.sleep(0.25)
 
 
-def picture(person: pages.Person, name: str, tab: str, size: dict[str, int], scheme: str) -> None:
+def picture(
+    person: pages.Annotator, name: str, tab: str, size: dict[str, int], scheme: str
+) -> None:
     """One picture of the page as it is."""
     person.page.set_viewport_size(size)
     person.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
@@ -62,14 +64,14 @@ def digits(browser, folder: Path) -> None:
         file.rename(file.with_name(f"{file.name[:5]}.png"))
     server = pages.Server(data, folder / "labels", "--classes", ",".join("0123456789"))
     try:
-        person = pages.Person(browser, server)
-        person.call_me("anna")
+        person = pages.Annotator(browser, server)
+        person.set_name("anna")
         for n in range(65):
-            person.press("1" if n in (20, 30) else digit_of(person.item))
+            person.press_and_wait("1" if n in (20, 30) else digit_of(person.item))
             if n % 10 == 9:  # as a person would: slow enough for training to keep up
                 wait_for_training(server, n - 5)
         wait_for_training(server, 60, idle=True)
-        person.press(digit_of(person.item))
+        person.press_and_wait(digit_of(person.item))
         picture(person, "label", "why", DESKTOP, "light")
         picture(person, "label-dark", "progress", DESKTOP, "dark")
         picture(person, "second-look", "doubts", DESKTOP, "light")
@@ -80,7 +82,7 @@ def digits(browser, folder: Path) -> None:
         server.kill()
 
 
-def many(person: pages.Person) -> None:
+def many(person: pages.Annotator) -> None:
     """The grid of the class that most items surely have, the exceptions marked."""
     grid = person.server.get("/api/confirmations?n=24")
     person.page.keyboard.press(",")
@@ -100,12 +102,12 @@ def table(browser, folder: Path, name: str, rows: list[list[str]], classes: list
         csv.writer(file).writerows([row[:-1] for row in rows])
     server = pages.Server(folder / f"{name}.csv", folder / name, "--classes", ",".join(classes))
     try:
-        person = pages.Person(browser, server)
+        person = pages.Annotator(browser, server)
         for _ in range(22):
             row = rows[int(person.position) + 1]  # after the heading
-            person.press(str(classes.index(row[-1]) + 1))
+            person.press_and_wait(str(classes.index(row[-1]) + 1))
         wait_for_training(server, 20)
-        person.press(str(classes.index(rows[int(person.position) + 1][-1]) + 1))
+        person.press_and_wait(str(classes.index(rows[int(person.position) + 1][-1]) + 1))
         picture(person, name, "why", DESKTOP, "light")
         person.close()
     finally:
@@ -161,12 +163,12 @@ def photographs(browser, folder: Path) -> None:
             truth[n] = shown[Path(member).parent.name]
     server = pages.Server(target, folder / "photographs-labels", "--classes", ",".join(names))
     try:
-        person = pages.Person(browser, server)
-        person.call_me("anna")
+        person = pages.Annotator(browser, server)
+        person.set_name("anna")
         for n in range(11):
             if n == 4:  # as a person would: the first have been looked at by then
                 until(lambda: server.get("/api/progress")["training"]["in_play"])
-            person.press(str(names.index(truth[int(person.position)]) + 1))
+            person.press_and_wait(str(names.index(truth[int(person.position)]) + 1))
         picture(person, "photographs", "why", DESKTOP, "light")
         person.close()
     finally:

@@ -18,7 +18,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from tests.support import browser_pages as pages  # noqa: E402
-from tests.support.label_studio import RealBridge, RealStudio, signed_in  # noqa: E402
+from tests.support.label_studio import RealBridge, RealStudio, sign_in  # noqa: E402
 
 OUT = ROOT / "docs" / "screenshots"
 COLOURS = 64  # a picture of a page needs no more
@@ -83,7 +83,7 @@ def main() -> None:
                     executable_path=pages.browser_path(), args=pages.FLAGS
                 )
                 shown = browser.new_page(viewport={"width": 1180, "height": 640})
-                signed_in(shown, studio)
+                sign_in(shown, studio)
                 shown.goto(f"{studio.url}/projects/{project}/data")
                 begin = shown.get_by_role(
                     "button", name=re.compile("Label .*Tasks?", re.IGNORECASE)

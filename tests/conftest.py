@@ -1,4 +1,4 @@
-"""Shared set-up: the engine's self-check is on in every test."""
+"""Shared set-up: the self-check of the NTK engine is on in every test."""
 
 import os
 import signal
@@ -8,17 +8,17 @@ import pytest
 import torch
 
 os.environ.setdefault("LABELAHEAD_VERIFY", "1")
-# Tests use code of their own; what the account of whoever runs them has used stays as it is.
+# Tests trust their own code; the state of the user who runs them stays unchanged.
 _state = tempfile.TemporaryDirectory(prefix="labelahead-state-")
 os.environ["XDG_STATE_HOME"] = _state.name
-# A shell that starts tests in the background ignores Ctrl-C for them and all that they start.
+# A shell that runs the tests in the background makes them and their children ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
-def _quiet_machine():
-    """One thread each: tests run in parallel processes."""
+def _single_thread():
+    """Use one thread, because tests run in parallel processes."""
     torch.set_num_threads(1)
 
 

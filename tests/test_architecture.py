@@ -1,4 +1,4 @@
-"""The direction of imports: a module imports only from rooms above it (see CONTRIBUTING)."""
+"""The direction of imports: a module imports only from lower layers (see CONTRIBUTING)."""
 
 import ast
 import importlib
@@ -10,7 +10,7 @@ import labelahead
 
 PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
-ROOMS = (
+LAYERS = (
     ("errors",),
     ("batching", "files", "processes", "seeds"),
     ("ntk",),
@@ -29,24 +29,24 @@ ROOMS = (
     ("cli",),
     ("__main__",),
 )
-FLOOR = {name: level for level, names in enumerate(ROOMS) for name in names}
+LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
 _KERNELS = {"ntk", "acquisition"}
-APART = {"data": _KERNELS, "models": _KERNELS | {"gp"}}
+FORBIDDEN = {"data": _KERNELS, "models": _KERNELS | {"gp"}}
 
 
-def modules() -> dict[str, Path]:
-    """Every module by its dotted name without `labelahead.`; a package is its __init__."""
+def list_modules() -> dict[str, Path]:
+    """Return dotted name without `labelahead.` -> path of every module; a package is its __init__."""
     paths = {
         ".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")
     }
     return {name.removesuffix("__init__").removesuffix("."): path for name, path in paths.items()}
 
 
-MODULES = modules()
+MODULES = list_modules()
 
 
-def imports(path: Path) -> set[str]:
-    """Modules of our own that a file imports, wherever in it."""
+def list_imports(path: Path) -> set[str]:
+    """Return the modules of labelahead that a file imports, at any level."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -54,40 +54,43 @@ def imports(path: Path) -> set[str]:
             names |= {f"{node.module}.{a.name}" for a in node.names}
         elif isinstance(node, ast.Import):
             names |= {a.name for a in node.names}
-    ours = {n.removeprefix("labelahead.") for n in names if n.startswith("labelahead.")}
-    return {n if n in MODULES else n.rpartition(".")[0] for n in ours}
+    own = {n.removeprefix("labelahead.") for n in names if n.startswith("labelahead.")}
+    return {n if n in MODULES else n.rpartition(".")[0] for n in own}
 
 
-def room(path: Path) -> str:
-    """The package, or the file at the top, that a module belongs to."""
+def top_package(path: Path) -> str:
+    """Return the package, or the top-level file, that a module belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def test_every_module_has_a_room():
-    assert {room(p) for p in PACKAGE.rglob("*.py")} == set(FLOOR)
+def test_every_module_belongs_to_a_layer():
+    assert {top_package(p) for p in PACKAGE.rglob("*.py")} == set(LAYER_OF)
 
 
-def test_imports_go_one_way():
+def test_modules_import_from_lower_layers_only():
     for path in PACKAGE.rglob("*.py"):
-        here = room(path)
-        for target in imports(path):
-            other = target.split(".")[0]
-            if other == here or other not in FLOOR:
+        package = top_package(path)
+        for target in list_imports(path):
+            target_package = target.split(".")[0]
+            if target_package == package or target_package not in LAYER_OF:
                 continue
-            assert FLOOR[other] < FLOOR[here], f"{path.name} imports {target}"
-            assert other not in APART.get(here, ()), f"{path.name} imports {target}"
+            assert LAYER_OF[target_package] < LAYER_OF[package], f"{path.name} imports {target}"
+            assert target_package not in FORBIDDEN.get(package, ()), f"{path.name} imports {target}"
 
 
-def test_the_guide_says_who_imports_whom():
+def test_contributing_guide_lists_the_imports_of_every_package():
     listed = (ROOT / "CONTRIBUTING.md").read_text().split("```imports\n")[1].split("```")[0]
-    said = {
+    documented = {
         line.split()[0]: {n for n in line.split()[1:] if n != "-"} for line in listed.splitlines()
     }
-    true = {name: set[str]() for name in FLOOR if not name.startswith("__")}
+    actual = {name: set[str]() for name in LAYER_OF if not name.startswith("__")}
     for path in PACKAGE.rglob("*.py"):
-        if room(path) in true:
-            true[room(path)] |= {t.split(".")[0] for t in imports(path)} - {room(path), ""}
-    assert said == true
+        if top_package(path) in actual:
+            actual[top_package(path)] |= {t.split(".")[0] for t in list_imports(path)} - {
+                top_package(path),
+                "",
+            }
+    assert documented == actual
 
 
 NTK = [
@@ -113,15 +116,15 @@ NTK = [
 
 
 def test_ntk_modules_are_layered():
-    floor = {name: i for i, name in enumerate(NTK)}
+    layer_of = {name: i for i, name in enumerate(NTK)}
     for path in (PACKAGE / "ntk").glob("*.py"):
-        for target in imports(path):
-            room, _, module = target.partition(".")
-            if room == "ntk" and module:
-                assert floor[module] < floor[path.stem], f"{path.name} imports {target}"
+        for target in list_imports(path):
+            package, _, module = target.partition(".")
+            if package == "ntk" and module:
+                assert layer_of[module] < layer_of[path.stem], f"{path.name} imports {target}"
 
 
-def test_functions_are_short():
+def test_functions_have_at_most_70_lines():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
@@ -130,19 +133,18 @@ def test_functions_are_short():
                 assert size <= 70, f"{path.name}:{node.name} has {size} lines without its docstring"
 
 
-def test_no_two_modules_import_each_other_not_even_by_detours():
-    known = modules()
+def test_modules_have_no_import_cycle():
+    modules_by_name = list_modules()
     graph = {
-        name: {t for t in imports(path) if t in known} - {name} for name, path in known.items()
+        name: {t for t in list_imports(path) if t in modules_by_name} - {name}
+        for name, path in modules_by_name.items()
     }
-    assert cycle(graph) is None
-    assert (
-        cycle({**graph, "errors": {"cli.shell"}}) is not None
-    )  # what reaches everything may reach nothing
+    assert find_cycle(graph) is None
+    assert find_cycle({**graph, "errors": {"cli.shell"}}) is not None  # a cycle is found
 
 
-def cycle(graph: dict[str, set[str]]) -> list[str] | None:
-    """Modules that import each other in a circle, if there are any."""
+def find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
+    """Return modules that import each other in a cycle, or None."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -150,7 +152,7 @@ def cycle(graph: dict[str, set[str]]) -> list[str] | None:
     return None
 
 
-def test_no_function_hides_a_module_of_its_package():
+def test_package_attributes_hide_no_submodule():
     for name, path in MODULES.items():
         if path.name == "__init__.py":
             package = importlib.import_module(f"labelahead.{name}".removesuffix("."))
@@ -163,22 +165,22 @@ def test_no_function_hides_a_module_of_its_package():
             assert not hidden, f"{name}: {hidden}"
 
 
-def test_what_stands_beside_the_package_imports_what_there_is():
-    """Benchmarks and the like are run too seldom to notice."""
-    beside = [
+def test_research_examples_and_docs_import_existing_names():
+    """They run too rarely to notice a broken import otherwise."""
+    paths = [
         path
         for folder in ("research", "examples", "docs")
         for path in (ROOT / folder).rglob("*.py")
     ]
-    assert beside
-    for path in beside:
+    assert paths
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.ImportFrom)
                 and (node.module or "").split(".")[0] == "labelahead"
             ):
                 module = importlib.import_module(str(node.module))
-                known = {
+                submodules = {
                     n.rpartition(".")[2]
                     for n in MODULES
                     if f"labelahead.{n}".rpartition(".")[0] == node.module
@@ -186,12 +188,12 @@ def test_what_stands_beside_the_package_imports_what_there_is():
                 missing = [
                     a.name
                     for a in node.names
-                    if a.name not in known and not hasattr(module, a.name)
+                    if a.name not in submodules and not hasattr(module, a.name)
                 ]
                 assert not missing, f"{path.name} imports {missing} from {node.module}"
 
 
-def test_importing_the_package_does_nothing():
+def test_importing_the_package_has_no_side_effects():
     import subprocess
     import sys
 
@@ -203,7 +205,7 @@ def test_importing_the_package_does_nothing():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_product_never_imports_research():
+def test_package_never_imports_research():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -12,12 +12,12 @@ from labelahead.errors import InputError, ModelError
 from labelahead.models.training.forward import compute_penultimate_features, predict, run_forward
 from tests.support.campaigns import blobs
 
-QUICK = la.Training(steps=40)
-NUMBERS = ("infinite-ntk", "gp")  # look at the inputs as rows of numbers
+QUICK_TRAINING = la.Training(steps=40)
+VECTOR_STRATEGIES = ("infinite-ntk", "gp")  # need inputs as rows of numbers
 
 
 class Whole(nn.Module):
-    """One tensor in."""
+    """A network with one input tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,19 +28,19 @@ class Whole(nn.Module):
 
 
 class Halves(Whole):
-    """The same in two parts, its outputs the first of a tuple."""
+    """The same network with two input tensors; returns a tuple with the outputs first."""
 
     def forward(self, left: Tensor, right: Tensor):
         return super().forward(torch.cat([left, right], 2)), left
 
 
-def made(kind: type[nn.Module]) -> nn.Module:
+def make_network(kind: type[nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return kind().eval()
 
 
-def forms(n: int = 60):
-    """The same items in every form, and their classes."""
+def make_input_forms(n: int = 60):
+    """Return the items as a tensor, their classes, and the same items in every other form."""
     x, y = blobs(n)
     x = x.flatten(1, 2)
     left, right = x[..., :4], x[..., 4:]
@@ -56,9 +56,7 @@ def forms(n: int = 60):
 
 
 class Pairs(Dataset):
-    """Reads one item at a time, and remembers the largest number of items that anybody held at
-    once.
-    """
+    """A data set that records the largest number of items requested at once."""
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self.left, self.right, self.largest = left, right, 0
@@ -76,16 +74,20 @@ class Pairs(Dataset):
 
 @pytest.mark.parametrize("form", ["tuple", "mapping", "set"])
 def test_learner_is_equal_for_every_input_form(form):
-    x, y, others = forms()
+    x, y, others = make_input_forms()
     results = []
-    for model, inputs in ((made(Whole), x), (made(Halves), others[form])):
+    for model, inputs in ((make_network(Whole), x), (make_network(Halves), others[form])):
         learner = la.Learner(
-            model, inputs, la.QueryConfig(candidates=30), training=QUICK, test=range(50, 60)
+            model,
+            inputs,
+            la.QueryConfig(candidates=30),
+            training=QUICK_TRAINING,
+            test=range(50, 60),
         )
         learner.teach(range(9), y[:9])
-        asked = learner.query(4)
-        learner.teach(asked, y[asked])
-        results.append((asked, learner.predict(), learner.model.first.weight))
+        queried = learner.query(4)
+        learner.teach(queried, y[queried])
+        results.append((queried, learner.predict(), learner.model.first.weight))
     assert results[0][0] == results[1][0]
     assert torch.allclose(results[0][1], results[1][1], atol=1e-5)
     assert torch.allclose(results[0][2], results[1][2], atol=1e-6)
@@ -93,46 +95,53 @@ def test_learner_is_equal_for_every_input_form(form):
 
 @pytest.mark.parametrize("form", ["tuple", "mapping", "set"])
 def test_kernels_and_features_equal_those_of_a_tensor(form):
-    x, _, others = forms(20)
-    one, two = made(Whole).double(), made(Halves).double()
-    given = others[form] if form == "set" else Samples(others[form])
-    given = given.to(device="cpu", dtype=torch.float64)
-    assert torch.allclose(la.kernel(two, given), la.kernel(one, x.double()), atol=1e-12)
+    x, _, others = make_input_forms(20)
+    whole, halves = make_network(Whole).double(), make_network(Halves).double()
+    inputs = others[form] if form == "set" else Samples(others[form])
+    inputs = inputs.to(device="cpu", dtype=torch.float64)
+    assert torch.allclose(la.kernel(halves, inputs), la.kernel(whole, x.double()), atol=1e-12)
     assert torch.allclose(
-        la.features(two, given, sketch=64), la.features(one, x.double(), sketch=64), atol=1e-12
+        la.features(halves, inputs, sketch=64),
+        la.features(whole, x.double(), sketch=64),
+        atol=1e-12,
     )
     assert torch.allclose(
-        compute_penultimate_features(two, given),
-        compute_penultimate_features(one, x.double()),
+        compute_penultimate_features(halves, inputs),
+        compute_penultimate_features(whole, x.double()),
         atol=1e-12,
     )
     cotangents = torch.randn(20, 3, dtype=torch.float64)
     assert torch.allclose(
-        la.ntk.squared_norms(two, given, cotangents),
-        la.ntk.squared_norms(one, x.double(), cotangents),
+        la.ntk.squared_norms(halves, inputs, cotangents),
+        la.ntk.squared_norms(whole, x.double(), cotangents),
         atol=1e-12,
     )
 
 
 @pytest.mark.parametrize("strategy", la.STRATEGIES)
 def test_every_strategy_accepts_samples(strategy):
-    _, y, others = forms()
-    learner = la.Learner(made(Halves), others["set"], strategy, training=QUICK, test=range(50, 60))
+    _, y, others = make_input_forms()
+    learner = la.Learner(
+        make_network(Halves), others["set"], strategy, training=QUICK_TRAINING, test=range(50, 60)
+    )
     learner.teach(range(9), y[:9])
-    if strategy in NUMBERS:
+    if strategy in VECTOR_STRATEGIES:
         with pytest.raises(InputError, match="rows of numbers"):
             learner.query(3)
         return
-    asked = learner.query(3)
-    assert len(set(asked)) == 3
-    assert set(asked) <= set(range(9, 50))
+    queried = learner.query(3)
+    assert len(set(queried)) == 3
+    assert set(queried) <= set(range(9, 50))
 
 
 def test_samples_never_read_a_whole_data_set():
     left, right = torch.randn(5000, 8, 4), torch.randn(5000, 8, 4)
     pairs = Pairs(left, right)
     learner = la.Learner(
-        made(Halves), Samples(pairs), la.QueryConfig(candidates=100), training=QUICK
+        make_network(Halves),
+        Samples(pairs),
+        la.QueryConfig(candidates=100),
+        training=QUICK_TRAINING,
     )
     learner.teach(range(20), torch.arange(20) % 3)
     learner.query(5)
@@ -144,7 +153,7 @@ def test_campaign_on_samples_resumes(tmp_path):
     (tmp_path / "halves.py").write_text(
         "import torch\nfrom tests.test_batching import Halves\ndef make():\n    return Halves()\n"
     )
-    _, y, others = forms(80)
+    _, y, others = make_input_forms(80)
     data = from_arrays(others["mapping"], y, test=range(60, 80), name="pairs")
     budget = {"initial": 6, "labels": 12, "retrain_every": 3}
     config = {
@@ -152,12 +161,12 @@ def test_campaign_on_samples_resumes(tmp_path):
         "budget": budget,
         "training": {"steps": 40},
     }
-    done = la.run(config, data=data, out=tmp_path / "run")
-    assert done.rounds[-1].labels == 12
-    assert done.rounds[-1].accuracy > 0.6
-    more = la.resume(tmp_path / "run", {"budget.labels": 15}, data=data)
+    result = la.run(config, data=data, out=tmp_path / "run")
+    assert result.rounds[-1].labels == 12
+    assert result.rounds[-1].accuracy > 0.6
+    resumed = la.resume(tmp_path / "run", {"budget.labels": 15}, data=data)
     whole = la.run({**config, "budget": {**budget, "labels": 15}}, data=data)
-    assert torch.equal(more.pool.labelled, whole.pool.labelled)
+    assert torch.equal(resumed.pool.labelled, whole.pool.labelled)
     others["mapping"]["left"][0] += 1
     with pytest.raises(InputError, match="data have changed"):
         la.resume(tmp_path / "run", {"budget.labels": 16}, data=data)
@@ -166,20 +175,22 @@ def test_campaign_on_samples_resumes(tmp_path):
 
 
 def test_custom_training_gets_the_original_input_form():
-    _, y, others = forms()
-    seen = []
+    _, y, others = make_input_forms()
+    received = []
     learner = la.Learner(
-        made(Halves), others["mapping"], training=lambda model, x, labels: seen.append(x)
+        make_network(Halves),
+        others["mapping"],
+        training=lambda model, x, labels: received.append(x),
     )
     learner.teach(range(6), y[:6])
     learner.query(1)
-    assert torch.equal(seen[0]["left"], others["mapping"]["left"][:6])
+    assert torch.equal(received[0]["left"], others["mapping"]["left"][:6])
     other = la.Learner(
-        made(Halves), others["set"], training=lambda model, x, labels: seen.append(x)
+        make_network(Halves), others["set"], training=lambda model, x, labels: received.append(x)
     )
     other.teach(range(6), y[:6])
     other.query(1)
-    assert [len(seen[1]), *map(len, seen[1].iter_batches(4))] == [6, 2, 2]
+    assert [len(received[1]), *map(len, received[1].iter_batches(4))] == [6, 2, 2]
 
 
 def test_hugging_face_networks_and_data_sets_work():
@@ -206,7 +217,7 @@ def test_hugging_face_networks_and_data_sets_work():
         return {k: torch.tensor([row[k] for row in rows]) for k in ("input_ids", "attention_mask")}
 
     with torch.no_grad():
-        wanted = model(**encoding).logits
+        expected = model(**encoding).logits
     pool = la.Pool(40)
     pool.label(range(6), [0, 1] * 3)
     for inputs in (
@@ -214,7 +225,7 @@ def test_hugging_face_networks_and_data_sets_work():
         Samples(table, collate),
         Samples(table.remove_columns("label").with_format("torch")),
     ):
-        assert torch.allclose(predict(model, inputs), wanted, atol=1e-6)
+        assert torch.allclose(predict(model, inputs), expected, atol=1e-6)
         assert (
             la.propose(model, inputs, pool, 3).positions.tolist()
             == la.propose(model, encoding, pool, 3).positions.tolist()
@@ -223,15 +234,15 @@ def test_hugging_face_networks_and_data_sets_work():
         Samples(table.with_format("torch"))
 
 
-class Forgetful(Pairs):
+class RandomPairs(Pairs):
     def __getitem__(self, i):
         return self.left[i] + torch.rand(1), self.right[i]
 
 
 def test_samples_refuse_invalid_inputs():
-    x, _, others = forms(20)
+    x, _, others = make_input_forms(20)
     left, right = others["tuple"]
-    for given, said in (
+    for inputs, message in (
         ([left, right], "are a list; expected a tensor"),
         (x.numpy(), "are a ndarray"),
         ((left, right[:5]), "same number of samples"),
@@ -240,10 +251,10 @@ def test_samples_refuse_invalid_inputs():
         ({}, "expected a tensor"),
         ((left, torch.full_like(right, torch.nan)), "NaN or infinity in 20 of 20"),
     ):
-        with pytest.raises(InputError, match=said):
-            la.Learner(made(Halves), given)
+        with pytest.raises(InputError, match=message):
+            la.Learner(make_network(Halves), inputs)
     with pytest.raises(InputError, match="random"):
-        Samples(Forgetful(left, right))
+        Samples(RandomPairs(left, right))
     with pytest.raises(InputError, match="no items"):
         Samples(Pairs(left[:0], right[:0]))
     with pytest.raises(InputError, match="without Samples"):
@@ -255,6 +266,6 @@ def test_samples_refuse_invalid_inputs():
     with pytest.raises(
         InputError, match=r"failed on inputs of shape left \(20, 8, 4\) torch.float32"
     ):
-        run_forward(made(Halves), {"left": left})
+        run_forward(make_network(Halves), {"left": left})
     with pytest.raises(ModelError, match="returned dict"):
         run_forward(lambda left, right: {"scores": left}, (left, right))

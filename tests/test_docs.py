@@ -41,19 +41,23 @@ def test_campaigns_guide_code_runs(tmp_path, monkeypatch, capsys):
 def test_models_guide_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
-    said = []
+    outputs = []
     for block in code:
         names: dict[str, object] = {}
         exec(compile(block, "docs/models.md", "exec"), names)
-        said.append(capsys.readouterr().out)
+        outputs.append(capsys.readouterr().out)
         if "la.load_model" in block:
-            whole, taken = (names["la"].load_model(tmp_path / name) for name in ("run", "model"))
-            pictures = names["pictures"]
-            assert list(taken.predict(pictures).labels) == list(whole.predict(pictures).labels)
+            run_model, exported_model = (
+                names["la"].load_model(tmp_path / name) for name in ("run", "model")
+            )
+            images = names["pictures"]
+            assert list(exported_model.predict(images).labels) == list(
+                run_model.predict(images).labels
+            )
     assert len(code) == 4
-    assert "tensor([[" in said[0]  # probabilities
-    assert len(re.findall(r"\d+", said[1])) == 4  # items to label
-    assert float(said[2]) > 0.8  # accuracy
+    assert "tensor([[" in outputs[0]  # probabilities
+    assert len(re.findall(r"\d+", outputs[1])) == 4  # items to label
+    assert float(outputs[2]) > 0.8  # accuracy
     assert {path.name for path in (tmp_path / "model").iterdir()} >= {"weights.pt"}
 
 
@@ -100,7 +104,7 @@ PAGES = [
 ]
 
 
-def anchors(page: Path) -> set[str]:
+def list_anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub and the site derive from headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
@@ -113,15 +117,15 @@ def test_links_of_a_page_are_valid(page):
         if "://" in target:
             assert re.fullmatch(r"https?://[\w.-]+(:\d+)?(/\S*)?", target), target
             continue
-        there = (page.parent / target) if target else page
-        assert there.exists(), target
-        if anchor and there.suffix == ".md":
-            assert anchor in anchors(there) or f'<a id="{anchor}">' in there.read_text(), (
+        path = (page.parent / target) if target else page
+        assert path.exists(), target
+        if anchor and path.suffix == ".md":
+            assert anchor in list_anchors(path) or f'<a id="{anchor}">' in path.read_text(), (
                 f"{target}#{anchor}"
             )
 
 
-def extension(name: str):
+def load_extension(name: str):
     """Import a module of docs/_ext."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
@@ -145,26 +149,28 @@ def test_api_reference_lists_every_public_name():
 
 def test_command_reference_lists_every_option():
     command = re.compile(r"^##+ (labelahead[^\n]*)\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
-    sections = dict(command.findall(extension("commands").reference()))
-    todo, seen = [("labelahead",)], set()
+    sections = dict(command.findall(load_extension("commands").reference()))
+    todo, visited = [("labelahead",)], set()
     while todo:
         words = todo.pop()
-        seen.add(" ".join(words))
+        visited.add(" ".join(words))
         # Compare with the output of --help, not with the objects that generate the reference.
-        said = (
+        help_text = (
             CliRunner()
             .invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
             .output
         )
-        options = set(re.findall(r"^\W+(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
+        options = set(re.findall(r"^\W+(--[a-z-]+)", help_text, re.MULTILINE)) - {"--help"}
         assert [o for o in options if f"`{o}`" not in sections[" ".join(words)]] == [], words
-        if "Commands" in said:
+        if "Commands" in help_text:
             todo += [
                 (*words, name)
-                for name in re.findall(r"^│ ([a-z-]+)  ", said.split("Commands")[1], re.MULTILINE)
+                for name in re.findall(
+                    r"^│ ([a-z-]+)  ", help_text.split("Commands")[1], re.MULTILINE
+                )
             ]
-    assert seen == set(sections)
-    assert "labelahead pool ask" in seen
+    assert visited == set(sections)
+    assert "labelahead pool ask" in visited
 
 
 def test_papers_page_has_a_heading_for_every_cited_equation():
@@ -191,21 +197,21 @@ def test_papers_page_has_a_heading_for_every_cited_equation():
 def test_link_checker_reports_broken_links(link, fault, tmp_path, capsys):
     (tmp_path / "index.html").write_text(link)
     (tmp_path / "other.html").write_text('<h1 id="there">Other</h1>')
-    assert extension("links").main(tmp_path) == (1 if fault else 0)
+    assert load_extension("links").main(tmp_path) == (1 if fault else 0)
     assert fault in capsys.readouterr().out
 
 
 def test_docstring_extension_converts_to_restructured_text():
-    convert = extension("docstrings").converted
-    said = "\n".join(
+    convert = load_extension("docstrings").converted
+    text = "\n".join(
         convert(
             ["The *k* of `x_1` (LA-12).", "", "at, mode: where|how.", "", ">>> 1", "1"],
             ["at", "mode"],
         )
     )
-    assert r"The \*k\* of \ ``x_1``\  (\ `LA-12 <../papers.html#la-12>`__\ )." in said
-    assert r"\ ``at``\ , \ ``mode``\ : where\|how." in said
-    assert said.endswith("\n>>> 1\n1\n")
+    assert r"The \*k\* of \ ``x_1``\  (\ `LA-12 <../papers.html#la-12>`__\ )." in text
+    assert r"\ ``at``\ , \ ``mode``\ : where\|how." in text
+    assert text.endswith("\n>>> 1\n1\n")
 
 
 def test_docstring_extension_converts_google_sections_to_lists():
@@ -219,7 +225,7 @@ def test_docstring_extension_converts_google_sections_to_lists():
         "Raises:",
         "    InputError: If not.",
     ]
-    text = "\n".join(extension("docstrings").converted(lines, ["at", "mode"]))
+    text = "\n".join(load_extension("docstrings").converted(lines, ["at", "mode"]))
     assert "**Parameters:**\n\n- ``at``\\ : Where, over two lines.\n" in text.replace(r"\ ``", "``")
     assert "**Returns:** (n,) of scores.\n" in text
     assert "**Raises:**\n\n- ``InputError``\\ : If not." in text.replace(r"\ ``", "``")

@@ -26,16 +26,14 @@ def test_th_a49_fails_for_antipodal_points_and_for_points_of_one_norm():
     points = torch.stack([x[0], x[1], -x[0]])
     f = torch.relu(points @ w.T)
     smallest = float(f.square().sum(1).min())
-    assert (
-        float(f[0] @ f[2]) == 0.0 < smallest
-    )  # A.49 has it at least as large as the smallest ‖f‖²
+    assert float(f[0] @ f[2]) == 0.0 < smallest  # A.49 claims at least the smallest ‖f‖²
     angle = math.acos(float(x[0] @ x[1]))
     factor = (math.sin(angle) + (math.pi - angle) * math.cos(angle)) / math.pi
     assert float(f[0] @ f[1]) < 0.9 * smallest
     assert float(f[0] @ f[1]) == pytest.approx(factor * n / (2 * n0), rel=0.02)
     assert float(f[0] @ f[1]) <= float(
         f.square().sum(1).max()
-    )  # its upper bound is Cauchy and Schwarz's
+    )  # its upper bound is the Cauchy-Schwarz inequality
 
 
 def test_la_20_is_twice_the_residual():
@@ -75,7 +73,7 @@ def test_dy_theorem_2_fails_for_a_pair_of_classes_and_holds_for_their_sum():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 4))
-def test_dy_theorem_2_holds(seed, n, classes):
+def test_dy_theorem_2_holds_for_random_kernels(seed, n, classes):
     check_theorem_2(spd(n, seed), normal(n, classes, seed=seed + 1))
 
 

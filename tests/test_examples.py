@@ -1,7 +1,7 @@
 """Every public name has an example in its docstring, and the example runs.
 
-A package's docstring may hold what the examples of its names begin with. What is no function or
-class (a dictionary, a type) has its example there.
+A package's docstring may contain the set-up for the examples of its names. Names other than
+functions and classes (dictionaries, types) have their examples there.
 """
 
 import doctest
@@ -21,7 +21,7 @@ ADDRESS = "http://127.0.0.1:8765/"
 
 
 def package_of(module: str) -> str:
-    """`labelahead.ntk` of `labelahead.ntk.kernels`."""
+    """Return `labelahead.ntk` for `labelahead.ntk.kernels`."""
     return (
         module
         if hasattr(importlib.import_module(module), "__path__")
@@ -29,58 +29,58 @@ def package_of(module: str) -> str:
     )
 
 
-def documented(value: object) -> bool:
-    """Whether it has a docstring of its own: a function or a class."""
+def has_docstring(value: object) -> bool:
+    """Return whether a value has its own docstring: a function or a class."""
     return inspect.isfunction(value) or inspect.isclass(value)
 
 
-def names() -> dict[str, list[tuple[str, object]]]:
-    """Package -> its public names that have docstrings, each once, where they are at home."""
+def list_names() -> dict[str, list[tuple[str, object]]]:
+    """Return package -> public names with docstrings, each in the package that defines it."""
     homes: dict[str, dict[str, object]] = {}
     for public in PUBLIC:
         module = importlib.import_module(public)
         for name in module.__all__:
             value = getattr(module, name)
-            if documented(value):
+            if has_docstring(value):
                 homes.setdefault(package_of(value.__module__), {})[name] = value
     return {package: sorted(found.items()) for package, found in homes.items()}
 
 
-NAMES = names()
+NAMES = list_names()
 
 
-def examples(text: str | None, name: str) -> doctest.DocTest:
+def parse_examples(text: str | None, name: str) -> doctest.DocTest:
     return doctest.DocTestParser().get_doctest(text or "", {}, name, None, 0)
 
 
-def run(test: doctest.DocTest, known: dict[str, object]) -> str:
-    """What went wrong, or nothing; `known` has the names that the examples made, too."""
-    said: list[str] = []
-    test.globs = known
+def run_examples(test: doctest.DocTest, namespace: dict[str, object]) -> str:
+    """Run examples in `namespace` and return the text of their failures."""
+    failures: list[str] = []
+    test.globs = namespace
     doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(
-        test, out=said.append, clear_globs=False
+        test, out=failures.append, clear_globs=False
     )
-    return "".join(said)
+    return "".join(failures)
 
 
-def begun(package: ModuleType) -> dict[str, object]:
-    """What the names of a package's own examples stand for."""
-    known: dict[str, object] = {}
-    assert run(examples(package.__doc__, package.__name__), known) == ""
-    return known
+def run_package_examples(package: ModuleType) -> dict[str, object]:
+    """Run a package's own examples and return their namespace."""
+    namespace: dict[str, object] = {}
+    assert run_examples(parse_examples(package.__doc__, package.__name__), namespace) == ""
+    return namespace
 
 
-def shown(name: str, value: object, test: doctest.DocTest, known: dict[str, object]) -> bool:
-    """Whether an example names it, or has one in its hands."""
-    held = isinstance(value, type) and any(type(v) is value for v in known.values())
-    return held or any(name in e.source + (e.exc_msg or "") for e in test.examples)
+def is_shown(name: str, value: object, test: doctest.DocTest, namespace: dict[str, object]) -> bool:
+    """Return whether an example contains the name, or makes an instance of it."""
+    is_instance = isinstance(value, type) and any(type(v) is value for v in namespace.values())
+    return is_instance or any(name in e.source + (e.exc_msg or "") for e in test.examples)
 
 
 @pytest.mark.parametrize("package", sorted(NAMES))
-def test_examples_run(package, tmp_path, monkeypatch):
+def test_examples_of_every_public_name_run(package, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
-    address, wrong = ADDRESS, []
+    address, failures = ADDRESS, []
     if package == "labelahead.server":
         data = browser_pages.write_digits(tmp_path / "digits", 60)
         server = browser_pages.Server(
@@ -88,14 +88,16 @@ def test_examples_run(package, tmp_path, monkeypatch):
         )
         address = server.url
     try:
-        first = begun(importlib.import_module(package))
+        initial = run_package_examples(importlib.import_module(package))
         for name, value in NAMES[package]:
-            test = examples(inspect.getdoc(value).replace(ADDRESS, address), f"{package}.{name}")
+            test = parse_examples(
+                inspect.getdoc(value).replace(ADDRESS, address), f"{package}.{name}"
+            )
             assert test.examples, f"{name} has no example"
-            known = dict(first)
-            wrong.append(run(test, known))
-            assert shown(name, value, test, known), f"{name} is not in its example"
-        assert "".join(wrong) == ""
+            namespace = dict(initial)
+            failures.append(run_examples(test, namespace))
+            assert is_shown(name, value, test, namespace), f"{name} is not in its example"
+        assert "".join(failures) == ""
     finally:
         torch.set_num_threads(threads)
         if package == "labelahead.server":
@@ -103,23 +105,25 @@ def test_examples_run(package, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("public", PUBLIC)
-def test_what_has_no_docstring_is_in_its_packages_examples(public):
+def test_names_without_a_docstring_are_in_their_packages_examples(public):
     module = importlib.import_module(public)
     for name in module.__all__:
         value = getattr(module, name)
-        if documented(value) or name == "__version__":
+        if has_docstring(value) or name == "__version__":
             continue
         homes = [
-            importlib.import_module(f"labelahead.{place}")
-            for place in ("acquisition", "strategies")
+            importlib.import_module(f"labelahead.{package_name}")
+            for package_name in ("acquisition", "strategies")
         ]
         sources = [
-            e.source for home in (module, *homes) for e in examples(home.__doc__, name).examples
+            e.source
+            for home in (module, *homes)
+            for e in parse_examples(home.__doc__, name).examples
         ]
         assert any(name in source for source in sources), f"{public}.{name} is in no example"
 
 
-def test_the_version_is_the_packages():
+def test_version_equals_the_installed_metadata():
     from importlib.metadata import version
 
     assert labelahead.__version__ == version("labelahead")

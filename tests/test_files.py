@@ -13,7 +13,7 @@ from labelahead import files
 from labelahead.errors import StorageError
 
 
-def refusing(number: int) -> Any:
+def raise_os_error(number: int) -> Any:
     def write(*_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -37,8 +37,8 @@ def test_replace_file_on_a_read_only_file_system_raises_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file system is mounted read-only, so that the partial file cannot be removed either."""
-    monkeypatch.setattr(Path, "open", refusing(errno.EROFS))
-    monkeypatch.setattr(Path, "unlink", refusing(errno.EROFS))
+    monkeypatch.setattr(Path, "open", raise_os_error(errno.EROFS))
+    monkeypatch.setattr(Path, "unlink", raise_os_error(errno.EROFS))
     with pytest.raises(StorageError, match=r"x cannot be written to \(Read-only file system\)"):
         files.replace_file(tmp_path / "x", "text")
 
@@ -46,8 +46,8 @@ def test_replace_file_on_a_read_only_file_system_raises_storage_error(
 def test_replace_file_reports_a_full_disk_hidden_by_torch(tmp_path: Path) -> None:
     """torch.save raises a RuntimeError about positions in its archive."""
 
-    class Full:
-        """The first bytes still fit."""
+    class FullDisk:
+        """A file whose first bytes still fit."""
 
         def __init__(self, file: Any) -> None:
             self.file = file
@@ -62,7 +62,7 @@ def test_replace_file_reports_a_full_disk_hidden_by_torch(tmp_path: Path) -> Non
     path = tmp_path / "weights.pt"
     files.replace_file(path, "before")
     with pytest.raises(StorageError, match="make room") as raised:
-        files.replace_file(path, lambda file: torch.save({"a": torch.zeros(9000)}, Full(file)))
+        files.replace_file(path, lambda file: torch.save({"a": torch.zeros(9000)}, FullDisk(file)))
     assert raised.value.full
     assert [p.name for p in tmp_path.iterdir()] == ["weights.pt"]
     assert path.read_text() == "before"
@@ -79,11 +79,11 @@ def test_replace_file_keeps_errors_of_the_writer(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without named pipes")
 def test_replace_file_writes_to_a_pipe(tmp_path: Path) -> None:
-    """As /dev/stdout and /dev/null must, also for root."""
+    """Like /dev/stdout and /dev/null, which must not be replaced, also for root."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with ThreadPoolExecutor(1) as other:
-        read = other.submit(pipe.read_text)
+    with ThreadPoolExecutor(1) as executor:
+        read = executor.submit(pipe.read_text)
         files.replace_file(pipe, "text")
         assert read.result(5) == "text"
     assert pipe.is_fifo()
@@ -91,14 +91,14 @@ def test_replace_file_writes_to_a_pipe(tmp_path: Path) -> None:
 
 
 def test_lock_folder_removes_partial_files(tmp_path: Path) -> None:
-    left = [
+    partial_files = [
         tmp_path / "a" / "config.toml.12.partial",
         tmp_path / "a" / "weights" / "round-1.pt.345.partial",
     ]
-    for path in left:
+    for path in partial_files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (tmp_path / "a" / "film.partial").touch()  # somebody else's
+    (tmp_path / "a" / "film.partial").touch()  # not a file of labelahead
     with files.lock_folder(tmp_path / "a"):
-        assert not any(path.exists() for path in left)
+        assert not any(path.exists() for path in partial_files)
         assert (tmp_path / "a" / "film.partial").exists()

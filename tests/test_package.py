@@ -1,4 +1,4 @@
-"""Importing is cheap, and every public name is where it is said to be."""
+"""Importing is cheap, and the package metadata is consistent."""
 
 import json
 import re
@@ -12,18 +12,18 @@ import labelahead
 from labelahead.cli.catalogue import FILE, KINDS, build_entries
 
 
-def run(code):
+def run_python(code):
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
 
 
-def test_neither_import_nor_help_needs_torch():
-    said = run(
+def test_import_help_and_list_do_not_import_torch():
+    output = run_python(
         "import labelahead, sys; labelahead.__version__; print('torch' in sys.modules, 'numpy' in "
         "sys.modules)"
     )
-    assert said.split() == ["False", "False"]
+    assert output.split() == ["False", "False"]
     code = """
 import sys
 from typer.testing import CliRunner
@@ -39,16 +39,16 @@ for words in ([], ["strategies"], ["models"], ["embeddings"], ["data"]):
     assert done.exit_code == 0 and ("flip" in done.output) == (words in ([], ["strategies"])), done.output
 print("torch" in sys.modules, "numpy" in sys.modules)
 """
-    assert run(code).split() == ["False", "False"]
+    assert run_python(code).split() == ["False", "False"]
 
 
-def test_what_is_listed_is_what_there_is():
+def test_catalogue_file_equals_the_registries():
     written = json.loads(FILE.read_text(encoding="utf-8"))
     assert written == build_entries(), "run: python -m labelahead.cli.catalogue"
     assert tuple(written) == KINDS
 
 
-def test_every_name_is_there_and_said_once():
+def test_every_public_name_exists_and_is_listed_once():
     for name in labelahead.__all__:
         assert getattr(labelahead, name) is not None
     assert set(labelahead._MODULE_BY_NAME) | {"__version__"} == set(labelahead.__all__)
@@ -58,7 +58,7 @@ def test_every_name_is_there_and_said_once():
         labelahead.nothing  # noqa: B018
 
 
-def test_one_version():
+def test_version_equals_citation_and_changelog():
 
     root = Path(__file__).parents[1]
     assert f"\nversion: {labelahead.__version__}\n" in (root / "CITATION.cff").read_text()
@@ -66,7 +66,7 @@ def test_one_version():
     assert newest == labelahead.__version__
 
 
-def test_the_container_calls_the_command_as_it_is():
+def test_container_files_use_existing_options_and_files():
     yaml = pytest.importorskip("yaml")
     import typer
 
@@ -76,33 +76,30 @@ def test_the_container_calls_the_command_as_it_is():
     dockerfile = (root / "Dockerfile").read_text()
     page = yaml.safe_load((root / "compose.yaml").read_text())["services"]["page"]
     parameters = typer.main.get_command(app).commands["label"].params
-    known = {option for p in parameters for option in (*p.opts, *p.secondary_opts)}
+    known_options = {option for p in parameters for option in (*p.opts, *p.secondary_opts)}
     for words in (
         page["command"],
         json.loads(re.search(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)[1]),
     ):
         assert words[0] == "label"
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert {"--out", "--host", "--no-browser"} <= options <= known
+        assert {"--out", "--host", "--no-browser"} <= options <= known_options
     assert page["ports"] == ["127.0.0.1:8765:8765"]
     assert "\nEXPOSE 8765\n" in dockerfile
     for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", dockerfile, re.MULTILINE):
         assert all((root / name).exists() for name in copied.split()), copied
 
 
-def test_all_brings_what_the_guides_offer_without_another_extra():
-    """Clusters and trackers have extras of their own.
-
-    ONNX is offered by the page and by `export-model`.
-    """
+def test_extra_all_includes_every_other_user_extra():
+    """Except clusters and experiment trackers; ONNX is needed by the page and `export-model`."""
     import tomllib
 
     extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    brought = set(re.fullmatch(r"labelahead\[(.*)\]", extras["all"][0])[1].split(","))
+    included = set(re.fullmatch(r"labelahead\[(.*)\]", extras["all"][0])[1].split(","))
     development = {"bench", "check", "demo", "docs", "release", "test"}
-    assert set(extras) - brought - development == {"all", "dask", "mlflow", "ray", "tensorboard"}
+    assert set(extras) - included - development == {"all", "dask", "mlflow", "ray", "tensorboard"}
     pinned = {
         line.split("==")[0].lower()
         for line in (Path(__file__).parents[1] / "constraints.txt").read_text().split()

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.waiting import until
 
-# The interpreter imports this before anything else. In processes that were started as workers,
-# torch takes for ever to import: a file says that it has begun.
+# The interpreter imports this first. In worker processes the import of torch never ends; a file
+# marks its start.
 SLOW_IMPORT = """
 import os, sys
 from pathlib import Path
@@ -58,20 +58,20 @@ def is_alive(pid: int) -> bool:
 )
 @pytest.mark.parametrize("command", STARTS)
 def test_worker_ends_with_its_parent_during_imports(tmp_path, command):
-    hooks, begun = tmp_path / "hooks", tmp_path / "begun"
+    hooks, import_marks = tmp_path / "hooks", tmp_path / "begun"
     hooks.mkdir()
-    begun.mkdir()
+    import_marks.mkdir()
     (hooks / "sitecustomize.py").write_text(SLOW_IMPORT)
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(start=STARTS[command]))
     path = os.pathsep.join(
         [str(hooks), *filter(None, [os.environ.get("PYTHONPATH")]), str(Path("src").absolute())]
     )
-    env = {**os.environ, "PYTHONPATH": path, "BEGUN": str(begun)}
+    env = {**os.environ, "PYTHONPATH": path, "BEGUN": str(import_marks)}
     parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env=env)
     worker = 0
     try:
-        worker = int(until(lambda: [p.name for p in begun.iterdir()])[0])
+        worker = int(until(lambda: [p.name for p in import_marks.iterdir()])[0])
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         until(lambda: not is_alive(worker), lambda: f"the worker {worker} lives on")

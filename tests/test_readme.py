@@ -35,22 +35,22 @@ SETS = {  # row of the table -> file in research/data/tables
 
 def mean_curves(name, seeds=10):
     """Return (labels, mean accuracy) pairs by strategy, read from the CSV file."""
-    by = defaultdict(list)
+    accuracies = defaultdict(list)
     for line in csv.DictReader((CSV / f"{name}.csv").open()):
         if int(line["seed"]) < seeds:
-            by[line["strategy"], int(line["labels"])].append(float(line["accuracy"]))
+            accuracies[line["strategy"], int(line["labels"])].append(float(line["accuracy"]))
     assert all(
         len(values) == seeds
-        for (strategy, _), values in by.items()
+        for (strategy, _), values in accuracies.items()
         if strategy in ("random", "flip")
     )
     return {
-        wanted: sorted(
+        name_of_strategy: sorted(
             (labels, mean(values))
-            for (strategy, labels), values in by.items()
-            if strategy == wanted
+            for (strategy, labels), values in accuracies.items()
+            if strategy == name_of_strategy
         )
-        for wanted in ("random", "flip")
+        for name_of_strategy in ("random", "flip")
     }
 
 
@@ -74,18 +74,20 @@ def test_readme_table_equals_the_measurements():
     )
     assert [row[0] for row in rows] == list(SETS)
     for title, accuracy, random, ours in rows:
-        goal, theirs, own = labels_needed(SETS[title])
-        assert (accuracy, random, ours) == (f"{100 * goal:.1f}", f"{theirs:.0f}", f"{own:.0f}"), (
-            title
-        )
+        goal, random_labels, flip_labels = labels_needed(SETS[title])
+        assert (accuracy, random, ours) == (
+            f"{100 * goal:.1f}",
+            f"{random_labels:.0f}",
+            f"{flip_labels:.0f}",
+        ), title
 
 
 def test_readme_limitations_equal_the_measurements():
     text = " ".join(README.split())
     for strategy, curve in mean_curves("svhn-exact").items():
         assert f"{100 * curve[-1][1]:.0f} % either way" in text, strategy
-    _, theirs, own = labels_needed("vowel-exact")
-    assert f"({own:.0f} labels instead of {theirs:.0f})" in text
+    _, random_labels, flip_labels = labels_needed("vowel-exact")
+    assert f"({flip_labels:.0f} labels instead of {random_labels:.0f})" in text
     tables = {t.name: t for t in read_tables(TABLES)}
     assert "vehicle silhouettes" in text
     measured = read_numbers(tables["vehicle-exact"], CSV)[""]
@@ -95,10 +97,10 @@ def test_readme_limitations_equal_the_measurements():
     assert "Batches of a thousand" in text
     assert "the results are not conclusive, because the network had not converged" in text
     leads = [lead_over_herding(path) for path in CSV.glob("*-exact.csv")]
-    told = [(mean(lead), ttest_1samp(lead, 0).pvalue) for lead in leads if lead]
-    assert len(told) > 10
-    assert sum(p > 0.05 for _, p in told) > len(told) / 2  # "equally well on most"
-    assert any(p < 0.05 and lead < 0 for lead, p in told)  # "better on some"
+    results = [(mean(lead), ttest_1samp(lead, 0).pvalue) for lead in leads if lead]
+    assert len(results) > 10
+    assert sum(p > 0.05 for _, p in results) > len(results) / 2  # "equally well on most"
+    assert any(p < 0.05 and lead < 0 for lead, p in results)  # "better on some"
 
 
 def lead_over_herding(path):
@@ -116,11 +118,11 @@ def test_readme_comparison_with_logistic_regression_equals_the_measurements():
         t.name: read_numbers(t, CSV) for t in read_tables(TABLES) if t.name in comparators.SETS
     }
     lines = read_csv(ROOT / "research" / "data" / comparators.FILE, TrialLine)
-    said = comparators.verdict(
+    verdict = comparators.verdict(
         comparators.cells_of(lines, measured), list(comparators.RIVALS), lambda c: c.chosen
     )
     first, of, level, behind = re.match(
-        r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", said
+        r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", verdict
     ).groups()
     sentence = (
         f"significantly better in {first} of {of} cases, not distinguishable in {level} "

@@ -26,7 +26,7 @@ PAGES = [f"tutorials/{name}.md" for name in TUTORIALS] + [
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def command(line: str) -> str:
+def run_command(line: str) -> str:
     """Run one labelahead command and return its output."""
     program, *arguments = shlex.split(line)
     assert program == "labelahead", line
@@ -35,10 +35,12 @@ def command(line: str) -> str:
     return result.stdout
 
 
-def agree(printed: str, shown: str) -> None:
+def check_similar(printed: str, shown: str) -> None:
     assert NUMBER.sub("#", printed.strip()) == NUMBER.sub("#", shown.strip())
-    for ours, theirs in zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True):
-        assert float(ours) == pytest.approx(float(theirs), rel=1 / 6), (
+    for printed_number, shown_number in zip(
+        NUMBER.findall(printed), NUMBER.findall(shown), strict=True
+    ):
+        assert float(printed_number) == pytest.approx(float(shown_number), rel=1 / 6), (
             f"{printed}\nthe page has\n{shown}"
         )
 
@@ -58,17 +60,17 @@ def test_page_runs_and_prints_the_output_shown(page, tmp_path, monkeypatch, caps
                 exec(compile(block, page, "exec"), names)
             elif kind == "bash":
                 for line in block.splitlines():
-                    command(line)
+                    run_command(line)
             else:
-                agree(capsys.readouterr().out, block)
+                check_similar(capsys.readouterr().out, block)
     finally:
         torch.set_num_threads(threads)
     if page.startswith("tutorials/"):
         assert "text" in dict(blocks), "a tutorial shows what comes out"
 
 
-def test_agree_requires_equal_words_and_similar_numbers():
-    agree("asked: 92 % right\n", "asked: 90 % right")
+def test_check_similar_requires_equal_words_and_similar_numbers():
+    check_similar("asked: 92 % right\n", "asked: 90 % right")
     for other in ("asked: 60 % right", "said: 92 % right", "asked: 92 % right, 3"):
         with pytest.raises(AssertionError):
-            agree("asked: 92 % right", other)
+            check_similar("asked: 92 % right", other)

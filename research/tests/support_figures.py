@@ -1,13 +1,13 @@
-"""A study's exhibits without its page: pictures take most of the time of a small study."""
+"""Figures of a study without its page: image files take most of the time of a small study."""
 
 from labelahead.simulation.comparison.plot_style import figure_style
 from research.studies.design import Experiment, StudyFigure
 
 
 def study_figures(experiment: Experiment, settings) -> list[StudyFigure]:
-    """Every cell measured, and what all rows show; each panel that is seen says what it shows.
+    """Measure every cell, make the figures and check that visible axes have labels.
 
-    That exhibits become files and a page is tested with `dynamics`, `lookahead` and others.
+    The tests of `dynamics`, `lookahead` and others cover the image files and the page.
     """
     rows = [{**c, **r} for c in experiment.cells(settings) for r in experiment.measure(settings, c)]
     with figure_style():

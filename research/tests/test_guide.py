@@ -1,4 +1,4 @@
-"""docs/studies.md: its code runs, and it names every study."""
+"""docs/studies.md: its code runs and it names every study."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from research.studies import EXPERIMENTS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_guide_to_studies_runs_and_names_every_study(tmp_path, monkeypatch, capsys):
+def test_studies_guide_runs_and_names_every_study(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "studies.md").read_text()
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):

@@ -1,4 +1,4 @@
-"""Regression on a whole data set: the same answers as a dense float64 solve."""
+"""Regression on a whole data set equals a dense float64 solve."""
 
 import pytest
 import torch
@@ -19,19 +19,19 @@ def problem():
     return model, x, y, kernel(model, x).double()
 
 
-def feature_file(problem, path, rows=40):
+def make_feature_file(problem, path, rows=40):
     model, x, _, _ = problem
     width = features(model, x[:1]).shape[1]
     return FeatureFile(path, N, width, lambda lo, hi: features(model, x[lo:hi]), rows=rows)
 
 
-def tile_file(problem, path, tile=40):
+def make_tile_file(problem, path, tile=40):
     model, x, _, _ = problem
     return TileFile(path, N, lambda r, c: kernel(model, x[r], x[c]), tile=tile)
 
 
-@pytest.mark.parametrize("make", [feature_file, tile_file])
-def test_operators_are_the_kernel(problem, tmp_path, make):
+@pytest.mark.parametrize("make", [make_feature_file, make_tile_file])
+def test_operators_equal_dense_kernel(problem, tmp_path, make):
     theta = problem[3]
     found = make(problem, tmp_path / "k")
     v = torch.randn(N, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -42,9 +42,9 @@ def test_operators_are_the_kernel(problem, tmp_path, make):
     torch.testing.assert_close(found.diagonal(), theta.diagonal(), **close)
 
 
-@pytest.mark.parametrize("make", [feature_file, tile_file])
+@pytest.mark.parametrize("make", [make_feature_file, make_tile_file])
 @pytest.mark.parametrize("rank", [0, 30])
-def test_conjugate_gradients_solve_what_a_dense_solve_does(problem, tmp_path, make, rank):
+def test_regress_equals_dense_solve(problem, tmp_path, make, rank):
     _, _, y, theta = problem
     found = regress(make(problem, tmp_path / "k"), y, noise=1e-2, rank=rank, tolerance=1e-5)
     system = theta + 1e-2 * theta.diagonal().mean() * torch.eye(N, dtype=torch.float64)
@@ -54,23 +54,23 @@ def test_conjugate_gradients_solve_what_a_dense_solve_does(problem, tmp_path, ma
     assert len(found.residuals) == found.iterations
 
 
-def test_the_preconditioner_inverts_its_approximation_and_saves_iterations(problem, tmp_path):
+def test_nystrom_preconditioner_inverts_system_and_saves_iterations(problem, tmp_path):
     _, _, y, theta = problem
-    operator = tile_file(problem, tmp_path / "k")
+    operator = make_tile_file(problem, tmp_path / "k")
     sigma = 0.1
-    every = nystrom(operator, sigma, N, torch.Generator().manual_seed(0))  # S is all points
+    full_rank = nystrom(operator, sigma, N, torch.Generator().manual_seed(0))  # S is all points
     v = torch.randn(N, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     system = theta + sigma * torch.eye(N, dtype=torch.float64)
     exact = torch.linalg.solve(system, v)
-    assert float((every(v) - exact).norm() / exact.norm()) < 1e-2
+    assert float((full_rank(v) - exact).norm() / exact.norm()) < 1e-2
     plain = regress(operator, y, noise=1e-3, rank=0, tolerance=1e-3)
-    helped = regress(operator, y, noise=1e-3, rank=60, tolerance=1e-3)
-    assert helped.iterations < plain.iterations / 2
+    preconditioned = regress(operator, y, noise=1e-3, rank=60, tolerance=1e-3)
+    assert preconditioned.iterations < plain.iterations / 2
 
 
 @pytest.mark.slow
-def test_an_interrupted_solve_goes_on(problem, tmp_path):
-    y, operator = problem[2], tile_file(problem, tmp_path / "k")
+def test_interrupted_regress_resumes_from_checkpoint(problem, tmp_path):
+    y, operator = problem[2], make_tile_file(problem, tmp_path / "k")
     whole = regress(operator, y, noise=1e-3, rank=0, tolerance=1e-4)
     file = tmp_path / "state.pt"
 
@@ -83,13 +83,13 @@ def test_an_interrupted_solve_goes_on(problem, tmp_path):
 
     with pytest.raises(StopError):
         regress(operator, y, noise=1e-3, rank=0, tolerance=1e-4, checkpoint=file, progress=stop)
-    kept = file.read_bytes()
-    for targets, noise in ((y, 1e-2), (y.roll(1, 0), 1e-3)):  # another system begins anew
+    checkpoint_bytes = file.read_bytes()
+    for targets, noise in ((y, 1e-2), (y.roll(1, 0), 1e-3)):  # another system starts from scratch
         other = regress(operator, targets, noise=noise, rank=0, tolerance=1e-4, checkpoint=file)
         alone = regress(operator, targets, noise=noise, rank=0, tolerance=1e-4)
         torch.testing.assert_close(other.alpha, alone.alpha)
-        file.write_bytes(kept)
-    seen = []
+        file.write_bytes(checkpoint_bytes)
+    iterations = []
     again = regress(
         operator,
         y,
@@ -97,15 +97,15 @@ def test_an_interrupted_solve_goes_on(problem, tmp_path):
         rank=0,
         tolerance=1e-4,
         checkpoint=file,
-        progress=lambda what, done, total: seen.append(done),
+        progress=lambda what, done, total: iterations.append(done),
     )
-    assert seen[0] == 21  # from the checkpoint at 20
+    assert iterations[0] == 21  # from the checkpoint at 20
     assert again.iterations == whole.iterations
     torch.testing.assert_close(again.alpha, whole.alpha, rtol=1e-9, atol=1e-9)
     assert not file.exists()
 
 
-def test_an_interrupted_file_goes_on(problem, tmp_path):
+def test_interrupted_tile_file_resumes(problem, tmp_path):
     model, x, _, theta = problem
     made = []
 
@@ -119,19 +119,19 @@ def test_an_interrupted_file_goes_on(problem, tmp_path):
         TileFile(tmp_path / "k", N, make, tile=40)
     first, more = list(made), []
 
-    def rest(r, c):
+    def make_rest(r, c):
         more.append((r.start, c.start))
         return kernel(model, x[r], x[c])
 
-    found = TileFile(tmp_path / "k", N, rest, tile=40)
+    found = TileFile(tmp_path / "k", N, make_rest, tile=40)
     assert set(first) | set(more) == {(40 * i, 40 * j) for i in range(4) for j in range(i + 1)}
     assert not set(first) & set(more)
     eye = torch.eye(N, dtype=torch.float64)
     torch.testing.assert_close(found.product(eye), theta, rtol=1e-4, atol=1e-3)
 
 
-def test_refusals(problem, tmp_path):
-    operator = tile_file(problem, tmp_path / "k")
+def test_invalid_arguments_raise(problem, tmp_path):
+    operator = make_tile_file(problem, tmp_path / "k")
     with pytest.raises(InputError, match="targets are"):
         regress(operator, torch.zeros(3, 2))
     with pytest.raises(InputError, match="noise is 0"):

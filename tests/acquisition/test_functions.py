@@ -49,7 +49,7 @@ CASES = [
 IDS = [f"{c[0].__name__}-{'-'.join(str(v) for v in c[2].values())}" for c in CASES]
 
 
-def look(p, labelled=(), candidates=CANDIDATES, evaluation=EVALUATION):
+def make_view(p, labelled=(), candidates=CANDIDATES, evaluation=EVALUATION):
     post = p.prior()
     if len(labelled):
         post = post.condition(labelled, p.targets[list(labelled)])
@@ -61,28 +61,30 @@ def look(p, labelled=(), candidates=CANDIDATES, evaluation=EVALUATION):
 def test_acquisitions_equal_naive_twins_before_and_after_conditioning(kind, fast, naive, options):
     p = ref.problem(kind)
     for labelled in ([], LABELLED):
-        seen, left = list(labelled), list(CANDIDATES)
-        v = look(p, labelled)
-        for pick in (None, 9, 2, 0):
-            if pick is not None:
-                v = v.condition([pick], p.targets[[pick]])
-                seen.append(pick)
-                left.remove(pick)
-            expected = naive(p, seen, p.targets[seen], left, EVALUATION, **options)
+        conditioned, remaining = list(labelled), list(CANDIDATES)
+        v = make_view(p, labelled)
+        for position in (None, 9, 2, 0):
+            if position is not None:
+                v = v.condition([position], p.targets[[position]])
+                conditioned.append(position)
+                remaining.remove(position)
+            expected = naive(
+                p, conditioned, p.targets[conditioned], remaining, EVALUATION, **options
+            )
             ref.close(fast(v, None, **options), expected)
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
 @pytest.mark.parametrize("acquisition", [mlmoc, changes, emoc, eer])
 def test_method_solve_equals_block(kind, acquisition):
-    v = look(ref.problem(kind), LABELLED)
+    v = make_view(ref.problem(kind), LABELLED)
     ref.close(acquisition(v, None, method="solve"), acquisition(v, None))
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
 @pytest.mark.parametrize("squared", [False, True])
 def test_method_solve_respects_options(kind, squared):
-    v = look(ref.problem(kind), LABELLED)
+    v = make_view(ref.problem(kind), LABELLED)
     options = {"squared": squared, "baseline": "linearised"}
     for acquisition in (mlmoc, emoc):
         ref.close(acquisition(v, None, method="solve", **options), acquisition(v, None, **options))
@@ -92,12 +94,12 @@ def test_method_solve_respects_options(kind, squared):
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_cached_updates_equal_new_view(kind, data):
-    """Any portions of labels, at candidates or elsewhere, with sums cached or not."""
+    """Labels come in arbitrary portions, at candidates or elsewhere, with sums cached or not."""
     p = ref.problem(kind, n=20, seed=data.draw(st.integers(0, 99)))
     order = data.draw(st.permutations(range(20)))
     candidates, others = order[:12], order[12:]
     v = view(p.prior().condition(others[:3], p.targets[others[:3]]), candidates, order[6:16])
-    seen = list(others[:3])
+    conditioned = list(others[:3])
     pool = [*candidates[:8], *others[3:]]
     while pool:
         q = data.draw(st.integers(1, 3))
@@ -105,10 +107,12 @@ def test_cached_updates_equal_new_view(kind, data):
         if data.draw(st.booleans()):
             v.moments()
         v = v.condition(new, p.targets[new])
-        seen += new
-        left = [c for c in candidates if c not in seen]
-        fresh = view(p.prior().condition(seen, p.targets[seen]), left, order[6:16])
-        assert v.candidates.tolist() == left
+        conditioned += new
+        remaining = [c for c in candidates if c not in conditioned]
+        fresh = view(
+            p.prior().condition(conditioned, p.targets[conditioned]), remaining, order[6:16]
+        )
+        assert v.candidates.tolist() == remaining
         for options in CHANGE:
             ref.close(mlmoc(v, None, **options), mlmoc(fresh, None, **options))
         ref.close(variance(v), variance(fresh))
@@ -119,24 +123,24 @@ def test_cached_updates_equal_new_view(kind, data):
 def test_many_pending_rows_are_merged(monkeypatch):
     monkeypatch.setattr(cross_module, "MAX_PENDING_ROWS", 3)
     p = ref.problem("dense-scalar")
-    v, seen = look(p), []
-    for pick in (5, 1, 9, 17, 14, 6, 2):
+    v, conditioned = make_view(p), []
+    for position in (5, 1, 9, 17, 14, 6, 2):
         v.moments()
-        v = v.condition([pick], p.targets[[pick]])
-        seen.append(pick)
-    left = [c for c in CANDIDATES if c not in seen]
-    fresh = look(p, seen, left).with_baseline("linearised")
+        v = v.condition([position], p.targets[[position]])
+        conditioned.append(position)
+    remaining = [c for c in CANDIDATES if c not in conditioned]
+    fresh = make_view(p, conditioned, remaining).with_baseline("linearised")
     ref.close(mlmoc(v, squared=True), mlmoc(fresh, squared=True))
     ref.close(mlmoc(v), mlmoc(fresh))
 
 
 def test_views_from_one_parent_are_independent():
     p = ref.problem("dense-scalar")
-    v = look(p, LABELLED)
+    v = make_view(p, LABELLED)
     before = mlmoc(v, squared=True).clone()
     left, right = v.condition([5], p.targets[[5]]), v.condition([9], p.targets[[9]])
     for after, pick in ((left, 5), (right, 9)):
-        fresh = look(p, [*LABELLED, pick], after.candidates)
+        fresh = make_view(p, [*LABELLED, pick], after.candidates)
         for baseline in ("outputs", "linearised"):
             options = {"squared": True, "baseline": baseline}
             ref.close(mlmoc(after, **options), mlmoc(fresh, **options))
@@ -146,10 +150,7 @@ def test_views_from_one_parent_are_independent():
 @pytest.mark.parametrize("name", ACQUISITIONS)
 @pytest.mark.parametrize("kind", ref.KINDS)
 def test_candidates_among_evaluation_points_are_not_favoured(kind, name):
-    """Two copies of one point, one of them an evaluation point.
-
-    A label of either changes the same.
-    """
+    """Of two copies of a point one is an evaluation point; labels of both have the same effect."""
     p = ref.problem(kind)
     b, n = p.b, len(p.outputs)
     rows = [*range(n), *CANDIDATES]
@@ -159,30 +160,29 @@ def test_candidates_among_evaluation_points_are_not_favoured(kind, name):
     others = [1, 18, 22, 13]
     for labelled in ([], LABELLED):
         for baseline in ("outputs", "linearised"):
-            v = look(q, labelled, [*CANDIDATES, *copies], [*others, *CANDIDATES]).with_baseline(
-                baseline
-            )
+            v = make_view(
+                q, labelled, [*CANDIDATES, *copies], [*others, *CANDIDATES]
+            ).with_baseline(baseline)
             inside, outside = ACQUISITIONS[name](v, None).chunk(2)
-            # A copy outside changes the predictions at its twin inside; that is all by which the
-            # two differ.
+            # The copies differ only in the prediction at the evaluation copy itself.
             for i, own in enumerate(CANDIDATES):
-                less = look(
+                reduced = make_view(
                     q, labelled, [own, copies[i]], [x for x in v.evaluation.tolist() if x != own]
                 )
-                alone = ACQUISITIONS[name](less.with_baseline(baseline), None)
+                alone = ACQUISITIONS[name](reduced.with_baseline(baseline), None)
                 ref.close(alone[:1], alone[1:], 1e-6)
-                level = _level(name, q, labelled, own, baseline)
-                ref.close(inside[i : i + 1], alone[:1] + level, 1e-6)
+                constant_term = _compute_constant_term(name, q, labelled, own, baseline)
+                ref.close(inside[i : i + 1], alone[:1] + constant_term, 1e-6)
             assert outside.shape == inside.shape
 
 
-def _level(name, p, labelled, own, baseline):
-    """What an evaluation point adds to the sum while no label changes it."""
+def _compute_constant_term(name, p, labelled, own, baseline):
+    """Return the term of an evaluation point in the sum without a new label."""
     mean = ref.refit(p, labelled, p.targets[list(labelled)])[0][own]
-    now = p.outputs[own] if baseline == "outputs" else mean
-    drift = float((mean - now).norm())
+    current = p.outputs[own] if baseline == "outputs" else mean
+    drift = float((mean - current).norm())
     if name == "changes":
-        return float(int(mean.argmax()) != int(now.argmax())) + 1e-6 * drift
+        return float(int(mean.argmax()) != int(current.argmax())) + 1e-6 * drift
     if name == "eer":
         return -float(entropy(simplex(mean[None]))[0])
     return drift if name in ("mlmoc", "emoc") else 0.0
@@ -191,10 +191,10 @@ def _level(name, p, labelled, own, baseline):
 def test_changes_counts_classes_and_breaks_ties_by_mlmoc():
     p = ref.problem("dense-scalar", n=60, classes=4)
     labelled = list(range(12))
-    v = look(p, labelled, list(range(12, 60)), list(range(12, 60))).with_baseline("linearised")
+    v = make_view(p, labelled, list(range(12, 60)), list(range(12, 60))).with_baseline("linearised")
     scores, sizes = changes(v), mlmoc(v)
     counts = scores.floor()
-    assert len(counts.unique()) < 30  # of 48 candidates: many tie
+    assert len(counts.unique()) < 30  # of 48 candidates: there are many ties
     assert float((scores - counts).max()) < 0.01
     for count in counts.unique():
         same = (counts == count).nonzero()[:, 0]
@@ -203,7 +203,7 @@ def test_changes_counts_classes_and_breaks_ties_by_mlmoc():
 
 @pytest.mark.parametrize("kind", ref.KINDS)
 def test_changes_is_independent_of_chunk(kind, monkeypatch):
-    v = look(ref.problem(kind), LABELLED)
+    v = make_view(ref.problem(kind), LABELLED)
     whole = changes(v)
     ref.close(changes(v, chunk=2), whole)
     monkeypatch.setattr(functions, "MAX_CHUNK_ENTRIES", 1)
@@ -275,65 +275,65 @@ class TestConformance:
     def score(self, v, name, seed=0):
         return ACQUISITIONS[name](v, torch.Generator().manual_seed(seed))
 
-    def test_finite_and_one_per_candidate(self, p, name):
-        scores = self.score(look(p, LABELLED), name)
+    def test_scores_are_finite_and_one_per_candidate(self, p, name):
+        scores = self.score(make_view(p, LABELLED), name)
         assert scores.shape == (len(CANDIDATES),)
         assert scores.dtype == torch.float64
         assert bool(torch.isfinite(scores).all())
 
-    def test_order_equivariant(self, p, name):
+    def test_scores_are_order_equivariant(self, p, name):
         order = [4, 0, 5, 2, 1, 3]
         shuffled = [CANDIDATES[i] for i in order]
         ref.close(
-            self.score(look(p, LABELLED, shuffled), name),
-            self.score(look(p, LABELLED), name)[order],
+            self.score(make_view(p, LABELLED, shuffled), name),
+            self.score(make_view(p, LABELLED), name)[order],
         )
 
-    def test_evaluation_order_does_not_matter(self, p, name):
+    def test_scores_are_independent_of_evaluation_order(self, p, name):
         ref.close(
-            self.score(look(p, LABELLED, evaluation=EVALUATION[::-1]), name),
-            self.score(look(p, LABELLED), name),
+            self.score(make_view(p, LABELLED, evaluation=EVALUATION[::-1]), name),
+            self.score(make_view(p, LABELLED), name),
         )
 
     def test_consecutive_and_scattered_positions_agree(self, p, name):
         run, scattered = [12, 13, 14, 15], [15, 13, 12, 14]
-        a = self.score(look(p, LABELLED, run, [16, 17, 18]), name)
-        b = self.score(look(p, LABELLED, scattered, [18, 16, 17]), name)
+        a = self.score(make_view(p, LABELLED, run, [16, 17, 18]), name)
+        b = self.score(make_view(p, LABELLED, scattered, [18, 16, 17]), name)
         ref.close(a[[3, 1, 0, 2]], b)
 
-    def test_inputs_unchanged(self, p, name):
-        v = look(p, LABELLED)
+    def test_inputs_are_unchanged(self, p, name):
+        v = make_view(p, LABELLED)
         before = [t.clone() for t in (p.outputs, p.kernel, p.features, v.posterior.mean)]
         self.score(v, name)
         self.score(v.condition([5], p.targets[[5]]), name)
         for a, b in zip((p.outputs, p.kernel, p.features, v.posterior.mean), before, strict=True):
             assert torch.equal(a, b)
 
-    def test_same_seed_same_answer(self, p, name):
+    def test_same_seed_gives_same_scores(self, p, name):
         assert torch.equal(
-            self.score(look(p, LABELLED), name, 3), self.score(look(p, LABELLED), name, 3)
+            self.score(make_view(p, LABELLED), name, 3), self.score(make_view(p, LABELLED), name, 3)
         )
-        v = look(p, LABELLED)
+        v = make_view(p, LABELLED)
         assert torch.equal(self.score(v, name), self.score(v, name))
 
-    def test_global_generator_untouched(self, p, name):
+    def test_global_generator_is_unchanged(self, p, name):
         torch.manual_seed(5)
         state = torch.get_rng_state()
-        self.score(look(p, LABELLED), name)
+        self.score(make_view(p, LABELLED), name)
         assert torch.equal(torch.get_rng_state(), state)
 
-    def test_one_candidate(self, p, name):
-        assert self.score(look(p, LABELLED, [5], [1]), name).shape == (1,)
+    def test_one_candidate_gives_one_score(self, p, name):
+        assert self.score(make_view(p, LABELLED, [5], [1]), name).shape == (1,)
 
-    def test_no_label_yet(self, p, name):
-        assert bool(torch.isfinite(self.score(look(p), name)).all())
+    def test_scores_without_labels_are_finite(self, p, name):
+        assert bool(torch.isfinite(self.score(make_view(p), name)).all())
 
-    def test_labels_of_one_class(self, p, name):
+    def test_scores_with_labels_of_one_class_are_finite(self, p, name):
         same = p.targets[:1].expand(3, -1)
         v = view(p.prior().condition([20, 3, 11], same), CANDIDATES)
         assert bool(torch.isfinite(self.score(v, name)).all())
 
-    def test_duplicate_points(self, p, name):
+    def test_scores_of_duplicate_points_are_equal(self, p, name):
         """Exact copies of a labelled point and of a candidate: finite, equal scores."""
         b, n = p.b, len(p.outputs)
         rows = [*range(n), 3, 5]
@@ -341,8 +341,8 @@ class TestConformance:
         q = ref.Problem(
             p.outputs[rows], features @ features.T, features, p.targets[rows], p.kind, 1e-5
         )
-        every = list(dict.fromkeys([*EVALUATION, 5, n, n + 1]))  # one copy as well as the other
-        v = look(q, LABELLED, [5, n, n + 1, 9], every)
+        every = list(dict.fromkeys([*EVALUATION, 5, n, n + 1]))  # both copies have the same score
+        v = make_view(q, LABELLED, [5, n, n + 1, 9], every)
         scores = self.score(v, name)
         assert bool(torch.isfinite(scores).all())
         ref.close(scores[:1], scores[2:3], 1e-6)

@@ -14,16 +14,16 @@ from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 
-TOLERANCE = 1e-4  # of a prediction, for the table
+TOLERANCE = 1e-4  # absolute error of the table, per prediction
 
 
-def owen(h, rho):
+def compute_owen_gain(h, rho):
     return float(
         _owen_gain(torch.tensor([float(h)]), torch.tensor([float(rho)], dtype=torch.float64) ** 2)
     )
 
 
-def looked_up(h, rho, dtype=torch.float64):
+def look_up_gain(h, rho, dtype=torch.float64):
     return float(
         tabulate_gain(torch.tensor([float(h)], dtype=dtype))(
             torch.tensor([[float(rho) ** 2]], dtype=dtype)
@@ -39,13 +39,13 @@ CORRELATION = st.floats(0, 1)
 @given(HEIGHT, CORRELATION)
 def test_owen_gain_equals_integral_and_table_is_close(h, rho):
     naive = ref.gain_by_quadrature(h, rho)
-    assert owen(h, rho) == pytest.approx(naive, abs=2e-8)
-    assert looked_up(h, rho) == pytest.approx(naive, abs=TOLERANCE)
-    assert looked_up(h, rho, torch.float32) == pytest.approx(naive, abs=TOLERANCE)
+    assert compute_owen_gain(h, rho) == pytest.approx(naive, abs=2e-8)
+    assert look_up_gain(h, rho) == pytest.approx(naive, abs=TOLERANCE)
+    assert look_up_gain(h, rho, torch.float32) == pytest.approx(naive, abs=TOLERANCE)
 
 
 def test_tabulated_gain_is_close_everywhere():
-    """The worst places are where h and ρ are both small: a grid that is fine there, too."""
+    """The error is largest for small h and small ρ, so the test grid is fine there."""
     h = torch.cat(
         [torch.linspace(0, MAX_TABULATED_GAP + 1, 301), torch.logspace(-5, 0, 200)]
     ).double()
@@ -57,8 +57,8 @@ def test_tabulated_gain_is_close_everywhere():
     assert float(error.max()) <= TOLERANCE
 
 
-@pytest.mark.parametrize("lookup", [owen, looked_up])
-def test_limits(lookup):
+@pytest.mark.parametrize("lookup", [compute_owen_gain, look_up_gain])
+def test_gain_limits_equal_closed_forms(lookup):
     for h in (0.0, 0.3, 1.0, 2.5, 4.9):
         assert lookup(h, 0) == pytest.approx(0, abs=TOLERANCE)
         assert lookup(h, 1) == pytest.approx(0.5 * math.erfc(h / math.sqrt(2)), abs=TOLERANCE)
@@ -70,72 +70,69 @@ def test_limits(lookup):
 @settings(max_examples=200, deadline=None)
 def test_gain_is_monotone_and_not_negative(h, one, other):
     low, high = sorted((one, other))
-    for lookup in (owen, looked_up):
+    for lookup in (compute_owen_gain, look_up_gain):
         assert 0 <= lookup(h, low) <= lookup(h, high) + 1e-12
 
 
 @pytest.mark.parametrize(("h", "rho"), [(0.0, 0.5), (0.4, 0.7), (1.2, 0.9), (0.1, 0.2)])
 def test_resolve_equals_error_reduction_in_sampling(h, rho):
-    """Draw the gap and the news of it from their joint Gaussian.
-
-    Count how often each sign is wrong.
-    """
+    """Sample the gap and its observation from their joint Gaussian and count wrong signs."""
     rng, n = torch.Generator().manual_seed(3), 2_000_000
-    news = torch.randn(n, generator=rng, dtype=torch.float64)
+    observation = torch.randn(n, generator=rng, dtype=torch.float64)
     gap = (
-        h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+        h
+        + rho * observation
+        + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
     )
     wrong_now = (gap < 0).double().mean()
-    wrong_after = (gap.sign() != (h + rho * news).sign()).double().mean()
-    assert owen(h, rho) == pytest.approx(float(wrong_now - wrong_after), abs=1.5e-3)
+    wrong_after = (gap.sign() != (h + rho * observation).sign()).double().mean()
+    assert compute_owen_gain(h, rho) == pytest.approx(float(wrong_now - wrong_after), abs=1.5e-3)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0, 3), st.floats(0.05, 0.95), st.floats(-2, 2))
-def test_resolve_is_at_least_error_reduction_by_labels(h, rho, there):
-    """Its nearest relative in print tells only which side of zero the news is on, and so never
-    more.
-    """
-    assert ref.gain_by_labels(h, rho, there) <= owen(h, rho) + 1e-9
+def test_resolve_is_at_least_error_reduction_by_labels(h, rho, threshold):
+    """The gain by labels observes only the sign, so it is never larger."""
+    assert ref.gain_by_labels(h, rho, threshold) <= compute_owen_gain(h, rho) + 1e-9
     assert ref.gain_by_labels(0.0, rho, 0.0) == pytest.approx(
-        owen(0, rho), abs=1e-9
-    )  # with nothing known, the same
+        compute_owen_gain(0, rho), abs=1e-9
+    )  # equal without information
 
 
 @pytest.mark.parametrize(
-    ("h", "rho", "there"), [(0.3, 0.6, 0.2), (1.0, 0.9, -0.5), (0.0, 0.4, 1.0)]
+    ("h", "rho", "threshold"), [(0.3, 0.6, 0.2), (1.0, 0.9, -0.5), (0.0, 0.4, 1.0)]
 )
-def test_error_reduction_by_labels_equals_sampling(h, rho, there):
+def test_error_reduction_by_labels_equals_sampling(h, rho, threshold):
     rng, n = torch.Generator().manual_seed(3), 2_000_000
-    news = torch.randn(n, generator=rng, dtype=torch.float64)
+    observation = torch.randn(n, generator=rng, dtype=torch.float64)
     gap = (
-        h + rho * news + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
+        h
+        + rho * observation
+        + math.sqrt(1 - rho**2) * torch.randn(n, generator=rng, dtype=torch.float64)
     )
-    first, right = news > -there, gap > 0
-    after = (
+    positive_label, positive_gap = observation > -threshold, gap > 0
+    accuracy_after = (
         sum(
-            float(torch.maximum((right & told).sum(), (~right & told).sum()))
-            for told in (first, ~first)
+            float(torch.maximum((positive_gap & side).sum(), (~positive_gap & side).sum()))
+            for side in (positive_label, ~positive_label)
         )
         / n
     )
-    assert ref.gain_by_labels(h, rho, there) == pytest.approx(
-        after - float(right.double().mean()), abs=1.5e-3
+    assert ref.gain_by_labels(h, rho, threshold) == pytest.approx(
+        accuracy_after - float(positive_gap.double().mean()), abs=1.5e-3
     )
 
 
 def test_predictable_label_has_no_error_reduction_by_labels():
-    """Where the two part: x' itself may be settled, and a number seen there tells of x all the
-    same.
-    """
-    worth = [ref.gain_by_labels(0.2, 0.7, there) for there in (0.0, 1.0, 2.0, 6.0)]
-    assert worth == sorted(worth, reverse=True)
-    assert worth[-1] < 1e-8
-    assert owen(0.2, 0.7) > worth[0]
+    """A certain label at x' has no gain by labels; a real-valued observation there still has."""
+    gains = [ref.gain_by_labels(0.2, 0.7, threshold) for threshold in (0.0, 1.0, 2.0, 6.0)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[-1] < 1e-8
+    assert compute_owen_gain(0.2, 0.7) > gains[0]
 
 
 def test_resolve_of_two_classes_is_at_least_gain_by_labels():
-    outputs, K, _ = some(40, 2)
+    outputs, K, _ = make_problem(40, 2)
     post = prior(outputs, K, noise=1e-1).condition([0, 1, 2, 3], torch.tensor([0, 1, 1, 0]))
     items = range(4, 40)
     scale = 2 * post.amplitude()
@@ -155,14 +152,14 @@ def test_resolve_of_two_classes_is_at_least_gain_by_labels():
     assert float(ours.max()) > max(scores) > 0.1
 
 
-def some(n=30, classes=4, seed=0, dtype=torch.float64):
+def make_problem(n=30, classes=4, seed=0, dtype=torch.float64):
     rng = torch.Generator().manual_seed(seed)
     psi = torch.randn(n, 12, generator=rng, dtype=dtype)
     return torch.zeros(n, classes, dtype=dtype), psi @ psi.T, psi
 
 
 def test_resolve_without_labels_is_coverage():
-    outputs, K, _ = some()
+    outputs, K, _ = make_problem()
     post = prior(outputs, K, noise=1e-2)
     scores = resolve(view(post, range(30)), exact=True)
     u = K.diagonal() + post.noise
@@ -171,19 +168,21 @@ def test_resolve_without_labels_is_coverage():
     ref.close(scores, naive, 1e-8)
 
 
-@pytest.mark.parametrize("given", ["kernel", "features"])
+@pytest.mark.parametrize("form", ["kernel", "features"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_resolve_by_table_equals_exact(given, dtype):
-    outputs, K, psi = some(60, dtype=dtype)
-    chosen = {"kernel": K} if given == "kernel" else {"features": psi}
-    post = prior(outputs, **chosen, noise=1e-2).condition([3, 7, 20], torch.tensor([0, 1, 3]))
-    seen = view(post, [i for i in range(60) if i not in (3, 7, 20)], range(0, 60, 2))
-    points = len(seen.evaluation)
-    assert torch.allclose(resolve(seen), resolve(seen, exact=True), atol=TOLERANCE * points)
+def test_resolve_by_table_equals_exact(form, dtype):
+    outputs, K, psi = make_problem(60, dtype=dtype)
+    arguments = {"kernel": K} if form == "kernel" else {"features": psi}
+    post = prior(outputs, **arguments, noise=1e-2).condition([3, 7, 20], torch.tensor([0, 1, 3]))
+    pool_view = view(post, [i for i in range(60) if i not in (3, 7, 20)], range(0, 60, 2))
+    points = len(pool_view.evaluation)
+    assert torch.allclose(
+        resolve(pool_view), resolve(pool_view, exact=True), atol=TOLERANCE * points
+    )
 
 
 def test_select_batch_by_resolve_keeps_predictions():
-    outputs, K, _ = some()
+    outputs, K, _ = make_problem()
     post = prior(outputs, K, noise=1e-2).condition([3, 7], torch.tensor([0, 1]))
     chosen = select.select_batch(
         view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy"
@@ -193,8 +192,8 @@ def test_select_batch_by_resolve_keeps_predictions():
 
 
 def test_resolve_ignores_certain_points():
-    outputs, K, _ = some()
+    outputs, K, _ = make_problem()
     post = prior(outputs, K, noise=1e-8).condition(range(10), torch.arange(10) % 4)
-    scores = resolve(view(post, range(10, 30), range(10)))  # all that is summed over has its label
+    scores = resolve(view(post, range(10, 30), range(10)))  # all evaluation points are labelled
     assert float(scores.max()) < 1e-3
     assert bool(torch.isfinite(scores).all())

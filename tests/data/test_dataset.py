@@ -21,36 +21,36 @@ from labelahead.data.split import LoadOptions, split_items
 from labelahead.errors import InputError
 
 
-def options(tmp_path=None, **more) -> LoadOptions:
+def make_options(tmp_path=None, **more) -> LoadOptions:
     return LoadOptions(root=tmp_path, **more)
 
 
-def numbers(n=12, d=3):
+def make_vectors(n=12, d=3):
     return np.random.default_rng(0).normal(size=(n, d))
 
 
 # --- Data and Answers -------------------------------------------------------------------------
 
 
-def reachable(data):
-    """Whatever hangs on an object, closures and bound methods included."""
-    reached, todo = {}, [data]
-    while todo:
-        thing = todo.pop()
-        if id(thing) in reached:
+def collect_reachable_objects(data):
+    """Return every object reachable from `data`, through closures and bound methods too."""
+    found, pending = {}, [data]
+    while pending:
+        reached_object = pending.pop()
+        if id(reached_object) in found:
             continue
-        reached[id(thing)] = thing
-        todo += list(getattr(thing, "__dict__", {}).values())
-        todo += [c.cell_contents for c in getattr(thing, "__closure__", None) or ()]
-        todo += [s for s in (getattr(thing, "__self__", None),) if s is not None]
-        if isinstance(thing, tuple | list):
-            todo += thing
-    return list(reached.values())
+        found[id(reached_object)] = reached_object
+        pending += list(getattr(reached_object, "__dict__", {}).values())
+        pending += [c.cell_contents for c in getattr(reached_object, "__closure__", None) or ()]
+        pending += [s for s in (getattr(reached_object, "__self__", None),) if s is not None]
+        if isinstance(reached_object, tuple | list):
+            pending += reached_object
+    return list(found.values())
 
 
 @pytest.mark.parametrize("source", ["digits", "arrays", "table", "npz", "torch", "folder"])
 def test_data_holds_no_reference_to_labels(tmp_path, source):
-    x, y = numbers(), np.arange(12) % 4
+    x, y = make_vectors(), np.arange(12) % 4
     if source == "table":
         rows = "".join(f"{r[0]},{c}\n" for r, c in zip(x, y, strict=True))
         (tmp_path / "t.csv").write_text("v,label\n" + rows)
@@ -69,11 +69,12 @@ def test_data_holds_no_reference_to_labels(tmp_path, source):
         data, answers = load("digits", limit=20) if source == "digits" else from_arrays(x, y)
     _ = data.inputs
     labels = answers.take(torch.arange(len(data)))
-    for thing in reachable(data):
-        assert not isinstance(thing, Answers)
-        if isinstance(thing, torch.Tensor | np.ndarray) and len(thing.shape) == 1:
+    for reached_object in collect_reachable_objects(data):
+        assert not isinstance(reached_object, Answers)
+        if isinstance(reached_object, torch.Tensor | np.ndarray) and len(reached_object.shape) == 1:
             assert not (
-                len(thing) == len(labels) and bool((torch.as_tensor(thing) == labels).all())
+                len(reached_object) == len(labels)
+                and bool((torch.as_tensor(reached_object) == labels).all())
             )
 
 
@@ -101,7 +102,7 @@ def test_inputs_are_built_once_and_validated():
 
 
 def test_data_refuses_invalid_fields():
-    data, _ = from_arrays(numbers())
+    data, _ = from_arrays(make_vectors())
     with pytest.raises(InputError, match="kind"):
         dataclasses.replace(data, kind="sound")
     with pytest.raises(InputError, match="0 to 11"):
@@ -113,7 +114,7 @@ def test_data_refuses_invalid_fields():
 
 
 def test_data_can_be_copied_and_pickled():
-    data, answers = from_arrays(numbers(), np.arange(12) % 3)
+    data, answers = from_arrays(make_vectors(), np.arange(12) % 3)
     for other in (copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
         assert torch.equal(other.inputs, data.inputs)
     assert pickle.loads(pickle.dumps(answers))(4) == 1
@@ -155,7 +156,7 @@ def test_answers_do_not_change_with_the_callers_tensor():
 
 
 def test_from_arrays_keeps_floating_vectors_unchanged():
-    x = numbers().astype(np.float32)
+    x = make_vectors().astype(np.float32)
     data, answers = from_arrays(x, test=[3, 1])
     assert answers is None
     assert data.kind == "vector"
@@ -168,7 +169,7 @@ def test_from_arrays_keeps_floating_vectors_unchanged():
 def test_from_arrays_standardises_uint8_images_over_the_pool():
     x = np.random.default_rng(0).integers(0, 255, (6, 5, 4, 3)).astype(np.uint8)
     x[:, :, :, 2] = 7  # a constant channel
-    x[5] = 200  # the test item must not count
+    x[5] = 200  # the test item must not affect the statistics
     data, _ = from_arrays(x, test=np.arange(6) == 5)
     assert data.kind == "image"
     assert data.shape == (3, 5, 4)
@@ -217,13 +218,13 @@ def test_from_arrays_refuses_invalid_inputs(inputs, message):
 
 def test_from_arrays_refuses_mismatched_labels():
     with pytest.raises(InputError, match="12 inputs and 3 labels"):
-        from_arrays(numbers(), [0, 1, 2])
+        from_arrays(make_vectors(), [0, 1, 2])
     with pytest.raises(InputError, match="test item 0 has no label"):
-        from_arrays(numbers(2), [None, 1], test=[0])
+        from_arrays(make_vectors(2), [None, 1], test=[0])
     with pytest.raises(InputError, match="every item is in test"):
-        from_arrays(numbers(2), [0, 1], test=[0, 1])
+        from_arrays(make_vectors(2), [0, 1], test=[0, 1])
     with pytest.raises(InputError, match="mask of shape"):
-        from_arrays(numbers(2), [0, 1], test=np.array([True]))
+        from_arrays(make_vectors(2), [0, 1], test=np.array([True]))
 
 
 def test_from_arrays_converts_other_dtypes_to_float32():
@@ -261,7 +262,7 @@ def test_encode_labels_accepts_many_forms(labels, codes, names):
     found, classes, notes = encode_labels(labels)
     assert (found.tolist(), classes) == (codes, names)
     assert found.dtype == torch.int64
-    assert bool(notes) == (names in (("1", "3"),))  # renumbering is said
+    assert bool(notes) == (names in (("1", "3"),))  # a note reports the renumbering
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_encode_labels_round_trips_names(labels):
 )
 def test_split_items_is_stratified_disjoint_and_limited(labels, fraction, limit, seed):
     labels = torch.tensor(labels)
-    wanted = options(test_fraction=fraction, limit=limit, seed=seed)
+    wanted = make_options(test_fraction=fraction, limit=limit, seed=seed)
     split = split_items(labels, wanted)
     again = split_items(labels, wanted)
     assert torch.equal(split.keep, again.keep)
@@ -319,44 +320,46 @@ def test_split_items_is_stratified_disjoint_and_limited(labels, fraction, limit,
     available = len(labels) - len(split.test)
     assert pool == (available if limit is None else min(limit, available))
     for c in labels[labels >= 0].unique():
-        size, held = (labels == c).sum(), (kept[inside] == c).sum()
-        assert held <= max(0, size - 1)
-        assert abs(held - fraction * size) <= 1 or size == 1 or held == size - 1
-    if limit is not None and limit < available:  # balanced: none is short while another has more
+        size, test_count = (labels == c).sum(), (kept[inside] == c).sum()
+        assert test_count <= max(0, size - 1)
+        assert abs(test_count - fraction * size) <= 1 or size == 1 or test_count == size - 1
+    if (
+        limit is not None and limit < available
+    ):  # balanced: no class is reduced while another keeps more
         held_out = torch.zeros(len(labels), dtype=torch.bool)
         held_out[split.keep[split.test]] = True
-        there = torch.bincount(labels[~held_out] + 1, minlength=6)
-        taken = torch.bincount(kept[~inside] + 1, minlength=6)
-        short = taken < there
-        if short.any():
-            assert taken.max() <= taken[short].min() + 1
+        available_counts = torch.bincount(labels[~held_out] + 1, minlength=6)
+        kept_counts = torch.bincount(kept[~inside] + 1, minlength=6)
+        not_exhausted = kept_counts < available_counts
+        if not_exhausted.any():
+            assert kept_counts.max() <= kept_counts[not_exhausted].min() + 1
 
 
 def test_split_items_depends_on_seed_and_is_nested_in_limit():
     labels = torch.arange(200) % 4
-    small, large = (split_items(labels, options(limit=k)) for k in (20, 50))
+    small, large = (split_items(labels, make_options(limit=k)) for k in (20, 50))
     assert set(small.keep.tolist()) < set(large.keep.tolist())
     assert torch.equal(small.keep[small.test], large.keep[large.test])
     assert not torch.equal(
-        split_items(labels, options(seed=1)).test, split_items(labels, options()).test
+        split_items(labels, make_options(seed=1)).test, split_items(labels, make_options()).test
     )
     assert any("20 of 160" in note for note in small.notes)
     before = torch.get_rng_state()
-    split_items(labels, options())
+    split_items(labels, make_options())
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_split_items_keeps_an_official_test_set():
     official = torch.arange(10) >= 8
-    split = split_items(torch.zeros(10, dtype=torch.int64), options(limit=3), official)
+    split = split_items(torch.zeros(10, dtype=torch.int64), make_options(limit=3), official)
     assert split.keep[split.test].tolist() == [8, 9]
     assert len(split.keep) == 5
     with pytest.raises(InputError, match="no item is left"):
-        split_items(torch.zeros(10, dtype=torch.int64), options(), official | True)
+        split_items(torch.zeros(10, dtype=torch.int64), make_options(), official | True)
 
 
 @pytest.mark.parametrize(
-    ("given_", "message"),
+    ("fields", "message"),
     [
         ({"limit": 0}, "limit is 0"),
         ({"limit": 2.5}, "limit is 2.5"),
@@ -371,15 +374,15 @@ def test_split_items_keeps_an_official_test_set():
         ({"seed": 2**70}, "64 bits"),
     ],
 )
-def test_load_options_refuse_invalid_values(given_, message):
+def test_load_options_refuse_invalid_values(fields, message):
     with pytest.raises(InputError, match=message):
-        options(**given_)
+        make_options(**fields)
 
 
 def test_load_options_accept_numpy_numbers():
-    made = options(limit=np.int64(3), seed=np.int32(1), test_fraction=np.float32(0.5))
-    assert (made.limit, made.seed) == (3, 1)
-    assert type(made.limit) is int
+    loaded = make_options(limit=np.int64(3), seed=np.int32(1), test_fraction=np.float32(0.5))
+    assert (loaded.limit, loaded.seed) == (3, 1)
+    assert type(loaded.limit) is int
 
 
 def test_compute_mean_std_is_accurate_far_from_zero():
@@ -388,7 +391,7 @@ def test_compute_mean_std_is_accurate_far_from_zero():
     assert mean.tolist() == [1e6 + 1, 5]
     assert std[0].item() == pytest.approx((2 / 3) ** 0.5, rel=1e-6)
     assert std[1] == 1
-    noise = torch.full((4, 1), 1000.0)  # the last digit of a constant is not blown up
+    noise = torch.full((4, 1), 1000.0)  # rounding of a constant is not amplified
     noise[0] = torch.nextafter(noise[0], noise[0] + 1)
     assert compute_mean_std(noise, torch.arange(4))[1] == 1
 

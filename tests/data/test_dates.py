@@ -75,8 +75,8 @@ def test_parse_date_column_infers_the_order_of_day_and_month():
             to_epoch_seconds("2024-04-25"),
         ]
         assert np.isnan(column.seconds[2])
-    assert parse_date_column(["3/4/2024", "5/6/2024"]) is None  # either
-    assert parse_date_column(["25/4/2024", "4/25/2024"]) is None  # neither
+    assert parse_date_column(["3/4/2024", "5/6/2024"]) is None  # both orders are possible
+    assert parse_date_column(["25/4/2024", "4/25/2024"]) is None  # neither order is possible
 
 
 def test_csv_dates_become_one_ordered_feature(tmp_path):
@@ -161,8 +161,8 @@ def test_new_items_are_encoded_like_the_pool(tmp_path):
         ["03/02/2024", "01/03/2024"],
         ["2024-02-03", "2024-03-01 00:00"],
     ):  # the pool has the day first
-        said = model.predict(write_csv(tmp_path / "new.csv", dates))
-        assert torch.equal(said.probabilities, by_parquet.probabilities)
+        prediction = model.predict(write_csv(tmp_path / "new.csv", dates))
+        assert torch.equal(prediction.probabilities, by_parquet.probabilities)
     by_name = model.predict({"when": np.array(new, dtype="datetime64[ns]")})
     assert torch.equal(by_name.probabilities, by_parquet.probabilities)
     with pytest.raises(

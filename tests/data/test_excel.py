@@ -18,8 +18,8 @@ HEADER = ["size", "count", "member", "bought", "seen", "city", "note", "label"]
 CITIES = ["Bern", "Graz", "Ulm"]
 
 
-def rows_of(n=30):
-    """Numbers, whole numbers, truths, dates, date-times, categories, an empty column and a label."""
+def make_rows(n=30):
+    """Yield rows with numbers, booleans, dates, times, categories, an empty column and a label."""
     start = dt.datetime(2024, 1, 1, 6, 30)
     for i in range(n):
         kind = "high" if i >= n // 2 else "low"
@@ -58,12 +58,12 @@ def write_csv(path, rows):
 
 
 def test_workbook_equals_its_csv(tmp_path):
-    rows = [HEADER, *rows_of()]
-    by_excel, known = load(write_workbook(tmp_path / "t.xlsx", {"Sheet1": rows}))
-    by_csv, also_known = load(write_csv(tmp_path / "t.csv", rows))
+    rows = [HEADER, *make_rows()]
+    by_excel, excel_answers = load(write_workbook(tmp_path / "t.xlsx", {"Sheet1": rows}))
+    by_csv, csv_answers = load(write_csv(tmp_path / "t.csv", rows))
     assert torch.equal(by_excel.inputs, by_csv.inputs)
     assert by_excel.classes == by_csv.classes == ("high", "low")
-    assert torch.equal(known.has_label, also_known.has_label)
+    assert torch.equal(excel_answers.has_label, csv_answers.has_label)
     assert by_excel.notes == by_csv.notes
     assert by_excel.name == "t"
 
@@ -107,7 +107,7 @@ def test_messages_use_excel_row_numbers(tmp_path):
         "D9": "x",
     }.items():
         book.active[place] = value
-    book.active["Z1"].font = openpyxl.styles.Font(bold=True)  # formatted, and empty
+    book.active["Z1"].font = openpyxl.styles.Font(bold=True)  # formatted but empty
     book.save(tmp_path / "t.xlsx")
     data, answers = load(tmp_path / "t.xlsx", test_fraction=0)
     assert list(data.rows.columns) == ["v"]
@@ -154,7 +154,7 @@ def test_label_file_may_be_a_workbook(tmp_path):
 
 
 def test_page_shows_the_rows_of_a_sheet(tmp_path, monkeypatch):
-    write_workbook(tmp_path / "book.xlsx", {"about": [["v"], [1]], "data": [HEADER, *rows_of()]})
+    write_workbook(tmp_path / "book.xlsx", {"about": [["v"], [1]], "data": [HEADER, *make_rows()]})
     monkeypatch.chdir(tmp_path)
     with page("book.xlsx#data", None, classes=["high", "low"], start_from_folders=True) as (
         client,
@@ -170,16 +170,16 @@ def test_page_shows_the_rows_of_a_sheet(tmp_path, monkeypatch):
 def test_commands_take_a_sheet_wherever_they_take_a_table(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     labels = [["item", "label"], [0, "low"], [29, "high"], [1, "low"], [28, "high"]]
-    rows = [HEADER[:-1], *(row[:-1] for row in rows_of())]
+    rows = [HEADER[:-1], *(row[:-1] for row in make_rows())]
     write_workbook(tmp_path / "book.xlsx", {"about": [["v"], [1]], "data": rows, "labels": labels})
-    write_workbook(tmp_path / "known.xlsx", {"about": [["v"], [1]], "data": [HEADER, *rows_of()]})
+    write_workbook(tmp_path / "known.xlsx", {"about": [["v"], [1]], "data": [HEADER, *make_rows()]})
     options = ["--model", "exact", "--threads", "1"]
-    asked = CliRunner().invoke(
+    queried = CliRunner().invoke(
         app,
         ["query", "--data", "book.xlsx#data", "--labels", "book.xlsx#labels", "--n", "3", *options],
     )
-    assert asked.exit_code == 0, asked.output
-    assert asked.stdout.splitlines()[0] == ",".join(
+    assert queried.exit_code == 0, queried.output
+    assert queried.stdout.splitlines()[0] == ",".join(
         ["id", *HEADER[:-1], "position", "score", "prediction", "probability"]
     )
     simulated = ["--initial", "4", "--labels", "8", "--retrain-every", "2", "--out", "run"]
@@ -188,9 +188,9 @@ def test_commands_take_a_sheet_wherever_they_take_a_table(tmp_path, monkeypatch,
     assert f'name = "{tmp_path}/known.xlsx#data"' in (tmp_path / "run" / "config.toml").read_text()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    said = CliRunner().invoke(app, ["predict", "../run", "../book.xlsx#data"])
-    assert said.exit_code == 0, said.output
-    assert len(said.stdout.splitlines()) == 31
+    predicted = CliRunner().invoke(app, ["predict", "../run", "../book.xlsx#data"])
+    assert predicted.exit_code == 0, predicted.output
+    assert len(predicted.stdout.splitlines()) == 31
     by_path = la.load_model(tmp_path / "run").predict(
         [f"{tmp_path}/book.xlsx#data", f"{tmp_path}/known.xlsx#data"]
     )

@@ -20,25 +20,25 @@ from labelahead.errors import InputError
 COLOUR = (200, 100, 50)
 
 
-def save(path, image=None, **more):
+def save_image(path, image=None, **more):
     path.parent.mkdir(parents=True, exist_ok=True)
     (image or Image.new("RGB", (20, 16), COLOUR)).save(path, **more)
     return path
 
 
-def classes_folder(root, classes=("cat", "dog"), n=6):
+def make_class_folders(root, classes=("cat", "dog"), n=6):
     for k, name in enumerate(classes):
         for i in range(n):
-            save(root / name / f"{i}.png", Image.new("RGB", (10, 10), (40 * i, 90 * k, 7)))
+            save_image(root / name / f"{i}.png", Image.new("RGB", (10, 10), (40 * i, 90 * k, 7)))
     return root
 
 
-def said(data, text):
+def has_note(data, text):
     return any(text in note for note in data.notes)
 
 
-def only(tmp_path, size=8):
-    """The one picture of a folder, as it is shown."""
+def load_single_image(tmp_path, size=8):
+    """Return the only image of a folder as the page shows it."""
     data, _ = load(tmp_path, size=size)
     return data.images.batch(torch.tensor([0]), size)[0]
 
@@ -47,7 +47,7 @@ def only(tmp_path, size=8):
 
 
 def test_load_folder_reads_class_folders(tmp_path):
-    data, answers = load(classes_folder(tmp_path / "pets"), size=4)
+    data, answers = load(make_class_folders(tmp_path / "pets"), size=4)
     assert data.name == "pets"
     assert data.classes == ("cat", "dog")
     assert data.ids[0] == "cat/0.png"
@@ -66,21 +66,21 @@ def test_load_folder_reads_class_folders(tmp_path):
 
 def test_load_folder_flat_or_unlabelled_has_no_labels(tmp_path):
     for i in range(3):
-        save(tmp_path / "flat" / f"{i}.jpg")
-        save(tmp_path / "deep" / "unlabelled" / "more" / f"{i}.jpg")
+        save_image(tmp_path / "flat" / f"{i}.jpg")
+        save_image(tmp_path / "deep" / "unlabelled" / "more" / f"{i}.jpg")
     for name in ("flat", "deep"):
         data, answers = load(tmp_path / name, size=4)
         assert answers is None
         assert data.classes == ()
         assert data.test.tolist() == []
-        assert said(data, "no labels")
+        assert has_note(data, "no labels")
         assert len(data) == 3
 
 
 def test_load_folder_mixes_unlabelled_and_classes(tmp_path):
-    classes_folder(tmp_path)
-    save(tmp_path / "unlabelled" / "a.png")
-    save(tmp_path / "loose.png")
+    make_class_folders(tmp_path)
+    save_image(tmp_path / "unlabelled" / "a.png")
+    save_image(tmp_path / "loose.png")
     data, answers = load(tmp_path, size=4)
     assert data.classes == ("cat", "dog")
     unknown = [data.ids[i] for i in range(len(data)) if not answers.has_label[i]]
@@ -91,22 +91,22 @@ def test_load_folder_mixes_unlabelled_and_classes(tmp_path):
 
 
 def test_load_folder_notes_single_empty_classes_and_other_files(tmp_path):
-    save(tmp_path / "only" / "sub" / "x.png")
-    save(tmp_path / "only" / "y.png")
+    save_image(tmp_path / "only" / "sub" / "x.png")
+    save_image(tmp_path / "only" / "y.png")
     (tmp_path / "nothing").mkdir()
     (tmp_path / "only" / "notes.txt").write_text("hello")
     data, answers = load(tmp_path, size=4)
     assert data.classes == ("only",)
-    assert said(data, "only one class folder")
-    assert said(data, "no pictures in the folders nothing")
-    assert said(data, "1 files are no pictures: only/notes.txt")
+    assert has_note(data, "only one class folder")
+    assert has_note(data, "no pictures in the folders nothing")
+    assert has_note(data, "1 files are no pictures: only/notes.txt")
     assert data.ids == ("only/sub/x.png", "only/y.png")
     assert answers.has_label.all()
 
 
 def test_load_folder_uses_train_and_test_folders(tmp_path):
-    classes_folder(tmp_path / "train")
-    classes_folder(tmp_path / "test", n=2)
+    make_class_folders(tmp_path / "train")
+    make_class_folders(tmp_path / "test", n=2)
     data, answers = load(tmp_path, size=4)
     assert data.classes == ("cat", "dog")
     assert {data.ids[i].split("/")[0] for i in data.test} == {"test"}
@@ -125,7 +125,7 @@ def test_infer_folder_labels_uses_paths_only():
     assert infer_folder_labels(["train/1.png", "test/2.png"]).classes == (
         "test",
         "train",
-    )  # words, not parts
+    )  # whole words only
     wrapped = infer_folder_labels(["set/a/1.png", "set/b/2.png"])
     assert wrapped.classes == ("a", "b")
     assert any("only folder, set" in note for note in wrapped.notes)
@@ -133,20 +133,20 @@ def test_infer_folder_labels_uses_paths_only():
 
 
 def test_load_folder_limit_replaces_unreadable_files(tmp_path):
-    classes_folder(tmp_path, n=20)
+    make_class_folders(tmp_path, n=20)
     for i in range(0, 20, 2):
         (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
     data, answers = load(tmp_path, size=4, limit=10)
     pool = torch.ones(len(data), dtype=torch.bool)
     pool[data.test] = False
     assert torch.bincount(answers.take(pool.nonzero().flatten())).tolist() == [5, 5]
-    assert said(data, "cannot be read")
+    assert has_note(data, "cannot be read")
 
 
 # --- broken files -----------------------------------------------------------------------------
 
 
-def png_announcing(width, height):
+def make_png_with_declared_size(width, height):
     def chunk(kind, content):
         body = kind + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
@@ -161,13 +161,13 @@ def png_announcing(width, height):
 
 
 def test_load_folder_skips_and_names_broken_files(tmp_path):
-    classes_folder(tmp_path)
-    whole = save(tmp_path / "cat" / "z.jpg", Image.effect_noise((64, 64), 50)).read_bytes()
+    make_class_folders(tmp_path)
+    whole = save_image(tmp_path / "cat" / "z.jpg", Image.effect_noise((64, 64), 50)).read_bytes()
     (tmp_path / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "cat" / "empty.png").write_bytes(b"")
     (tmp_path / "dog" / "text.png").write_text("no picture")
-    (tmp_path / "dog" / "huge.png").write_bytes(png_announcing(20000, 20000))
-    (tmp_path / "dog" / "large.png").write_bytes(png_announcing(13000, 13700))
+    (tmp_path / "dog" / "huge.png").write_bytes(make_png_with_declared_size(20000, 20000))
+    (tmp_path / "dog" / "large.png").write_bytes(make_png_with_declared_size(13000, 13700))
     (tmp_path / "dog" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     os.mkfifo(tmp_path / "dog" / "pipe.png")
     data, _ = load(tmp_path, size=4)
@@ -188,14 +188,14 @@ def test_load_folder_skips_and_names_broken_files(tmp_path):
 
 
 def test_load_folder_drops_a_class_without_readable_files(tmp_path):
-    classes_folder(tmp_path)
+    make_class_folders(tmp_path)
     for name in ("ape", "zebra"):  # before and after the others
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"x")
     data, answers = load(tmp_path, size=4)
     assert data.classes == ("cat", "dog")
     assert answers.take(torch.arange(12)).tolist() == [0] * 6 + [1] * 6
-    assert said(data, "no readable picture in the classes ape, zebra")
+    assert has_note(data, "no readable picture in the classes ape, zebra")
 
 
 def test_load_folder_refuses_if_nothing_is_readable(tmp_path):
@@ -213,16 +213,18 @@ def test_load_folder_refuses_if_there_are_no_images(tmp_path):
 
 
 def test_find_files_skips_hidden_files_and_link_loops(tmp_path):
-    classes_folder(tmp_path / "set")
-    save(tmp_path / "set" / ".thumbs" / "a.png")
-    save(tmp_path / "set" / "cat" / "._0.png")
+    make_class_folders(tmp_path / "set")
+    save_image(tmp_path / "set" / ".thumbs" / "a.png")
+    save_image(tmp_path / "set" / "cat" / "._0.png")
     (tmp_path / "set" / "cat" / "loop").symlink_to(tmp_path / "set")
     (tmp_path / "set" / "dog" / "self").symlink_to("self")
     (tmp_path / "set" / "dog" / "other").symlink_to(tmp_path / "set" / "cat")
-    save(tmp_path / "set" / "dog" / "a" / "b" / "x.png")  # a dog, though a cat's link is nearer
+    # a dog, although a link in the cat folder is nearer
+    save_image(tmp_path / "set" / "dog" / "a" / "b" / "x.png")
     (tmp_path / "set" / "cat" / "near").symlink_to(tmp_path / "set" / "dog" / "a" / "b")
-    save(tmp_path / "away" / "1.png")
-    (tmp_path / "set" / "linked").symlink_to(tmp_path / "away")  # a class elsewhere is fine
+    save_image(tmp_path / "away" / "1.png")
+    # a link to a class folder elsewhere is followed
+    (tmp_path / "set" / "linked").symlink_to(tmp_path / "away")
     data, _ = load(tmp_path / "set", size=4)
     assert data.classes == ("cat", "dog", "linked")
     assert len(data) == 14
@@ -230,15 +232,15 @@ def test_find_files_skips_hidden_files_and_link_loops(tmp_path):
 
 
 def test_fingerprint_changes_with_the_files(tmp_path):
-    data, _ = load(classes_folder(tmp_path), size=4)
+    data, _ = load(make_class_folders(tmp_path), size=4)
     before = data.images.compute_fingerprint()
     assert load(tmp_path, size=8)[0].images.compute_fingerprint() == before
-    save(tmp_path / "cat" / "0.png", Image.effect_noise((30, 30), 50))
+    save_image(tmp_path / "cat" / "0.png", Image.effect_noise((30, 30), 50))
     assert load(tmp_path, size=4)[0].images.compute_fingerprint() != before
 
 
 def test_load_folder_accepts_file_names_that_are_not_utf8(tmp_path):
-    classes_folder(tmp_path)
+    make_class_folders(tmp_path)
     os.rename(tmp_path / "cat" / "0.png", os.fsencode(tmp_path / "cat") + b"/caf\xe9 0.png")
     data, _ = load(tmp_path, size=4)
     name = next(i for i in data.ids if "caf" in i)
@@ -280,8 +282,8 @@ def test_decode_converts_every_mode_to_rgb(tmp_path, mode, suffix, expected):
         picture = picture.convert("P", palette=Image.Palette.ADAPTIVE)
     else:
         picture = picture.convert(mode)
-    save(tmp_path / f"a.{suffix}", picture)
-    found = only(tmp_path)
+    save_image(tmp_path / f"a.{suffix}", picture)
+    found = load_single_image(tmp_path)
     assert found.shape == (3, 8, 8)
     assert (found.float().mean((1, 2)) - torch.tensor(expected)).abs().max() < 8
 
@@ -292,36 +294,41 @@ def test_decode_puts_transparency_on_white(tmp_path):
         ("la", Image.new("LA", (8, 8), (0, 0))),
         ("half", Image.new("RGBA", (8, 8), (0, 0, 0, 128))),
     ):
-        save(tmp_path / name / "a.png", picture)
+        save_image(tmp_path / name / "a.png", picture)
     palette = Image.new("P", (8, 8), 0)
     palette.putpalette([9, 9, 9] * 256)
-    save(tmp_path / "p" / "a.png", palette, transparency=0)
+    save_image(tmp_path / "p" / "a.png", palette, transparency=0)
     for name, value in (("rgba", 255), ("la", 255), ("p", 255), ("half", 127)):
-        assert (only(tmp_path / name).float() - value).abs().max() <= 1, name
+        assert (load_single_image(tmp_path / name).float() - value).abs().max() <= 1, name
 
 
 def test_decode_scales_sixteen_bit_grey(tmp_path):
     ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
     for suffix in ("png", "tif"):
-        save(tmp_path / suffix / f"a.{suffix}", Image.fromarray(ramp))
-        assert np.array_equal(only(tmp_path / suffix)[0].numpy(), np.round(ramp / 257))
-    save(
+        save_image(tmp_path / suffix / f"a.{suffix}", Image.fromarray(ramp))
+        assert np.array_equal(load_single_image(tmp_path / suffix)[0].numpy(), np.round(ramp / 257))
+    save_image(
         tmp_path / "f" / "a.tif",
         Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)),
     )
-    assert only(tmp_path / "f")[0].flatten().tolist() == [round(255 * i / 63) for i in range(64)]
+    assert load_single_image(tmp_path / "f")[0].flatten().tolist() == [
+        round(255 * i / 63) for i in range(64)
+    ]
     wide = np.linspace(-1000, 1000, 64, dtype=np.float32).reshape(8, 8)
-    save(tmp_path / "w" / "a.tif", Image.fromarray(wide))
-    assert (only(tmp_path / "w").min(), only(tmp_path / "w").max()) == (0, 255)
+    save_image(tmp_path / "w" / "a.tif", Image.fromarray(wide))
+    assert (load_single_image(tmp_path / "w").min(), load_single_image(tmp_path / "w").max()) == (
+        0,
+        255,
+    )
 
 
 def test_decode_applies_exif_rotation(tmp_path):
     picture = Image.new("RGB", (8, 8), (0, 0, 0))
-    picture.paste((255, 255, 255), (0, 0, 8, 4))  # white above
+    picture.paste((255, 255, 255), (0, 0, 8, 4))  # white at the top
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: to be shown rotated clockwise
-    save(tmp_path / "a.png", picture, exif=exif)
-    found = only(tmp_path)
+    exif[0x0112] = 6  # the camera was rotated: show the image rotated clockwise
+    save_image(tmp_path / "a.png", picture, exif=exif)
+    found = load_single_image(tmp_path)
     assert (found[:, :, 4:] == 255).all()
     assert (found[:, :, :4] == 0).all()
 
@@ -330,29 +337,32 @@ def test_decode_takes_the_first_frame_of_animations(tmp_path):
     frames = [Image.new("RGB", (8, 8), c) for c in ((255, 0, 0), (0, 0, 255))]
     tmp_path.mkdir(exist_ok=True)
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    assert only(tmp_path)[:, 0, 0].tolist() == [255, 0, 0]
+    assert load_single_image(tmp_path)[:, 0, 0].tolist() == [255, 0, 0]
 
 
 def test_decode_resizes_shorter_side_then_crops_centre(tmp_path):
     picture = Image.new("RGB", (40, 20), (0, 0, 0))
     picture.paste((255, 255, 255), (10, 0, 30, 20))
-    save(tmp_path / "a.png", picture)
-    assert (only(tmp_path, 20) == 255).all()
-    save(tmp_path / "thin" / "a.png", Image.new("RGB", (500, 1), COLOUR))
-    assert only(tmp_path / "thin")[:, 3, 3].tolist() == list(COLOUR)
+    save_image(tmp_path / "a.png", picture)
+    assert (load_single_image(tmp_path, 20) == 255).all()
+    save_image(tmp_path / "thin" / "a.png", Image.new("RGB", (500, 1), COLOUR))
+    assert load_single_image(tmp_path / "thin")[:, 3, 3].tolist() == list(COLOUR)
 
 
 def test_decode_draft_is_close_to_full_decoding(tmp_path):
     x, y = np.meshgrid(np.arange(512), np.arange(512))
     smooth = np.stack([x // 2, y // 2, (x + y) // 4], -1).astype(np.uint8)
-    save(tmp_path / "j" / "a.jpg", Image.fromarray(smooth), quality=95)
-    save(tmp_path / "p" / "a.png", Image.fromarray(smooth))
-    difference = only(tmp_path / "j", 32).float() - only(tmp_path / "p", 32).float()
+    save_image(tmp_path / "j" / "a.jpg", Image.fromarray(smooth), quality=95)
+    save_image(tmp_path / "p" / "a.png", Image.fromarray(smooth))
+    difference = (
+        load_single_image(tmp_path / "j", 32).float()
+        - load_single_image(tmp_path / "p", 32).float()
+    )
     assert difference.abs().max() < 6
 
 
 def test_image_batch_accepts_any_size_and_order(tmp_path):
-    data, _ = load(classes_folder(tmp_path), size=4)
+    data, _ = load(make_class_folders(tmp_path), size=4)
     first = data.images.batch(torch.tensor([7, 0, 7]), 10)
     assert first.shape == (3, 3, 10, 10)
     assert first[:, :, 0, 0].tolist() == [[40, 90, 7], [0, 0, 7], [40, 90, 7]]
@@ -368,7 +378,7 @@ def test_image_batch_accepts_any_size_and_order(tmp_path):
 # --- zips and Caltech -------------------------------------------------------------------------
 
 
-def pack(folder, path):
+def write_zip(folder, path):
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(folder.rglob("*")):
             archive.write(file, file.relative_to(folder.parent))
@@ -376,24 +386,24 @@ def pack(folder, path):
 
 
 def test_load_folder_zip_equals_its_folder(tmp_path):
-    folder = classes_folder(tmp_path / "pets")
+    folder = make_class_folders(tmp_path / "pets")
     (folder / "none").mkdir()
     (folder / "dog" / "b.png").write_bytes(b"broken")
     loaded, answers = load(folder, size=4)
-    zipped, again = load(pack(folder, tmp_path / "z.zip"), size=4)
+    zipped, again = load(write_zip(folder, tmp_path / "z.zip"), size=4)
     assert [f"pets/{i}" for i in loaded.ids] == list(zipped.ids)
     assert torch.equal(loaded.inputs, zipped.inputs)
     assert torch.equal(loaded.test, zipped.test)
     assert torch.equal(answers.take(loaded.test), again.take(zipped.test))
-    assert said(zipped, "pets/dog/b.png")
-    assert said(zipped, "no pictures in the folders pets/none")
+    assert has_note(zipped, "pets/dog/b.png")
+    assert has_note(zipped, "no pictures in the folders pets/none")
     copied = pickle.loads(pickle.dumps(zipped))
     at = torch.arange(3)
     assert torch.equal(copied.images.batch(at, 6), loaded.images.batch(at, 6))
 
 
 def test_load_folder_refuses_broken_zips(tmp_path):
-    path = pack(classes_folder(tmp_path / "pets"), tmp_path / "z.zip")
+    path = write_zip(make_class_folders(tmp_path / "pets"), tmp_path / "z.zip")
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match="folder or a zip"):
         load(path)
@@ -406,23 +416,23 @@ def test_load_folder_refuses_broken_zips(tmp_path):
         load(path)
     entry = content.index(b"PK\x01\x02")
     path.write_bytes(content[: entry + 6] + b"\xff" + content[entry + 7 :])
-    with pytest.raises(InputError, match="zip file version"):  # of a time to come
+    with pytest.raises(InputError, match="zip file version"):  # a future version
         load(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_caltech_is_loaded_without_its_background_class(tmp_path, packed):
-    folder = classes_folder(
+    folder = make_class_folders(
         tmp_path / "101_ObjectCategories", ("ant", "BACKGROUND_Google", "Faces")
     )
     if packed:
-        pack(folder, tmp_path / "caltech101_128px.zip")
+        write_zip(folder, tmp_path / "caltech101_128px.zip")
         shutil.rmtree(folder)
     data, answers = load("caltech101", root=tmp_path, size=4, download=False)
     assert data.classes == ("Faces", "ant")
     assert len(data) == 12
-    assert said(data, "6 pictures of BACKGROUND_Google left out")
-    assert not said(data, "no pictures in")
+    assert has_note(data, "6 pictures of BACKGROUND_Google left out")
+    assert not has_note(data, "no pictures in")
     assert answers.has_label.all()
     assert data.name == "caltech101"
 
@@ -430,24 +440,24 @@ def test_caltech_is_loaded_without_its_background_class(tmp_path, packed):
 # --- folders that are no classes --------------------------------------------------------------
 
 
-def dated_folder(root, n=4):
+def make_dated_folders(root, n=4):
     for month in ("2024-01", "2024-02"):
         for i in range(n):
-            save(root / month / f"{i}.png", Image.new("RGB", (10, 10), (40 * i, 90, 7)))
+            save_image(root / month / f"{i}.png", Image.new("RGB", (10, 10), (40 * i, 90, 7)))
     return root
 
 
 def test_folders_outside_the_listed_classes_have_no_labels(tmp_path):
-    data, answers = load(dated_folder(tmp_path), classes=["cat", "dog"])
+    data, answers = load(make_dated_folders(tmp_path), classes=["cat", "dog"])
     assert answers is None
     assert data.classes == ()
     assert data.ids[0] == "2024-01/0.png"
-    assert said(
+    assert has_note(
         data,
         "folders that are none of the classes cat, dog: 2024-01, 2024-02: their pictures have no "
         "label",
     )
-    classes_folder(tmp_path, ("Cat", "dogs"), n=3)
+    make_class_folders(tmp_path, ("Cat", "dogs"), n=3)
     data, answers = load(tmp_path, classes=["cat", "dog"], test_fraction=0)
     assert data.classes == ("cat",)
     assert [data.ids[i] for i in answers.has_label.nonzero().flatten()] == [
@@ -455,7 +465,7 @@ def test_folders_outside_the_listed_classes_have_no_labels(tmp_path):
         "Cat/1.png",
         "Cat/2.png",
     ]
-    assert said(data, "did you mean 'dog'?")
+    assert has_note(data, "did you mean 'dog'?")
 
 
 def test_class_folders_that_differ_in_case_are_one_class(tmp_path):
@@ -475,7 +485,7 @@ def test_single_folder_that_is_a_class_is_not_descended(tmp_path):
 
 
 def test_get_data_name_equals_the_name_from_load(tmp_path):
-    classes_folder(tmp_path / "photos.v2")
+    make_class_folders(tmp_path / "photos.v2")
     (tmp_path / "t.v2.csv").write_text("v,w\n1,2\n3,4\n")
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))
     shutil.make_archive(str(tmp_path / "zipped"), "zip", tmp_path / "photos.v2")

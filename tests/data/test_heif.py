@@ -1,4 +1,4 @@
-"""HEIC photographs: read like other images, and refused by name if the decoder is missing."""
+"""HEIC photographs: read like other images; a missing decoder raises with the file names."""
 
 import io
 import sys
@@ -21,7 +21,7 @@ LEVELS = {"dark": 40, "light": 210}
 
 
 def write_heic(path, image, orientation=None):
-    """A HEIC file as pillow-heif writes it, without registering its opener."""
+    """Write a HEIC file with pillow-heif without registering its opener."""
     exif = Image.Exif()
     if orientation is not None:
         exif[0x0112] = orientation
@@ -63,7 +63,7 @@ def test_heic_zip_equals_its_folder(tmp_path):
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_heic_orientation_equals_jpeg_orientation(tmp_path, orientation):
     picture = Image.new("RGB", (64, 64), (0, 0, 0))
-    picture.paste((255, 255, 255), (0, 0, 64, 24))  # white above
+    picture.paste((255, 255, 255), (0, 0, 64, 24))  # white at the top
     write_heic(tmp_path / "heic" / "a.heic", picture, orientation)
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -102,13 +102,13 @@ def test_heic_can_be_queried_and_predicted(tmp_path):
         "model": {"name": "exact"},
         "threads": 1,
     }
-    asked, _ = query_items(parse_campaign(tables), 2)
-    assert all(question.id.startswith("unlabelled/") for question in asked)
+    queries, _ = query_items(parse_campaign(tables), 2)
+    assert all(query.id.startswith("unlabelled/") for query in queries)
     budget = {"initial": 4, "labels": 6, "retrain_every": 2}
     la.run(tables | {"budget": budget}, out=tmp_path / "run", forecast=False)
-    said = la.load_model(tmp_path / "run").predict(folder / "unlabelled")
-    assert said.labels == ["dark", "light"] * 2
-    assert not said.failed
+    prediction = la.load_model(tmp_path / "run").predict(folder / "unlabelled")
+    assert prediction.labels == ["dark", "light"] * 2
+    assert not prediction.failed
 
 
 def test_missing_heif_decoder_names_extra_and_files(tmp_path, monkeypatch):

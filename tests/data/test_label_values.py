@@ -36,7 +36,7 @@ def write_table(path, labels, name="label"):
     return path
 
 
-def said(data, text):
+def has_note(data, text):
     return any(text in note for note in data.notes)
 
 
@@ -92,8 +92,10 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     data, answers = load(write_table(tmp_path / "t.csv", MIXED), test_fraction=0)
     assert data.classes == ("Cat", "dog")
     assert answers.has_label.tolist() == KNOWN
-    assert said(data, "labels that differ in capital letters are one class: 'cat', 'CAT' as 'Cat'")
-    assert said(
+    assert has_note(
+        data, "labels that differ in capital letters are one class: 'cat', 'CAT' as 'Cat'"
+    )
+    assert has_note(
         data,
         "taken as missing labels: 'NA' (1), 'None' (1), 'nan' (1), 'null' (1), 'n/a' (1), '?' (1)",
     )
@@ -150,8 +152,8 @@ def test_listed_class_may_be_a_word_for_missing(tmp_path):
         "model": {"name": "exact"},
         "threads": 1,
     }
-    asked, _ = query_items(parse_campaign(tables), 9, labels=tmp_path / "labels.csv")
-    assert sorted(int(question.id) for question in asked) == list(range(3, 12))
+    queries, _ = query_items(parse_campaign(tables), 9, labels=tmp_path / "labels.csv")
+    assert sorted(int(query.id) for query in queries) == list(range(3, 12))
 
 
 def test_exported_labels_and_class_folders_are_literal(tmp_path):

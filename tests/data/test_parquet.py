@@ -13,11 +13,11 @@ from labelahead.errors import InputError
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-ALL = 2**40
+UNLIMITED = 2**40
 
 
-def varied(n=3000):
-    """A table with all kinds of columns that people have."""
+def make_varied_table(n=3000):
+    """Return a table with all common kinds of columns."""
     rng = np.random.default_rng(0)
     words = [None if i % 7 == 0 else f"word {i % 11}" for i in range(n)]
     return arrow.table(
@@ -52,9 +52,9 @@ def varied(n=3000):
     ],
 )
 def test_read_bounded_equals_arrow_and_bound_holds(tmp_path, how):
-    path, table = tmp_path / "table.parquet", varied()
+    path, table = tmp_path / "table.parquet", make_varied_table()
     parquet.write_table(table, path, **how)
-    read = read_bounded(path, None, ALL)
+    read = read_bounded(path, None, UNLIMITED)
     assert {n: column_to_python(read.column(n)) for n in read.column_names} == table.to_pydict()
     plain = parquet.read_table(path, columns=["number", "count", "flag", "vector"])
     with path.open("rb") as stream:
@@ -65,12 +65,12 @@ def test_read_bounded_equals_arrow_and_bound_holds(tmp_path, how):
             if opened.schema.column(i).path.split(".")[0] in plain.schema.names
         ]
         assert estimate_decoded_size(stream, opened.metadata, leaves) >= plain.nbytes
-    some = read_bounded(path, ["word", "inner"], ALL)
+    some = read_bounded(path, ["word", "inner"], UNLIMITED)
     assert some.column_names == ["word", "inner"]
 
 
-def bomb(path, rows=400_000, size=20_000, column="item"):
-    """Some kilobytes that stand for rows * size bytes: one long text, again and again."""
+def write_text_bomb(path, rows=400_000, size=20_000, column="item"):
+    """Write a file of some kilobytes that repeats one long text: rows * size bytes decoded."""
     text = arrow.DictionaryArray.from_arrays(
         arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * size])
     )
@@ -83,8 +83,8 @@ def bomb(path, rows=400_000, size=20_000, column="item"):
     return path
 
 
-def zeros(path, rows=40_000_000, column="item"):
-    """A file whose pages unpack to some hundred megabytes of zeros, and which is small."""
+def write_compressed_zeros(path, rows=40_000_000, column="item"):
+    """Write a small file whose pages decompress to some hundred megabytes of zeros."""
     values = arrow.array(np.zeros(rows, np.int64))
     table = arrow.table({column: values, "label": values})
     parquet.write_table(table, path, compression="zstd", use_dictionary=False, store_schema=False)
@@ -92,8 +92,8 @@ def zeros(path, rows=40_000_000, column="item"):
 
 
 def test_column_to_python_shares_repeated_texts(tmp_path):
-    """8 GB of text if every row had its own, in a file of some kilobytes."""
-    path = bomb(tmp_path / "bomb.parquet")
+    """The file has some kilobytes; separate copies of its texts would take 8 GB."""
+    path = write_text_bomb(tmp_path / "bomb.parquet")
     assert path.stat().st_size < 100_000
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     texts = read_parquet(path).columns["item"]
@@ -103,10 +103,10 @@ def test_column_to_python_shares_repeated_texts(tmp_path):
 
 
 def test_read_import_refuses_repeated_long_labels(tmp_path):
-    """Every row of labels is looked up by itself, which takes its time for each."""
+    """Imports look up every label separately, so shared texts would not help."""
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=r"could take 7\.5 GB of memory unpacked"):
-        read_import(bomb(tmp_path / "bomb.parquet"), ["other"], ["a"])
+        read_import(write_text_bomb(tmp_path / "bomb.parquet"), ["other"], ["a"])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 500_000
 
 
@@ -125,7 +125,7 @@ def test_read_bounded_refuses_repeated_texts_in_lists(tmp_path):
 
 
 def test_decompression_bomb_is_refused_before_reading(tmp_path, monkeypatch):
-    path = zeros(tmp_path / "zeros.parquet")
+    path = write_compressed_zeros(tmp_path / "zeros.parquet")
     assert path.stat().st_size < 1_000_000
     before = arrow.total_allocated_bytes()
     with pytest.raises(InputError, match=r"could take .* of memory unpacked; expected at most"):
@@ -134,7 +134,7 @@ def test_decompression_bomb_is_refused_before_reading(tmp_path, monkeypatch):
         read_import(path, ["a"], ["a"])
     monkeypatch.setattr(
         "labelahead.data.table.get_free_memory", lambda: 2**28
-    )  # what the system says of itself
+    )  # the memory that the system reports
     with pytest.raises(InputError, match="could take"):
         read_parquet(path)
     assert (
@@ -143,8 +143,8 @@ def test_decompression_bomb_is_refused_before_reading(tmp_path, monkeypatch):
 
 
 def test_estimate_counts_pages_missing_from_the_footer(tmp_path):
-    """The footer says how large a column is unpacked; here it says nothing of the kind."""
-    path = zeros(tmp_path / "zeros.parquet", rows=400_000)
+    """The footer usually declares the decoded size of a column; here it does not."""
+    path = write_compressed_zeros(tmp_path / "zeros.parquet", rows=400_000)
     metadata = parquet.read_metadata(path)
     declared = sum(metadata.row_group(0).column(i).total_uncompressed_size for i in range(2))
     with path.open("rb") as stream:
@@ -154,7 +154,7 @@ def test_estimate_counts_pages_missing_from_the_footer(tmp_path):
         pytest.raises(InputError, match="no readable header"),
         (tmp_path / "short").open("w+b") as stream,
     ):
-        estimate_decoded_size(stream, metadata, [0])  # no page is where the footer says
+        estimate_decoded_size(stream, metadata, [0])  # the footer gives wrong page offsets
 
 
 def test_read_import_is_bounded_by_bytes(tmp_path):

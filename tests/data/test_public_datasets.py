@@ -23,7 +23,7 @@ from labelahead.errors import InputError
 RNG = np.random.default_rng(0)
 
 
-def idx(array: np.ndarray) -> bytes:
+def encode_idx(array: np.ndarray) -> bytes:
     head = bytes([0, 0, 8, array.ndim])
     return head + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
 
@@ -35,14 +35,14 @@ def write_idx_set(folder, train=30, test=10, packed=True, names="-idx"):
     for part, at in (("train", slice(0, train)), ("t10k", slice(train, None))):
         for what, array in (("images", x[at]), ("labels", y[at])):
             name = f"{part}-{what}{names}{array.ndim}-ubyte"
-            content = idx(array)
+            content = encode_idx(array)
             (folder / (name + (".gz" if packed else ""))).write_bytes(
                 gzip.compress(content) if packed else content
             )
     return x, y
 
 
-def bring(name, root, **more):
+def load_without_download(name, root, **more):
     return load(name, root=root, download=False, **more)
 
 
@@ -59,10 +59,10 @@ def test_digits_are_loaded_and_standardised():
     assert data.classes == tuple("0123456789")
     assert answers.has_label.all()
     assert len(data.test) == round(0.2 * 1797)
-    held = torch.bincount(answers.take(data.test)) / torch.bincount(
+    test_shares = torch.bincount(answers.take(data.test)) / torch.bincount(
         answers.take(torch.arange(1797))
     )
-    assert ((held - 0.2).abs() < 0.01).all()
+    assert ((test_shares - 0.2).abs() < 0.01).all()
     white = data.images.batch(torch.tensor([0]), 8)
     assert torch.equal(white[0, 0], ((data.inputs[0, 0] + 1) * 127.5).round().to(torch.uint8))
 
@@ -104,7 +104,7 @@ def test_loading_does_not_depend_on_the_default_type():
 )
 def test_idx_data_sets_are_loaded_from_every_layout(tmp_path, name, below, packed, names):
     x, y = write_idx_set(tmp_path / below, packed=packed, names=names)
-    data, answers = bring(name, tmp_path)
+    data, answers = load_without_download(name, tmp_path)
     assert data.test.tolist() == list(range(30, 40))
     assert answers.take(torch.arange(40)).tolist() == y.tolist()
     assert data.shape == (1, 28, 28)
@@ -117,7 +117,7 @@ def test_idx_data_sets_are_loaded_from_every_layout(tmp_path, name, below, packe
 
 def test_limit_keeps_the_whole_test_set(tmp_path):
     write_idx_set(tmp_path)
-    data, answers = bring("mnist", tmp_path, limit=10)
+    data, answers = load_without_download("mnist", tmp_path, limit=10)
     assert len(data) == 20
     assert data.ids[10:] == tuple(str(i) for i in range(30, 40))
     assert sorted(answers.take(torch.arange(10)).tolist()) == list(range(10))
@@ -131,7 +131,7 @@ def test_limit_keeps_the_whole_test_set(tmp_path):
 )
 def test_read_idx_round_trips(tmp_path, array, packed):
     path = tmp_path / "any"
-    path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+    path.write_bytes(gzip.compress(encode_idx(array)) if packed else encode_idx(array))
     assert np.array_equal(read_idx(path, array.ndim), array)
 
 
@@ -140,7 +140,7 @@ def test_read_idx_round_trips(tmp_path, array, packed):
 )
 @given(st.data(), st.booleans())
 def test_read_idx_refuses_truncated_or_longer_files(tmp_path, data, packed):
-    content = idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
+    content = encode_idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
     content = gzip.compress(content) if packed else content
     cut = data.draw(st.integers(0, len(content) - 1))
     path = tmp_path / "any"
@@ -165,49 +165,49 @@ def test_read_idx_files_refuses_mismatched_files(tmp_path):
     write_idx_set(tmp_path)
     labels = tmp_path / "train-labels-idx1-ubyte.gz"
     good = labels.read_bytes()
-    labels.write_bytes(gzip.compress(idx(np.zeros(29))))
+    labels.write_bytes(gzip.compress(encode_idx(np.zeros(29))))
     with pytest.raises(InputError, match=r"30 images .* 29 labels"):
-        bring("mnist", tmp_path)
-    labels.write_bytes(gzip.compress(idx(np.full(30, 11))))
+        load_without_download("mnist", tmp_path)
+    labels.write_bytes(gzip.compress(encode_idx(np.full(30, 11))))
     with pytest.raises(InputError, match="item 0 is 11; expected 0 to 9"):
-        bring("mnist", tmp_path)
+        load_without_download("mnist", tmp_path)
     labels.write_bytes((tmp_path / "train-images-idx3-ubyte.gz").read_bytes())
     with pytest.raises(InputError, match="mark of idx labels"):
-        bring("mnist", tmp_path)
-    labels.write_bytes(gzip.compress(idx(np.zeros(0))))
+        load_without_download("mnist", tmp_path)
+    labels.write_bytes(gzip.compress(encode_idx(np.zeros(0))))
     with pytest.raises(InputError, match="nothing at all"):
-        bring("mnist", tmp_path)
+        load_without_download("mnist", tmp_path)
     labels.write_bytes(good[: len(good) // 2])
     with pytest.raises(InputError, match="broken gzip"):
-        bring("mnist", tmp_path)
+        load_without_download("mnist", tmp_path)
     labels.write_bytes(good[:12] + bytes(len(good) - 12))
     with pytest.raises(InputError, match=r"broken gzip|cut short|begins with"):
-        bring("mnist", tmp_path)
+        load_without_download("mnist", tmp_path)
 
 
 def test_mnist_files_are_refused_as_fashion_mnist(tmp_path):
     write_idx_set(tmp_path)
     real = [5, 0, 4, 1, 9, 2, 1, 3, 1, 4] * 3
-    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.array(real))))
-    assert len(bring("mnist", tmp_path)[0]) == 40
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(encode_idx(np.array(real))))
+    assert len(load_without_download("mnist", tmp_path)[0]) == 40
     with pytest.raises(InputError, match="holds mnist, whose files have the same names"):
-        bring("fashion-mnist", tmp_path)
+        load_without_download("fashion-mnist", tmp_path)
 
 
 def test_images_of_another_size_are_refused(tmp_path):
     write_idx_set(tmp_path)
     for part, n in (("train", 30), ("t10k", 10)):
         (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(
-            gzip.compress(idx(np.zeros((n, 8, 8))))
+            gzip.compress(encode_idx(np.zeros((n, 8, 8))))
         )
     with pytest.raises(InputError, match=r"\(1, 8, 8\); expected \(1, 28, 28\)"):
-        bring("mnist", tmp_path)
+        load_without_download("mnist", tmp_path)
 
 
 # --- CIFAR ------------------------------------------------------------------------------------
 
 
-def batch(n, classes, **more):
+def make_batch(n, classes, **more):
     rows = RNG.integers(0, 256, (n, 3072)).astype(np.uint8)
     return rows, (np.arange(n) % classes).tolist()
 
@@ -216,7 +216,7 @@ def write_cifar10(folder, protocol=2, n=20):
     folder.mkdir(parents=True, exist_ok=True)
     x, y = [], []
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
-        rows, labels = batch(n, 10)
+        rows, labels = make_batch(n, 10)
         content = {b"data": rows, b"labels": labels, b"filenames": [b"a.png"] * n}
         (folder / name).write_bytes(pickle.dumps(content, protocol=protocol))
         x.append(rows)
@@ -230,7 +230,7 @@ def write_cifar100(folder, n=200):
     folder.mkdir(parents=True, exist_ok=True)
     x, y = [], []
     for name in ("train", "test"):
-        rows, labels = batch(n, 100)
+        rows, labels = make_batch(n, 100)
         content = {b"data": rows, b"fine_labels": labels, b"coarse_labels": [0] * n}
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
         x.append(rows)
@@ -240,7 +240,7 @@ def write_cifar100(folder, n=200):
     return np.concatenate(x).reshape(-1, 3, 32, 32), y
 
 
-def check(found, x, y, train, classes):
+def check_dataset(found, x, y, train, classes):
     data, answers = found
     assert data.test.tolist() == list(range(train, len(y)))
     assert answers.take(torch.arange(len(y))).tolist() == list(y)
@@ -251,36 +251,42 @@ def check(found, x, y, train, classes):
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_cifar10_python_folder_of_every_pickle_protocol(tmp_path, protocol):
+def test_cifar10_python_folder_is_read_for_every_pickle_protocol(tmp_path, protocol):
     x, y = write_cifar10(tmp_path / "cifar-10-batches-py", protocol)
-    check(bring("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
-    check(bring("CIFAR-10", tmp_path / "cifar-10-batches-py"), x, y, 100, CIFAR10_CLASSES)
+    check_dataset(load_without_download("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
+    check_dataset(
+        load_without_download("CIFAR-10", tmp_path / "cifar-10-batches-py"),
+        x,
+        y,
+        100,
+        CIFAR10_CLASSES,
+    )
 
 
-def pack(folder, archive):
+def write_tar(folder, archive):
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, arcname=folder.name)
 
 
 def test_cifar_archives_are_read(tmp_path):
     x, y = write_cifar10(tmp_path / "made" / "cifar-10-batches-py")
-    pack(tmp_path / "made" / "cifar-10-batches-py", tmp_path / "cifar-10-python.tar.gz")
-    check(bring("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
+    write_tar(tmp_path / "made" / "cifar-10-batches-py", tmp_path / "cifar-10-python.tar.gz")
+    check_dataset(load_without_download("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
     x, y = write_cifar100(tmp_path / "made" / "cifar-100-python")
-    pack(tmp_path / "made" / "cifar-100-python", tmp_path / "cifar-100-python.tar.gz")
-    check(bring("cifar100", tmp_path), x, y, 200, CIFAR100_CLASSES)
+    write_tar(tmp_path / "made" / "cifar-100-python", tmp_path / "cifar-100-python.tar.gz")
+    check_dataset(load_without_download("cifar100", tmp_path), x, y, 200, CIFAR100_CLASSES)
     content = (tmp_path / "cifar-10-python.tar.gz").read_bytes()
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match=r"whole \.tar\.gz"):
-        bring("cifar10", tmp_path)
-    pack(tmp_path / "made" / "cifar-100-python", tmp_path / "cifar-10-python.tar.gz")
+        load_without_download("cifar10", tmp_path)
+    write_tar(tmp_path / "made" / "cifar-100-python", tmp_path / "cifar-10-python.tar.gz")
     with pytest.raises(InputError, match="lacks data_batch_1"):
-        bring("cifar10", tmp_path)
+        load_without_download("cifar10", tmp_path)
 
 
-def test_cifar100_python_folder(tmp_path):
+def test_cifar100_python_folder_is_read(tmp_path):
     x, y = write_cifar100(tmp_path / "cifar100" / "cifar-100-python")
-    check(bring("cifar100", tmp_path), x, y, 200, CIFAR100_CLASSES)
+    check_dataset(load_without_download("cifar100", tmp_path), x, y, 200, CIFAR100_CLASSES)
 
 
 @pytest.mark.parametrize("count", [10, 100])
@@ -291,7 +297,7 @@ def test_cifar_binary_files_are_read(tmp_path, count):
     names = names if count == 10 else ["train", "test"]
     x, y = [], []
     for name in names:
-        rows, labels = batch(count, count)
+        rows, labels = make_batch(count, count)
         before = np.array(labels, dtype=np.uint8)[:, None]
         if count == 100:
             before = np.concatenate([before // 5, before], axis=1)  # coarse, fine
@@ -300,15 +306,17 @@ def test_cifar_binary_files_are_read(tmp_path, count):
         y += labels
     images = np.concatenate(x).reshape(-1, 3, 32, 32)
     classes = CIFAR10_CLASSES if count == 10 else CIFAR100_CLASSES
-    check(bring(f"cifar{count}", tmp_path), images, y, len(y) - count, classes)
+    check_dataset(
+        load_without_download(f"cifar{count}", tmp_path), images, y, len(y) - count, classes
+    )
     cut = folder / f"{names[0]}.bin"
     cut.write_bytes(cut.read_bytes()[:-1])
     with pytest.raises(InputError, match="multiple of 307"):
-        bring(f"cifar{count}", tmp_path)
+        load_without_download(f"cifar{count}", tmp_path)
 
 
-class Runs:
-    """A pickle that runs code when it is read carelessly."""
+class CodeRunningPickle:
+    """A pickle that runs code when `pickle.loads` reads it."""
 
     def __init__(self, path):
         self.path = path
@@ -320,12 +328,12 @@ class Runs:
 def test_unpickle_runs_no_code(tmp_path):
     write_cifar10(tmp_path)
     mark = tmp_path / "was here"
-    evil = pickle.dumps({b"data": Runs(mark)})
-    pickle.loads(evil)  # the trap works ...
+    malicious = pickle.dumps({b"data": CodeRunningPickle(mark)})
+    pickle.loads(malicious)  # the pickle runs its code
     mark.rmdir()
-    (tmp_path / "data_batch_3").write_bytes(evil)
-    with pytest.raises(InputError, match="mkdir"):  # ... and we do not step into it
-        bring("cifar10", tmp_path)
+    (tmp_path / "data_batch_3").write_bytes(malicious)
+    with pytest.raises(InputError, match="mkdir"):  # our reader does not run it
+        load_without_download("cifar10", tmp_path)
     assert not mark.exists()
 
 
@@ -362,7 +370,7 @@ def test_broken_cifar_batches_are_refused(tmp_path, content, message):
     write_cifar10(tmp_path, n=2)
     (tmp_path / "data_batch_1").write_bytes(content)
     with pytest.raises(InputError, match=message):
-        bring("cifar10", tmp_path)
+        load_without_download("cifar10", tmp_path)
 
 
 # --- npz and SVHN -----------------------------------------------------------------------------
@@ -376,7 +384,7 @@ def test_npz_of_public_data_sets_is_read(tmp_path, name, file):
     np.savez(
         tmp_path / file.format(name), x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:]
     )
-    data, answers = bring(name, tmp_path)
+    data, answers = load_without_download(name, tmp_path)
     assert data.test.tolist() == list(range(20, 30))
     assert answers.take(torch.arange(30)).tolist() == y.tolist()
     assert np.array_equal(data.images.batch(torch.arange(30), 32).numpy(), x.transpose(0, 3, 1, 2))
@@ -387,16 +395,16 @@ def test_npz_of_public_data_sets_refuses_mismatches(tmp_path):
     x, y = np.zeros((3, 32, 32, 3), np.uint8), np.zeros(3, int)
     np.savez(path, x_train=x, y_train=y)
     with pytest.raises(InputError, match="expected x_train, y_train, x_test, y_test"):
-        bring("cifar10", tmp_path)
+        load_without_download("cifar10", tmp_path)
     np.savez(path, x_train=x, y_train=y[:2], x_test=x, y_test=y)
     with pytest.raises(InputError, match="one whole number for each"):
-        bring("cifar10", tmp_path)
+        load_without_download("cifar10", tmp_path)
     np.savez(path, x_train=x / 2, y_train=y, x_test=x, y_test=y)
     with pytest.raises(InputError, match="float64"):
-        bring("cifar10", tmp_path)
+        load_without_download("cifar10", tmp_path)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(InputError, match=r"cannot be read as \.npz"):
-        bring("cifar10", tmp_path)
+        load_without_download("cifar10", tmp_path)
 
 
 def write_svhn(folder):
@@ -409,7 +417,7 @@ def write_svhn(folder):
 
 def test_svhn_is_loaded(tmp_path):
     x, y = write_svhn(tmp_path)
-    check(bring("svhn", tmp_path), x, y % 10, 15, tuple("0123456789"))
+    check_dataset(load_without_download("svhn", tmp_path), x, y % 10, 15, tuple("0123456789"))
 
 
 def test_broken_svhn_is_refused(tmp_path):
@@ -419,10 +427,10 @@ def test_broken_svhn_is_refused(tmp_path):
     for broken in (b"", good[:300], b"x" * 500):
         path.write_bytes(broken)
         with pytest.raises(InputError, match=r"test_32x32\.mat"):
-            bring("svhn", tmp_path)
+            load_without_download("svhn", tmp_path)
     savemat(path, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1]]})
     with pytest.raises(InputError, match="2 images and 1 labels"):
-        bring("svhn", tmp_path)
+        load_without_download("svhn", tmp_path)
 
 
 # --- finding and fetching ---------------------------------------------------------------------
@@ -447,7 +455,7 @@ def test_every_data_set_has_a_name_and_a_summary():
 @pytest.mark.parametrize("name", [n for n in DATASETS if n != "digits"])
 def test_missing_data_set_names_the_expected_files(tmp_path, name):
     with pytest.raises(InputError) as error:
-        bring(name, tmp_path)
+        load_without_download(name, tmp_path)
     text = str(error.value)
     assert str(tmp_path / name) in text
     assert "download=False" in text
@@ -459,7 +467,7 @@ def test_incomplete_data_set_names_the_missing_file(tmp_path):
     write_idx_set(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(InputError, match=r"lacks t10k-labels-idx1-ubyte\.gz"):
-        bring("mnist", tmp_path)
+        load_without_download("mnist", tmp_path)
 
 
 def test_default_root_comes_from_the_environment(tmp_path, monkeypatch):
@@ -472,13 +480,13 @@ def test_default_root_comes_from_the_environment(tmp_path, monkeypatch):
         load("mnist", download=False)
 
 
-def test_default_root_without_a_home_folder(tmp_path, monkeypatch):
+def test_default_root_without_a_home_folder_is_usable(tmp_path, monkeypatch):
     from pathlib import Path
 
-    def nowhere():
+    def raise_no_home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(Path, "home", raise_no_home)
     monkeypatch.delenv("LABELAHEAD_DATA", raising=False)
     assert len(load("digits", limit=10)[0]) == 369
     with pytest.raises(InputError, match="labelahead/svhn"):
@@ -493,13 +501,16 @@ def test_missing_downloader_still_names_the_files(tmp_path, monkeypatch):
         load("svhn", root=tmp_path)
 
 
-def test_failed_download_is_quick_and_leaves_nothing(tmp_path, monkeypatch):
-    # Port 9 of this machine answers nobody, so the real client runs and no network is needed.
-    from labelahead.data import public_datasets as known
+def test_failed_download_raises_without_retry_and_leaves_no_file(tmp_path, monkeypatch):
+    # Port 9 of this machine is closed, so the real client runs without a network.
+    from labelahead.data import public_datasets as public_datasets_module
 
-    source = known.DATASETS["svhn"].load
-    there = [known.RemoteFile(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
-    monkeypatch.setattr(source, "remote", there)
+    source = public_datasets_module.DATASETS["svhn"].load
+    unreachable_files = [
+        public_datasets_module.RemoteFile(r.file, "http://127.0.0.1:9/", r.md5)
+        for r in source.remote
+    ]
+    monkeypatch.setattr(source, "remote", unreachable_files)
     monkeypatch.setattr(
         time, "sleep", lambda seconds: pytest.fail(f"it waited {seconds} s before another try")
     )
@@ -533,20 +544,23 @@ def server(tmp_path):
 def test_download_is_verified_and_used(tmp_path, monkeypatch, server):
     import hashlib
 
-    from labelahead.data import public_datasets as known
+    from labelahead.data import public_datasets as public_datasets_module
 
     folder, url = server
     _, y = write_svhn(folder)
     files = ["train_32x32.mat", "test_32x32.mat"]
     sums = [hashlib.md5((folder / f).read_bytes()).hexdigest() for f in files]
-    source = known.DATASETS["svhn"].load
-    wrong = [known.RemoteFile(files[0], url, sums[0]), known.RemoteFile(files[1], url, "0" * 32)]
+    source = public_datasets_module.DATASETS["svhn"].load
+    wrong = [
+        public_datasets_module.RemoteFile(files[0], url, sums[0]),
+        public_datasets_module.RemoteFile(files[1], url, "0" * 32),
+    ]
     monkeypatch.setattr(source, "remote", wrong)
     root = tmp_path / "root"
     with pytest.raises(InputError, match=r"test_32x32\.mat failed"):
         load("svhn", root=root)
-    assert [p.name for p in root.rglob("*") if p.is_file()] == [files[0]]  # the good one stays
-    right = [known.RemoteFile(f, url, s) for f, s in zip(files, sums, strict=True)]
+    assert [p.name for p in root.rglob("*") if p.is_file()] == [files[0]]  # the valid file stays
+    right = [public_datasets_module.RemoteFile(f, url, s) for f, s in zip(files, sums, strict=True)]
     monkeypatch.setattr(source, "remote", right)
     _, answers = load("svhn", root=root)
     assert answers.take(torch.arange(20)).tolist() == (y % 10).tolist()
@@ -554,11 +568,14 @@ def test_download_is_verified_and_used(tmp_path, monkeypatch, server):
 
 
 def test_download_into_an_unwritable_root_is_refused(tmp_path, monkeypatch):
-    from labelahead.data import public_datasets as known
+    from labelahead.data import public_datasets as public_datasets_module
 
-    source = known.DATASETS["svhn"].load
-    there = [known.RemoteFile(r.file, "http://127.0.0.1:9/", r.md5) for r in source.remote]
-    monkeypatch.setattr(source, "remote", there)
+    source = public_datasets_module.DATASETS["svhn"].load
+    unreachable_files = [
+        public_datasets_module.RemoteFile(r.file, "http://127.0.0.1:9/", r.md5)
+        for r in source.remote
+    ]
+    monkeypatch.setattr(source, "remote", unreachable_files)
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(InputError, match="failed"):
         load("svhn", root=tmp_path / "file")
@@ -572,5 +589,5 @@ def test_tar_members_are_never_written_to_disk(tmp_path):
         info.size = 1
         tar.addfile(info, io.BytesIO(b"x"))
     before = sorted(tmp_path.parent.rglob("*"))
-    assert len(bring("cifar10", tmp_path)[0]) == 12
+    assert len(load_without_download("cifar10", tmp_path)[0]) == 12
     assert sorted(tmp_path.parent.rglob("*")) == before

@@ -86,7 +86,7 @@ def test_load_refuses_duplicate_ids_and_takes_row_numbers_instead(tmp_path):
         load(path)
     data, _ = load(path, id="none")
     assert data.ids == tuple(map(str, range(8)))
-    assert data.shape == (1,)  # `id` is not learnt from
+    assert data.shape == (1,)  # `id` is not an input
 
 
 def test_load_keeps_the_ids_of_the_rows_that_a_limit_keeps(tmp_path):
@@ -126,10 +126,7 @@ def test_ids_of_arrays_name_items_in_label_files(tmp_path):
 
 
 def test_label_files_use_the_id_column(tmp_path):
-    """Rows have ids that are also row numbers of others.
-
-    A file of the user's own has more columns.
-    """
+    """The ids of rows are also row numbers of other rows; the label file has more columns."""
     path = tmp_path / "t.csv"
     path.write_text("id,text,size\n" + "".join(f"{5 - i},text {i},{i}\n" for i in range(6)))
     data, _ = load(path)
@@ -140,7 +137,8 @@ def test_label_files_use_the_id_column(tmp_path):
         0: "a",
         3: "b",
     }
-    numbered = tmp_path / "studio.csv"  # Label Studio's own, whose id is the number of the task
+    # the export of Label Studio, where `id` is the number of the task
+    numbered = tmp_path / "studio.csv"
     numbered.write_text("annotation_id,id,item_id,label,lead_time\n1,4,5,a,0.1\n")
     assert read_labels(numbered, data)[0].tolist() == [0]
 

@@ -1,4 +1,4 @@
-"""Files that announce or decompress to far more than they hold are refused before allocation."""
+"""Files that declare or decompress to much more than they contain raise before allocation."""
 
 import io
 import tracemalloc
@@ -13,7 +13,7 @@ from labelahead.errors import InputError
 from labelahead.outofcore.addresses import read_npy_header
 
 
-def lying_npy(shape, content=b"\0" * 16):
+def make_npy_with_declared_shape(shape, content=b"\0" * 16):
     file = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -21,11 +21,11 @@ def lying_npy(shape, content=b"\0" * 16):
 
 
 @pytest.mark.parametrize("shape", [(2**30, 4), (8, 2**40)])
-def test_npy_with_a_lying_header_is_refused(tmp_path, shape):
+def test_npy_with_a_false_header_is_refused(tmp_path, shape):
     alone, inside = tmp_path / "alone.npz", tmp_path / "inside.npz"
-    alone.write_bytes(lying_npy(shape))
+    alone.write_bytes(make_npy_with_declared_shape(shape))
     with zipfile.ZipFile(inside, "w") as archive:
-        archive.writestr("x.npy", lying_npy(shape))
+        archive.writestr("x.npy", make_npy_with_declared_shape(shape))
     tracemalloc.start()
     for path in (alone, inside):
         with pytest.raises(InputError, match=r"announces an array .* but 16 bytes follow"):
@@ -40,7 +40,7 @@ def test_pool_of_npy_files_checks_declared_sizes(tmp_path):
     from labelahead.outofcore import embed
 
     (tmp_path / "pool").mkdir()
-    (tmp_path / "pool" / "part.npy").write_bytes(lying_npy((2, 2**40)))
+    (tmp_path / "pool" / "part.npy").write_bytes(make_npy_with_declared_shape((2, 2**40)))
     with pytest.raises(InputError, match="announces an array"):
         embed(tmp_path / "pool", tmp_path / "store", workers=1)
 

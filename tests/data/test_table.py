@@ -13,25 +13,25 @@ from labelahead.data import load
 from labelahead.errors import InputError, MissingExtra
 
 
-def csv(tmp_path, text, name="t.csv", encoding="utf-8"):
+def write_csv(tmp_path, text, name="t.csv", encoding="utf-8"):
     path = tmp_path / name
     path.write_bytes(text.encode(encoding) if isinstance(text, str) else text)
     return path
 
 
-def table(tmp_path, columns, name="t.csv"):
+def write_table(tmp_path, columns, name="t.csv"):
     rows = [
         ",".join(columns),
         *(",".join(map(str, r)) for r in zip(*columns.values(), strict=True)),
     ]
-    return csv(tmp_path, "\n".join(rows) + "\n", name)
+    return write_csv(tmp_path, "\n".join(rows) + "\n", name)
 
 
-def said(data, text):
+def has_note(data, text):
     return any(text in note for note in data.notes)
 
 
-def pool_of(data):
+def make_pool_mask(data):
     mask = torch.ones(len(data), dtype=torch.bool)
     mask[data.test] = False
     return mask
@@ -45,7 +45,7 @@ RNG = np.random.default_rng(0)
 
 def test_load_table_encodes_numbers_categories_booleans_and_labels(tmp_path):
     n = 40
-    path = table(
+    path = write_table(
         tmp_path,
         {
             "height": RNG.normal(170, 10, n).round(3),
@@ -63,13 +63,13 @@ def test_load_table_encodes_numbers_categories_booleans_and_labels(tmp_path):
     assert answers.take(torch.arange(n)).tolist() == [1] * 20 + [0] * 20
     assert data.ids[39] == "39"
     assert len(data.test) == 8
-    pool = data.inputs[pool_of(data)]
+    pool = data.inputs[make_pool_mask(data)]
     assert torch.allclose(pool[:, 0].mean(), torch.zeros(()), atol=1e-5)
     assert torch.allclose(pool[:, 0].std(correction=0), torch.ones(()), atol=1e-5)
     assert data.inputs[:3, 1:4].tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]  # blue, green, red
     assert data.inputs[0, 4] > data.inputs[1, 4]
-    assert said(data, "2 numeric and 1 categorical columns became 5 numbers")
-    assert said(data, "labels from the column 'label'")
+    assert has_note(data, "2 numeric and 1 categorical columns became 5 numbers")
+    assert has_note(data, "labels from the column 'label'")
 
 
 def test_load_table_fills_missing_values(tmp_path):
@@ -81,7 +81,7 @@ def test_load_table_fills_missing_values(tmp_path):
     words[5] = "n/a"
     truths = ["yes" if i % 2 else "no" for i in range(n)]
     truths[6] = "?"
-    data, answers = load(table(tmp_path, {"number": numbers, "word": words, "truth": truths}))
+    data, answers = load(write_table(tmp_path, {"number": numbers, "word": words, "truth": truths}))
     assert answers is None
     assert data.test.tolist() == []
     assert data.shape == (1 + 3 + 3,)
@@ -90,15 +90,15 @@ def test_load_table_fills_missing_values(tmp_path):
     assert np.allclose(data.inputs[:, 0], (filled - filled.mean()) / filled.std(), atol=1e-5)
     assert data.inputs[5, 1:4].tolist() == [0, 0, 1]
     assert data.inputs[6, 4:7].tolist() == [0, 0, 1]
-    assert said(data, "number: 2 missing, filled with the median")
-    assert said(data, "word: 1 missing, a category of their own")
-    assert said(data, "no labels: no column is named")
+    assert has_note(data, "number: 2 missing, filled with the median")
+    assert has_note(data, "word: 1 missing, a category of their own")
+    assert has_note(data, "no labels: no column is named")
 
 
 def test_load_table_drops_uninformative_columns(tmp_path):
     n = 12
     data, _ = load(
-        table(
+        write_table(
             tmp_path,
             {
                 "": range(n),
@@ -112,19 +112,19 @@ def test_load_table_drops_uninformative_columns(tmp_path):
         )
     )
     assert data.shape == (1,)
-    assert said(data, "constant: same, one")
-    assert said(data, "empty: gone")
-    assert said(data, "different in every row: person")
-    assert said(data, "row numbers: column 1, id") or said(data, "row numbers: column 1")
+    assert has_note(data, "constant: same, one")
+    assert has_note(data, "empty: gone")
+    assert has_note(data, "different in every row: person")
+    assert has_note(data, "row numbers: column 1, id") or has_note(data, "row numbers: column 1")
     with pytest.raises(InputError, match=r"no column to learn from .*constant: same"):
-        load(table(tmp_path, {"same": ["x"] * n, "label": ["a", "b"] * 6}))
+        load(write_table(tmp_path, {"same": ["x"] * n, "label": ["a", "b"] * 6}))
 
 
 def test_rare_categories_share_other(tmp_path):
     words = [f"w{i:03d}" for i in range(60)] * 2 + [f"w{i:03d}" for i in range(10)]
-    data, _ = load(table(tmp_path, {"word": words, "z": range(130)}))
+    data, _ = load(write_table(tmp_path, {"word": words, "z": range(130)}))
     assert data.shape == (52,)
-    assert said(data, "10 of 60 categories share one, `other`")
+    assert has_note(data, "10 of 60 categories share one, `other`")
     assert data.inputs[words.index("w059"), 50] == 1
     assert (data.inputs[:, :51].sum(1) == 1).all()
 
@@ -133,33 +133,33 @@ def test_statistics_ignore_test_rows(tmp_path):
     n = 50
     values = RNG.normal(size=n)
     labels = ["a", "b"] * 25
-    path = table(tmp_path, {"v": values, "w": ["p", "q"] * 25, "label": labels})
+    path = write_table(tmp_path, {"v": values, "w": ["p", "q"] * 25, "label": labels})
     data, _ = load(path)
     values[data.test.numpy()] = 1e6
     words = ["p" if i not in set(data.test.tolist()) else "new" for i in range(n)]
-    words[int(pool_of(data).nonzero()[0])] = "q"
-    again, _ = load(table(tmp_path, {"v": values, "w": words, "label": labels}))
+    words[int(make_pool_mask(data).nonzero()[0])] = "q"
+    again, _ = load(write_table(tmp_path, {"v": values, "w": words, "label": labels}))
     assert torch.equal(again.test, data.test)
-    assert torch.equal(again.inputs[pool_of(data), 0], data.inputs[pool_of(data), 0])
+    assert torch.equal(again.inputs[make_pool_mask(data), 0], data.inputs[make_pool_mask(data), 0])
     assert again.inputs[again.test, 1:].sum() == 0
-    assert said(again, "seen only in the test part")
+    assert has_note(again, "seen only in the test part")
 
 
 def test_numbers_with_some_words_become_categories_with_a_note(tmp_path):
     values = [str(i % 7) for i in range(30)]
     values[12] = "seven"
-    data, _ = load(table(tmp_path, {"v": values, "z": RNG.normal(size=30)}))
-    assert said(data, "v: 1 of 30 entries are no numbers (line 14: 'seven')")
+    data, _ = load(write_table(tmp_path, {"v": values, "z": RNG.normal(size=30)}))
+    assert has_note(data, "v: 1 of 30 entries are no numbers (line 14: 'seven')")
 
 
 @pytest.mark.parametrize("bad", ["inf", "-Infinity", "1e999"])
 def test_infinite_numbers_are_refused_with_their_line(tmp_path, bad):
     with pytest.raises(InputError, match=r"column 'v', line 3, is infinite"):
-        load(csv(tmp_path, f"v,w\n1,2\n{bad},3\n4,5\n"))
+        load(write_csv(tmp_path, f"v,w\n1,2\n{bad},3\n4,5\n"))
 
 
 def test_enormous_numbers_stay_finite(tmp_path):
-    data, _ = load(csv(tmp_path, "v,w\n1e308,1\n-1e308,2\n1e-300,4\n"))
+    data, _ = load(write_csv(tmp_path, "v,w\n1e308,1\n-1e308,2\n1e-300,4\n"))
     assert data.inputs.abs().max() < 3
 
 
@@ -170,10 +170,10 @@ def test_target_is_found_by_name_or_default(tmp_path):
     text = "a,kind,y,Class\n" + "".join(
         f"{i},{'uv'[i % 2]},{i % 3},{'st'[i % 2]}\n" for i in range(12)
     )
-    path = csv(tmp_path, text)
+    path = write_csv(tmp_path, text)
     data, _ = load(path)
     assert data.classes == ("s", "t")
-    assert said(data, "labels from the column 'Class' (y stays an input)")
+    assert has_note(data, "labels from the column 'Class' (y stays an input)")
     assert load(path, target="kind")[0].classes == ("u", "v")
     assert load(path, target="y")[0].classes == ("0", "1", "2")
     with pytest.raises(InputError, match=r"no column 'kinds' .*did you mean 'kind'"):
@@ -184,14 +184,14 @@ def test_columns_left_out_are_neither_inputs_nor_displayed(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,topic,b\n" + "\n".join(f"{i},{'xy'[i % 2]},{i * i % 7}" for i in range(20)))
     plain, _ = load(path)
-    assert said(plain, "--target names another of a, topic, b")
-    assert said(plain, "a, b, topic (--set data.without=NAME leaves one out)") or said(
+    assert has_note(plain, "--target names another of a, topic, b")
+    assert has_note(plain, "a, b, topic (--set data.without=NAME leaves one out)") or has_note(
         plain, "a, topic, b (--set"
     )
     data, _ = load(path, without=["topic"])
     assert data.shape == (2,)
     assert list(data.rows.columns) == ["a", "b"]
-    assert said(data, "left out: topic")
+    assert has_note(data, "left out: topic")
     with pytest.raises(
         InputError, match="no column 'topik' that could be left out; did you mean 'topic'"
     ):
@@ -202,35 +202,35 @@ def test_columns_left_out_are_neither_inputs_nor_displayed(tmp_path):
 
 def test_rows_without_a_label_are_unlabelled(tmp_path):
     labels = ["1.0", "", "10.0", "2.0", " "] * 4
-    data, answers = load(table(tmp_path, {"v": RNG.normal(size=20), "target": labels}))
+    data, answers = load(write_table(tmp_path, {"v": RNG.normal(size=20), "target": labels}))
     assert data.classes == ("1", "2", "10")
     assert answers.has_label.tolist() == [bool(v.strip()) for v in labels]
     assert answers.has_label[data.test].all()
-    assert said(data, "8 rows have no label")
+    assert has_note(data, "8 rows have no label")
     with pytest.raises(InputError, match="item 1"):
         answers(1)
-    empty, none = load(table(tmp_path, {"v": RNG.normal(size=9), "target": [""] * 9}))
+    empty, none = load(write_table(tmp_path, {"v": RNG.normal(size=9), "target": [""] * 9}))
     assert none is None
-    assert said(empty, "is empty: no labels")
+    assert has_note(empty, "is empty: no labels")
 
 
 def test_minus_one_is_a_class_of_a_table(tmp_path):
-    data, answers = load(table(tmp_path, {"v": RNG.normal(size=8), "y": [-1, 1] * 4}))
+    data, answers = load(write_table(tmp_path, {"v": RNG.normal(size=8), "y": [-1, 1] * 4}))
     assert data.classes == ("-1", "1")
     assert answers.has_label.all()
 
 
 def test_regression_target_is_refused(tmp_path):
     with pytest.raises(InputError, match="30 different numbers in 30 rows"):
-        load(table(tmp_path, {"v": RNG.normal(size=30), "y": RNG.normal(size=30)}))
-    one, _ = load(table(tmp_path, {"v": RNG.normal(size=30), "y": ["a"] * 30}))
-    assert said(one, "only one class")
+        load(write_table(tmp_path, {"v": RNG.normal(size=30), "y": RNG.normal(size=30)}))
+    one, _ = load(write_table(tmp_path, {"v": RNG.normal(size=30), "y": ["a"] * 30}))
+    assert has_note(one, "only one class")
 
 
 def test_load_table_respects_the_limit(tmp_path):
-    path = table(tmp_path, {"v": range(100), "y": [i % 4 for i in range(100)]})
+    path = write_table(tmp_path, {"v": range(100), "y": [i % 4 for i in range(100)]})
     data, answers = load(path, limit=8)
-    at = pool_of(data).nonzero().flatten()
+    at = make_pool_mask(data).nonzero().flatten()
     assert len(at) == 8
     assert torch.bincount(answers.take(at)).tolist() == [2, 2, 2, 2]
     assert answers.take(at).tolist() == [int(data.ids[i]) % 4 for i in at]
@@ -250,7 +250,7 @@ def test_load_table_respects_the_limit(tmp_path):
     ],
 )
 def test_read_csv_accepts_every_dialect(tmp_path, text, name):
-    data, answers = load(csv(tmp_path, text, name))
+    data, answers = load(write_csv(tmp_path, text, name))
     assert data.classes == ("a", "b")
     assert answers.take(torch.arange(3)).tolist() == [0, 1, 0]
     assert data.shape == (1,)
@@ -258,26 +258,26 @@ def test_read_csv_accepts_every_dialect(tmp_path, text, name):
 
 def test_read_csv_converts_decimal_commas(tmp_path):
     text = "v;w;label\n1,5;a,b;x\n-2,5;c;y\n;a,b;x\n4;c;y\n"
-    data, _ = load(csv(tmp_path, text), test_fraction=0)
+    data, _ = load(write_csv(tmp_path, text), test_fraction=0)
     filled = np.array([1.5, -2.5, 1.5, 4])
     assert np.allclose(data.inputs[:, 0], (filled - filled.mean()) / filled.std())
     assert data.shape == (3,)
-    assert said(data, "decimal commas in v")
+    assert has_note(data, "decimal commas in v")
 
 
 def test_outlier_in_the_test_set_does_not_flatten_a_column(tmp_path):
     values, labels = RNG.normal(size=50), ["a", "b"] * 25
-    data, _ = load(table(tmp_path, {"v": values, "label": labels}))
+    data, _ = load(write_table(tmp_path, {"v": values, "label": labels}))
     values[data.test[0]] = 1e15
-    again, _ = load(table(tmp_path, {"v": values, "label": labels}))
-    assert torch.equal(again.inputs[pool_of(data)], data.inputs[pool_of(data)])
+    again, _ = load(write_table(tmp_path, {"v": values, "label": labels}))
+    assert torch.equal(again.inputs[make_pool_mask(data)], data.inputs[make_pool_mask(data)])
     values[data.test[0]] = 1e200
     with pytest.raises(InputError, match="column 'v' reaches 1e"):
-        load(table(tmp_path, {"v": values, "label": labels}))
+        load(write_table(tmp_path, {"v": values, "label": labels}))
 
 
 def test_read_csv_accepts_utf16(tmp_path):
-    data, _ = load(csv(tmp_path, "v\tlabel\n1\tä\n2\tb\n", "t.tsv", "utf-16"))
+    data, _ = load(write_csv(tmp_path, "v\tlabel\n1\tä\n2\tb\n", "t.tsv", "utf-16"))
     assert data.classes == ("b", "ä")
 
 
@@ -297,12 +297,12 @@ def test_read_csv_accepts_utf16(tmp_path):
 )
 def test_read_csv_refuses_broken_tables(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
-        load(csv(tmp_path, content))
+        load(write_csv(tmp_path, content))
 
 
 def test_load_table_refuses_an_image_size(tmp_path):
     with pytest.raises(InputError, match="size is 8"):
-        load(csv(tmp_path, "a,b\n1,2\n3,4\n"), size=8)
+        load(write_csv(tmp_path, "a,b\n1,2\n3,4\n"), size=8)
 
 
 # --- Parquet ----------------------------------------------------------------------------------
@@ -332,9 +332,9 @@ def test_load_table_reads_parquet(tmp_path):
     assert data.classes == ("0", "1", "2")
     assert not answers.has_label[0]
     assert answers(1) == 1
-    assert said(data, "empty: nothing")
-    assert said(data, "list: vectors of 1 numbers")
-    assert said(data, "whole: 1 missing")
+    assert has_note(data, "empty: nothing")
+    assert has_note(data, "list: vectors of 1 numbers")
+    assert has_note(data, "whole: 1 missing")
     assert torch.isfinite(data.inputs).all()
 
 
@@ -378,7 +378,7 @@ def test_load_npz_accepts_common_array_names(tmp_path, x, y):
     assert data.shape == (4,)
     assert len(data.test) == 6
     assert answers.take(torch.arange(30)).tolist() == labels.tolist()
-    pool = data.inputs[pool_of(data)]
+    pool = data.inputs[make_pool_mask(data)]
     assert torch.allclose(pool.mean(0), torch.zeros(4), atol=1e-5)
     assert torch.allclose(pool.std(0, correction=0), torch.ones(4), atol=1e-5)
 
@@ -404,11 +404,11 @@ def test_load_npz_without_labels_has_no_answers(tmp_path):
     np.savez(tmp_path / "a.npz", x=x)
     data, answers = load(tmp_path / "a.npz")
     assert answers is None
-    assert said(data, "no labels")
+    assert has_note(data, "no labels")
     np.savez(tmp_path / "b.npz", x_train=x, y_train=["p", "q"] * 5, x_test=x)
     data, answers = load(tmp_path / "b.npz")
     assert answers.has_label.tolist() == [True] * 10 + [False] * 10
-    assert said(data, "10 test items have no label: they join the pool")
+    assert has_note(data, "10 test items have no label: they join the pool")
     assert data.classes == ("p", "q")
 
 

@@ -33,27 +33,29 @@ from tests.support.reference_exact import by_hand
 N, C, D = 40, 3, 7
 
 
-def clouds(n=N, seed=0, dtype=torch.float64):
+def make_clouds(n=N, seed=0, dtype=torch.float64):
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % C
     centres = torch.randn(C, D, generator=rng, dtype=dtype)
     return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
 
 
-def unit(x, pool):
+def normalise_rows(x, pool):
     rows = x - x[pool].mean(0)
     return rows / rows.norm(dim=1, keepdim=True)
 
 
-def learner(x):
+def make_learner(x):
     return ExactLearner(x, ExactModel(x.mean(0), C))
 
 
-@pytest.mark.parametrize(("place", "depth"), [(i, d) for i, d in enumerate(KERNEL_DEPTHS) if d])
-def test_cosine_kernels_match_infinitely_wide_networks(place, depth):
-    rows = unit(clouds()[0], range(N))
+@pytest.mark.parametrize(
+    ("kernel_index", "depth"), [(i, d) for i, d in enumerate(KERNEL_DEPTHS) if d]
+)
+def test_cosine_kernels_match_infinitely_wide_networks(kernel_index, depth):
+    rows = normalise_rows(make_clouds()[0], range(N))
     K = la.infinite_kernel(rows, depth=depth, bias_std=None)
-    ours = cosine_kernels((rows @ rows.T).fill_diagonal_(1.0))[place]
+    ours = cosine_kernels((rows @ rows.T).fill_diagonal_(1.0))[kernel_index]
     assert torch.allclose(ours, K / K.diagonal().mean(), atol=1e-7)
     assert torch.allclose(ours.diagonal(), torch.ones(N, dtype=torch.float64))
 
@@ -68,8 +70,8 @@ def test_linear_kernel_equals_cosine():
 
 
 def test_leave_one_out_matches_refitting_without_each_label():
-    x, y = clouds(12)
-    rows = unit(x, range(12))
+    x, y = make_clouds(12)
+    rows = normalise_rows(x, range(12))
     K, targets = (
         mix_kernels(rows @ rows.T, (0.5, 0.25, 0.25)),
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
@@ -85,8 +87,8 @@ def test_leave_one_out_matches_refitting_without_each_label():
 
 
 def test_choose_mixture_is_flattest_within_tolerance():
-    x, y = clouds(30)
-    rows = unit(x, range(30))
+    x, y = make_clouds(30)
+    rows = normalise_rows(x, range(30))
     c, targets = (
         (rows @ rows.T).fill_diagonal_(1.0),
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
@@ -102,8 +104,8 @@ def test_choose_mixture_is_flattest_within_tolerance():
 
 
 def test_choose_mixture_local_search_matches_full_grid(monkeypatch):
-    x, y = clouds(60, seed=2)
-    rows = unit(x, range(60))
+    x, y = make_clouds(60, seed=2)
+    rows = normalise_rows(x, range(60))
     c, targets = (
         (rows @ rows.T).fill_diagonal_(1.0),
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
@@ -119,63 +121,65 @@ def test_choose_mixture_local_search_matches_full_grid(monkeypatch):
 
 
 def test_choose_mixture_subsamples_above_max_labels(monkeypatch):
-    x, y = clouds(61, seed=3)
-    rows = unit(x, range(61))
+    x, y = make_clouds(61, seed=3)
+    rows = normalise_rows(x, range(61))
     c, targets = (
         (rows @ rows.T).fill_diagonal_(1.0),
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
     )
-    some = torch.arange(0, 61, 3)  # 21 of them, from the first to the last
+    some = torch.arange(0, 61, 3)  # 21 labels, evenly spaced
     expected = choose_mixture(c[some][:, some], targets[some])
     monkeypatch.setattr("labelahead.inference.exact.MAX_SELECTION_LABELS", 21)
     assert choose_mixture(c, targets) == expected
 
 
 def test_exact_model_matches_direct_solution_for_pool_and_new_items():
-    x, y = clouds()
+    x, y = make_clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    learnt = learner(x).fit(labelled, y[labelled])
-    mixture = learnt.kernel_model.get_mixture()
-    new, _ = clouds(15, seed=9)
+    fitted = make_learner(x).fit(labelled, y[labelled])
+    mixture = fitted.kernel_model.get_mixture()
+    new, _ = make_clouds(15, seed=9)
     both = torch.cat([x, new])
-    rows = unit(both, range(N))
+    rows = normalise_rows(both, range(N))
     K = mix_kernels(rows @ rows[labelled].T, mixture.weights)
     system = mix_kernels((rows[labelled] @ rows[labelled].T).fill_diagonal_(1.0), mixture.weights)
     targets = torch.nn.functional.one_hot(y[labelled], C).double() - 1 / C
     naive = 1 / C + K @ torch.linalg.solve(system + mixture.noise * torch.eye(6), targets)
-    assert torch.allclose(learnt.outputs(torch.arange(N)), naive[:N], atol=1e-9)
-    other = ExactModel(torch.zeros(D), 2)  # as read from a file: nothing of it is known beforehand
-    other.load_state_dict(copy.deepcopy(learnt.model.state_dict()))
+    assert torch.allclose(fitted.outputs(torch.arange(N)), naive[:N], atol=1e-9)
+    other = ExactModel(torch.zeros(D), 2)  # as if loaded from a file
+    other.load_state_dict(copy.deepcopy(fitted.model.state_dict()))
     assert torch.allclose(other(new), naive[N:], atol=1e-9)
-    assert learnt.trained.accuracy == float(
+    assert fitted.trained.accuracy == float(
         (naive[labelled].argmax(1) == y[labelled]).double().mean()
     )
 
 
 def test_exact_outputs_are_uniform_without_labels():
-    x, _ = clouds()
-    learnt = learner(x).fit(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    assert learnt.trained is None
+    x, _ = make_clouds()
+    fitted = make_learner(x).fit(
+        torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    )
+    assert fitted.trained is None
     assert torch.allclose(
-        learnt.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64)
+        fitted.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64)
     )
 
 
 def test_incremental_labels_match_fitting_all_at_once():
-    x, y = clouds()
+    x, y = make_clouds()
     pool = la.Pool(N)
     pool.label([0, 1, 2, 3, 4], y[:5])
-    learnt = learner(x).fit(pool.labelled, pool.labels)
+    fitted = make_learner(x).fit(pool.labelled, pool.labels)
     pool_posterior = QueryContext.from_pool(
-        learnt.model, x, pool, la.QueryConfig("resolve")
+        fitted.model, x, pool, la.QueryConfig("resolve")
     ).pool_posterior
-    assert torch.allclose(pool_posterior.mean(range(N)), learnt.outputs(torch.arange(N)), atol=1e-9)
+    assert torch.allclose(pool_posterior.mean(range(N)), fitted.outputs(torch.arange(N)), atol=1e-9)
     for position in (9, 30, 12, 25):
         pool_posterior = pool_posterior.with_labels(
             {**pool_posterior.labels, position: int(y[position])}
         )
     at = torch.tensor(list(pool_posterior.labels))
-    again = learnt.kernel_model
+    again = fitted.kernel_model
 
     def K(a, b):
         return mix_kernels(
@@ -191,8 +195,8 @@ def test_incremental_labels_match_fitting_all_at_once():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_lazy_kernel_matches_dense_kernel(dtype):
-    x, y = clouds(dtype=dtype)
-    rows = unit(x, range(N)).to(dtype)
+    x, y = make_clouds(dtype=dtype)
+    rows = normalise_rows(x, range(N)).to(dtype)
     weights, tolerance = (0.5, 0.25, 0.25), 1e-9 if dtype == torch.float64 else 2e-4
     dense = mix_kernels(rows @ rows.T, weights).fill_diagonal_(1.0)
     dense = (dense + dense.T) / 2
@@ -220,8 +224,8 @@ def test_lazy_kernel_matches_dense_kernel(dtype):
 
 
 def test_kernel_blocks_are_computed_in_chunks(monkeypatch):
-    x, _ = clouds()
-    kernel = CosineKernel(unit(x, range(N)), lambda c: mix_kernels(c, (0.0, 1.0, 0.0)))
+    x, _ = make_clouds()
+    kernel = CosineKernel(normalise_rows(x, range(N)), lambda c: mix_kernels(c, (0.0, 1.0, 0.0)))
     whole = kernel.block((), torch.arange(N), torch.arange(5, 30))
     monkeypatch.setattr("labelahead.gp.covariance.MAX_BLOCK_ENTRIES", 60)
     parts = kernel.block((), torch.arange(N), torch.arange(5, 30))
@@ -230,8 +234,8 @@ def test_kernel_blocks_are_computed_in_chunks(monkeypatch):
 
 
 def test_exact_posterior_accepts_new_classes():
-    x, _ = clouds()
-    kernel = CosineKernel(unit(x, range(N)), lambda c: mix_kernels(c, (1.0, 0.0, 0.0)))
+    x, _ = make_clouds()
+    kernel = CosineKernel(normalise_rows(x, range(N)), lambda c: mix_kernels(c, (1.0, 0.0, 0.0)))
     pool_posterior = PoolPosterior.from_prior(
         torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1}
     )
@@ -260,9 +264,8 @@ def test_exact_campaign_resumes_to_same_result(tmp_path, strategy):
 
 
 def test_local_search_mixture_is_same_after_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "labelahead.inference.exact.MAX_FULL_GRID_LABELS", 4
-    )  # from the second round on only neighbours are tried
+    # from the second round on only neighbours are tried
+    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 4)
     monkeypatch.setattr("labelahead.inference.exact.ERROR_TOLERANCE", 0.0)
     tables = {"model": {"name": "exact"}, "asking": {"strategy": "random"}, "threads": 1}
     budget = {"initial": 4, "labels": 28, "retrain_every": 8}
@@ -275,17 +278,17 @@ def test_local_search_mixture_is_same_after_resume(tmp_path, monkeypatch):
 
 
 def test_leave_one_out_predictions_use_last_fit():
-    x, y = clouds()
+    x, y = make_clouds()
     at = torch.tensor([3, 17, 4, 22, 9, 31])
-    one = learner(x)
-    learnt = one.fit(at, y[at])
-    others, residual = one.leave_one_out_predictions(at, y[at])
-    fresh = learner(x).leave_one_out_predictions(at, y[at])
+    exact_learner = make_learner(x)
+    fitted = exact_learner.fit(at, y[at])
+    others, residual = exact_learner.leave_one_out_predictions(at, y[at])
+    fresh = make_learner(x).leave_one_out_predictions(at, y[at])
     assert torch.equal(others, fresh[0])
-    rows = learnt.kernel_model.support
-    K = mix_kernels((rows @ rows.T).fill_diagonal_(1.0), learnt.mixture.weights)
+    rows = fitted.kernel_model.support
+    K = mix_kernels((rows @ rows.T).fill_diagonal_(1.0), fitted.mixture.weights)
     targets = torch.nn.functional.one_hot(y[at], C).double() - 1 / C
-    assert torch.allclose(residual, solve_leave_one_out(K, learnt.mixture.noise, targets)[1])
+    assert torch.allclose(residual, solve_leave_one_out(K, fitted.mixture.noise, targets)[1])
     assert torch.allclose(others, residual + torch.nn.functional.one_hot(y[at], C))
 
 
@@ -318,38 +321,36 @@ def test_exact_model_supports_strategy_or_raises(strategy):
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
 def test_exact_model_is_invariant_to_feature_scale(scale):
-    x, y = clouds(dtype=torch.float32)
+    x, y = make_clouds(dtype=torch.float32)
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    one, other = (learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
+    one, other = (make_learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
     assert one.mixture == other.mixture
     assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
 
 
 def test_lookahead_baseline_is_exact_prediction():
-    """It begins at 1/C everywhere.
-
-    As a hypothetical label that would be the first class, whatever the item.
-    """
+    """The prior mean is 1/C everywhere, so its argmax would always be the first class."""
     x, y = blobs(60, (8,))
     model = la.exact(x, C)
     pool = la.Pool(60)
     pool.label(range(9), y[:9])
     ExactLearner(x, model.without_labels()).fit(pool.labelled, pool.labels, into=model)
-    now = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
-    assert now.view.baseline == "linearised"
+    context = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
+    assert context.view.baseline == "linearised"
     assert torch.equal(
-        now.view.predicted_targets().argmax(1), now.fitted.outputs(now.candidates).argmax(1)
+        context.view.predicted_targets().argmax(1),
+        context.fitted.outputs(context.candidates).argmax(1),
     )
-    assert now.drift is None
+    assert context.drift is None
     assert la.propose(model, x, pool, 2, la.QueryConfig("changes", mode="top")).drift is None
 
 
-def test_learner_with_exact_model(tmp_path):
+def test_learner_with_exact_model_predicts_and_reloads(tmp_path):
     x, y = blobs(60, (8,))
     learner = la.Learner(la.exact(x, C), x, "resolve", retrain_every=4)
     for _ in range(3):
-        asked = learner.query(3)
-        learner.teach(asked, y[asked])
+        queried = learner.query(3)
+        learner.teach(queried, y[queried])
     assert (learner.predict().argmax(1) == y).double().mean() > 0.8
     learner.train()
     learner.save(tmp_path / "l.pt")
@@ -372,19 +373,16 @@ def test_exact_invalid_arguments_raise(inputs, classes, message):
 
 
 def test_item_at_centre_gives_no_nan():
-    x, y = clouds(12)
+    x, y = make_clouds(12)
     x[4] = x.mean(0)
     x[4] = (x.sum(0) - x[4]) / 11
-    learnt = learner(x).fit(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
-    assert bool(torch.isfinite(learnt.outputs(torch.arange(12))).all())
-    assert math.isfinite(learnt.trained.loss)
+    fitted = make_learner(x).fit(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
+    assert bool(torch.isfinite(fitted.outputs(torch.arange(12))).all())
+    assert math.isfinite(fitted.trained.loss)
 
 
 def test_bias_feature_distinguishes_row_lengths():
-    """Low, middle and high of one column.
-
-    A disc inside a square: directions alone say nothing of them.
-    """
+    """Terciles of one column and a disc in a square: directions alone are uninformative."""
     rng = torch.Generator().manual_seed(0)
     line = torch.rand(300, 1, generator=rng)
     square = 2 * torch.rand(300, 2, generator=rng) - 1
@@ -392,8 +390,8 @@ def test_bias_feature_distinguishes_row_lengths():
         learner = la.Learner(la.exact(x, int(y.max()) + 1), x, "flip")
         learner.teach(list(range(150)), y[:150])
         learner.train()
-        right = (learner.predict(list(range(150, 300))).argmax(1) == y[150:]).double().mean()
-        assert right > 0.93
+        accuracy = (learner.predict(list(range(150, 300))).argmax(1) == y[150:]).double().mean()
+        assert accuracy > 0.93
     wide = torch.randn(20, 5, generator=rng)
     assert len(la.exact(wide, 2).lift) == 0
 
@@ -408,30 +406,35 @@ def test_models_without_bias_feature_buffer_load():
 
 
 def test_nystrom_fit_matches_exact_fit():
-    x, y = clouds(120)
+    x, y = make_clouds(120)
     at, rest = torch.arange(80), torch.arange(80, 120)
-    lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), max_exact_labels=60), learner(x)
-    learnt, exact = lean.fit(at, y[at]), whole.fit(at, y[at])
-    assert learnt.mixture == exact.mixture
-    assert learnt.trained.accuracy == exact.trained.accuracy
-    assert torch.allclose(learnt.model(x), exact.model(x), atol=2e-2)
-    others, residual = lean.leave_one_out_predictions(at, y[at])
+    nystrom_learner, exact_learner = (
+        ExactLearner(x, ExactModel(x.mean(0), C), max_exact_labels=60),
+        make_learner(x),
+    )
+    fitted, exact = nystrom_learner.fit(at, y[at]), exact_learner.fit(at, y[at])
+    assert fitted.mixture == exact.mixture
+    assert fitted.trained.accuracy == exact.trained.accuracy
+    assert torch.allclose(fitted.model(x), exact.model(x), atol=2e-2)
+    others, residual = nystrom_learner.leave_one_out_predictions(at, y[at])
     assert torch.allclose(others - residual, torch.nn.functional.one_hot(y[at]).double())
-    agree = others.argmax(1) == whole.leave_one_out_predictions(at, y[at])[0].argmax(1)
+    agree = others.argmax(1) == exact_learner.leave_one_out_predictions(at, y[at])[0].argmax(1)
     assert agree.double().mean() >= 0.9
-    told, alone = lean.forecast_error(at, y[at], rest), whole.forecast_error(at, y[at], rest)
-    assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)
+    nystrom_forecast, exact_forecast = (
+        nystrom_learner.forecast_error(at, y[at], rest),
+        exact_learner.forecast_error(at, y[at], rest),
+    )
+    assert nystrom_forecast.error.rate == pytest.approx(exact_forecast.error.rate, abs=0.05)
 
 
 def test_mixture_depends_on_labels_only(monkeypatch):
-    monkeypatch.setattr(
-        "labelahead.inference.exact.MAX_FULL_GRID_LABELS", 12
-    )  # beyond, the search begins at a choice by twelve of them
-    x, y = clouds(60, seed=5)
+    # with more labels, the search starts at the choice for twelve of them
+    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 12)
+    x, y = make_clouds(60, seed=5)
     at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
-    one = learner(x).fit(at, y[at])
+    one = make_learner(x).fit(at, y[at])
     order = at.argsort(descending=True)
-    other = learner(x).fit(
+    other = make_learner(x).fit(
         at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))}
     )
     assert one.mixture == other.mixture
@@ -440,14 +443,14 @@ def test_mixture_depends_on_labels_only(monkeypatch):
 
 
 def test_probabilities_are_calibrated_and_batch_independent():
-    x, y = clouds(60, seed=6)
+    x, y = make_clouds(60, seed=6)
     at, rest = torch.arange(20), torch.arange(20, 60)
-    learnt = learner(x).fit(at, y[at])
-    p = learnt.predict_proba(rest)
+    fitted = make_learner(x).fit(at, y[at])
+    p = fitted.predict_proba(rest)
     assert torch.allclose(p.sum(1), torch.ones(40, dtype=torch.float64), atol=1e-9)
-    single = torch.cat([learnt.predict_proba(rest[i : i + 1]) for i in range(40)])
+    single = torch.cat([fitted.predict_proba(rest[i : i + 1]) for i in range(40)])
     assert torch.allclose(p, single, atol=1e-12)
-    model = learnt.kernel_model
+    model = fitted.kernel_model
     outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.get_mixture(), C)
     assert torch.allclose(
         model.predict_variance(model.normalise_rows(x[rest])),
@@ -456,7 +459,7 @@ def test_probabilities_are_calibrated_and_batch_independent():
     )
     assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
     draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for i in range(0, 40, 8):  # P(f of the class is the largest), drawn
+    for i in range(0, 40, 8):  # P(f of the class is the largest), by sampling
         spread = model.ensure_variance_scale() * max(variances[i], 1e-9)
         leads = (torch.from_numpy(outputs[i]) + spread**0.5 * draws).argmax(1)
         assert torch.allclose(
@@ -465,7 +468,7 @@ def test_probabilities_are_calibrated_and_batch_independent():
 
 
 def test_probabilities_are_uniform_without_labels():
-    x, _ = clouds(10)
+    x, _ = make_clouds(10)
     assert torch.equal(
         la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64)
     )

@@ -27,29 +27,29 @@ def digits():
 
 
 def test_forecast_matches_measured_error_reduction(digits):
-    """Intervals hold nine times in ten, so that one of six may miss.
+    """Intervals have 90 % coverage, so one of six may miss.
 
-    With 60 labels the first does, by a point.
+    The first interval with 60 labels misses by a point.
     """
-    inside = 0
+    covered = 0
     for shuffle in range(3):
         order = torch.randperm(1797, generator=torch.Generator().manual_seed(shuffle))
         x, y = (values[order] for values in digits) if shuffle else digits
-        learner, rest, told = (
+        learner, rest, forecasts = (
             ExactLearner(x, ExactModel(x.mean(0), 10)),
             torch.arange(400, 1400),
             [],
         )
         for count in (60, 200):
             at = torch.arange(count)
-            learnt = learner.fit(at, y[at])
-            wrong = 1 - learnt.accuracy(rest, y[rest])
-            told.append(learner.forecast_error(at, y[at], rest))
-            inside += told[-1].error.low <= wrong <= told[-1].error.high
-            assert abs(told[-1].error.rate - wrong) < (0.12 if count < 100 else 0.05)
-        assert told[0].error.rate > told[1].error.rate
-        assert told[0].fall > told[1].fall >= 0
-    assert inside >= 5
+            fitted = learner.fit(at, y[at])
+            error_rate = 1 - fitted.accuracy(rest, y[rest])
+            forecasts.append(learner.forecast_error(at, y[at], rest))
+            covered += forecasts[-1].error.low <= error_rate <= forecasts[-1].error.high
+            assert abs(forecasts[-1].error.rate - error_rate) < (0.12 if count < 100 else 0.05)
+        assert forecasts[0].error.rate > forecasts[1].error.rate
+        assert forecasts[0].fall > forecasts[1].fall >= 0
+    assert covered >= 5
 
 
 def test_forecast_is_sum_of_greedy_resolve_batch(digits):
@@ -58,17 +58,19 @@ def test_forecast_is_sum_of_greedy_resolve_batch(digits):
     start = torch.full((500, 10), 0.1, dtype=torch.float64)
     post = prior(start, units @ units.T, noise=0.1).condition(torch.arange(40), y[:40])
     at = torch.arange(40, 500)
-    told, scale = forecast_error(post, at), calibrate(post).scale
-    some = at[:MAX_FORECAST_ITEMS]
-    picks = greedy(
-        view(post, some, some),
+    forecast, scale = forecast_error(post, at), calibrate(post).scale
+    candidates = at[:MAX_FORECAST_ITEMS]
+    batch = greedy(
+        view(post, candidates, candidates),
         lambda v, r: resolve(v, r, variance_scale=scale**2),
         FORECAST_LABELS,
         hypothetical_label="mean",
     )
-    assert told.error == estimate_error_rate(post, at)
-    brought = GAIN_CORRECTION * float(picks.scores.sum()) / len(some)
-    assert told.fall == pytest.approx(min(max_error_drop(told.error.rate, 40), brought), rel=1e-6)
+    assert forecast.error == estimate_error_rate(post, at)
+    reduction = GAIN_CORRECTION * float(batch.scores.sum()) / len(candidates)
+    assert forecast.fall == pytest.approx(
+        min(max_error_drop(forecast.error.rate, 40), reduction), rel=1e-6
+    )
     assert max_error_drop(0.5, 20) == pytest.approx(0.5 * 3 / 4)
 
 

@@ -16,8 +16,8 @@ from labelahead.learner.config import (
 from labelahead.models.training import Training
 
 
-def test_toml_round_trip(tmp_path):
-    one = parse_campaign(
+def test_to_toml_round_trip(tmp_path):
+    campaign = parse_campaign(
         {
             "seed": 3,
             "budget": {"labels": 50},
@@ -27,10 +27,10 @@ def test_toml_round_trip(tmp_path):
         }
     )
     path = tmp_path / "c.toml"
-    path.write_text(to_toml(one))
-    assert parse_campaign(read_toml(path)) == one
-    assert one.budget.labels == 50
-    assert one.data.name == "digits"
+    path.write_text(to_toml(campaign))
+    assert parse_campaign(read_toml(path)) == campaign
+    assert campaign.budget.labels == 50
+    assert campaign.data.name == "digits"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""What a network sees: embeddings by name, vectors that came with the data, a user's own function,
-side by side.
-"""
+"""Inputs of networks: named embeddings, vectors of the data, custom encoders, and combinations."""
 
 import json
 import subprocess
@@ -46,17 +44,17 @@ number = 3
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def temporary_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
 
 
 @pytest.fixture
-def own(tmp_path):
+def encoder_file(tmp_path):
     (tmp_path / "own.py").write_text(OWN.format(log=str(tmp_path / "log")))
     return tmp_path / "own.py"
 
 
-def table(tmp_path, n=30, **more):
+def write_table(tmp_path, n=30, **more):
     rng = np.random.default_rng(0)
     rows = [
         {
@@ -72,7 +70,7 @@ def table(tmp_path, n=30, **more):
     return path, rows
 
 
-def prepared(path, model="exact", progress=None, **data):
+def prepare(path, model="exact", progress=None, **data):
     return prepare_campaign(
         parse_campaign({"data": {"name": str(path), **data}, "model": {"name": model}}),
         progress=progress,
@@ -81,8 +79,8 @@ def prepared(path, model="exact", progress=None, **data):
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
 def test_vector_column_is_joined_with_other_columns(tmp_path, model):
-    path, rows = table(tmp_path)
-    ready = prepared(path, model, embedding="v")
+    path, rows = write_table(tmp_path)
+    ready = prepare(path, model, embedding="v")
     assert ready.inputs.shape == (30, 3 + 1)
     assert ready.campaign.data.embedding == "v"
     pool = torch.ones(30, dtype=torch.bool).index_fill_(0, ready.data.test, False)
@@ -91,7 +89,7 @@ def test_vector_column_is_joined_with_other_columns(tmp_path, model):
     variance = inside.square().mean(0)
     assert variance[:3].sum() == pytest.approx(4 * 0.8)
     assert variance[3] == pytest.approx(4 * 0.2)
-    if model == "exact":  # only moved and scaled as a whole
+    if model == "exact":  # only shifted and scaled as a whole
         given = torch.tensor([r["v"] for r in rows], dtype=torch.float64)
         want = given - given[pool].mean(0)
         assert torch.allclose(
@@ -109,34 +107,36 @@ def test_join_columns_handles_constant_columns():
     assert (both[:, :2] == 0).all()
 
 
-def test_custom_encoder_reads_texts_once(tmp_path, own):
-    path, rows = table(tmp_path)
-    told = []
-    ready = prepared(path, embedding=f"{own}:lengths", progress=lambda *p: told.append(p))
+def test_custom_encoder_reads_texts_once(tmp_path, encoder_file):
+    path, rows = write_table(tmp_path)
+    progress_calls = []
+    ready = prepare(
+        path, embedding=f"{encoder_file}:lengths", progress=lambda *p: progress_calls.append(p)
+    )
     calls = (tmp_path / "log").read_text().split()
     assert sum(map(int, calls)) == 30
-    assert told[-1] == ("features", 30, 30)
+    assert progress_calls[-1] == ("features", 30, 30)
     want = torch.tensor([[float(len(r["text"])), float(r["text"].count("e"))] for r in rows])
     pool = torch.ones(30, dtype=torch.bool).index_fill_(0, ready.data.test, False)
     rest = ready.data.texts.other_features
     assert torch.allclose(ready.inputs, join_columns(want, rest, pool))
-    again = prepared(path, embedding=f"{own}:lengths")
+    again = prepare(path, embedding=f"{encoder_file}:lengths")
     assert torch.equal(again.inputs, ready.inputs)
     assert (tmp_path / "log").read_text().split() == calls  # from the cache
-    own.write_text(own.read_text() + "\n# another version\n")
-    prepared(path, embedding=f"{own}:lengths")
+    encoder_file.write_text(encoder_file.read_text() + "\n# another version\n")
+    prepare(path, embedding=f"{encoder_file}:lengths")
     assert sum(map(int, (tmp_path / "log").read_text().split())) == 60
 
 
-def test_custom_encoder_receives_images_rows_and_arrays(tmp_path, own):
+def test_custom_encoder_receives_images_rows_and_arrays(tmp_path, encoder_file):
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (70, 3, 8, 8), dtype=np.uint8)
-    np.savez(tmp_path / "p.npz", x=pictures, y=np.arange(70) % 2)
-    seen = prepared(tmp_path / "p.npz", embedding=f"{own}:brightness", size=8).inputs
-    assert torch.allclose(seen, torch.from_numpy(pictures).float().mean((2, 3)))
+    images = rng.integers(0, 256, (70, 3, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "p.npz", x=images, y=np.arange(70) % 2)
+    inputs = prepare(tmp_path / "p.npz", embedding=f"{encoder_file}:brightness", size=8).inputs
+    assert torch.allclose(inputs, torch.from_numpy(images).float().mean((2, 3)))
     path = tmp_path / "rows.csv"
     path.write_text("n,m,label\n" + "".join(f"{i},{i * i % 7},{'ab'[i % 2]}\n" for i in range(20)))
-    assert prepared(path, embedding=f"{own}:columns").inputs.shape == (20, 2 + 2)
+    assert prepare(path, embedding=f"{encoder_file}:columns").inputs.shape == (20, 2 + 2)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_custom_encoder_receives_images_rows_and_arrays(tmp_path, own):
         ("missing", "names 'missing', which is not there"),
     ],
 )
-def test_custom_encoder_errors_are_reported(tmp_path, own, name, message):
-    path, _ = table(tmp_path)
+def test_custom_encoder_errors_are_reported(tmp_path, encoder_file, name, message):
+    path, _ = write_table(tmp_path)
     with pytest.raises(InputError, match=message):
-        prepared(path, embedding=f"{own}:{name}")
+        prepare(path, embedding=f"{encoder_file}:{name}")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_custom_encoder_errors_are_reported(tmp_path, own, name, message):
 )
 def test_unsuitable_embedding_raises(tmp_path, embedding, message):
     with pytest.raises(InputError, match=message):
-        prepared(table(tmp_path)[0], embedding=embedding)
+        prepare(write_table(tmp_path)[0], embedding=embedding)
 
 
 def test_text_embedding_without_texts_raises():
@@ -181,7 +181,7 @@ def test_text_embedding_without_texts_raises():
 
 
 def test_resume_with_changed_vectors_raises(tmp_path):
-    path, rows = table(tmp_path)
+    path, rows = write_table(tmp_path)
     config = {"data": {"name": str(path), "embedding": "v"}, "model": {"name": "exact"}}
     la.run(config | {"budget": {"initial": 2, "labels": 4}}, out=tmp_path / "run")
     assert la.resume(tmp_path / "run", {"budget.labels": 6}).campaign.data.embedding == "v"
@@ -193,7 +193,7 @@ def test_resume_with_changed_vectors_raises(tmp_path):
 
 @pytest.mark.skipif(not is_sentence_encoder_available(), reason="needs the extra texts")
 def test_other_columns_weigh_a_quarter_of_texts(tmp_path):
-    ready = prepared(table(tmp_path)[0])
+    ready = prepare(write_table(tmp_path)[0])
     variance = ready.inputs.double().var(0)
     assert ready.inputs.shape == (30, 384 + 1)
     assert float(variance[:384].sum() / variance[384]) == pytest.approx(4, abs=2)
@@ -211,12 +211,12 @@ def test_tiny_and_huge_images_are_encoded(tmp_path):
         (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (side, side), (40 * i, 10, 200)).save(folder / "ab"[i % 2] / f"{i}.png")
     Image.new("1", (20_000, 20_000)).save(folder / "a" / "huge.png")
-    ready = prepared(folder, size=32, test_fraction=0.0)
+    ready = prepare(folder, size=32, test_fraction=0.0)
     assert ready.inputs.shape == (6, 1280)
     assert torch.isfinite(ready.inputs).all()
     assert any("a/huge.png (too many pixels" in note and "skipped" in note for note in ready.notes)
     assert any("EfficientNet-Lite0" in note for note in ready.notes)
-    other = prepared(folder, size=32, test_fraction=0.0, embedding="lite2")
+    other = prepare(folder, size=32, test_fraction=0.0, embedding="lite2")
     assert other.campaign.data.embedding == "lite2"
     assert (other.inputs - ready.inputs).abs().max() > 0.01
 
@@ -231,11 +231,11 @@ def test_second_process_reuses_cached_features(tmp_path):
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.data.folder import ImageFiles
-asked = []
+read_counts = []
 batch = ImageFiles.batch
-ImageFiles.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
+ImageFiles.batch = lambda self, at, size: read_counts.append(len(at)) or batch(self, at, size)
 prepare_campaign(parse_campaign({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
-print(sum(asked))
+print(sum(read_counts))
 """
     for expected in ("4", "0"):
         done = subprocess.run(

@@ -1,6 +1,4 @@
-"""What people leave with, against the learner by hand, onnxruntime, and the campaign that it came
-from.
-"""
+"""Exported models against direct solutions, onnxruntime and the campaign they come from."""
 
 import csv
 import io
@@ -29,7 +27,7 @@ from tests.support.reference_exact import by_hand, simplex
 BUDGET = {"initial": 12, "labels": 24, "retrain_every": 6}
 
 
-def campaign(tmp_path, model="exact", **more):
+def run_campaign(tmp_path, model="exact", **more):
     strategy = "resolve" if model == "exact" else "flip"
     config = {
         "model": {"name": model},
@@ -40,8 +38,8 @@ def campaign(tmp_path, model="exact", **more):
     return la.run({**config, **more}, out=tmp_path / "run")
 
 
-def table(path, n=60, seed=0, label=True, missing=()):
-    """Species by size, colour and what is said of them; some fields empty."""
+def write_table(path, n=60, seed=0, label=True, missing=()):
+    """Write a table of species with size, colour and a description; some fields are empty."""
     rng = np.random.default_rng(seed)
     names = ["size", "colour", "legs", "said", *(["label"] if label else [])]
     rows = []
@@ -66,7 +64,7 @@ def table(path, n=60, seed=0, label=True, missing=()):
     return path
 
 
-def pictures(folder, n=24, seed=0, classes=("dark", "light")):
+def write_images(folder, n=24, seed=0, classes=("dark", "light")):
     rng = np.random.default_rng(seed)
     for i in range(n):
         kind = classes[i % 2] if classes else ""
@@ -80,7 +78,7 @@ def pictures(folder, n=24, seed=0, classes=("dark", "light")):
     return folder
 
 
-def onnx_says(folder, values):
+def run_onnx(folder, values):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(
         str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
@@ -88,10 +86,10 @@ def onnx_says(folder, values):
     return session.run(None, {"items": values})
 
 
-def likely(model, outputs, variance):
-    """What the outputs say.
+def compute_expected_probabilities(model, outputs, variance):
+    """Return the probabilities of the outputs.
 
-    As sure as the labels are right when left out, or of a network as they stand.
+    They are calibrated by leave-one-out for the exact model, uncalibrated for a network.
     """
     if not isinstance(model.network, ExactModel):
         return simplex(outputs)
@@ -102,7 +100,7 @@ def likely(model, outputs, variance):
 
 
 def test_exported_exact_model_matches_direct_solution_and_onnx(tmp_path):
-    done = campaign(tmp_path)
+    done = run_campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     model = la.load_model(folder)
     data, answers = load("digits")
@@ -119,15 +117,15 @@ def test_exported_exact_model_matches_direct_solution_and_onnx(tmp_path):
         10,
     )
     raw = data.images.values[new]
-    said = model.predict(raw)
-    wanted = likely(model, outputs, variances)
-    assert np.allclose(said.probabilities, wanted, atol=1e-4)
-    assert np.array_equal(said.probabilities.argmax(1), outputs.argmax(1))
-    assert np.allclose(said.variance, variances, atol=1e-5)
+    prediction = model.predict(raw)
+    wanted = compute_expected_probabilities(model, outputs, variances)
+    assert np.allclose(prediction.probabilities, wanted, atol=1e-4)
+    assert np.array_equal(prediction.probabilities.argmax(1), outputs.argmax(1))
+    assert np.allclose(prediction.variance, variances, atol=1e-5)
     assert np.allclose(model.network.leave_one_out_variance(), alone, atol=1e-5)
     assert model.threshold == pytest.approx(np.quantile(alone, 0.95), abs=1e-5)
-    assert torch.equal(said.unlike, said.variance > model.threshold)
-    p, variance = onnx_says(folder, raw.numpy())
+    assert torch.equal(prediction.unlike, prediction.variance > model.threshold)
+    p, variance = run_onnx(folder, raw.numpy())
     assert np.allclose(p, wanted, atol=1e-4)
     assert np.allclose(variance, variances, atol=1e-4)
     every = model.predict(data.images.values)
@@ -136,7 +134,7 @@ def test_exported_exact_model_matches_direct_solution_and_onnx(tmp_path):
 
 
 def test_unlike_labelled_flags_noise_only(tmp_path):
-    campaign(tmp_path, budget={"initial": 20, "labels": 100, "retrain_every": 40})
+    run_campaign(tmp_path, budget={"initial": 20, "labels": 100, "retrain_every": 40})
     model = run_model(tmp_path / "run")
     data, _ = load("digits")
     noise = torch.randint(
@@ -149,50 +147,53 @@ def test_unlike_labelled_flags_noise_only(tmp_path):
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_exported_network_predicts_unchanged(tmp_path, model, loss):
-    done = campaign(tmp_path, model, training={"steps": 40, "loss": loss})
+    done = run_campaign(tmp_path, model, training={"steps": 40, "loss": loss})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = load_exported(folder)
     data, _ = load("digits")
     with torch.no_grad():
         outputs = done.model(data.inputs[:50]).double()
     wanted = outputs.softmax(1).numpy() if loss == "cross-entropy" else simplex(outputs.numpy())
-    said = finished.predict(data.images.values[:50])
-    assert np.allclose(said.probabilities, wanted, atol=1e-5)
-    assert said.unlike is None
-    assert said.columns()["unlike_labelled"] == [None] * 50
-    (p,) = onnx_says(folder, data.images.values[:50].numpy())
+    prediction = finished.predict(data.images.values[:50])
+    assert np.allclose(prediction.probabilities, wanted, atol=1e-5)
+    assert prediction.unlike is None
+    assert prediction.columns()["unlike_labelled"] == [None] * 50
+    (p,) = run_onnx(folder, data.images.values[:50].numpy())
     assert np.allclose(p, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
 def test_exported_model_predicts_new_table_rows(tmp_path, model):
-    source = table(tmp_path / "animals.csv")
-    done = campaign(tmp_path, model, data={"name": str(source), "embedding": "words"})
+    source = write_table(tmp_path / "animals.csv")
+    done = run_campaign(tmp_path, model, data={"name": str(source), "embedding": "words"})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = la.load_model(folder)
-    # Rows of the pool become what they were.
+    # Rows of the pool give the same features.
     data, _ = load(source)
     again = finished.predict(source)
     with torch.no_grad():
         outputs = done.model(data.inputs).double().numpy()
-    assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-4)
-    # Others, of another file whose columns stand elsewhere, are judged by the pool's statistics
-    # alone.
-    fresh = table(tmp_path / "more.csv", 40, seed=1)
-    said = la.load_model(folder).predict(fresh)
+    assert np.allclose(
+        again.probabilities,
+        compute_expected_probabilities(finished, outputs, again.variance),
+        atol=1e-4,
+    )
+    # Rows of another file are encoded with the statistics of the pool only.
+    fresh = write_table(tmp_path / "more.csv", 40, seed=1)
+    prediction = la.load_model(folder).predict(fresh)
     truth = [("bird" if i % 2 else "fish") for i in range(40)]
-    assert np.mean([a == b for a, b in zip(said.labels, truth, strict=True)]) > 0.9
-    one = table(tmp_path / "one.csv", 1, seed=1, label=False)
-    assert np.allclose(finished.predict(one).probabilities, said.probabilities[:1], atol=1e-6)
+    assert np.mean([a == b for a, b in zip(prediction.labels, truth, strict=True)]) > 0.9
+    one = write_table(tmp_path / "one.csv", 1, seed=1, label=False)
+    assert np.allclose(finished.predict(one).probabilities, prediction.probabilities[:1], atol=1e-6)
     rows = list(csv.DictReader(fresh.open()))
     by_name = {name: [row[name] for row in rows] for name in reversed(rows[0])}
-    assert torch.equal(finished.predict(by_name).probabilities, said.probabilities)
+    assert torch.equal(finished.predict(by_name).probabilities, prediction.probabilities)
     (tmp_path / "strange.csv").write_text(
         "size,colour,legs,said\n1.5,violet,True,a word nobody knows\n,,False,\n"
     )
     assert len(finished.predict(tmp_path / "strange.csv")) == 2
     with pytest.raises(InputError, match="no column 'colour', which the model was fitted on"):
-        finished.predict(table(tmp_path / "less.csv", 3, missing=("colour",)))
+        finished.predict(write_table(tmp_path / "less.csv", 3, missing=("colour",)))
     (tmp_path / "bad.csv").write_text("size,colour,legs,said\nlarge,red,True,sea\n")
     with pytest.raises(InputError, match="column 'size', line 2, is 'large'; expected a number"):
         finished.predict(tmp_path / "bad.csv")
@@ -206,7 +207,7 @@ BIRDS = [
 FISH = ["the {} swims in the deep sea", "a {} hid under the reef", "fins of the {} cut the water"]
 
 
-def documents(folder, n=24, seed=0, classes=True):
+def write_documents(folder, n=24, seed=0, classes=True):
     rng = np.random.default_rng(seed)
     for i in range(n):
         lines, names = (
@@ -227,25 +228,25 @@ def test_exported_model_predicts_texts_by_words_and_encoder(
     if embedding == "minilm" and not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
-    source = documents(tmp_path / "texts")
-    (source / "bird" / "00.txt").write_text("none")  # read anew it must be the same
+    source = write_documents(tmp_path / "texts")
+    (source / "bird" / "00.txt").write_text("none")  # loading it again must give the same
     budget = {"initial": 6, "labels": 12, "retrain_every": 6}
-    campaign(tmp_path, model, data={"name": str(source), "embedding": embedding}, budget=budget)
+    run_campaign(tmp_path, model, data={"name": str(source), "embedding": embedding}, budget=budget)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
-    new = documents(tmp_path / "new", 10, seed=5, classes=False)
-    said = la.load_model(folder).predict(new)
-    assert said.labels == ["fish", "bird"] * 5
-    assert said.items[0] == "00.txt"
-    (tmp_path / "none.txt").write_text("none")  # a word in a file, nothing in a table
+    new = write_documents(tmp_path / "new", 10, seed=5, classes=False)
+    prediction = la.load_model(folder).predict(new)
+    assert prediction.labels == ["fish", "bird"] * 5
+    assert prediction.items[0] == "00.txt"
+    (tmp_path / "none.txt").write_text("none")  # a word in a file, an empty text in a table
     word, nothing = (
         la.load_model(folder).predict([tmp_path / "none.txt"]),
         la.load_model(folder).predict({"text": [""]}),
     )
     assert torch.equal(word.probabilities, nothing.probabilities) == (embedding == "words")
     alone = la.load_model(folder).predict([new / "03.txt"])
-    assert torch.allclose(alone.probabilities, said.probabilities[3:4], atol=1e-5)
+    assert torch.allclose(alone.probabilities, prediction.probabilities[3:4], atol=1e-5)
     with pytest.raises(InputError, match="a folder of texts, a text, or a table"):
-        la.load_model(folder).predict(pictures(tmp_path / "p", 2) / "dark" / "00.png")
+        la.load_model(folder).predict(write_images(tmp_path / "p", 2) / "dark" / "00.png")
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
@@ -253,15 +254,19 @@ def test_exported_model_keeps_column_weights(tmp_path, monkeypatch, model):
     if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
-    source = table(tmp_path / "animals.csv")
-    done = campaign(tmp_path, model, data={"name": str(source), "embedding": "minilm"})
+    source = write_table(tmp_path / "animals.csv")
+    done = run_campaign(tmp_path, model, data={"name": str(source), "embedding": "minilm"})
     finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
     with torch.no_grad():
         outputs = done.model(prepare_campaign(done.campaign).rows).double().numpy()
     again = finished.predict(source)
-    assert np.allclose(again.probabilities, likely(finished, outputs, again.variance), atol=1e-3)
-    said = finished.predict(table(tmp_path / "more.csv", 20, seed=1))
-    assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
+    assert np.allclose(
+        again.probabilities,
+        compute_expected_probabilities(finished, outputs, again.variance),
+        atol=1e-3,
+    )
+    prediction = finished.predict(write_table(tmp_path / "more.csv", 20, seed=1))
+    assert sum(a == b for a, b in zip(prediction.labels, ["fish", "bird"] * 10, strict=True)) > 18
 
 
 def test_export_with_custom_embedding_raises(tmp_path):
@@ -269,8 +274,8 @@ def test_export_with_custom_embedding_raises(tmp_path):
         "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t "
         "in texts])\n"
     )
-    source = table(tmp_path / "animals.csv")
-    campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
+    source = write_table(tmp_path / "animals.csv")
+    run_campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
     with pytest.raises(
         InputError, match=r"your own embedding .*own\.py:encode, whose code cannot be exported"
     ):
@@ -281,9 +286,9 @@ def test_vectors_named_like_a_backbone_are_vectors(tmp_path):
     rng = np.random.default_rng(0)
     y, x = np.arange(40) % 2, rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "p.npz", x=x, y=y, lite0=rng.normal(size=(40, 4)) + 3 * y[:, None])
-    campaign(tmp_path, data={"name": str(tmp_path / "p.npz"), "embedding": "lite0"})
-    said = run_model(tmp_path / "run").predict(tmp_path / "p.npz")
-    assert np.mean([label == str(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
+    run_campaign(tmp_path, data={"name": str(tmp_path / "p.npz"), "embedding": "lite0"})
+    prediction = run_model(tmp_path / "run").predict(tmp_path / "p.npz")
+    assert np.mean([label == str(c) for label, c in zip(prediction.labels, y, strict=True)]) > 0.9
 
 
 def test_model_card_names_text_encoder(tmp_path, monkeypatch):
@@ -291,15 +296,13 @@ def test_model_card_names_text_encoder(tmp_path, monkeypatch):
     if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
-    source = table(tmp_path / "animals.csv")
-    campaign(tmp_path, data={"name": str(source), "embedding": "minilm"})
+    source = write_table(tmp_path / "animals.csv")
+    run_campaign(tmp_path, data={"name": str(source), "embedding": "minilm"})
     model = run_model(tmp_path / "run")
     folder = model.save(tmp_path / "out", onnx=True)
     assert "Those of 'said' come from the encoder minilm." in (folder / "README.md").read_text()
     features = torch.randn(7, *model.reading.shape, generator=torch.Generator().manual_seed(1))
-    assert np.allclose(
-        onnx_says(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4
-    )
+    assert np.allclose(run_onnx(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4)
 
 
 def test_exported_model_predicts_given_vectors(tmp_path):
@@ -309,12 +312,12 @@ def test_exported_model_predicts_given_vectors(tmp_path):
         for i, (v, c) in enumerate(zip(x, y, strict=True))
     ]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    campaign(tmp_path, data={"name": str(tmp_path / "v.jsonl"), "embedding": "code"})
+    run_campaign(tmp_path, data={"name": str(tmp_path / "v.jsonl"), "embedding": "code"})
     finished = la.load_model(run_model(tmp_path / "run").save(tmp_path / "out", onnx=False))
-    said = finished.predict({"code": x.tolist()})
-    assert np.mean([int(a) == int(b) for a, b in zip(said.labels, y, strict=True)]) > 0.9
+    prediction = finished.predict({"code": x.tolist()})
+    assert np.mean([int(a) == int(b) for a, b in zip(prediction.labels, y, strict=True)]) > 0.9
     np.savez(tmp_path / "v.npz", code=x.numpy())
-    assert torch.equal(finished.predict(tmp_path / "v.npz").probabilities, said.probabilities)
+    assert torch.equal(finished.predict(tmp_path / "v.npz").probabilities, prediction.probabilities)
     with pytest.raises(InputError, match="16 finite numbers a row"):
         finished.predict({"code": x[:, :5].tolist()})
 
@@ -322,21 +325,23 @@ def test_exported_model_predicts_given_vectors(tmp_path):
 def test_parquet_and_csv_predictions_agree(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    campaign(tmp_path, data={"name": str(table(tmp_path / "animals.csv")), "embedding": "words"})
+    run_campaign(
+        tmp_path, data={"name": str(write_table(tmp_path / "animals.csv")), "embedding": "words"}
+    )
     model = run_model(tmp_path / "run")
-    rows = list(csv.DictReader(table(tmp_path / "more.csv", 10, seed=2).open()))
+    rows = list(csv.DictReader(write_table(tmp_path / "more.csv", 10, seed=2).open()))
     columns = {k: [row[k] for row in rows] for k in rows[0]}
     columns["size"] = [float(v) if v else None for v in columns["size"]]
     columns["legs"] = [v == "True" for v in columns["legs"]]
     parquet.write_table(arrow.table(columns), tmp_path / "more.parquet")
-    said = [model.predict(tmp_path / f"more.{form}") for form in ("csv", "parquet")]
-    assert torch.equal(said[0].probabilities, said[1].probabilities)
-    write_predictions(said[0], tmp_path / "out.parquet")
+    predictions = [model.predict(tmp_path / f"more.{form}") for form in ("csv", "parquet")]
+    assert torch.equal(predictions[0].probabilities, predictions[1].probabilities)
+    write_predictions(predictions[0], tmp_path / "out.parquet")
     read = parquet.read_table(tmp_path / "out.parquet").to_pydict()
-    assert read == said[0].columns()
-    text = write_predictions(said[0], None)
+    assert read == predictions[0].columns()
+    text = write_predictions(predictions[0], None)
     listed = list(csv.DictReader(io.StringIO(text)))
-    assert [row["prediction"] for row in listed] == said[0].labels
+    assert [row["prediction"] for row in listed] == predictions[0].labels
     assert {row["unlike_labelled"] for row in listed} <= {"yes", "no"}
 
 
@@ -347,8 +352,8 @@ def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
     monkeypatch.setattr(
         inputs, "is_image_encoder_available", lambda: False
     )  # without the extra `photos`
-    source = pictures(tmp_path / "photos")
-    done = campaign(
+    source = write_images(tmp_path / "photos")
+    done = run_campaign(
         tmp_path,
         model,
         data={"name": str(source), "size": 16},
@@ -357,12 +362,16 @@ def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
     folder = run_model(tmp_path / "run").save(tmp_path / "out")
     finished = la.load_model(folder)
     data, _ = load(source, size=16)
-    said = finished.predict(source)
-    assert said.items == tuple(data.ids)
+    prediction = finished.predict(source)
+    assert prediction.items == tuple(data.ids)
     with torch.no_grad():
         outputs = done.model(data.inputs).double().numpy()
-    assert np.allclose(said.probabilities, likely(finished, outputs, said.variance), atol=1e-4)
-    new = pictures(tmp_path / "new", 8, seed=3, classes=())
+    assert np.allclose(
+        prediction.probabilities,
+        compute_expected_probabilities(finished, outputs, prediction.variance),
+        atol=1e-4,
+    )
+    new = write_images(tmp_path / "new", 8, seed=3, classes=())
     (new / "broken.png").write_bytes(b"no picture")
     fresh = finished.predict([new, source / "dark" / "00.png"])
     assert fresh.labels == ["dark", "light"] * 4 + ["dark"]
@@ -376,8 +385,8 @@ def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     if not backbone.is_image_encoder_available():
         pytest.skip("without the extra photos")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
-    source = pictures(tmp_path / "photos", 16)
-    campaign(
+    source = write_images(tmp_path / "photos", 16)
+    run_campaign(
         tmp_path,
         model,
         data={"name": str(source), "size": 64},
@@ -388,27 +397,27 @@ def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     about = json.loads((folder / "model.json").read_text())
     assert about["reading"]["features"] == "lite0"
     assert about["reading"]["shape"] == [3, 64, 64]
-    new = pictures(tmp_path / "new", 6, seed=4, classes=())
-    said = finished.predict(new)
-    assert said.labels == ["dark", "light"] * 3
+    new = write_images(tmp_path / "new", 6, seed=4, classes=())
+    prediction = finished.predict(new)
+    assert prediction.labels == ["dark", "light"] * 3
     data, _ = load(new)
-    p = onnx_says(folder, data.images.batch(torch.arange(6), 64).numpy())[0]
-    assert np.allclose(p, said.probabilities, atol=1e-4)
+    p = run_onnx(folder, data.images.batch(torch.arange(6), 64).numpy())[0]
+    assert np.allclose(p, prediction.probabilities, atol=1e-4)
 
 
 def test_load_exported_runs_no_code(tmp_path):
-    campaign(tmp_path)
+    run_campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "weights.pt"]
 
-    class Evil:
+    class CodeRunningPickle:
         def __reduce__(self):
             return (open, (str(tmp_path / "harm"), "w"))
 
-    (folder / "weights.pt").write_bytes(pickle.dumps({"network.centre": Evil()}))
+    (folder / "weights.pt").write_bytes(pickle.dumps({"network.centre": CodeRunningPickle()}))
     with pytest.raises(InputError, match="damaged"):
         la.load_model(folder)
-    torch.save({"network.centre": Evil()}, folder / "weights.pt")
+    torch.save({"network.centre": CodeRunningPickle()}, folder / "weights.pt")
     with pytest.raises(InputError, match="damaged"):
         la.load_model(folder)
     assert not (tmp_path / "harm").exists()
@@ -420,7 +429,7 @@ def test_load_exported_custom_network_requires_code(tmp_path):
         "from torch.nn import Flatten, Linear, Sequential\n"
         "def make(shape, classes):\n    return Sequential(Flatten(), Linear(64, classes))\n"
     )
-    done = campaign(tmp_path, f"{own}:make")
+    done = run_campaign(tmp_path, f"{own}:make")
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
     with pytest.raises(InputError, match="whose code is not in it"):
         la.load_model(folder)
@@ -437,14 +446,14 @@ def test_load_exported_custom_network_requires_code(tmp_path):
 def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="holds no model"):
         la.load_model(tmp_path)
-    campaign(tmp_path)
+    run_campaign(tmp_path)
     model = run_model(tmp_path / "run")
     with pytest.raises(InputError, match=r"expected \(n, 1, 8, 8\)"):
         model.predict(torch.zeros(3, 64))
     with pytest.raises(InputError, match="does not exist"):
         model.predict(tmp_path / "nowhere")
     with pytest.raises(InputError, match="another kind; expected a folder of pictures"):
-        model.predict(table(tmp_path / "t.csv", 3))
+        model.predict(write_table(tmp_path / "t.csv", 3))
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="exists already"):
         model.save(tmp_path / "out")
@@ -475,7 +484,7 @@ def test_onnx_graph_with_different_outputs_raises(tmp_path):
     pytest.importorskip("onnxruntime")
     from labelahead.learner.onnx import write_onnx
 
-    campaign(tmp_path)
+    run_campaign(tmp_path)
     model = run_model(tmp_path / "run")
     example = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
     p, variance = model.outputs(example)
@@ -484,7 +493,7 @@ def test_onnx_graph_with_different_outputs_raises(tmp_path):
         write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
 
 
-def test_export_with_data_given_in_python(tmp_path):
+def test_export_with_data_given_in_python_predicts(tmp_path):
     x, y = blobs(60, (16,))
     data = from_arrays(x, y, classes=["a", "b", "c"], test=range(50, 60))
     la.run(
@@ -495,17 +504,19 @@ def test_export_with_data_given_in_python(tmp_path):
     with pytest.raises(InputError, match="given in Python"):
         la.load_model(tmp_path / "run")
     model = run_model(tmp_path / "run", data=data)
-    said = load_exported(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
+    prediction = load_exported(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
     assert (
-        np.mean([ord(label) - ord("a") == int(c) for label, c in zip(said.labels, y, strict=True)])
+        np.mean(
+            [ord(label) - ord("a") == int(c) for label, c in zip(prediction.labels, y, strict=True)]
+        )
         > 0.9
     )
 
 
 def test_export_to_full_disk_raises_storage_error(tmp_path):
-    """torch writes files of its own, and speaks of its own lines where that fails."""
+    """torch writes files itself and reports failures with its own source lines."""
     resource = pytest.importorskip("resource", reason="needs a limit on the size of files")
-    run = campaign(tmp_path)
+    run = run_campaign(tmp_path)
     model = run_model(tmp_path / "run")
     assert run.rounds
     old, limits = (
@@ -523,11 +534,8 @@ def test_export_to_full_disk_raises_storage_error(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def picture_files(folder):
-    """Pictures of all forms that a reader has to know.
-
-    Turned, transparent, grey, large, in colour.
-    """
+def write_image_variants(folder):
+    """Write images in all supported forms: rotated, transparent, grey, palette, large, small."""
     rng = np.random.default_rng(3)
     folder.mkdir()
     noise = Image.fromarray(rng.integers(0, 255, (31, 50, 3)).astype(np.uint8))
@@ -550,34 +558,32 @@ def picture_files(folder):
     ("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)]
 )
 def test_model_card_code_reproduces_image_preprocessing(tmp_path, shape, white):
-    """What the card's own code makes of files, with Pillow and numpy alone, is what our reader
-    makes of them.
-    """
+    """The code of the card, which needs Pillow and numpy only, equals our preprocessing."""
     from labelahead.data.new_items import read_new_items
     from labelahead.data.preprocessing import PICTURES, Preprocessor
     from labelahead.learner.model_card import format_model_card
 
-    reading = Preprocessor(PICTURES, shape, white=white)
-    about = {
+    preprocessor = Preprocessor(PICTURES, shape, white=white)
+    description = {
         "classes": ["a"],
         "labels": {"a": 1},
         "network": {"name": "exact"},
         "accuracy": {},
         "labelahead": "0",
     }
-    about |= {
+    description |= {
         "made": "now",
         "data": {"name": "set", "items": 1},
         "threshold": None,
-        "reading": reading.to_dict()[0],
+        "reading": preprocessor.to_dict()[0],
     }
-    text = format_model_card(about)
+    text = format_model_card(description)
     assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text
     assert "nothing is stretched or padded" in text
     steps = {}
     exec(text.split("```python\n")[1].split("```")[0], steps)
-    folder = picture_files(tmp_path / "files")
-    for fresh in read_new_items(reading, folder):
+    folder = write_image_variants(tmp_path / "files")
+    for fresh in read_new_items(preprocessor, folder):
         assert len(fresh.ids) == 7
         assert not fresh.failed
         for name, ours in zip(fresh.ids, fresh.values, strict=True):
@@ -587,10 +593,10 @@ def test_model_card_code_reproduces_image_preprocessing(tmp_path, shape, white):
             assert np.array_equal(item, ours.numpy()), name
 
 
-def exported(tmp_path):
-    pictures(tmp_path / "set")
+def export_model(tmp_path):
+    write_images(tmp_path / "set")
     data = {"name": str(tmp_path / "set"), "embedding": "raw", "size": 8}
-    campaign(tmp_path, data=data, budget={"initial": 6, "labels": 10, "retrain_every": 4})
+    run_campaign(tmp_path, data=data, budget={"initial": 6, "labels": 10, "retrain_every": 4})
     return la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False)
 
 
@@ -599,13 +605,13 @@ def test_predict_names_unreadable_images_and_predicts_others(tmp_path):
 
     from labelahead.cli import app
 
-    model, new = exported(tmp_path), tmp_path / "new"
-    good = pictures(new, n=3, classes=()) / "00.png"
+    model, new = export_model(tmp_path), tmp_path / "new"
+    good = write_images(new, n=3, classes=()) / "00.png"
     (tmp_path / "bad.png").write_bytes(b"no picture")
     (new / "empty.jpg").write_bytes(b"")
-    said = la.load_model(model).predict([tmp_path / "bad.png", new, good])
-    assert len(said) == len(said.unlike) == len(said.variance) == 4
-    assert set(said.failed) == {"bad.png", f"{new}/empty.jpg"}
+    prediction = la.load_model(model).predict([tmp_path / "bad.png", new, good])
+    assert len(prediction) == len(prediction.unlike) == len(prediction.variance) == 4
+    assert set(prediction.failed) == {"bad.png", f"{new}/empty.jpg"}
     done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png"), str(new)])
     assert done.exit_code == 0
     assert (
@@ -636,7 +642,7 @@ def test_predict_names_unreadable_images_and_predicts_others(tmp_path):
     ],
 )
 def test_load_exported_names_damaged_file(tmp_path, name, content, cause):
-    model = exported_once(tmp_path)
+    model = write_minimal_export(tmp_path)
     (model / name).write_bytes(content)
     with pytest.raises(
         InputError, match="copy the folder again, or export the model again"
@@ -646,11 +652,8 @@ def test_load_exported_names_damaged_file(tmp_path, name, content, cause):
     assert cause in str(raised.value)
 
 
-def exported_once(tmp_path):
-    """A folder that has all of a model's files.
-
-    What is in the one that is not damaged does not matter.
-    """
+def write_minimal_export(tmp_path):
+    """Write a folder with all files of a model; the content of intact files does not matter."""
     folder = tmp_path / "model"
     folder.mkdir()
     plain = {"format": 1, "classes": ["a", "b"], "loss": "squared", "reading": None}

@@ -14,7 +14,7 @@ from tests.support.campaigns import blobs, own
 QUICK = Training(steps=40)
 
 
-def taught(strategy="flip", count=9, **more) -> tuple[Learner, torch.Tensor]:
+def make_taught_learner(strategy="flip", count=9, **more) -> tuple[Learner, torch.Tensor]:
     x, y = blobs(60)
     learner = Learner(own(), x, strategy, training=QUICK, test=range(50, 60), **more)
     learner.teach(range(count), y[:count])
@@ -23,13 +23,13 @@ def taught(strategy="flip", count=9, **more) -> tuple[Learner, torch.Tensor]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_query_and_teach_until_pool_is_labelled(strategy):
-    learner, y = taught(strategy, retrain_every=7)
+    learner, y = make_taught_learner(strategy, retrain_every=7)
     learner.train()
     while len(learner.pool) < 50:
-        asked = learner.query(min(4, 50 - len(learner.pool)))
-        assert not set(asked) & set(learner.pool.labelled.tolist())
-        assert max(asked) < 50
-        learner.teach(asked, y[asked])
+        queried = learner.query(min(4, 50 - len(learner.pool)))
+        assert not set(queried) & set(learner.pool.labelled.tolist())
+        assert max(queried) < 50
+        learner.teach(queried, y[queried])
     with pytest.raises(InputError, match="unlabelled"):
         learner.query(1)
     learner.train()
@@ -37,7 +37,7 @@ def test_query_and_teach_until_pool_is_labelled(strategy):
 
 
 def test_teach_updates_posterior_without_training():
-    learner, y = taught()
+    learner, y = make_taught_learner()
     learner.train()
     first = learner.query(1)
     weights = {k: v.clone() for k, v in learner.model.state_dict().items()}
@@ -50,14 +50,14 @@ def test_teach_updates_posterior_without_training():
 
 
 def test_drift_is_set_and_logged_after_training(caplog):
-    learner, y = taught(retrain_every=100)
+    learner, y = make_taught_learner(retrain_every=100)
     assert learner.drift is None
     learner.train()
     learner.query(1)
     assert learner.drift is not None
     assert learner.drift <= 0.1
     assert not [r for r in caplog.records if "train longer" in r.getMessage()]
-    hasty = Learner(
+    undertrained = Learner(
         own(),
         learner.inputs,
         "flip",
@@ -65,38 +65,38 @@ def test_drift_is_set_and_logged_after_training(caplog):
         test=range(50, 60),
         retrain_every=1,
     )
-    hasty.teach(range(9), y[:9])
-    hasty.query(1)
-    assert hasty.drift > 0.1
+    undertrained.teach(range(9), y[:9])
+    undertrained.query(1)
+    assert undertrained.drift > 0.1
     assert len([r for r in caplog.records if "train longer" in r.getMessage()]) == 1
 
 
 def test_teach_one_by_one_equals_all_at_once():
-    learner, y = taught(count=6)
+    learner, y = make_taught_learner(count=6)
     learner.train()
-    asked = learner.query(3)
+    queried = learner.query(3)
     before = learner._pool_posterior
-    for position in asked:
+    for position in queried:
         learner.teach([position], y[[position]])
-    here = [before.points.tolist().index(p) for p in asked]
-    once = before.posterior.condition(here, y[asked])
-    assert torch.allclose(learner._pool_posterior.posterior.mean, once.mean, atol=1e-9)
+    rows = [before.points.tolist().index(p) for p in queried]
+    conditioned = before.posterior.condition(rows, y[queried])
+    assert torch.allclose(learner._pool_posterior.posterior.mean, conditioned.mean, atol=1e-9)
 
 
 def test_query_retrains_after_retrain_every_labels():
-    learner, y = taught(count=6, retrain_every=2)
+    learner, y = make_taught_learner(count=6, retrain_every=2)
     learner.train()
     weights = learner.model.first.weight.clone()
     for _ in range(2):
-        asked = learner.query(1)
+        queried = learner.query(1)
         assert torch.equal(learner.model.first.weight, weights)
-        learner.teach(asked, y[asked])
+        learner.teach(queried, y[queried])
     learner.query(1)
     assert learner._labels_since_training == 0
     assert not torch.equal(learner.model.first.weight, weights)
 
 
-def test_learner_with_training_function():
+def test_learner_calls_training_function_and_queries():
     x, y = blobs(60)
     calls = []
 
@@ -113,8 +113,8 @@ def test_learner_with_training_function():
 
     learner = Learner(own(), x, training=fit, retrain_every=3)
     learner.teach([0, 1, 2], y[:3])
-    asked = learner.query(3)
-    learner.teach(asked, y[asked])
+    queried = learner.query(3)
+    learner.teach(queried, y[queried])
     learner.query(2)
     assert calls == [3, 6]
     assert learner.loss == "squared"
@@ -122,15 +122,15 @@ def test_learner_with_training_function():
 
 
 def test_loaded_learner_queries_the_same(tmp_path):
-    learner, y = taught(QueryConfig("flip", candidates=20), retrain_every=5)
+    learner, y = make_taught_learner(QueryConfig("flip", candidates=20), retrain_every=5)
     learner.train()
-    asked = learner.query(2)
-    learner.teach(asked, y[asked])
+    queried = learner.query(2)
+    learner.teach(queried, y[queried])
     learner.save(tmp_path / "l.pt")
     other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
     assert other.pool.unlabelled.tolist() == learner.pool.unlabelled.tolist()  # test items, too
     assert torch.equal(other.pool.labelled, learner.pool.labelled)
-    learner._pool_posterior = None  # a kernel is not saved: both make a new one
+    learner._pool_posterior = None  # the kernel is not saved: both compute a new one
     assert other.query(3) == learner.query(3)
     assert torch.equal(other.predict(), learner.predict())
     learner.train()
@@ -191,14 +191,14 @@ def test_query_trains_at_most_once(strategy):
     )
     learner.teach([0, 1, 2], y[:3])
     for _ in range(8):
-        asked = learner.query(1)
-        learner.teach(asked, y[asked])
-    assert calls == [3, 7]  # at once with the first labels, then after four more
+        queried = learner.query(1)
+        learner.teach(queried, y[queried])
+    assert calls == [3, 7]  # with the first labels, then after four more
     learner.query(1)
     assert calls == [3, 7, 11]
 
 
-def test_float64_network_with_strategies_that_train_networks():
+def test_float64_network_works_with_strategies_that_train_networks():
     x, y = blobs(30)
     for strategy in ("flip", "bald", "ll4al", "egl", "dynamical", "badge"):
         learner = Learner(own().double(), x, strategy, training=Training(steps=5))
@@ -207,39 +207,39 @@ def test_float64_network_with_strategies_that_train_networks():
 
 
 def test_loaded_learner_predicts_with_pending_labels(tmp_path):
-    learner, y = taught()
+    learner, y = make_taught_learner()
     learner.train()
-    asked = learner.query(4)
-    learner.teach(asked, y[asked])
+    queried = learner.query(4)
+    learner.teach(queried, y[queried])
     learner.save(tmp_path / "l.pt")
     other = Learner.load(tmp_path / "l.pt", own(), learner.inputs)
-    mine, theirs = learner.predict(), other.predict()
-    assert torch.allclose(mine[asked], theirs[asked], atol=1e-6)
+    outputs, loaded_outputs = learner.predict(), other.predict()
+    assert torch.allclose(outputs[queried], loaded_outputs[queried], atol=1e-6)
 
 
 def test_load_requires_strategy_given_in_python(tmp_path):
-    own_choice = make_lookahead_strategy("mine", "a test", acquisition=variance)
-    learner, _ = taught(QueryConfig(own_choice, candidates=20))
-    named, _ = taught(QueryConfig("variance", mode="greedy", candidates=20))
+    custom_strategy = make_lookahead_strategy("mine", "a test", acquisition=variance)
+    learner, _ = make_taught_learner(QueryConfig(custom_strategy, candidates=20))
+    named, _ = make_taught_learner(QueryConfig("variance", mode="greedy", candidates=20))
     learner.save(tmp_path / "l.pt")
     with pytest.raises(InputError, match="strategy mine; expected it as `strategy`"):
         Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs)
-    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs, strategy=own_choice)
+    other = Learner.load(tmp_path / "l.pt", own(seed=9), learner.inputs, strategy=custom_strategy)
     assert other.query(1) == learner.query(1) == named.query(1)
 
 
 def test_query_without_labels_covers_pool():
     x, y = blobs(60)
-    asked = {
+    queried = {
         name: Learner(own(), x, QueryConfig(name, candidates=None), seed=3).query(4)
         for name in ("resolve", "variance")
     }
     for name in ("flip", "mlmoc", "changes", "eer"):
         learner = Learner(own(), x, QueryConfig(name, candidates=None), seed=3)
-        assert learner.query(4) == asked["resolve"]
-    assert asked["variance"] != asked["resolve"]
-    learner.teach(asked["resolve"], y[asked["resolve"]])
-    assert not set(learner.query(3)) & set(asked["resolve"])
+        assert learner.query(4) == queried["resolve"]
+    assert queried["variance"] != queried["resolve"]
+    learner.teach(queried["resolve"], y[queried["resolve"]])
+    assert not set(learner.query(3)) & set(queried["resolve"])
 
 
 def test_exact_learner_predicts_all_items_with_all_labels():
@@ -248,11 +248,11 @@ def test_exact_learner_predicts_all_items_with_all_labels():
     x = 4 * torch.randn(3, 5, generator=rng)[truth] + torch.randn(60, 5, generator=rng)
     test = list(range(40, 60))
     learner = Learner(exact(x, 3), x, "resolve", test=test, retrain_every=100)
-    learner.query(1)  # the kernel is of candidates alone
+    learner.query(1)  # the kernel covers the candidates only
     learner.teach(list(range(12)), truth[:12].tolist())
-    told = learner.predict(test)
+    predicted = learner.predict(test)
     assert (
-        told.argmax(1) == truth[40:]
-    ).float().mean() > 0.9  # a third, if the answers were not heard
+        predicted.argmax(1) == truth[40:]
+    ).float().mean() > 0.9  # 1/3 if the labels were ignored
     learner.train()
-    torch.testing.assert_close(told, learner.predict(test))
+    torch.testing.assert_close(predicted, learner.predict(test))

@@ -17,7 +17,7 @@ from tests.support.reference_exact import by_hand
 
 NOT_APPLICABLE = {
     "check_array_api_input"
-}  # asks for SCIPY_ARRAY_API=1 in the environment of the whole process
+}  # needs SCIPY_ARRAY_API=1 in the environment of the whole process
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_classifier_passes_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-def clouds(n=90):
+def make_clouds(n=90):
     x, y = blobs(n, (16,))
     return x.double().numpy(), np.array(["ant", "bee", "cow"])[y]
 
 
 def test_classifier_matches_direct_solution():
-    x, y = clouds()
+    x, y = make_clouds()
     fitted = Classifier().fit(x[:30], y[:30])
     codes = np.searchsorted(fitted.classes_, y)
     outputs, variances, _ = by_hand(
@@ -56,12 +56,12 @@ def test_classifier_matches_direct_solution():
 
 
 def test_classifier_query_matches_propose():
-    x, y = clouds()
+    x, y = make_clouds()
     first = Classifier().query(x, 6)
     assert len({*first}) == 6
-    assert {*y[first]} == {"ant", "bee", "cow"}  # six that cover the pool
+    assert {*y[first]} == {"ant", "bee", "cow"}  # the six items cover the pool
     fitted = Classifier().fit(x[:9], y[:9])
-    asked = fitted.query(x[9:], 4)
+    queried = fitted.query(x[9:], 4)
     rows = torch.from_numpy(x)
     pool = la.Pool(len(x))
     pool.label(range(9), np.searchsorted(fitted.classes_, y[:9]))
@@ -69,7 +69,7 @@ def test_classifier_query_matches_propose():
     learner.teach(pool.labelled, pool.labels)
     learner.train()
     wanted = la.propose(learner.model, rows, pool, 4, "resolve")
-    assert asked.tolist() == (wanted.positions - 9).tolist()
+    assert queried.tolist() == (wanted.positions - 9).tolist()
     assert clone(fitted).query(x, 3).tolist() == Classifier().query(x, 3).tolist()
     random = [
         Classifier(strategy="random", random_state=s).fit(x[:9], y[:9]).query(x[9:], 5).tolist()
@@ -81,22 +81,24 @@ def test_classifier_query_matches_propose():
 def test_classifier_query_beats_random_on_digits():
     x, y = load_digits(return_X_y=True)
     pool, rest = slice(0, 1000), slice(1000, None)
-    taken = list(Classifier().query(x[pool], 20))
+    labelled = list(Classifier().query(x[pool], 20))
     for _ in range(4):
-        left = np.setdiff1d(np.arange(1000), taken)
-        taken += left[Classifier().fit(x[taken], y[taken]).query(x[left], 20)].tolist()
-    asked = Classifier().fit(x[taken], y[taken]).score(x[rest], y[rest])
-    came = np.mean(
+        unlabelled = np.setdiff1d(np.arange(1000), labelled)
+        labelled += unlabelled[
+            Classifier().fit(x[labelled], y[labelled]).query(x[unlabelled], 20)
+        ].tolist()
+    query_accuracy = Classifier().fit(x[labelled], y[labelled]).score(x[rest], y[rest])
+    random_accuracy = np.mean(
         [
             Classifier().fit(x[a : a + 100], y[a : a + 100]).score(x[rest], y[rest])
             for a in range(0, 1000, 200)
         ]
     )
-    assert asked > came + 0.02
+    assert query_accuracy > random_accuracy + 0.02
 
 
-def test_classifier_in_pipelines_and_cross_validation():
-    x, y = clouds()
+def test_classifier_works_in_pipelines_and_cross_validation():
+    x, y = make_clouds()
     assert cross_val_score(make_pipeline(StandardScaler(), Classifier()), x, y, cv=3).mean() > 0.9
 
 
@@ -120,14 +122,14 @@ def test_classifier_leaves_module_unchanged():
         Classifier(module).fit(x.numpy()[y < 2], y[y < 2])
 
 
-def test_partial_fit_with_new_classes():
-    x, y = clouds()
+def test_partial_fit_adds_classes_unless_declared():
+    x, y = make_clouds()
     growing = Classifier().partial_fit(x[y == "ant"], y[y == "ant"]).partial_fit(x, y)
     assert growing.classes_.tolist() == ["ant", "bee", "cow"]
-    told = Classifier().partial_fit(x[:2], y[:2], classes=["cow", "bee", "ant", "dog"])
-    assert told.predict_proba(x[:1]).shape == (1, 4)
+    declared = Classifier().partial_fit(x[:2], y[:2], classes=["cow", "bee", "ant", "dog"])
+    assert declared.predict_proba(x[:1]).shape == (1, 4)
     with pytest.raises(InputError, match="'eel' is not among"):
-        told.partial_fit(x[:1], ["eel"])
+        declared.partial_fit(x[:1], ["eel"])
     with pytest.raises(InputError, match="among the classes"):
         Classifier().partial_fit(x, y, classes=["ant", "bee"])
     with pytest.raises(InputError, match="91 items requested"):

@@ -17,11 +17,11 @@ from labelahead.simulation.run import run
 from tests.support.campaigns import blobs, data
 
 
-def good(*labels):
+def make_good_readings(*labels):
     return [ErrorReading(n, 0.021, 0.012, 0.047, 0.0012) for n in labels]
 
 
-def poor(*labels):
+def make_poor_readings(*labels):
     return [ErrorReading(n, 0.08, 0.03, 0.2, 0.012) for n in labels]
 
 
@@ -34,61 +34,71 @@ def poor(*labels):
         ErrorReading(140, None, None, None, None),
     ],
 )
-def test_stop_advice_is_none_while_criteria_are_not_met(last):
+def test_stop_advice_is_none_while_conditions_are_not_met(last):
     assert stop_advice([last._replace(labels=n) for n in (80, 100, 120, 140)]) is None
 
 
 def test_stop_advice_is_none_below_fifty_labels():
-    assert stop_advice(good(10, 20, 30, 40, 49)) is None
+    assert stop_advice(make_good_readings(10, 20, 30, 40, 49)) is None
 
 
 def test_stop_advice_names_figures_and_conditions():
-    said = stop_advice(good(60, 80, 100))
-    assert "2.1% of the predictions" in said
-    assert "1.2% to 4.7%" in said
-    assert "the next 20 labels are expected to bring 0.1 points" in said
-    assert "if the labels are right, new items are like these and no class is missing" in said
+    advice = stop_advice(make_good_readings(60, 80, 100))
+    assert "2.1% of the predictions" in advice
+    assert "1.2% to 4.7%" in advice
+    assert "the next 20 labels are expected to bring 0.1 points" in advice
+    assert "if the labels are right, new items are like these and no class is missing" in advice
 
 
 def test_stop_advice_needs_consecutive_readings():
-    assert stop_advice(good(80)) is None
-    assert stop_advice(good(80, 82, 84, 86)) is None  # many readings, few labels
-    assert stop_advice(good(80, 140)) is None  # many labels, two readings
-    assert stop_advice(good(80, 100, 120)) is not None
-    assert stop_advice(good(400, 420, 440)) is None  # a quarter of the labels
-    assert stop_advice(good(400, 440, 480, 540)) is not None
+    assert stop_advice(make_good_readings(80)) is None
+    assert stop_advice(make_good_readings(80, 82, 84, 86)) is None  # many readings, few labels
+    assert stop_advice(make_good_readings(80, 140)) is None  # many labels, two readings
+    assert stop_advice(make_good_readings(80, 100, 120)) is not None
+    assert stop_advice(make_good_readings(400, 420, 440)) is None  # a quarter of the labels
+    assert stop_advice(make_good_readings(400, 440, 480, 540)) is not None
 
 
 def test_stop_advice_does_not_flicker():
-    """Offered at 80 labels, withdrawn at 160 and back at 240.
-
-    One reading neither offers nor withdraws it.
-    """
-    assert stop_advice([*good(80), *poor(160), *good(240)]) is None
-    held = good(80, 100, 120)
-    assert stop_advice([*held, *poor(140)]) is not None
-    assert stop_advice([*held, *poor(140), *good(160)]) is not None
-    assert stop_advice([*held, *poor(140, 160, 190)]) is None
-    assert stop_advice([*held, *poor(140, 160, 190), *good(200, 220)]) is None
-    assert "this has held for 40 labels or more" in stop_advice(held)
-    assert "the advice is withdrawn if it stays so" in stop_advice([*held, *poor(140)])
+    """A single reading neither gives nor withdraws the advice."""
+    assert (
+        stop_advice([*make_good_readings(80), *make_poor_readings(160), *make_good_readings(240)])
+        is None
+    )
+    good_readings = make_good_readings(80, 100, 120)
+    assert stop_advice([*good_readings, *make_poor_readings(140)]) is not None
+    assert (
+        stop_advice([*good_readings, *make_poor_readings(140), *make_good_readings(160)])
+        is not None
+    )
+    assert stop_advice([*good_readings, *make_poor_readings(140, 160, 190)]) is None
+    assert (
+        stop_advice(
+            [*good_readings, *make_poor_readings(140, 160, 190), *make_good_readings(200, 220)]
+        )
+        is None
+    )
+    assert "this has held for 40 labels or more" in stop_advice(good_readings)
+    assert "the advice is withdrawn if it stays so" in stop_advice(
+        [*good_readings, *make_poor_readings(140)]
+    )
 
 
 def test_stop_advice_restarts_after_removed_labels():
-    assert stop_advice([*good(80, 100), *good(60)]) is None
-    assert stop_advice([*good(80, 100), *good(60, 80, 100)]) is not None
+    assert stop_advice([*make_good_readings(80, 100), *make_good_readings(60)]) is None
+    assert stop_advice([*make_good_readings(80, 100), *make_good_readings(60, 80, 100)]) is not None
 
 
 def test_stopping_progress_is_one_iff_advice_is_given():
     assert stopping_progress([]) is None
     assert stopping_progress([ErrorReading(60, None, None, None, None)]) is None
     histories = [
-        good(25),
-        good(60),
-        good(60, 80),
-        good(60, 80, 100),
-        [*good(60, 80, 100), *poor(120)],
-        poor(60, 90),
+        make_good_readings(25),
+        make_good_readings(60),
+        make_good_readings(60, 80),
+        make_good_readings(60, 80, 100),
+        [*make_good_readings(60, 80, 100), *make_poor_readings(120)],
+        make_poor_readings(60, 90),
     ]
     shares = [stopping_progress(h) for h in histories]
     assert [share == 1.0 for share in shares] == [stop_advice(h) is not None for h in histories]
@@ -96,8 +106,8 @@ def test_stopping_progress_is_one_iff_advice_is_given():
     assert shares[1] < shares[2] < shares[3]
 
 
-def noisy(kind, seed):
-    """A pool of vectors whose labels are noise, or four in ten of them wrong."""
+def make_noisy_data(kind, seed):
+    """Return vectors with random labels, or with 40 % wrong labels."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(400, 8, generator=rng)
     y = torch.randint(2, (400,), generator=rng)
@@ -117,7 +127,7 @@ def test_stop_advice_is_none_on_noise(kind, seed):
         "threads": 1,
         "seed": seed,
     }
-    done = run(plan, data=noisy(kind, seed)).rounds
+    done = run(plan, data=make_noisy_data(kind, seed)).rounds
     readings = [ErrorReading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in done]
     assert all(r.error is not None for r in readings)
     assert not any(_is_good(r) for r in readings)
@@ -125,7 +135,7 @@ def test_stop_advice_is_none_on_noise(kind, seed):
 
 
 def test_trained_network_has_no_error_estimate():
-    """Their error was once told by the kernel before training: 74 % right where 51 % were."""
+    """An estimate by the kernel before training gave 74 % accuracy where 51 % was correct."""
     tables = {"model": {"name": "mlp", "width": 8}, "training": {"steps": 5}, "threads": 1}
     rounds = run(
         tables | {"budget": {"initial": 10, "labels": 20, "retrain_every": 10}}, data=data()
@@ -154,9 +164,9 @@ def test_estimate_leave_one_out_matches_refitting():
     assert abs(found.error - float(residuals.square().sum(1).mean())) < 1e-9
 
 
-def test_estimate_leave_one_out_with_one_label():
+def test_leave_one_out_needs_two_labels_and_a_query():
     tables = {"model": {"name": "mlp", "width": 8}, "training": {"steps": 5}, "threads": 1}
     budget = {"initial": 1, "labels": 3, "retrain_every": 1}
     rounds = run(tables | {"budget": budget}, data=data()).rounds
-    # the last round asks nothing, so it is not judged
+    # the last round has no query, so it has no estimate
     assert [(r.labels, r.loo is None) for r in rounds] == [(1, True), (2, False), (3, True)]

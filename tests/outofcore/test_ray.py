@@ -1,7 +1,4 @@
-"""A Ray of this machine, where it is installed (`make test-ray`).
-
-Its processes are killed, results stay the same.
-"""
+"""Ray on this machine, if installed (`make test-ray`): killed processes do not change results."""
 
 import importlib.util
 import os
@@ -21,24 +18,24 @@ from labelahead.outofcore import LargePool, LocalProcesses, embed
 from labelahead.outofcore.execution import connect_executor, run_tasks
 from tests.support.large_pools import CLASSES, clouds
 
-# Not imported here: it must be told before to keep to this machine.
+# Not imported here: Ray must first be configured to use this machine only.
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs ray: make test-ray"
 )
 PARTS, ROWS = 6, 4_000
 
 
-def doubled(x):
+def double_or_raise(x):
     if x == 3:
         raise InputError("three is refused")
     return 2 * x
 
 
-def dies(x):
+def kill_own_process(x):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def where(seconds):
+def sleep_and_get_pid(seconds):
     time.sleep(seconds)
     return os.getpid()
 
@@ -50,23 +47,23 @@ def engine(tmp_path_factory):
         yield engine
 
 
-def test_ray_results_and_refusals(engine):
+def test_ray_returns_results_and_raises_refusals(engine):
     tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
-    assert run_tasks(engine, "double", doubled, tasks) == [10, 2, 8]
+    assert run_tasks(engine, "double", double_or_raise, tasks) == [10, 2, 8]
     assert engine.gather(
-        [engine.submit(doubled, engine.scatter(i), name="double") for i in (4, 2)]
+        [engine.submit(double_or_raise, engine.scatter(i), name="double") for i in (4, 2)]
     ) == [8, 4]
     with pytest.raises(InputError, match=r"^three is refused$"):
-        run_tasks(engine, "double", doubled, [("a", 1, (3,))])
+        run_tasks(engine, "double", double_or_raise, [("a", 1, (3,))])
     refused = {}
     assert run_tasks(
-        engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused
+        engine, "double", double_or_raise, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused
     ) == [None, 8]
     assert list(refused) == [0]
     with pytest.raises(ClusterError, match="the engine was lost during 'work'"):
-        run_tasks(engine, "work", dies, [("a", 1, (1,))])
+        run_tasks(engine, "work", kill_own_process, [("a", 1, (1,))])
     with connect_executor(engine.ray) as same:
-        assert same.gather([same.submit(doubled, 4, name="double")]) == [8]
+        assert same.gather([same.submit(double_or_raise, 4, name="double")]) == [8]
 
 
 def test_ray_listens_on_loopback_only(engine):
@@ -90,12 +87,12 @@ def test_killed_ray_worker_does_not_change_results(engine, tmp_path):
         )
     embed(tmp_path / "source", tmp_path / "store", executor=engine)
     labels = {f"part-{i % PARTS}.npy:{i}": CLASSES[y[i % PARTS * ROWS + i]] for i in range(200)}
-    how = {"evaluation": 1000, "candidates": 300}
+    options = {"evaluation": 1000, "candidates": 300}
     local = LocalProcesses(1)
-    alone = LargePool(tmp_path / "store", executor=local).select_subset(labels, **how)
+    expected = LargePool(tmp_path / "store", executor=local).select_subset(labels, **options)
     killed, stop = [], threading.Event()
 
-    def kill_one():  # while it is at work, by the name that Ray gives it
+    def kill_one():  # during the work, found by the process name of Ray
         while not killed and not stop.is_set():
             for process in psutil.Process().children(recursive=True):
                 try:
@@ -109,14 +106,14 @@ def test_killed_ray_worker_does_not_change_results(engine, tmp_path):
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    held = LargePool(tmp_path / "store", executor=engine).select_subset(labels, **how)
+    subset = LargePool(tmp_path / "store", executor=engine).select_subset(labels, **options)
     stop.set()
     killer.join()
     local.close()
     assert killed
-    assert torch.equal(held.positions, alone.positions)
-    assert torch.equal(held.best.scores, alone.best.scores)
-    assert torch.equal(held.units, alone.units)
+    assert torch.equal(subset.positions, expected.positions)
+    assert torch.equal(subset.best.scores, expected.best.scores)
+    assert torch.equal(subset.units, expected.units)
 
 
 def test_ray_imported_before_is_not_started(engine, monkeypatch):
@@ -133,7 +130,7 @@ def test_ray_version_mismatch_raises(engine, monkeypatch):
     ):
         pass
     with pytest.raises(ClusterError, match="a worker has labelahead"):
-        run_tasks(engine, "double", doubled, [("a", 1, (4,))])
+        run_tasks(engine, "double", double_or_raise, [("a", 1, (4,))])
 
 
 def test_unreachable_ray_raises():

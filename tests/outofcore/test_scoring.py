@@ -23,7 +23,7 @@ def pool(tmp_path, monkeypatch):
     return LargePool(tmp_path / "store", executor=Inline(), dtype=torch.float64), x, y
 
 
-def name(i):
+def make_item_name(i):
     return f"a.npy:{i}" if i < 60 else f"b.npy:{i - 60}"
 
 
@@ -33,28 +33,29 @@ def name(i):
 @pytest.mark.parametrize("count", [0, 12])
 def test_partition_scores_match_single_process(pool, acquisition, count):
     large, x, y = pool
-    at = torch.arange(0, N, 7)[:count]
-    labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    held = large.select_subset(
+    labelled = torch.arange(0, N, 7)[:count]
+    labels = {make_item_name(int(i)): CLASSES[y[i]] for i in labelled}
+    subset = large.select_subset(
         labels or None, classes=CLASSES, strategy=acquisition, evaluation=40, candidates=N
     )
-    sample = held.positions[count : count + 40]
+    sample = subset.positions[count : count + 40]
     naive = "resolve" if not count and acquisition != "variance" else acquisition
-    left, scores, learnt = all_at_once(x, at, torch.as_tensor(y[at]), sample, naive)
-    assert held.model.get_mixture() == learnt.mixture
-    assert set(held.best.positions.tolist()) == set(
-        left.tolist()
-    )  # labelled ones are not asked for
-    ours = dict(zip(held.best.positions.tolist(), held.best.scores.tolist(), strict=True))
-    assert np.allclose([ours[i] for i in left.tolist()], scores, rtol=1e-9, atol=1e-12)
-    assert held.best.scores.tolist() == sorted(held.best.scores.tolist(), reverse=True)
+    unlabelled, scores, fitted = all_at_once(
+        x, labelled, torch.as_tensor(y[labelled]), sample, naive
+    )
+    assert subset.model.get_mixture() == fitted.mixture
+    # labelled items are not queried
+    assert set(subset.best.positions.tolist()) == set(unlabelled.tolist())
+    ours = dict(zip(subset.best.positions.tolist(), subset.best.scores.tolist(), strict=True))
+    assert np.allclose([ours[i] for i in unlabelled.tolist()], scores, rtol=1e-9, atol=1e-12)
+    assert subset.best.scores.tolist() == sorted(subset.best.scores.tolist(), reverse=True)
 
 
 @pytest.mark.parametrize("acquisition", ["resolve", "variance", "flip", "mlmoc", "changes"])
 def test_finalist_scores_sum_over_whole_pool(pool, acquisition):
     large, x, y = pool
     at = torch.arange(0, N, 11)
-    labels = {name(int(i)): CLASSES[y[i]] for i in at}
+    labels = {make_item_name(int(i)): CLASSES[y[i]] for i in at}
     best = large.select_subset(
         labels, strategy=acquisition, evaluation=30, candidates=60, finalists=25
     ).best
@@ -86,37 +87,35 @@ def test_sample_excludes_labelled_items_and_is_stable(pool):
 def test_greedy_batch_matches_subset_posterior(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
-    labels = {name(int(i)): CLASSES[y[i]] for i in at}
-    asked = large.query(6, labels, evaluation=40, candidates=N)
-    held = large.select_subset(labels, evaluation=40, candidates=N)
-    # All candidates are held here: the batch is that of a posterior over the whole pool.
+    labels = {make_item_name(int(i)): CLASSES[y[i]] for i in at}
+    queries = large.query(6, labels, evaluation=40, candidates=N)
+    subset = large.select_subset(labels, evaluation=40, candidates=N)
+    # The subset has all candidates, so the batch equals that of a posterior of the whole pool.
     from labelahead.acquisition.batch_selection import greedy
     from labelahead.acquisition.pool_view import view
 
-    _, _, learnt = all_at_once(
-        x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve"
+    _, _, fitted = all_at_once(
+        x, at, torch.as_tensor(y[at]), subset.positions[len(at) : len(at) + 40], "resolve"
     )
     start = torch.full((N, 3), 1 / 3, dtype=torch.float64)
-    post = prior(start, **learnt.kernel_arguments(torch.arange(N), "pseudo"), noise=learnt.noise)
+    post = prior(start, **fitted.kernel_arguments(torch.arange(N), "pseudo"), noise=fitted.noise)
     post = post.condition(at, torch.as_tensor(y[at]))
     left = (~post.is_labelled).nonzero().squeeze(1)
     naive = greedy(
-        view(post, left, held.positions[len(at) : len(at) + 40]),
+        view(post, left, subset.positions[len(at) : len(at) + 40]),
         "resolve",
         6,
         hypothetical_label="mean",
     )
-    assert [q.position for q in asked] == naive.positions.tolist()
-    assert np.allclose([q.score for q in asked], naive.scores)
-    assert [q.id for q in asked] == [name(q.position) for q in asked]
+    assert [q.position for q in queries] == naive.positions.tolist()
+    assert np.allclose([q.score for q in queries], naive.scores)
+    assert [q.id for q in queries] == [make_item_name(q.position) for q in queries]
 
 
 def test_rank_best_is_order_independent(pool):
     positions, scores = torch.tensor([5, 2, 9, 1, 7]), torch.tensor([1.0, 3.0, 3.0, 0.5, 1.0])
-    mix_kernels = torch.tensor([3, 1, 4, 0, 2])
-    one, two = (
-        scoring.rank_best(positions[o], scores[o], 4) for o in (torch.arange(5), mix_kernels)
-    )
+    shuffled = torch.tensor([3, 1, 4, 0, 2])
+    one, two = (scoring.rank_best(positions[o], scores[o], 4) for o in (torch.arange(5), shuffled))
     assert one.positions.tolist() == two.positions.tolist() == [2, 9, 5, 7]
 
 
@@ -129,15 +128,17 @@ def test_with_points_extends_posterior():
     kernel = lambda n: mixture_kernel(units[:n], (0.25, 0.5, 0.25))  # noqa: E731
     targets = torch.randint(3, (7,), generator=rng)
     whole = prior(start, kernel(40), noise=0.03)
-    few = prior(start[:20], kernel(20), noise=0.03)
-    for part in (slice(0, 4), slice(4, 5), slice(5, 7)):  # in several steps, too
-        whole, few = (p.condition(torch.arange(20)[part], targets[part]) for p in (whole, few))
-    more = few.with_points(units[20:], start[20:])
+    partial = prior(start[:20], kernel(20), noise=0.03)
+    for part in (slice(0, 4), slice(4, 5), slice(5, 7)):  # also in several steps
+        whole, partial = (
+            p.condition(torch.arange(20)[part], targets[part]) for p in (whole, partial)
+        )
+    extended = partial.with_points(units[20:], start[20:])
     at = torch.arange(40)
-    assert torch.allclose(more.mean, whole.mean)
-    assert torch.allclose(more.covariance_block(at, at), whole.covariance_block(at, at))
-    assert torch.allclose(more.variance(), whole.variance())
-    assert more.amplitude() == few.amplitude()
+    assert torch.allclose(extended.mean, whole.mean)
+    assert torch.allclose(extended.covariance_block(at, at), whole.covariance_block(at, at))
+    assert torch.allclose(extended.variance(), whole.variance())
+    assert extended.amplitude() == partial.amplitude()
     assert torch.allclose(
-        more.condition([30], targets[:1]).mean, whole.condition([30], targets[:1]).mean
+        extended.condition([30], targets[:1]).mean, whole.condition([30], targets[:1]).mean
     )

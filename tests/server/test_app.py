@@ -1,4 +1,4 @@
-"""The page's server: what it answers, and that it asks as a campaign does."""
+"""The HTTP API of the labelling page, and its queries compared with those of a simulation."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ def answer(client, position, label=0, kind="label", key=None, who=None):
     return reply.json()
 
 
-def test_questions_and_answers(tmp_path):
+def test_api_records_answers_skips_undo_and_new_classes(tmp_path):
     with page(photos(tmp_path / "set", 6), tmp_path / "out", classes=["cat", "dog"]) as (client, _):
         session = client.get("/api/session").json()
         assert session["items"] == 6
@@ -50,26 +50,26 @@ def test_questions_and_answers(tmp_path):
         ]
         assert session["kind"] == "image"
         assert session["who"] is None
-        asked = client.get("/api/question").json()
-        assert asked == client.get("/api/question").json()
-        assert set(asked) >= {"position", "item", "kind", "url", "guess", "seq", "reason"}
-        done = answer(client, asked["position"], 1, key="a")
-        assert done["event"]["who"] == "me"
-        assert done["labels"] == 1
-        assert done["next"]["position"] != asked["position"]
-        twice = answer(client, asked["position"], 1, key="a")
-        assert twice["event"] == done["event"]
-        answer(client, done["next"]["position"], None, "skip")
+        query = client.get("/api/question").json()
+        assert query == client.get("/api/question").json()
+        assert set(query) >= {"position", "item", "kind", "url", "guess", "seq", "reason"}
+        reply = answer(client, query["position"], 1, key="a")
+        assert reply["event"]["who"] == "me"
+        assert reply["labels"] == 1
+        assert reply["next"]["position"] != query["position"]
+        repeated = answer(client, query["position"], 1, key="a")
+        assert repeated["event"] == reply["event"]
+        answer(client, reply["next"]["position"], None, "skip")
         assert [e["kind"] for e in client.get("/api/history").json()] == ["skip", "label"]
         progress = client.get("/api/progress").json()
         assert (progress["labels"], progress["skipped"]) == (1, 1)
         assert progress["per_class"] == [0, 1]
-        back = client.post("/api/undo", json={"seq": None}, headers=CHANGE).json()
-        assert back["undone"]["kind"] == "skip"
-        assert back["next"]["position"] == back["undone"]["position"]
-        made = client.post("/api/classes", json={"name": "wolf"}, headers=CHANGE).json()
-        assert made == {"number": 2, "name": "wolf", "key": "3"}
-        assert client.post("/api/classes", json={"name": "WOLF"}, headers=CHANGE).json() == made
+        undo = client.post("/api/undo", json={"seq": None}, headers=CHANGE).json()
+        assert undo["undone"]["kind"] == "skip"
+        assert undo["next"]["position"] == undo["undone"]["position"]
+        added = client.post("/api/classes", json={"name": "wolf"}, headers=CHANGE).json()
+        assert added == {"number": 2, "name": "wolf", "key": "3"}
+        assert client.post("/api/classes", json={"name": "WOLF"}, headers=CHANGE).json() == added
         for path in ("why/0", "map", "doubts", "people", "openapi.json", "health"):
             assert client.get(f"/api/{path}").status_code == 200
         assert client.get("/api/why/99").status_code == 404
@@ -77,34 +77,34 @@ def test_questions_and_answers(tmp_path):
         assert client.get("/").headers["content-type"].startswith("text/html")
 
 
-def test_two_people_are_asked_different_items_and_compared(tmp_path):
+def test_two_annotators_get_different_items_and_their_conflict_is_settled(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (client, _):
-        asked = {
+        queried = {
             who: client.get("/api/question", headers={"Cookie": f"la_who={who}"}).json()["position"]
             for who in ("anna", "ben")
         }
-        assert asked["anna"] != asked["ben"]
-        answer(client, asked["anna"], 0, who="anna")
-        answer(client, asked["anna"], 1, who="ben")
+        assert queried["anna"] != queried["ben"]
+        answer(client, queried["anna"], 0, who="anna")
+        answer(client, queried["anna"], 1, who="ben")
         people = client.get("/api/people").json()
         assert [p["who"] for p in people["people"]] == ["anna", "ben"]
         assert (people["compared"], people["agree"]) == (1, 0)
         assert [a["who"] for a in people["conflicts"][0]["answers"]] == ["anna", "ben"]
         assert people["conflicts"][0]["counts"] == 1
-        answer(client, asked["anna"], 0, kind="settle", who="cleo")
+        answer(client, queried["anna"], 0, kind="settle", who="cleo")
         people = client.get("/api/people").json()
         assert (people["conflicts"], people["compared"], people["agree"]) == ([], 1, 0)
         newest = client.get("/api/history").json()[0]
         assert [newest[k] for k in ("kind", "who", "current")] == ["settle", "cleo", 0]
-        mine = client.get("/api/history?mine=1", headers={"Cookie": "la_who=ben"}).json()
-        assert [(h["who"], h["label"], h["current"]) for h in mine] == [("ben", 1, 0)]
+        own_history = client.get("/api/history?mine=1", headers={"Cookie": "la_who=ben"}).json()
+        assert [(h["who"], h["label"], h["current"]) for h in own_history] == [("ben", 1, 0)]
         first = next(csv.DictReader(client.get("/api/export/csv").text.splitlines()))
         assert (first["label"], first["annotator"]) == ("a", "cleo")
-        body = {"position": asked["ben"], "kind": "settle", "label": 0}
+        body = {"position": queried["ben"], "kind": "settle", "label": 0}
         assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 400
 
 
-def test_labels_come_back_the_next_day(tmp_path):
+def test_reopened_session_keeps_labels_and_accepts_new_and_missing_images(tmp_path):
     folder = photos(tmp_path / "set", 4)
     with page(folder, tmp_path / "out", classes=["a", "b"]) as (client, _):
         answer(client, 2, 1)
@@ -116,22 +116,22 @@ def test_labels_come_back_the_next_day(tmp_path):
     before = session.service.items.ids
     photo(folder / "a-new.png")
     with page(folder, tmp_path / "out") as (client, session):
-        assert session.service.items.ids == (*before, "a-new.png")  # positions stay what they were
+        assert session.service.items.ids == (*before, "a-new.png")  # positions do not change
         assert client.get("/api/history").json()[0]["item"] == before[2]
         assert any("1 new pictures" in note for note in session.notes)
-    gone = folder / before[0]
-    gone.unlink()
+    removed = folder / before[0]
+    removed.unlink()
     with page(folder, tmp_path / "out") as (client, session):
         assert any(f"1 pictures are missing: {before[0]}" in note for note in session.notes)
-        asked = [
+        queries = [
             client.get("/api/question?fresh=1", headers={"Cookie": f"la_who={i}"}).json()
             for i in range(4)
         ]
-        assert {a.get("position") for a in asked} == {
+        assert {a.get("position") for a in queries} == {
             3,
             4,
             None,
-        }  # 0 is gone, 1 is still with somebody
+        }  # item 0 is missing, item 1 is still leased
     photo(folder / before[2], size=(50, 40))
     with pytest.raises(
         InputError, match=f"1 labelled pictures have different content: {before[2]}"
@@ -142,7 +142,7 @@ def test_labels_come_back_the_next_day(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "label-studio", "parquet"])
-def test_what_is_exported_can_be_imported(tmp_path, form):
+def test_import_of_an_export_restores_its_labels(tmp_path, form):
     folder = photos(tmp_path / "set", 4)
     with page(folder, tmp_path / "out", classes=["cat, tabby", "猫"]) as (client, _):
         answer(client, 1, 0)
@@ -154,14 +154,14 @@ def test_what_is_exported_can_be_imported(tmp_path, form):
         assert counts["labels"] == 2
         assert counts["new_classes"] == ["cat, tabby", "猫"]
         assert dict(session.service.label_state.labels) == {1: 0, 3: 1}
-        broken = client.post(url, content=b"\x00\xff not this", headers=CHANGE)
-        assert broken.status_code == 400
-        assert str(tmp_path) not in broken.text
-        assert "/tmp" not in broken.text
+        invalid = client.post(url, content=b"\x00\xff not this", headers=CHANGE)
+        assert invalid.status_code == 400
+        assert str(tmp_path) not in invalid.text
+        assert "/tmp" not in invalid.text
     assert client.post("/api/import?form=exe", content=b"x", headers=CHANGE).status_code == 400
 
 
-def test_folders_and_hf_come_zipped(tmp_path):
+def test_folder_and_hf_exports_are_zip_files(tmp_path):
     folder = photos(tmp_path / "set", 4)
     with page(folder, tmp_path / "out", classes=["cat", "dog"]) as (client, _):
         answer(client, 1, 1)
@@ -172,14 +172,14 @@ def test_folders_and_hf_come_zipped(tmp_path):
         with zipfile.ZipFile(io.BytesIO(client.get("/api/export/hf").content)) as archive:
             assert "README.md" in archive.namelist()
         (folder / "01.png").unlink()
-        gone = client.get("/api/export/folders")
-        assert (gone.status_code, gone.json()["error"][:28]) == (
+        refused = client.get("/api/export/folders")
+        assert (refused.status_code, refused.json()["error"][:28]) == (
             400,
             "01.png is no regular file; r",
         )
 
 
-def test_class_folders_give_names_and_if_wanted_labels(tmp_path):
+def test_class_folders_name_the_classes_and_label_items_on_request(tmp_path):
     for i, name in enumerate(("cat", "dog", "dog")):
         photo(tmp_path / "set" / name / f"{i}.png", (i * 80, 0, 0))
     with page(tmp_path / "set", tmp_path / "a") as (_, session):
@@ -187,7 +187,7 @@ def test_class_folders_give_names_and_if_wanted_labels(tmp_path):
         assert not session.service.label_state.labels
     with page(tmp_path / "set", tmp_path / "b", classes=["x", "y"]) as (_, session):
         assert session.service.label_state.classes == ("x", "y")
-    for _ in range(2):  # a second time adds nothing
+    for _ in range(2):  # the second start adds no event
         with page(tmp_path / "set", tmp_path / "c", start_from_folders=True) as (_, session):
             assert dict(session.service.label_state.labels) == {0: 0, 1: 1, 2: 1}
             assert {a[0].who for a in session.service.label_state.answers.values()} == {"folders"}
@@ -196,7 +196,7 @@ def test_class_folders_give_names_and_if_wanted_labels(tmp_path):
         page(photos(tmp_path / "p", 2), tmp_path / "d", start_from_folders=True).__enter__()
 
 
-def test_items_to_measure_on_are_never_asked_for(tmp_path):
+def test_held_out_items_are_never_queried(tmp_path):
     folder = photos(tmp_path / "set", 6)
     (tmp_path / "test.csv").write_text("item,label\n01.png,dark\n04.png,light\n")
     (tmp_path / "mine.csv").write_text("item,label\n01.png,light\n02.png,light\n")
@@ -205,18 +205,18 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
         assert session.service.held_out == {1, 4}
         assert session.service.label_state.classes == ("light", "dark")
         assert any("1 labels, 1 of test items" in note for note in session.notes)
-        asked = set()
-        question = client.get("/api/question").json()
-        while not question["done"]:
-            asked.add(question["position"])
-            question = answer(client, question["position"])["next"]
-        assert asked == {0, 3, 5}
+        queried = set()
+        query = client.get("/api/question").json()
+        while not query["done"]:
+            queried.add(query["position"])
+            query = answer(client, query["position"])["next"]
+        assert queried == {0, 3, 5}
         refused = client.post("/api/answers", json={"position": 1, "kind": "skip"}, headers=CHANGE)
         assert refused.status_code == 400
     with page(folder, tmp_path / "out2", classes=["a"]) as (client, _):
         answer(client, 1, 0)
     with page(folder, tmp_path / "out2", test=tmp_path / "test.csv") as (_, session):
-        assert session.service.held_out == {4}  # learnt from already
+        assert session.service.held_out == {4}  # item 1 is already labelled
     with pytest.raises(InputError, match="contain no labels"):
         page(folder, tmp_path / "out3", test=0.5).__enter__()
 
@@ -225,12 +225,12 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
     ("tables", "message"),
     [({"asking": {"strategy": "entropy"}}, "flip"), ({"asking": {"kernel": "full"}}, "pseudo")],
 )
-def test_what_the_page_cannot_do_is_said_at_once(tmp_path, tables, message):
+def test_unsupported_query_settings_are_refused_at_start(tmp_path, tables, message):
     with pytest.raises(InputError, match=message):
         page(photos(tmp_path / "set", 2), tmp_path / "out", tables=tables).__enter__()
 
 
-def test_small_pictures_are_enlarged_without_smoothing():
+def test_small_images_are_enlarged_without_smoothing():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 256, (2, 6, 8, 3)).astype(np.uint8)
     items = Items(from_arrays(values)[0])
@@ -246,7 +246,7 @@ def test_small_pictures_are_enlarged_without_smoothing():
     assert np.asarray(Image.open(io.BytesIO(grey))).shape == (12, 16, 3)
 
 
-def test_photographs_keep_their_proportions_and_size(tmp_path):
+def test_encode_picture_keeps_the_aspect_ratio_and_never_enlarges_photographs(tmp_path):
     photo(tmp_path / "a.png", size=(3000, 1500))
     photo(tmp_path / "b.png", size=(500, 700))
     items = Items(load(tmp_path)[0])
@@ -258,7 +258,7 @@ def test_photographs_keep_their_proportions_and_size(tmp_path):
     assert items.encode_picture(0) is items.encode_picture(0)
 
 
-def test_tables_show_their_rows_and_never_the_target(tmp_path):
+def test_table_items_show_their_row_without_the_target(tmp_path):
     (tmp_path / "t.csv").write_text("age,town,label\n30,Bonn,yes\n41,,no\n17,Kiel,\n")
     data, _ = load(tmp_path / "t.csv", test_fraction=0)
     items = Items(data)
@@ -273,7 +273,7 @@ def test_tables_show_their_rows_and_never_the_target(tmp_path):
     assert vectors.describe_item(1)["row"][1] == {"name": "1", "value": 3.0}
 
 
-def texts(n=60):
+def make_reviews(n=60):
     rng = np.random.default_rng(0)
     words = {
         "good": ["lovely", "wonderful", "pleasant", "delightful", "charming"],
@@ -288,8 +288,8 @@ def texts(n=60):
     return rows
 
 
-def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
-    rows = texts()
+def test_text_columns_are_shown_as_text_and_embedded(tmp_path):
+    rows = make_reviews()
     table = tmp_path / "t.csv"
     lines = [f'"{text}",{i % 5},{kind}' for i, (text, kind) in enumerate(rows)]
     table.write_text("\n".join(["review,stars,label", *lines]))
@@ -300,14 +300,17 @@ def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
     assert shown["text"] == rows[3][0]
     assert shown["row"] == [{"name": "stars", "value": "3"}]
     assert any(note.startswith("review: text") for note in data.notes)
-    # The nearest other text by angle is of the same kind far more often than not.
+    # By cosine similarity, the nearest other text is usually of the same class.
     x = torch.nn.functional.normalize(data.inputs[:, :-1], dim=1)
-    near = (x @ x.T - 2 * torch.eye(len(x))).argmax(1)
+    nearest = (x @ x.T - 2 * torch.eye(len(x))).argmax(1)
     y = answers.take(torch.arange(len(x)))
-    assert float((y[near] == y).double().mean()) > 0.8
-    held = load(table, test_fraction=0.2)[0]
-    rms = held.inputs[[i for i in range(60) if i not in set(held.test.tolist())]][:, :-1]
-    assert float(rms.square().mean()) == pytest.approx(1, rel=1e-4)  # by the pool alone
+    assert float((y[nearest] == y).double().mean()) > 0.8
+    with_test_items = load(table, test_fraction=0.2)[0]
+    # Test items do not affect the scaling of the features.
+    pool_inputs = with_test_items.inputs[
+        [i for i in range(60) if i not in set(with_test_items.test.tolist())]
+    ][:, :-1]
+    assert float(pool_inputs.square().mean()) == pytest.approx(1, rel=1e-4)
 
 
 @pytest.mark.parametrize("model", ["exact", "auto"])
@@ -315,13 +318,13 @@ def test_running_text_is_shown_as_text_and_learnt_from(tmp_path):
     ("kind", "module", "extra"),
     [("texts", sentences, "labelahead[texts]"), ("photos", backbone, "labelahead[photos]")],
 )
-def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
+def test_page_and_notes_name_the_encoder_or_the_missing_extra(
     tmp_path, monkeypatch, kind, module, extra, model
 ):
     if not (backbone.is_image_encoder_available() and sentences.is_sentence_encoder_available()):
         pytest.skip("needs the extras photos and texts")
     folder = tmp_path / "items"
-    for i, (text, _) in enumerate(texts(8)):
+    for i, (text, _) in enumerate(make_reviews(8)):
         folder.mkdir(exist_ok=True)
         (folder / f"{i}.txt").write_text(text)
     source = folder if kind == "texts" else photos(tmp_path / "photos", 8)
@@ -333,18 +336,18 @@ def test_the_page_and_the_terminal_name_the_network_and_what_is_missing(
             session,
         ):
             shown = client.get("/api/progress").json()["training"]["model"]
-            told = " ".join(session.notes)
-            assert (extra in shown, extra in told) == (missing, missing)
+            notes = " ".join(session.notes)
+            assert (extra in shown, extra in notes) == (missing, missing)
             if not missing:
-                wanted = {"texts": "all-MiniLM-L6-v2", "photos": "EfficientNet-Lite0"}[kind]
-                assert wanted in shown
-                assert wanted in told
+                expected = {"texts": "all-MiniLM-L6-v2", "photos": "EfficientNet-Lite0"}[kind]
+                assert expected in shown
+                assert expected in notes
             if kind == "texts":
-                assert session.service.items.describe_item(2)["text"] == texts(8)[2][0]
+                assert session.service.items.describe_item(2)["text"] == make_reviews(8)[2][0]
 
 
-def test_the_page_asks_what_a_campaign_asks(tmp_path):
-    """A patient annotator with the true labels meets the items of the simulated campaign."""
+def test_page_queries_the_same_items_as_a_simulation(tmp_path):
+    """With the true labels and after every training, the page queries the simulated items."""
     tables = {
         "seed": 3,
         "data": {"name": "digits", "limit": 100},
@@ -353,39 +356,41 @@ def test_the_page_asks_what_a_campaign_asks(tmp_path):
         "training": {"steps": 30},
         "threads": 1,
     }
-    offline = labelahead.run(tables)
-    wanted = offline.pool.labelled.tolist()
+    simulated = labelahead.run(tables)
+    expected = simulated.pool.labelled.tolist()
     data, answers = load("digits", limit=100, seed=3)
-    more = {"tables": tables, "test": 0.2, "every": 10}
-    with page("digits", tmp_path, **more) as (client, session):
-        rows = "".join(f"{data.ids[p]},{data.classes[answers(p)]}\n" for p in wanted[:20])
+    options = {"tables": tables, "test": 0.2, "every": 10}
+    with page("digits", tmp_path, **options) as (client, session):
+        rows = "".join(f"{data.ids[p]},{data.classes[answers(p)]}\n" for p in expected[:20])
         client.post("/api/import", content=f"item,label\n{rows}".encode(), headers=CHANGE)
         session.schedule.start()
-        asked = []
+        queried = []
         for _ in range(20):
-            if len(asked) % 10 == 0:
-                wait(client)
-            question = client.get("/api/question?fresh=1").json()
-            asked.append(question["position"])
-            answer(client, question["position"], answers(question["position"]))
-        curve = wait(client)["curve"]
-        assert asked == wanted[20:]
-        assert [(r["labels"], r["accuracy"]) for r in curve] == offline.curve
-        why = client.get(f"/api/why/{client.get('/api/question').json()['position']}").json()
-        assert why["now"]
-        assert why["because"]
-        assert not why["learnt"]
-        assert client.get(f"/api/why/{asked[0]}").json()["learnt"]
+            if len(queried) % 10 == 0:
+                wait_until_idle(client)
+            query = client.get("/api/question?fresh=1").json()
+            queried.append(query["position"])
+            answer(client, query["position"], answers(query["position"]))
+        curve = wait_until_idle(client)["curve"]
+        assert queried == expected[20:]
+        assert [(r["labels"], r["accuracy"]) for r in curve] == simulated.curve
+        explanation = client.get(
+            f"/api/why/{client.get('/api/question').json()['position']}"
+        ).json()
+        assert explanation["now"]
+        assert explanation["because"]
+        assert not explanation["learnt"]
+        assert client.get(f"/api/why/{queried[0]}").json()["learnt"]
         assert client.get("/api/map").json()["points"]
 
 
-def wait(client):
+def wait_until_idle(client):
     progress = progress_once(client, lambda p: p["training"]["idle"])
     assert "failed" not in progress["training"]["message"]
     return progress
 
 
-def test_a_busy_port_is_passed_over():
+def test_open_socket_skips_a_busy_port():
     with open_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with open_socket("127.0.0.1", port) as second:
@@ -395,12 +400,12 @@ def test_a_busy_port_is_passed_over():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
+def test_label_command_serves_keeps_labels_and_stops_on_signals(tmp_path, monkeypatch):
     photos(tmp_path / "set", 6)
-    base = [sys.executable, "-m", "labelahead", "label", "set", "--classes", "cat,dog"]
+    command = [sys.executable, "-m", "labelahead", "label", "set", "--classes", "cat,dog"]
     for stop, extra in ((signal.SIGINT, []), (signal.SIGTERM, ["--token", "a-long-token"])):
-        started = subprocess.Popen(
-            [*base, "--no-browser", "--port", "0", "--model", "mlp", *extra],
+        process = subprocess.Popen(
+            [*command, "--no-browser", "--port", "0", "--model", "mlp", *extra],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -408,39 +413,39 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
             start_new_session=True,
         )
         try:
-            url = started.stdout.readline().strip()
+            url = process.stdout.readline().strip()
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+/(\?token=a-long-token)?", url), url
             client = Client(url, who="robot")
-            asked = client.question()
-            done = client.answer(asked["position"], "dog")
-            assert done["event"]["who"] == "robot"
-            client.answer(asked["position"], "dog", kind="keep")
+            query = client.question()
+            reply = client.answer(query["position"], "dog")
+            assert reply["event"]["who"] == "robot"
+            client.answer(query["position"], "dog", kind="keep")
             kept = [(k["position"], k["who"]) for k in client.kept()]
-            assert kept[0] == (asked["position"], "robot")
-            assert len(kept) == (2 if extra else 1)  # the one of before is there
+            assert kept[0] == (query["position"], "robot")
+            assert len(kept) == (2 if extra else 1)  # the label of the first server is kept
             assert client.doubts() == []
             with pytest.raises(InputError, match="no class 'cow'"):
-                client.answer(asked["position"], "cow")
+                client.answer(query["position"], "cow")
             with pytest.raises(InputError, match="there is no item 99"):
                 client.answer(99, "dog")
             assert client.picture(0).startswith(b"\x89PNG")
             if extra:
                 with pytest.raises(InputError, match="token"):
                     Client(url.split("?")[0]).session()
-                assert client.progress()["labels"] == 2  # the one of before is there
+                assert client.progress()["labels"] == 2  # the label of the first server is kept
                 guide: dict = {}
                 exec(re.search(r"```python\n(.*?)```", GUIDE, re.DOTALL)[1], guide)
                 monkeypatch.chdir(tmp_path)
                 guide["annotate"](url, {f"{i:02d}.png": "cat" for i in range(6)})
         finally:
-            if stop == signal.SIGINT:  # Ctrl-C reaches the training process too
-                os.killpg(started.pid, stop)
+            if stop == signal.SIGINT:  # Ctrl-C reaches the training process as well
+                os.killpg(process.pid, stop)
             else:
-                started.send_signal(stop)
-            said = started.communicate(timeout=PATIENCE)[1]
-        assert started.returncode == 130, said
-        assert "all labels are in labels-set" in said
-        assert "Traceback" not in said
+                process.send_signal(stop)
+            output = process.communicate(timeout=PATIENCE)[1]
+        assert process.returncode == 130, output
+        assert "all labels are in labels-set" in output
+        assert "Traceback" not in output
     with pytest.raises(LabelaheadError, match="cannot be reached"):
         client.session()
     with page(tmp_path / "set", tmp_path / "labels-set") as (_, session):
@@ -449,7 +454,7 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
     assert (text.count("dog,robot"), text.count("cat,robot")) == (2, 4)
 
 
-def test_the_guide_names_every_option_and_address(tmp_path):
+def test_labelling_guide_lists_every_option_route_and_client_method(tmp_path):
     for option in typer.main.get_command(app).commands["label"].params:
         names = [n for n in option.opts if n.startswith("--")] or ["photos/"]
         hidden = {
@@ -462,5 +467,5 @@ def test_the_guide_names_every_option_and_address(tmp_path):
         for path, methods in client.get("/api/openapi.json").json()["paths"].items():
             for method in methods:
                 assert f"{method.upper()} `{path}" in GUIDE, path
-    missing = [n for n in vars(Client) if not n.startswith("_") and n not in GUIDE]
-    assert missing == []
+    undocumented = [n for n in vars(Client) if not n.startswith("_") and n not in GUIDE]
+    assert undocumented == []

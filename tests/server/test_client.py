@@ -1,4 +1,4 @@
-"""The page from Python, before a server that has troubles of its own."""
+"""The Python client of the page, with a server that fails."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from labelahead.server.client import Client
 
 @pytest.fixture
 def server(monkeypatch):
-    """Answers with these codes, one after the other, and remembers what it was sent."""
+    """Start a server that replies with the given status codes in turn and keeps the request bodies."""
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     codes, bodies = [], []
 
@@ -39,7 +39,7 @@ def server(monkeypatch):
         thread.join()
 
 
-def test_an_answer_is_tried_again_with_its_key(server):
+def test_answer_and_undo_are_retried_with_the_same_key(server):
     url, codes, bodies = server
     codes += [503, 507, 200]
     assert Client(url).answer(3, 1) == {"labels": 1}
@@ -51,7 +51,7 @@ def test_an_answer_is_tried_again_with_its_key(server):
 
 
 @pytest.mark.parametrize(("code", "full"), [(503, False), (507, True)])
-def test_in_the_end_it_is_said_what_the_server_said(server, code, full):
+def test_answer_raises_the_servers_storage_error_after_the_last_attempt(server, code, full):
     url, codes, bodies = server
     codes += [code] * 4
     with pytest.raises(StorageError, match="the disk is full") as refused:
@@ -59,11 +59,11 @@ def test_in_the_end_it_is_said_what_the_server_said(server, code, full):
     assert refused.value.full == full
     assert len(bodies) == client.MAX_ATTEMPTS
     with pytest.raises(StorageError):
-        Client(url).add_class("x")  # without a key it is said at once
+        Client(url).add_class("x")  # a request without a key is not retried
     assert len(bodies) == client.MAX_ATTEMPTS + 1
 
 
-def test_other_errors_are_not_tried_again(server):
+def test_answer_is_not_retried_after_other_errors(server):
     url, codes, bodies = server
     codes += [400, 500]
     with pytest.raises(InputError):

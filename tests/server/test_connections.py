@@ -1,6 +1,6 @@
-"""The limit of connections holds, over real sockets.
+"""The connection limiter, alone and with real sockets.
 
-A client that asks is served among many that do not.
+A client that sends a request is served among many silent ones.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from labelahead.server.connections import ConnectionLimiter, Waiting, limited_pr
 from labelahead.server.serve import MAX_ACCEPTED_AT_ONCE, open_socket
 from tests.support.waiting import PATIENCE, until
 
-NEVER = 1e9  # seconds
-LARGE = b"x" * 50_000_000  # more than the buffers of both ends hold
+NO_TIMEOUT = 1e9  # seconds
+LARGE_BODY = b"x" * 50_000_000  # more than the buffers of both ends hold
 
 
 class Client:
-    """A connection of the limiter's, without a socket."""
+    """A connection for the limiter, without a socket."""
 
     def __init__(self) -> None:
         self.aborted = False
@@ -46,62 +46,62 @@ def test_add_beyond_the_limit_aborts_the_longest_waiting():
     assert len(limiter) == 3
 
 
-def test_add_aborts_the_new_connection_where_none_waits():
+def test_add_aborts_the_new_connection_when_none_is_waiting():
     limiter, busy, new = ConnectionLimiter(max_connections=1), Client(), Client()
     limiter.add(busy, 0)
     limiter.set_waiting(busy, None, 1)
     limiter.add(new, 2)
     assert (busy.aborted, new.aborted, len(limiter)) == (False, True, 1)
-    limiter.remove(new)  # it was never held
+    limiter.remove(new)  # it was never accepted
     limiter.remove(busy)
     limiter.remove(busy)
     assert len(limiter) == 0
 
 
-def test_abort_overdue_goes_by_what_is_waited_for():
+def test_abort_overdue_applies_the_timeout_of_each_waiting_state():
     limiter = ConnectionLimiter(max_connections=10, request_timeout=10, transfer_timeout=100)
-    asking, sending, busy = clients = [Client() for _ in range(3)]
+    requesting, sending, busy = clients = [Client() for _ in range(3)]
     for client in clients:
         limiter.add(client, 0)
     limiter.set_waiting(sending, Waiting.TRANSFER, 5)
     limiter.set_waiting(busy, None, 5)
-    limiter.set_waiting(asking, Waiting.REQUEST, 9)  # some bytes of it: the time goes on
+    limiter.set_waiting(requesting, Waiting.REQUEST, 9)  # keeps its start time
     limiter.abort_overdue(10)
-    assert not asking.aborted
+    assert not requesting.aborted
     limiter.abort_overdue(10.5)
-    assert (asking.aborted, sending.aborted, busy.aborted) == (True, False, False)
+    assert (requesting.aborted, sending.aborted, busy.aborted) == (True, False, False)
     limiter.abort_overdue(105.5)
     assert (sending.aborted, busy.aborted) == (True, False)
 
 
-def test_work_per_connection_does_not_grow_with_their_number():
-    """Counted, not timed: comparisons of connections are what a scan of all others would need."""
+def test_add_takes_constant_work_per_connection():
+    """Count hash calls instead of seconds: a scan of all connections would need one per connection."""
 
-    class Counted(Client):
+    class HashCountingClient(Client):
         looked_at = 0
 
         def __hash__(self) -> int:
-            Counted.looked_at += 1
+            HashCountingClient.looked_at += 1
             return id(self)
 
     looked_at = {}
     for limit in (10, 1000):
         limiter = ConnectionLimiter(max_connections=limit)
         for now in range(2 * limit):
-            limiter.add(Counted(), now)
-        Counted.looked_at = 0
+            limiter.add(HashCountingClient(), now)
+        HashCountingClient.looked_at = 0
         for now in range(100):
-            limiter.add(Counted(), 2 * limit + now)
-        looked_at[limit] = Counted.looked_at
+            limiter.add(HashCountingClient(), 2 * limit + now)
+        looked_at[limit] = HashCountingClient.looked_at
         assert len(limiter) == limit
     assert looked_at[1000] == looked_at[10]
 
 
-async def answer(scope, receive, send):
-    """Reads the body; then a word, or much more."""
+async def application(scope, receive, send):
+    """Read the body, then send a short or a large response."""
     while (await receive()).get("more_body"):
         pass
-    body = LARGE if scope["path"] == "/large" else b"hello"
+    body = LARGE_BODY if scope["path"] == "/large" else b"hello"
     length = str(len(body)).encode()
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]}
@@ -110,9 +110,9 @@ async def answer(scope, receive, send):
 
 
 @contextlib.contextmanager
-def served(limiter):
-    """The port of a server with this limiter, in a thread."""
-    listening = open_socket("127.0.0.1", 0)
+def run_server(limiter):
+    """Run a server with this limiter in a thread and yield its port."""
+    listener = open_socket("127.0.0.1", 0)
     options = {
         "log_level": "critical",
         "lifespan": "off",
@@ -120,30 +120,30 @@ def served(limiter):
         "timeout_graceful_shutdown": 1,
     }
     config = uvicorn.Config(
-        answer,
+        application,
         http=limited_protocol(limiter),
         backlog=MAX_ACCEPTED_AT_ONCE,
         timeout_keep_alive=10**6,
         **options,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     until(lambda: server.started)
     try:
-        yield listening.getsockname()[1]
+        yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
-        listening.close()
+        listener.close()
 
 
 def wait_closed(sockets, count):
-    """Those that the server has closed, once there are as many."""
+    """Wait until the server has closed `count` of the sockets and return them."""
     closed = set()
     with selectors.DefaultSelector() as selector:
-        for one in sockets:
-            selector.register(one, selectors.EVENT_READ)
+        for connection in sockets:
+            selector.register(connection, selectors.EVENT_READ)
         while len(closed) < count:
             ready = selector.select(PATIENCE)
             assert ready, f"{len(closed)} connections are closed; expected {count}"
@@ -155,14 +155,14 @@ def wait_closed(sockets, count):
     return closed
 
 
-def ask(port):
-    """The status of a request on a new connection."""
-    asking = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    asking.request("GET", "/")
+def request_status(port):
+    """Send a request on a new connection and return its status."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request("GET", "/")
     try:
-        return asking.getresponse().status
+        return connection.getresponse().status
     finally:
-        asking.close()
+        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def ask(port):
 )
 def test_silent_connections_beyond_the_limit_are_closed(sent):
     limit, excess = 8, 24
-    limiter = ConnectionLimiter(limit, NEVER, NEVER)
-    with served(limiter) as port, contextlib.ExitStack() as opened:
+    limiter = ConnectionLimiter(limit, NO_TIMEOUT, NO_TIMEOUT)
+    with run_server(limiter) as port, contextlib.ExitStack() as opened:
         silent = []
         for _ in range(limit + excess):
             silent.append(
@@ -186,35 +186,35 @@ def test_silent_connections_beyond_the_limit_are_closed(sent):
             )
             with contextlib.suppress(ConnectionError):
                 silent[-1].sendall(sent)
-        left = set(silent) - wait_closed(silent, excess)
-        assert ask(port) == 200
-        # The request came after all others, so that each that has to go has gone; and one more, to
-        # make room for it.
-        left -= wait_closed(left, 1)
+        open_sockets = set(silent) - wait_closed(silent, excess)
+        assert request_status(port) == 200
+        # The request came last: all excess connections are closed by now, and one more to make
+        # room for the request.
+        open_sockets -= wait_closed(open_sockets, 1)
         with selectors.DefaultSelector() as selector:
-            for one in left:
-                selector.register(one, selectors.EVENT_READ)
+            for connection in open_sockets:
+                selector.register(connection, selectors.EVENT_READ)
             assert selector.select(0) == []
-        assert len(left) == limit - 1
+        assert len(open_sockets) == limit - 1
 
 
-def test_clients_that_do_not_read_make_room_too():
+def test_clients_that_do_not_read_are_closed_to_make_room():
     limit = 10
-    limiter = ConnectionLimiter(limit, NEVER, NEVER)
-    with served(limiter) as port, contextlib.ExitStack() as opened:
+    limiter = ConnectionLimiter(limit, NO_TIMEOUT, NO_TIMEOUT)
+    with run_server(limiter) as port, contextlib.ExitStack() as opened:
         for _ in range(limit):
-            one = opened.enter_context(
+            connection = opened.enter_context(
                 socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
             )
-            one.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert one.recv(1) == b"H"  # it is being answered
+            connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(1) == b"H"  # the response has begun
         until(lambda: all(waiting is Waiting.TRANSFER for waiting in limiter._held.values()))
-        assert ask(port) == 200
+        assert request_status(port) == 200
 
 
-def test_clients_that_are_overdue_are_closed():
-    limiter = ConnectionLimiter(10, request_timeout=0.0, transfer_timeout=NEVER)
-    with served(limiter) as port, contextlib.ExitStack() as opened:
+def test_overdue_clients_are_closed():
+    limiter = ConnectionLimiter(10, request_timeout=0.0, transfer_timeout=NO_TIMEOUT)
+    with run_server(limiter) as port, contextlib.ExitStack() as opened:
         silent = opened.enter_context(
             socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         )

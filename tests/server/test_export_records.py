@@ -1,6 +1,6 @@
-"""From the user's data, through labels, to every form of export and back.
+"""Exports in every form contain the user's records and can be imported again.
 
-Columns, ids and labels are as they were.
+Columns, ids and labels keep their values.
 """
 
 import csv
@@ -35,28 +35,28 @@ CLASSES = ["gut", "schlecht"]
 LABELLED = range(6)  # positions that get a label
 COUNT = 14
 WORDS = ("das Gerät läuft leise und gut", "der Akku ist nach einer Stunde leer, leider")
-OURS = ["label", "annotator", "labelled_at", "source", "prediction", "probability"]
+LABEL_COLUMNS = ["label", "annotator", "labelled_at", "source", "prediction", "probability"]
 
 
 @dataclass
 class Source:
-    """Data as a user has them.
+    """A user's data set.
 
-    columns: by their names in exports; ids: of the items, in the order of positions.
+    columns: values by the column's name in exports; ids: of the items, in order of position.
     """
 
     path: Path
     ids: list[str]
     columns: dict[str, list[Any]]
-    shown: str  # the field that annotators look at in Label Studio
+    shown: str  # the field that Label Studio shows to annotators
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def texts() -> list[str]:
+def make_texts() -> list[str]:
     return [f'{WORDS[i % 2]}, "Nr. {i}"\nzweite Zeile' for i in range(COUNT)]
 
 
-def awkward_cells() -> list[str]:
+def make_awkward_cells() -> list[str]:
     return [
         "=1+1",
         "+49 30",
@@ -79,8 +79,8 @@ def csv_source(folder: Path) -> Source:
     ids = [f"r-{7 * i:03d}" for i in range(COUNT)]
     columns = {
         "id": ids,
-        "Bewertung": texts(),
-        "Notiz": awkward_cells(),
+        "Bewertung": make_texts(),
+        "Notiz": make_awkward_cells(),
         "Label": [CLASSES[0], CLASSES[1], *[""] * (COUNT - 2)],  # the data's own labels
         "source": ["shop"] * COUNT,
         "=formula": ["x"] * COUNT,
@@ -117,9 +117,9 @@ def parquet_source(folder: Path) -> Source:
 def text_source(folder: Path) -> Source:
     ids = [f"sub/{i:02d} ü.txt" for i in range(COUNT)]
     (folder / "docs" / "sub").mkdir(parents=True)
-    for name, text in zip(ids, texts(), strict=True):
+    for name, text in zip(ids, make_texts(), strict=True):
         (folder / "docs" / name).write_bytes(text.encode())
-    columns = {"file_name": ids, "text": texts()}
+    columns = {"file_name": ids, "text": make_texts()}
     return Source(folder / "docs", ids, columns, "text", {"embedding": "words"})
 
 
@@ -143,8 +143,8 @@ SOURCES = {
 
 
 @contextmanager
-def labelled(source: Source, out: Path):
-    """A page on which some items are labelled, and the others predicted."""
+def open_labelled_page(source: Source, out: Path):
+    """Open a page on which some items are labelled and the others predicted."""
     tables = {
         "data": {"name": str(source.path), **source.settings},
         "model": {"name": "exact"},
@@ -168,76 +168,76 @@ def labelled(source: Source, out: Path):
         yield client
 
 
-def cells(column: list[Any]) -> list[str]:
-    """Values as CSV has them."""
-    return ["" if v is None else json.dumps(v) if isinstance(v, list) else _cell(v) for v in column]
+def to_csv_cells(column: list[Any]) -> list[str]:
+    """Convert values to the cells of a CSV file."""
+    return [
+        "" if v is None else json.dumps(v) if isinstance(v, list) else to_cell(v) for v in column
+    ]
 
 
-def _cell(value: Any) -> str:
+def to_cell(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def as_json(column: list[Any]) -> list[Any]:
-    return [_cell(v) if isinstance(v, datetime | Decimal) else v for v in column]
+def to_json_values(column: list[Any]) -> list[Any]:
+    return [to_cell(v) if isinstance(v, datetime | Decimal) else v for v in column]
 
 
-def check_ours(rows: list[dict[str, Any]], source: Source) -> None:
-    """Every labelled item has its label and who gave it, every other one a prediction."""
+def check_label_columns(rows: list[dict[str, Any]], source: Source) -> None:
+    """Check that labelled items have a label and its annotator, and all others a prediction."""
     assert [str(row["id"]) for row in rows] == source.ids
     for i, row in enumerate(rows):
         if i in LABELLED:
-            said = (row["label"], row["annotator"], row["source"])
-            assert said == (CLASSES[i % 2], "me", "label")
+            label_cells = (row["label"], row["annotator"], row["source"])
+            assert label_cells == (CLASSES[i % 2], "me", "label")
             assert row["labelled_at"]
             assert not row["prediction"]
         else:
             assert (row["source"], row["label"] or None) == ("prediction", None)
             assert row["prediction"] in CLASSES
-            every = [float(row[f"probability:{name}"]) for name in CLASSES]
-            assert float(row["probability"]) == pytest.approx(max(every), abs=1e-6)
-            assert sum(every) == pytest.approx(1, abs=1e-6)
+            probabilities = [float(row[f"probability:{name}"]) for name in CLASSES]
+            assert float(row["probability"]) == pytest.approx(max(probabilities), abs=1e-6)
+            assert sum(probabilities) == pytest.approx(1, abs=1e-6)
 
 
 @pytest.fixture(scope="module", params=SOURCES)
 def exported(request, tmp_path_factory):
-    """The user's data, and what the page sends in every form."""
+    """Return a data set and the page's exports of it in every form."""
     folder = tmp_path_factory.mktemp(request.param)
     source = SOURCES[request.param](folder)
     forms = ("csv", "jsonl", "parquet", "hf", "label-studio", "label-studio-config")
-    with labelled(source, folder / "out") as client:
-        sent = {form: client.get(f"/api/export/{form}?rest=1&probabilities=1") for form in forms}
-    assert {form: reply.status_code for form, reply in sent.items()} == dict.fromkeys(forms, 200)
-    return source, sent
+    with open_labelled_page(source, folder / "out") as client:
+        replies = {form: client.get(f"/api/export/{form}?rest=1&probabilities=1") for form in forms}
+    assert {form: reply.status_code for form, reply in replies.items()} == dict.fromkeys(forms, 200)
+    return source, replies
 
 
 def test_every_export_returns_the_users_records(tmp_path, exported):
-    source, sent = exported
-    ours = [*OURS, *(f"probability:{name}" for name in CLASSES)]
-    order = ["id", *(name for name in source.columns if name != "id"), *ours]
+    source, replies = exported
+    label_columns = [*LABEL_COLUMNS, *(f"probability:{name}" for name in CLASSES)]
+    order = ["id", *(name for name in source.columns if name != "id"), *label_columns]
 
-    read_toml = csv.DictReader(io.StringIO(sent["csv"].text, newline=""))
-    rows = [
-        {unescape_formulas(k): unescape_formulas(v) for k, v in row.items()} for row in read_toml
-    ]
+    reader = csv.DictReader(io.StringIO(replies["csv"].text, newline=""))
+    rows = [{unescape_formulas(k): unescape_formulas(v) for k, v in row.items()} for row in reader]
     assert list(rows[0]) == order
-    check_ours(rows, source)
+    check_label_columns(rows, source)
     for name, column in source.columns.items():
-        assert [row[name] for row in rows] == cells(column), name
+        assert [row[name] for row in rows] == to_csv_cells(column), name
 
-    rows = [json.loads(line) for line in sent["jsonl"].text.splitlines()]
+    rows = [json.loads(line) for line in replies["jsonl"].text.splitlines()]
     assert list(rows[0]) == [*order, "answers"]
-    check_ours(rows, source)
+    check_label_columns(rows, source)
     for name, column in source.columns.items():
-        assert [row[name] for row in rows] == as_json(column), name
+        assert [row[name] for row in rows] == to_json_values(column), name
 
-    table = parquet.read_table(io.BytesIO(sent["parquet"].content))
+    table = parquet.read_table(io.BytesIO(replies["parquet"].content))
     assert table.column_names == order
-    check_ours(table.to_pylist(), source)
+    check_label_columns(table.to_pylist(), source)
     for name, column in source.columns.items():
         assert table.column(name).to_pylist() == column, name
 
-    check_hugging_face(sent["hf"].content, tmp_path / "hf", source)
-    check_tasks(sent["label-studio"].json(), sent["label-studio-config"].text, source)
+    check_hugging_face(replies["hf"].content, tmp_path / "hf", source)
+    check_tasks(replies["label-studio"].json(), replies["label-studio-config"].text, source)
 
 
 def check_hugging_face(content: bytes, folder: Path, source: Source) -> None:
@@ -269,43 +269,47 @@ def check_tasks(tasks: list[dict[str, Any]], config: str, source: Source) -> Non
     for i, task in enumerate(tasks):
         assert task["data"][source.shown]
         for name, column in source.columns.items():
-            own = (
+            field_name = (
                 name.removesuffix("_original")
                 if name in ("source_original", "probability_original")
                 else name
-            )  # no field of ours
-            assert task["data"][own] == as_json(column)[i], name
-        given = task["annotations"] if i in LABELLED else task["predictions"]
-        (said,) = given[0]["result"]
-        assert (said["from_name"], said["to_name"]) == (interface.name, interface.shown)
-        assert said["value"]["choices"][0] in CLASSES
+            )  # Label Studio tasks have no such field of their own
+            assert task["data"][field_name] == to_json_values(column)[i], name
+        annotations = task["annotations"] if i in LABELLED else task["predictions"]
+        (result,) = annotations[0]["result"]
+        assert (result["from_name"], result["to_name"]) == (interface.name, interface.shown)
+        assert result["value"]["choices"][0] in CLASSES
     if source.shown == "image":
         assert tasks[0]["data"]["image"].startswith("data:image/png;base64,")
 
 
 def test_every_export_is_read_back_as_labels(tmp_path, exported):
-    source, sent = exported
+    source, replies = exported
     data = {"name": str(source.path), **source.settings}
     for form in ("csv", "jsonl", "parquet", "label-studio"):
         with page(
             source.path, tmp_path / f"again-{form}", classes=CLASSES, tables={"data": data}
         ) as (client, session):
-            done = client.post(
-                f"/api/import?form={form}", content=sent[form].content, headers=CHANGE
+            counts = client.post(
+                f"/api/import?form={form}", content=replies[form].content, headers=CHANGE
             ).json()
-            assert (done["labels"], done["unknown"], done["unclear"]) == (len(LABELLED), 0, 0), form
+            assert (counts["labels"], counts["unknown"], counts["unclear"]) == (
+                len(LABELLED),
+                0,
+                0,
+            ), form
             ids = session.service.items.ids
             labels = {ids[p]: CLASSES[c] for p, c in session.service.label_state.labels.items()}
             assert labels == {source.ids[i]: CLASSES[i % 2] for i in LABELLED}, form
 
 
-def command(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 0, done.output
-    return done.output
+def run_command(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
-def test_query_and_label_take_labels_by_id(tmp_path):
+def test_query_and_label_commands_match_labels_by_id(tmp_path):
     source = csv_source(tmp_path)
     labels = tmp_path / "labels.csv"
     labels.write_text(
@@ -313,7 +317,7 @@ def test_query_and_label_take_labels_by_id(tmp_path):
     )
     out = tmp_path / "next.csv"
     network = ("--model", "exact", "--embedding", "words", "--threads", "1")
-    command(
+    run_command(
         "query",
         "--data",
         str(source.path),
@@ -332,25 +336,27 @@ def test_query_and_label_take_labels_by_id(tmp_path):
         ]
     assert {row["id"] for row in rows} == {source.ids[i] for i in range(len(LABELLED), COUNT)}
     for row in rows:
-        at = source.ids.index(row["id"])
+        position = source.ids.index(row["id"])
         assert row["prediction"] in CLASSES
         assert 0 < float(row["probability"]) <= 1
         assert (row["Bewertung"], row["Notiz"], row["source"]) == (
-            texts()[at],
-            awkward_cells()[at],
+            make_texts()[position],
+            make_awkward_cells()[position],
             "shop",
         )
 
-    folder, sent = tmp_path / "page", tmp_path / "sent.csv"
+    folder, exported_csv = tmp_path / "page", tmp_path / "sent.csv"
     shared = ("label", str(source.path), "--out", str(folder), "--classes", ",".join(CLASSES))
-    said = command(*shared, "--labels", str(labels), "--export", "csv", "--to", str(sent))
-    assert f"{len(LABELLED)} labels are in" in " ".join(said.split())
-    with sent.open(encoding="utf-8", newline="") as file:
+    output = run_command(
+        *shared, "--labels", str(labels), "--export", "csv", "--to", str(exported_csv)
+    )
+    assert f"{len(LABELLED)} labels are in" in " ".join(output.split())
+    with exported_csv.open(encoding="utf-8", newline="") as file:
         assert [row["id"] for row in csv.DictReader(file)] == [source.ids[i] for i in LABELLED]
 
 
-def test_old_exports_are_read_by_row_number(tmp_path):
-    """labelahead 0.2 knew rows by their number, also where the table has other numbers as ids."""
+def test_import_of_a_0_2_export_matches_items_by_row_number(tmp_path):
+    """labelahead 0.2 identified rows by number, even if the table had other numbers as ids."""
     source = parquet_source(tmp_path)
     data = {"name": str(source.path), "id": "doc"}
     old = tmp_path / "old.csv"
@@ -361,8 +367,10 @@ def test_old_exports_are_read_by_row_number(tmp_path):
         client,
         session,
     ):
-        done = client.post("/api/import?form=csv", content=old.read_bytes(), headers=CHANGE).json()
-        assert (done["labels"], done["unknown"]) == (1, 0)
+        counts = client.post(
+            "/api/import?form=csv", content=old.read_bytes(), headers=CHANGE
+        ).json()
+        assert (counts["labels"], counts["unknown"]) == (1, 0)
         assert session.service.label_state.labels == {2: 0}
         task = [
             {
@@ -370,29 +378,29 @@ def test_old_exports_are_read_by_row_number(tmp_path):
                 "annotations": [{"result": [{"value": {"choices": ["gut"]}}], "who": "anna"}],
             }
         ]
-        done = client.post(
+        counts = client.post(
             "/api/import?form=label-studio", content=json.dumps(task), headers=CHANGE
         ).json()
-        assert (done["labels"], session.service.label_state.labels) == (1, {2: 0, 4: 0})
+        assert (counts["labels"], session.service.label_state.labels) == (1, {2: 0, 4: 0})
 
 
-def test_a_session_by_row_numbers_opens_by_ids(tmp_path):
-    """As one does that was begun before ids came from a column."""
+def test_session_begun_with_row_numbers_reopens_with_ids(tmp_path):
+    """Earlier versions did not take ids from a column."""
     source = parquet_source(tmp_path)
-    for wanted, names in (("none", [str(i) for i in range(COUNT)]), ("doc", source.ids)):
-        tables = {"data": {"name": str(source.path), "id": wanted}}
+    for id_column, names in (("none", [str(i) for i in range(COUNT)]), ("doc", source.ids)):
+        tables = {"data": {"name": str(source.path), "id": id_column}}
         with page(source.path, tmp_path / "out", classes=CLASSES, tables=tables) as (
             client,
             session,
         ):
             assert list(session.service.items.ids) == names
-            if wanted == "none":
+            if id_column == "none":
                 body = {"position": 3, "kind": "label", "label": 1}
                 assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
             assert session.service.label_state.labels == {3: 1}
 
 
-def test_predict_returns_the_records(tmp_path):
+def test_predict_command_returns_the_users_records(tmp_path):
     source = parquet_source(tmp_path)
     labels = tmp_path / "labels.csv"
     labels.write_text(
@@ -403,26 +411,31 @@ def test_predict_returns_the_records(tmp_path):
     with page(source.path, folder, classes=CLASSES, tables=tables, labels=labels):
         pass
     out = tmp_path / "predictions.parquet"
-    command("predict", str(folder), str(source.path), "--out", str(out), "--probabilities")
+    run_command("predict", str(folder), str(source.path), "--out", str(out), "--probabilities")
     table = parquet.read_table(out)
-    ours = ["prediction", "probability", *(f"probability:{c}" for c in CLASSES), "unlike_labelled"]
-    assert table.column_names == ["id", *source.columns, *ours]
+    prediction_columns = [
+        "prediction",
+        "probability",
+        *(f"probability:{c}" for c in CLASSES),
+        "unlike_labelled",
+    ]
+    assert table.column_names == ["id", *source.columns, *prediction_columns]
     assert table.column("id").to_pylist() == source.ids
     for name, column in source.columns.items():
         assert table.column(name).to_pylist() == column, name
-    every = [table.column(f"probability:{name}").to_pylist() for name in CLASSES]
-    for prediction, probability, each in zip(
+    columns = [table.column(f"probability:{name}").to_pylist() for name in CLASSES]
+    for prediction, probability, probabilities in zip(
         table.column("prediction").to_pylist(),
         table.column("probability").to_pylist(),
-        zip(*every, strict=True),
+        zip(*columns, strict=True),
         strict=True,
     ):
-        assert probability == max(each) == each[CLASSES.index(prediction)]
+        assert probability == max(probabilities) == probabilities[CLASSES.index(prediction)]
     with pytest.raises(AssertionError, match="repeat an id in the column 'kind'"):
-        command("predict", str(folder), str(source.path), "--id", "kind")
+        run_command("predict", str(folder), str(source.path), "--id", "kind")
 
 
-def test_the_id_is_no_feature(tmp_path):
+def test_id_column_is_not_a_feature(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("id,size\n" + "".join(f"{i * i},{i % 3}\n" for i in range(9)))
     data, _ = load(path)

@@ -1,6 +1,6 @@
 """The files of a journal.
 
-Labels.db alone is enough, and nothing goes on in silence when one of them is missing.
+`labels.db` alone holds every answer; a missing file is reported.
 """
 
 import errno
@@ -50,7 +50,7 @@ def kill_after(folder, answers):
 
 
 @posix
-def test_labels_db_alone_has_every_answer_after_a_kill(tmp_path):
+def test_labels_db_alone_holds_every_answer_after_a_kill(tmp_path):
     kill_after(tmp_path, 60)
     for name in COMPANIONS:
         (tmp_path / name).unlink()
@@ -61,7 +61,7 @@ def test_labels_db_alone_has_every_answer_after_a_kill(tmp_path):
 @posix
 @pytest.mark.parametrize("name", COMPANIONS)
 @pytest.mark.parametrize("replaced", [False, True])
-def test_answers_are_refused_once_a_companion_file_is_gone(tmp_path, name, replaced):
+def test_answers_are_refused_after_a_companion_file_is_removed(tmp_path, name, replaced):
     with open_journal(tmp_path) as journal:
         for position in range(20):
             journal.add_event("label", "anna", position, 1)
@@ -74,7 +74,7 @@ def test_answers_are_refused_once_a_companion_file_is_gone(tmp_path, name, repla
             journal.add_event("label", "anna", 20, 1)
         with pytest.raises(StorageError, match="removed or replaced"):
             journal.lease_item(21, "anna", 60)
-        assert len(journal.label_state.labels) == 20  # reading goes on
+        assert len(journal.label_state.labels) == 20  # reading still works
     with open_journal(tmp_path) as journal:
         assert len(journal.label_state.labels) == 20
         journal.add_event("label", "anna", 20, 1)
@@ -85,19 +85,19 @@ def test_answers_are_refused_once_a_companion_file_is_gone(tmp_path, name, repla
 
 @posix
 @pytest.mark.parametrize("emptied", [False, True])
-def test_an_orphaned_log_is_refused_and_kept(tmp_path, emptied):
+def test_orphaned_wal_file_is_refused_and_kept(tmp_path, emptied):
     kill_after(tmp_path, 5)
     (tmp_path / "labels.db").rename(tmp_path / "elsewhere.db")
     if emptied:
         (tmp_path / "labels.db").touch()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before["labels.db-wal"]
-    said = (
+    message = (
         r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* restore the "
         r"labels.db that it belo"
     )
     for start in (open_journal, read_item_names, read_journal, copy_journal):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             start(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "elsewhere.db").rename(tmp_path / "labels.db")
@@ -105,14 +105,14 @@ def test_an_orphaned_log_is_refused_and_kept(tmp_path, emptied):
         assert len(journal.label_state.labels) == 5
 
 
-def test_a_failed_checkpoint_keeps_the_answer_and_is_tried_again(tmp_path):
+def test_failed_checkpoint_keeps_the_answer_and_is_retried(tmp_path):
     with open_journal(tmp_path) as journal:
         reader = sqlite3.connect(tmp_path / "labels.db", isolation_level=None)
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
         journal.add_event(
             "label", "anna", 0, 1
-        )  # cannot be checkpointed: the reader sees the state before it
+        )  # not checkpointed: a reader has an older state open
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (2,)
         assert journal._not_checkpointed == 1
         reader.execute("COMMIT")
@@ -121,7 +121,7 @@ def test_a_failed_checkpoint_keeps_the_answer_and_is_tried_again(tmp_path):
         assert journal._not_checkpointed == 0
 
 
-def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
+def test_journal_with_fewer_labels_than_a_training_round_is_refused(tmp_path):
     rounds = tmp_path / "rounds.jsonl"
     with open_journal(tmp_path) as journal:
         for position in range(3):
@@ -130,21 +130,21 @@ def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
         assert len(journal.label_state.labels) == 2
     rounds.write_text(
         json.dumps({"labels": 3}) + '\n{"labels": 99'
-    )  # 3 before the undo; the last line was cut short
+    )  # 3 labels before the undo; the last line is incomplete
     open_journal(tmp_path).close()
     rounds.write_text('{"labels": 3}\n{"labels": 4}\n{"labels": 1}\n')
-    said = (
+    message = (
         r"holds labels of 3 items, but rounds.jsonl has a training with 4 labels.*move "
         r"labels.seq, rounds.jsonl and"
     )
     for start in (open_journal, lambda folder: open_journal(folder, copy=copy_journal(folder))):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             start(tmp_path)
     rounds.unlink()
     open_journal(tmp_path).close()
 
 
-def test_an_older_copy_of_labels_db_is_refused(tmp_path):
+def test_older_copy_of_labels_db_is_refused(tmp_path):
     with open_journal(tmp_path) as journal:
         journal.add_event("label", "anna", 0, 1)
     shutil.copy(tmp_path / "labels.db", tmp_path / "old.db")
@@ -159,15 +159,15 @@ def test_an_older_copy_of_labels_db_is_refused(tmp_path):
     (tmp_path / "labels.db").unlink()
     with pytest.raises(InputError, match=r"ends at event 0, but labels.seq refers to event 4"):
         open_journal(tmp_path)
-    assert not (tmp_path / "labels.db").exists()  # nothing takes its place
+    assert not (tmp_path / "labels.db").exists()  # no empty journal replaces it
     (tmp_path / "labels.db").write_bytes(newest)
     open_journal(tmp_path).close()
-    (tmp_path / "labels.seq").write_text("")  # as a power cut may leave it: it knows nothing
+    (tmp_path / "labels.seq").write_text("")  # as a power cut may leave it
     open_journal(tmp_path).close()
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
+def test_copy_journal_changes_no_file_in_the_folder(tmp_path, killed):
     if killed and sys.platform == "win32":
         pytest.skip("needs kill -9")
     if killed:
@@ -188,13 +188,13 @@ def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_copy_has_what_was_accepted_until_then_and_the_writer_goes_on(tmp_path):
+def test_copy_journal_holds_answers_so_far_and_does_not_block_the_writer(tmp_path):
     with open_journal(tmp_path) as journal:
         for position in range(7):
             journal.add_event("label", "anna", position, 1)
         copy = copy_journal(tmp_path)
         journal.add_event("label", "anna", 7, 1)
-        assert journal._not_checkpointed == 0  # the copy holds nothing back
+        assert journal._not_checkpointed == 0  # the copy does not block checkpoints
         with open_journal(tmp_path, copy=copy) as read:
             assert read.label_state.labels == dict.fromkeys(range(7), 1)
         journal.add_event("label", "anna", 8, 1)
@@ -202,7 +202,7 @@ def test_a_copy_has_what_was_accepted_until_then_and_the_writer_goes_on(tmp_path
 
 
 @posix
-def test_a_removed_lock_file_lets_no_second_journal_in(tmp_path):
+def test_second_journal_is_refused_after_removal_of_the_lock_file(tmp_path):
     with open_journal(tmp_path) as first:
         (tmp_path / "labels.lock").unlink()
         for _ in range(2):
@@ -213,7 +213,9 @@ def test_a_removed_lock_file_lets_no_second_journal_in(tmp_path):
 
 
 @posix
-def test_a_removed_lock_file_ends_the_answers_where_folders_cannot_be_locked(tmp_path, monkeypatch):
+def test_answers_are_refused_after_removal_of_the_lock_file_without_folder_locks(
+    tmp_path, monkeypatch
+):
     def flock(handle, operation):
         if stat.S_ISDIR(os.fstat(handle).st_mode):
             raise OSError(errno.EBADF, "as on NFS")
@@ -242,10 +244,10 @@ def test_leases_do_not_last_longer_when_the_clock_is_set_back(tmp_path, monkeypa
         clock["monotonic"] += 1.0
         assert journal.list_leases() == {}
         assert journal.lease_item(0, "ben", 600)
-        clock["wall"] += 3 * day  # forward: it does not end earlier either
+        clock["wall"] += 3 * day  # a clock set forward does not end it earlier
         assert journal.list_leases() == {0: "ben"}
         clock["wall"] -= 5 * day
-    clock["monotonic"] = 3.0  # another boot; the clock is days before the end of ben's lease
+    clock["monotonic"] = 3.0  # after a reboot, with the clock days before ben's lease ends
     with open_journal(tmp_path) as journal:
         assert journal.list_leases() == {0: "ben"}
         clock["monotonic"] += 600.0

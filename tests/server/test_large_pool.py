@@ -1,6 +1,6 @@
-"""The page on a pool of millions, here of hundreds.
+"""The page on an out-of-core pool, here of a few hundred items.
 
-It begins with a sample, grows, is exact among what it holds.
+It starts with a sample, adds items, and is exact on the items it has loaded.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from tests.support.large_pools import CLASSES, Inline, clouds, text_pool
 from tests.support.web_sessions import CHANGE, page, progress_once
 
 N = 400
-HOW = {"tables": {"model": {"name": "auto"}}, "classes": CLASSES, "executor": Inline()}
+PAGE_OPTIONS = {"tables": {"model": {"name": "auto"}}, "classes": CLASSES, "executor": Inline()}
 
 
 @pytest.fixture
@@ -40,29 +40,35 @@ def store(tmp_path, monkeypatch):
     return tmp_path / "store", y
 
 
-def settled(client):
-    """What the page says of its learning, once nothing is under way."""
+def wait_until_idle(client):
+    """Wait until the page is idle and return its training status."""
     return progress_once(client, lambda p: p["training"]["idle"] and p["training"]["in_play"])[
         "training"
     ]
 
 
-def number(item):
+def parse_number(item):
     return int(item.split()[1])
 
 
-def answer(client, asked, y):
-    body = {"position": asked["position"], "kind": "label", "label": int(y[number(asked["item"])])}
-    said = client.post("/api/answers", json=body, headers=CHANGE)
-    assert said.status_code == 200, said.text
-    return said.json()["next"]
+def answer(client, query, y):
+    body = {
+        "position": query["position"],
+        "kind": "label",
+        "label": int(y[parse_number(query["item"])]),
+    }
+    reply = client.post("/api/answers", json=body, headers=CHANGE)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["next"]
 
 
-def naive(place, session):
-    """A belief in float64 on the items held, from the pool's own rows, its kernel written out."""
+def build_naive_posterior(store_folder, session):
+    """Build the float64 posterior of the loaded items from the pool's rows and an explicit kernel."""
     items, page_model = session.service.items, session.service.page_model
-    pool = LargePool(place, executor=Inline(), dtype=torch.float64)
-    rows, names = pool.read_items(torch.tensor([number(name) for name in items.ids]), Inline())
+    pool = LargePool(store_folder, executor=Inline(), dtype=torch.float64)
+    rows, names = pool.read_items(
+        torch.tensor([parse_number(name) for name in items.ids]), Inline()
+    )
     assert names == list(items.ids)
     none = torch.zeros(0, dtype=torch.int64)
     units = (
@@ -85,97 +91,104 @@ def naive(place, session):
     )
 
 
-def test_it_begins_with_a_sample_grows_and_is_exact_among_what_it_holds(store, tmp_path):
-    place, y = store
-    more = HOW | {"every": 5, "refresh_every": 10}
-    with page(place, tmp_path / "labels", start=True, **more) as (client, session):
-        settled(client)
-        first = list(session.service.items.ids)
-        pool = LargePool(place, executor=Inline())
-        drawn = pool.sample_positions(60, torch.zeros(0, dtype=torch.int64), 0)
-        assert first[:60] == [f"doc {p}" for p in drawn.tolist()]
+def test_page_starts_with_a_sample_and_equals_the_naive_posterior_on_its_items(store, tmp_path):
+    store_folder, y = store
+    options = PAGE_OPTIONS | {"every": 5, "refresh_every": 10}
+    with page(store_folder, tmp_path / "labels", start=True, **options) as (client, session):
+        wait_until_idle(client)
+        first_ids = list(session.service.items.ids)
+        pool = LargePool(store_folder, executor=Inline())
+        sampled = pool.sample_positions(60, torch.zeros(0, dtype=torch.int64), 0)
+        assert first_ids[:60] == [f"doc {p}" for p in sampled.tolist()]
         best = pool.select_subset(
             classes=CLASSES, strategy="flip", evaluation=60, candidates=20
         ).best.positions.tolist()
-        assert set(first) == {
-            f"doc {p}" for p in (*drawn.tolist(), *best)
-        }  # the best of all 400 are there
-        asked = client.get("/api/question").json()
-        assert asked["text"] == f"the text of number {number(asked['item'])}"
+        assert set(first_ids) == {
+            f"doc {p}" for p in (*sampled.tolist(), *best)
+        }  # includes the best of all 400 items
+        query = client.get("/api/question").json()
+        assert query["text"] == f"the text of number {parse_number(query['item'])}"
         for _ in range(25):
-            asked = answer(client, asked, y)
-        assert settled(client)["in_play"] == len(session.service.items) > len(first)
+            query = answer(client, query, y)
+        assert wait_until_idle(client)["in_play"] == len(session.service.items) > len(first_ids)
         items, page_model = list(session.service.items.ids), session.service.page_model
-        assert items[: len(first)] == first  # positions stay
+        assert items[: len(first_ids)] == first_ids  # positions do not change
         assert len(set(items)) == len(items)
         assert tuple(items) == session.service.journal.items
-        twin, pool_posterior = naive(place, session), page_model.pool_posterior
+        naive = build_naive_posterior(store_folder, session)
+        pool_posterior = page_model.pool_posterior
         assert len(pool_posterior.labels) == 25
-        assert torch.allclose(pool_posterior.posterior.mean, twin.posterior.mean, atol=1e-4)
+        assert torch.allclose(pool_posterior.posterior.mean, naive.posterior.mean, atol=1e-4)
         assert torch.allclose(
-            pool_posterior.scores("resolve"), twin.scores("resolve"), rtol=1e-2, atol=1e-5
+            pool_posterior.scores("resolve"), naive.scores("resolve"), rtol=1e-2, atol=1e-5
         )
         labels = dict(session.service.label_state.labels)
     assert read_item_names(tmp_path / "labels") == items
-    with page(place, tmp_path / "labels", start=True, **more) as (client, session):
+    with page(store_folder, tmp_path / "labels", start=True, **options) as (client, session):
         assert session.service.label_state.labels == labels
         assert list(session.service.items.ids[: len(items)]) == items  # at the same positions
-        settled(client)
+        wait_until_idle(client)
         assert client.get("/api/question").json()["reason"] == "look-ahead"
 
 
-def test_the_pool_is_scored_again_after_so_many_labels_alone(store, tmp_path, monkeypatch):
-    place, y = store
-    known, select_subset = [], LargePool.select_subset
+def test_pool_is_rescored_every_refresh_every_labels_only(store, tmp_path, monkeypatch):
+    store_folder, y = store
+    label_counts, select_subset = [], LargePool.select_subset
     monkeypatch.setattr(
         LargePool,
         "select_subset",
-        lambda self, told, **how: (
-            known.append(len(told.positions)) or select_subset(self, told, **how)
+        lambda self, labels, **arguments: (
+            label_counts.append(len(labels.positions)) or select_subset(self, labels, **arguments)
         ),
     )
-    more = HOW | {"refresh_every": 6}
-    with page(place, tmp_path / "labels", start=True, **more) as (client, _):
-        settled(client)
-        asked = client.get("/api/question").json()
+    options = PAGE_OPTIONS | {"refresh_every": 6}
+    with page(store_folder, tmp_path / "labels", start=True, **options) as (client, _):
+        wait_until_idle(client)
+        query = client.get("/api/question").json()
         for _ in range(5):
-            asked = answer(client, asked, y)
-        settled(client)
-        assert known == [0]
-        asked = answer(client, asked, y)
-        settled(client)
-        assert known == [0, 6]
-    with page(place, tmp_path / "labels", start=True, **more) as (
+            query = answer(client, query, y)
+        wait_until_idle(client)
+        assert label_counts == [0]
+        query = answer(client, query, y)
+        wait_until_idle(client)
+        assert label_counts == [0, 6]
+    with page(store_folder, tmp_path / "labels", start=True, **options) as (
         client,
         _,
-    ):  # nothing has come since
-        settled(client)
-        assert known == [0, 6]
+    ):  # no new label: not rescored
+        wait_until_idle(client)
+        assert label_counts == [0, 6]
 
 
-def test_labels_of_any_item_of_the_pool_are_taken_in(store, tmp_path):
-    place, y = store
+def test_label_file_may_label_any_item_of_the_pool(store, tmp_path):
+    store_folder, y = store
     lines = [f"doc {p},{CLASSES[y[p]]}" for p in range(0, N, 10)]
     (tmp_path / "known.csv").write_text("\n".join(["item,label", *lines]))
-    with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
+    with page(store_folder, tmp_path / "labels", labels=tmp_path / "known.csv", **PAGE_OPTIONS) as (
+        _,
+        session,
+    ):
         items, labels = session.service.items.ids, session.service.label_state.labels
-        assert {number(items[p]): c for p, c in labels.items()} == {
+        assert {parse_number(items[p]): c for p, c in labels.items()} == {
             p: y[p] for p in range(0, N, 10)
         }
 
 
-def test_parts_may_have_columns_of_their_own(store, tmp_path):
-    """Those that are there are shown."""
-    place, _ = store
+def test_items_show_the_columns_of_their_own_file(store, tmp_path):
+    """Files of a pool may have different columns."""
+    store_folder, _ = store
     extra = {
         "id": ["more 0", "more 1"],
         "note": ["n0", "n1"],
         "v": list(clouds(2)[0].astype(np.float32)),
     }
     pq.write_table(pa.table(extra), tmp_path / "pool" / "4.parquet")
-    embed(tmp_path / "pool", place, column="v", dtype="float32", executor=Inline())
+    embed(tmp_path / "pool", store_folder, column="v", dtype="float32", executor=Inline())
     (tmp_path / "known.csv").write_text("item,label\nmore 1,oak\ndoc 3,elm\n")
-    with page(place, tmp_path / "labels", labels=tmp_path / "known.csv", **HOW) as (_, session):
+    with page(store_folder, tmp_path / "labels", labels=tmp_path / "known.csv", **PAGE_OPTIONS) as (
+        _,
+        session,
+    ):
         items = session.service.items
         shown = items.describe_item(items.ids.index("more 1"))
         assert {cell["name"]: cell["value"] for cell in shown["row"]} == {
@@ -186,38 +199,38 @@ def test_parts_may_have_columns_of_their_own(store, tmp_path):
         assert items.describe_item(items.ids.index("doc 3"))["text"] == "the text of number 3"
 
 
-def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):
-    place, _ = store
-    for more, message in (
+def test_unsupported_options_of_a_large_pool_are_refused(store, tmp_path):
+    store_folder, _ = store
+    for options, message in (
         ({"test": 0.2}, "leave out --test"),
         ({"refresh_every": 0}, "refresh-every is 0"),
         ({"tables": {"model": {"name": "mlp"}}}, "an out-of-core pool expects exact"),
     ):
         with (
             pytest.raises(InputError, match=message),
-            page(place, tmp_path / "labels", **(HOW | more)),
+            page(store_folder, tmp_path / "labels", **(PAGE_OPTIONS | options)),
         ):
             pass
     np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
     with (
         pytest.raises(InputError, match="is not a `pool embed` store"),
-        page(tmp_path / "x.npy", tmp_path / "other", **HOW),
+        page(tmp_path / "x.npy", tmp_path / "other", **PAGE_OPTIONS),
     ):
         pass
-    with page(place, tmp_path / "labels", **HOW):
+    with page(store_folder, tmp_path / "labels", **PAGE_OPTIONS):
         pass
     with pytest.raises(InputError, match="pool predict"):
         session_model(tmp_path / "labels")
 
 
-def test_a_record_of_another_pool_is_refused(store, tmp_path):
-    place, _ = store
+def test_journal_of_another_pool_is_refused(store, tmp_path):
+    store_folder, _ = store
     np.save(tmp_path / "x.npy", clouds(100)[0].astype(np.float32))
     embed(tmp_path / "x.npy", tmp_path / "another", executor=Inline())
-    with page(place, tmp_path / "labels", **HOW):
+    with page(store_folder, tmp_path / "labels", **PAGE_OPTIONS):
         pass
     with (
         pytest.raises(InputError, match="is not in"),
-        page(tmp_path / "another", tmp_path / "labels", **HOW),
+        page(tmp_path / "another", tmp_path / "labels", **PAGE_OPTIONS),
     ):
         pass

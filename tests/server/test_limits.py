@@ -1,5 +1,5 @@
-"""What a server bears: silent connections, guesses at the token, files that blow up, names that
-turn text around.
+"""Limits of the server: silent connections, guessed tokens, decompression bombs and misleading
+names.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ TOKEN = "a-token-of-some-length"
 
 
 @contextlib.contextmanager
-def served(folder, out, *more, limits="", env=None):
-    """The command itself; the port that it found. limits: of the shell."""
+def run_label_command(folder, out, *more, limits="", env=None):
+    """Run the command and yield its port, process and output lines; limits: ulimit of its shell."""
     command = [
         sys.executable,
         "-m",
@@ -50,7 +50,7 @@ def served(folder, out, *more, limits="", env=None):
         str(out),
     ]
     command += ["--no-browser", "--port", "0", "--model", "mlp", *more]
-    started = subprocess.Popen(
+    process = subprocess.Popen(
         ["bash", "-c", f'{limits} exec "$@"', "bash", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -59,55 +59,55 @@ def served(folder, out, *more, limits="", env=None):
     )
     try:
         lines = []
-        for line in started.stdout:
+        for line in process.stdout:
             lines.append(line)
             if found := re.search(r"http://[^:]+:(\d+)/", line):
-                yield int(found[1]), started, lines
+                yield int(found[1]), process, lines
                 break
         else:
-            raise AssertionError(started.stderr.read())
+            raise AssertionError(process.stderr.read())
     finally:
-        started.send_signal(signal.SIGTERM)
-        started.wait(PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE)
 
 
-def test_silent_connections_keep_nobody_out(tmp_path):
-    """Far more than files may be open at first, half of them in the middle of a request."""
-    with served(photos(tmp_path / "set", 4), tmp_path / "out", limits="ulimit -S -n 400;") as (
-        port,
-        server,
-        _,
-    ):
+def test_server_answers_despite_700_silent_connections(tmp_path):
+    """More connections than the initial limit of open files, half of them with partial requests."""
+    with run_label_command(
+        photos(tmp_path / "set", 4), tmp_path / "out", limits="ulimit -S -n 400;"
+    ) as (port, server, _):
         silent = []
         for i in range(700):
-            one = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            silent_socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
             with contextlib.suppress(OSError):
-                one.send(b"POST /api/answers HTTP/1.1\r\nHost: 127.0.0.1\r\n" if i % 2 else b"")
-            silent.append(one)
-        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-        asked.request("GET", "/api/question")
-        assert asked.getresponse().status == 200
-        for one in silent:
-            one.close()
-    said = server.stderr.read()
-    assert "accept" not in said  # else somebody had to wait until others were let go
-    assert len(said) < 5000
+                silent_socket.send(
+                    b"POST /api/answers HTTP/1.1\r\nHost: 127.0.0.1\r\n" if i % 2 else b""
+                )
+            silent.append(silent_socket)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        connection.request("GET", "/api/question")
+        assert connection.getresponse().status == 200
+        for silent_socket in silent:
+            silent_socket.close()
+    log = server.stderr.read()
+    assert "accept" not in log  # no accept failed for lack of file descriptors
+    assert len(log) < 5000
 
 
-def test_whoever_does_not_ask_in_time_is_let_go(tmp_path):
-    with served(photos(tmp_path / "set", 4), tmp_path / "out") as (port, _, _):
-        began = time.monotonic()
-        slow = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-        slow.send(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert b"200" in slow.recv(100)
-        slow.send(b"GET /api/hea")  # and no more
+def test_incomplete_request_is_closed_after_the_request_timeout(tmp_path):
+    with run_label_command(photos(tmp_path / "set", 4), tmp_path / "out") as (port, _, _):
+        start = time.monotonic()
+        connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        connection.send(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200" in connection.recv(100)
+        connection.send(b"GET /api/hea")  # an incomplete request
         with contextlib.suppress(ConnectionError):
-            while slow.recv(1000):
+            while connection.recv(1000):
                 pass
-        assert time.monotonic() - began > REQUEST_TIMEOUT_SECONDS
+        assert time.monotonic() - start > REQUEST_TIMEOUT_SECONDS
 
 
-def test_two_pages_of_one_machine_keep_their_tokens_apart(tmp_path):
+def test_two_servers_on_one_host_keep_separate_token_cookies(tmp_path):
     import urllib.request
     from http.cookiejar import CookieJar
 
@@ -116,26 +116,28 @@ def test_two_pages_of_one_machine_keep_their_tokens_apart(tmp_path):
     secret.write_text(f"{TOKEN}-2\n")
     env = {"LABELAHEAD_TOKEN": f"{TOKEN}-1"}
     with (
-        served(photos(tmp_path / "one", 4), tmp_path / "out1", env=env) as (one, _, _),
-        served(photos(tmp_path / "two", 4), tmp_path / "out2", "--token", f"@{secret}") as (
-            two,
-            process,
+        run_label_command(photos(tmp_path / "one", 4), tmp_path / "out1", env=env) as (
+            first_port,
+            _,
             _,
         ),
+        run_label_command(
+            photos(tmp_path / "two", 4), tmp_path / "out2", "--token", f"@{secret}"
+        ) as (second_port, process, _),
     ):
-        browser.open(f"http://127.0.0.1:{one}/?token={TOKEN}-1").read()
-        browser.open(f"http://127.0.0.1:{two}/?token={TOKEN}-2").read()
-        for port in (one, two, one):
+        browser.open(f"http://127.0.0.1:{first_port}/?token={TOKEN}-1").read()
+        browser.open(f"http://127.0.0.1:{second_port}/?token={TOKEN}-2").read()
+        for port in (first_port, second_port, first_port):
             assert (
                 json.loads(browser.open(f"http://127.0.0.1:{port}/api/session").read())["items"]
                 == 4
             )
-        with open(f"/proc/{process.pid}/cmdline") as shown:
-            assert TOKEN not in shown.read()
+        with open(f"/proc/{process.pid}/cmdline") as file:
+            assert TOKEN not in file.read()
 
 
-def test_beyond_this_machine_it_is_said_that_nothing_is_encrypted(tmp_path):
-    with served(photos(tmp_path / "set", 4), tmp_path / "out", "--host", "0.0.0.0") as (
+def test_label_command_on_all_interfaces_warns_about_missing_encryption(tmp_path):
+    with run_label_command(photos(tmp_path / "set", 4), tmp_path / "out", "--host", "0.0.0.0") as (
         _,
         _,
         lines,
@@ -143,7 +145,7 @@ def test_beyond_this_machine_it_is_said_that_nothing_is_encrypted(tmp_path):
         assert any("encrypted" in line for line in lines)
 
 
-def test_wrong_tokens_are_limited_and_a_right_one_passes(tmp_path):
+def test_wrong_tokens_are_rate_limited_and_the_right_one_is_accepted(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", token=TOKEN) as (client, _):
         client.cookies.clear()
         for i in range(MAX_FAILED_ATTEMPTS):
@@ -156,7 +158,7 @@ def test_wrong_tokens_are_limited_and_a_right_one_passes(tmp_path):
         refused = client.get("/api/session", headers={"Authorization": "Bearer another-guess"})
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "60"
-        assert client.get("/api/session").status_code == 401  # no token at all is no attempt
+        assert client.get("/api/session").status_code == 401  # a missing token is not an attempt
         assert (
             client.get("/api/session", headers={"Authorization": f"Bearer {TOKEN}"}).status_code
             == 200
@@ -164,7 +166,7 @@ def test_wrong_tokens_are_limited_and_a_right_one_passes(tmp_path):
         assert client.get("/", params={"token": TOKEN}, follow_redirects=False).status_code == 303
 
 
-def test_old_cookies_do_not_lock_out_others_behind_the_same_address(tmp_path):
+def test_old_cookies_do_not_lock_out_other_clients_of_the_same_address(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", token=TOKEN) as (client, _):
         client.cookies.clear()
         statuses = {"right": set(), "first": set(), "second": set()}
@@ -179,8 +181,8 @@ def test_old_cookies_do_not_lock_out_others_behind_the_same_address(tmp_path):
         assert statuses == {"right": {200}, "first": {401, 429}, "second": {401, 429}}
 
 
-def test_a_body_whose_length_is_given_twice_is_refused(tmp_path):
-    """Over a real socket: what reaches the application is what the HTTP library makes of it."""
+def test_request_with_two_body_lengths_is_refused(tmp_path):
+    """Use a real socket, because the HTTP library parses the request first."""
     smuggled = (
         b"POST /api/me HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Labelahead: 1\r\nContent-Type: "
         b"application/json\r\n"
@@ -191,18 +193,18 @@ def test_a_body_whose_length_is_given_twice_is_refused(tmp_path):
     smuggled += b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     reply = b""
     with (
-        served(photos(tmp_path / "set", 4), tmp_path / "out") as (port, _, _),
-        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sent,
+        run_label_command(photos(tmp_path / "set", 4), tmp_path / "out") as (port, _, _),
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection,
     ):
-        sent.sendall(smuggled)
-        while more := sent.recv(1000):
-            reply += more
+        connection.sendall(smuggled)
+        while received := connection.recv(1000):
+            reply += received
     assert reply.startswith(b"HTTP/1.1 400")
     assert b"both Content-Length and Transfer-Encoding" in reply
-    assert reply.count(b"HTTP/1.1") == 1  # and the connection is closed
+    assert reply.count(b"HTTP/1.1") == 1  # the connection is closed
 
 
-def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
+def test_import_of_a_parquet_bomb_is_refused(tmp_path):
     rows = pyarrow.array([0] * 400_000, pyarrow.int32())
     texts = pyarrow.DictionaryArray.from_arrays(rows, pyarrow.array(["x" * 10_000]))
     table = pyarrow.table({"item": texts, "label": texts})
@@ -213,19 +215,21 @@ def test_a_small_parquet_file_of_much_text_is_refused(tmp_path):
         client,
         session,
     ):
-        said = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
-        assert said.status_code == 400
-        assert "the file could take 7.5 GB of memory unpacked; expected at most 0.5 GB" in said.text
+        reply = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
+        assert reply.status_code == 400
+        assert (
+            "the file could take 7.5 GB of memory unpacked; expected at most 0.5 GB" in reply.text
+        )
         assert not session.service.label_state.labels
 
 
-def test_files_that_blow_up_are_refused(tmp_path):
+def test_import_and_load_refuse_files_that_expand_beyond_memory(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["a", "b"]) as (
         client,
         session,
     ):
-        strange = json.dumps([{"data": {"item": "0"}, "predictions": 5}])
-        reply = client.post("/api/import?form=label-studio", content=strange, headers=CHANGE)
+        malformed = json.dumps([{"data": {"item": "0"}, "predictions": 5}])
+        reply = client.post("/api/import?form=label-studio", content=malformed, headers=CHANGE)
         assert reply.status_code == 400
         assert "predictions are 5; expected a list" in reply.json()["error"]
         column = pyarrow.DictionaryArray.from_arrays(
@@ -236,23 +240,23 @@ def test_files_that_blow_up_are_refused(tmp_path):
         content = (tmp_path / "many.parquet").read_bytes()
         tracemalloc.start()
         reply = client.post("/api/import?form=parquet", content=content, headers=CHANGE)
-        held = tracemalloc.get_traced_memory()[1]
+        peak_memory = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert reply.status_code == 400
         assert "2,000,000 rows; expected at most" in reply.json()["error"]
-        assert held < 20e6  # no row of them was unpacked
+        assert peak_memory < 20e6  # no row was unpacked
         assert not list((tmp_path / "out").glob(f"{TEMPORARY_PREFIX}*"))
         assert not session.service.label_state.labels
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         header = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
         shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000), }"
         archive.writestr("x.npy", header + shape.ljust(117) + b"\n")
-        archive.infolist()[0].file_size = 10**15  # what the archive announces
+        archive.infolist()[0].file_size = 10**15  # the size that the archive declares
     with pytest.raises(InputError, match=r"GB unpacked, two copies are needed"):
         load(tmp_path / "bomb.npz")
 
 
-def test_numbers_that_no_machine_has():
+def test_unreasonable_threads_and_widths_are_refused():
     with pytest.raises(InputError, match="threads is 1000000; expected 1 to"):
         parse_campaign({"threads": 1_000_000})
     with pytest.raises(InputError, match=r"mlp with width=1e\+09 is wider than"):
@@ -261,33 +265,33 @@ def test_numbers_that_no_machine_has():
         build_model("mlp", (10,), 3, width=500_000)
 
 
-def test_names_that_turn_text_around(tmp_path):
+def test_class_name_with_bidirectional_control_is_refused(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out") as (client, _):
         reply = client.post("/api/classes", json={"name": "cat\u202egod"}, headers=CHANGE)
         assert reply.status_code == 409
         assert "U+202E" in reply.json()["error"]
 
 
-def test_a_key_takes_back_one_answer(tmp_path):
+def test_undo_key_is_bound_to_one_answer(tmp_path):
     with Journal(tmp_path, items=["x", "y"], fingerprint="f", classes=["a"]) as journal:
         first, second = (journal.add_event("label", "me", p, 0).seq for p in (0, 1))
-        gone = journal.undo_answer("me", second, key="k")
-        assert journal.undo_answer("me", second, key="k") == gone
+        undo = journal.undo_answer("me", second, key="k")
+        assert journal.undo_answer("me", second, key="k") == undo
         with pytest.raises(InputError, match=f"was used to undo answer {second}, not {first}"):
             journal.undo_answer("me", first, key="k")
 
 
-def test_a_record_that_was_emptied_is_not_begun_anew_unsaid(tmp_path):
+def test_emptied_journal_is_refused(tmp_path):
     with Journal(tmp_path, items=["x"], fingerprint="f"):
         pass
     (tmp_path / "rounds.jsonl").write_text("{}\n")
-    for more in ("", "-wal", "-shm"):
-        (tmp_path / f"labels.db{more}").write_bytes(b"")
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"labels.db{suffix}").write_bytes(b"")
     with pytest.raises(InputError, match=r"labels.db is empty, but"):
         Journal(tmp_path, items=["x"], fingerprint="f")
 
 
-def test_a_campaign_with_a_position_below_zero_is_damaged(tmp_path):
+def test_read_labels_refuses_a_negative_position(tmp_path):
     with Store.create(tmp_path / "run", "") as store:
         store.add_label(3, 0, 0)
     path = tmp_path / "run" / "labels.jsonl"
@@ -300,7 +304,7 @@ def test_a_campaign_with_a_position_below_zero_is_damaged(tmp_path):
         store.read_labels()
 
 
-def test_what_a_killed_server_left_behind_is_swept(tmp_path):
+def test_temporary_files_of_a_killed_server_are_removed_at_start(tmp_path):
     folder = photos(tmp_path / "set", 4)
     with page(folder, tmp_path / "out"):
         assert (tmp_path / "out").stat().st_mode & 0o077 == 0

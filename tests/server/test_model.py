@@ -1,4 +1,4 @@
-"""The model that the page's labels make: over HTTP, from Python, by the commands."""
+"""The model of a session: downloaded, loaded in Python, and used by the commands."""
 
 import csv
 import io
@@ -18,19 +18,18 @@ from tests.support.web_sessions import CHANGE, page, photos
 EXACT = {"model": {"name": "exact"}, "asking": {"strategy": "resolve"}, "data": {"size": 16}}
 
 
-def say(*arguments) -> tuple[int, str]:
+def run_command(*arguments) -> tuple[int, str]:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     return result.exit_code, result.output
 
 
 @pytest.fixture
 def labelled(tmp_path, monkeypatch):
-    """A folder of labels, half of the pictures labelled, and the pictures."""
+    """Open a session with half of the images labelled."""
     from labelahead.learner import encoding as inputs
 
-    monkeypatch.setattr(
-        inputs, "is_image_encoder_available", lambda: False
-    )  # by pixels: no second for features
+    # Use pixels: computing features takes a second.
+    monkeypatch.setattr(inputs, "is_image_encoder_available", lambda: False)
     source, out = photos(tmp_path / "set", 20), tmp_path / "out"
     tables = {**EXACT, "data": {"name": str(source), "size": 16}}
     with page(source, out, classes=["light", "dark"], tables=tables) as (client, session):
@@ -45,16 +44,16 @@ def labelled(tmp_path, monkeypatch):
         yield client, session, source, out
 
 
-def test_the_page_hands_its_model_over(labelled, tmp_path):
+def test_model_download_equals_a_learner_on_the_same_labels(labelled, tmp_path):
     client, _, source, _ = labelled
-    sent = client.get("/api/model")
-    assert sent.status_code == 200
-    assert sent.headers["content-disposition"] == 'attachment; filename="set-model.zip"'
-    with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
+    reply = client.get("/api/model")
+    assert reply.status_code == 200
+    assert reply.headers["content-disposition"] == 'attachment; filename="set-model.zip"'
+    with zipfile.ZipFile(io.BytesIO(reply.content)) as archive:
         archive.extractall(tmp_path / "model")
     model = la.load_model(tmp_path / "model")
-    said = model.predict(source)
-    assert said.labels == ["light", "dark"] * 10
+    predictions = model.predict(source)
+    assert predictions.labels == ["light", "dark"] * 10
     about = json.loads((tmp_path / "model" / "model.json").read_text())
     assert about["labels"] == {"light": 5, "dark": 5}
     assert 0.6 < about["accuracy"]["estimated"] <= 1.0
@@ -62,69 +61,71 @@ def test_the_page_hands_its_model_over(labelled, tmp_path):
         "estimated for items without a label, by 10 labels ("
         in (tmp_path / "model" / "README.md").read_text()
     )
-    # By hand: what the learner makes of these labels, whose inputs the page holds, too.
-    data, _ = la_load(source)
+    # The same labels and inputs with a learner of our own.
+    data, _ = load_images(source)
     learner = la.Learner(la.exact(data.inputs, 2), data.inputs, "resolve")
     learner.teach(range(10), torch.arange(10) % 2)
     learner.train()
-    assert torch.equal(said.probabilities.argmax(1), learner.predict().argmax(1))
-    bare = replace(model, about={**model.about, "spread": None})
-    assert torch.allclose(bare.predict(source).probabilities, learner.predict(), atol=1e-5)
+    assert torch.equal(predictions.probabilities.argmax(1), learner.predict().argmax(1))
+    uncalibrated = replace(model, about={**model.about, "spread": None})
+    assert torch.allclose(uncalibrated.predict(source).probabilities, learner.predict(), atol=1e-5)
 
 
-def la_load(source):
+def load_images(source):
     from labelahead.data import load
 
     return load(source, size=16)
 
 
-def test_only_one_is_made_at_a_time(labelled, monkeypatch):
+def test_second_model_export_is_refused_while_one_runs(labelled, monkeypatch):
     client, _, _, _ = labelled
     from labelahead.server import routes
 
-    seen = []
-    real = routes.build_exported_model
+    statuses = []
+    build_exported_model = routes.build_exported_model
 
-    def slow(service, schedule):
-        seen.append(client.get("/api/model").status_code)
-        return real(service, schedule)
+    def build_with_second_request(service, schedule):
+        statuses.append(client.get("/api/model").status_code)
+        return build_exported_model(service, schedule)
 
-    monkeypatch.setattr(routes, "build_exported_model", slow)
+    monkeypatch.setattr(routes, "build_exported_model", build_with_second_request)
     assert client.get("/api/model").status_code == 200
-    assert seen == [409]
+    assert statuses == [409]
     assert client.get("/api/session").status_code == 200
 
 
-def test_the_commands_take_it_away_and_use_it(labelled, tmp_path):
-    _, _, _, out = labelled  # the page stays open
-    code, said = say("export-model", out, "--to", tmp_path / "model", "--no-onnx")
-    assert code == 0, said
-    assert "labels: 10 in all" in said
+def test_export_model_and_predict_commands_use_the_sessions_model(labelled, tmp_path):
+    _, _, _, out = labelled  # the session stays open
+    code, output = run_command("export-model", out, "--to", tmp_path / "model", "--no-onnx")
+    assert code == 0, output
+    assert "labels: 10 in all" in output
     new = photos(tmp_path / "new", 4)
     (new / "broken.jpg").write_bytes(b"none")
-    code, said = say("predict", tmp_path / "model", new, "--out", tmp_path / "p.csv")
-    assert code == 0, said
-    assert "broken.jpg cannot be read" in said
-    assert "4 items" in said
+    code, output = run_command("predict", tmp_path / "model", new, "--out", tmp_path / "p.csv")
+    assert code == 0, output
+    assert "broken.jpg cannot be read" in output
+    assert "4 items" in output
     rows = list(csv.DictReader((tmp_path / "p.csv").open()))
     assert [(r["id"], r["prediction"]) for r in rows] == [
         (f"{i:02d}.png", ["light", "dark"][i % 2]) for i in range(4)
     ]
     assert set(rows[0]) == {"id", "file_name", "prediction", "probability", "unlike_labelled"}
-    code, direct = say("predict", out, new)
+    code, direct = run_command("predict", out, new)
     assert code == 0, direct
     assert [line.split(",")[:3] for line in direct.splitlines() if line.startswith("0")] == [
         [r["id"], r["file_name"], r["prediction"]] for r in rows
     ]
-    code, said = say("export-model", out, "--to", tmp_path / "model")
-    assert (code, "exists already" in said) == (1, True)
-    code, said = say("predict", tmp_path, new)
-    assert (code, "holds no model" in said) == (1, True)
-    code, said = say("predict", tmp_path / "model", new, "--out", tmp_path / "none" / "p.csv")
-    assert (code, "folder that exists" in said) == (2, True)
+    code, output = run_command("export-model", out, "--to", tmp_path / "model")
+    assert (code, "exists already" in output) == (1, True)
+    code, output = run_command("predict", tmp_path, new)
+    assert (code, "holds no model" in output) == (1, True)
+    code, output = run_command(
+        "predict", tmp_path / "model", new, "--out", tmp_path / "none" / "p.csv"
+    )
+    assert (code, "folder that exists" in output) == (2, True)
 
 
-def test_a_folder_without_labels_makes_none(tmp_path):
+def test_load_model_of_a_session_without_labels_is_refused(tmp_path):
     source = photos(tmp_path / "set", 4)
     with page(source, tmp_path / "out", classes=["a", "b"]):
         pass

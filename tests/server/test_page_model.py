@@ -1,4 +1,4 @@
-"""The page's posterior: whatever was answered, changed or undone, it is the one from scratch."""
+"""The page's posterior equals a refit from scratch after any sequence of labels."""
 
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import NetworkSnapshot
 
 N, C = 30, 3
-POSITIONS = torch.arange(N) * 7 + 2  # in the data set: not the place in the snapshot
+POSITIONS = torch.arange(N) * 7 + 2  # positions in the data set, not rows of the snapshot
 
 
-def snapshot(*, dense=True, round=1, trained=(), n=N):
+def make_snapshot(*, dense=True, round=1, trained=(), n=N):
     rng = torch.Generator().manual_seed(5)
     psi = torch.randn(n, 12, generator=rng, dtype=torch.float64)
     outputs = torch.randn(n, C, generator=rng, dtype=torch.float64) / 3
@@ -34,18 +34,18 @@ def snapshot(*, dense=True, round=1, trained=(), n=N):
     )
 
 
-def scratch(taken, labels, classes):
-    """The same by hand: one prior, all labels at once, in another order."""
-    place = {int(p): i for i, p in enumerate(taken.points)}
-    known = sorted((place[p], c) for p, c in labels.items() if p in place)
-    outputs = torch.cat([taken.outputs, torch.zeros(len(taken.points), classes - C).double()], 1)
-    given = taken.kernel_arguments
+def fit_from_scratch(frozen, labels, classes):
+    """Condition one prior on all labels at once, in another order."""
+    row_of = {int(p): i for i, p in enumerate(frozen.points)}
+    labelled = sorted((row_of[p], c) for p, c in labels.items() if p in row_of)
+    outputs = torch.cat([frozen.outputs, torch.zeros(len(frozen.points), classes - C).double()], 1)
+    given = frozen.kernel_arguments
     kernel = given["kernel"] if "kernel" in given else given["features"] @ given["features"].T
-    post = prior(outputs, kernel, noise=taken.noise)
-    if not known:
+    post = prior(outputs, kernel, noise=frozen.noise)
+    if not labelled:
         return post
-    at, label = zip(*known, strict=True)
-    return post.condition(list(at), torch.eye(classes).double()[list(label)])
+    rows, label = zip(*labelled, strict=True)
+    return post.condition(list(rows), torch.eye(classes).double()[list(label)])
 
 
 steps = st.lists(
@@ -56,18 +56,18 @@ steps = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(steps, st.booleans())
-def test_any_sequence_ends_where_scratch_does(sequence, dense):
-    taken = snapshot(dense=dense, trained={int(POSITIONS[0]): 1})
-    labels, classes = dict(taken.labels), C
-    page_model = PageModel.from_snapshot(taken, labels, C)
-    for position, label in sequence:  # None: taken back; 1000: not in play
+def test_with_labels_equals_a_refit_after_any_sequence(sequence, dense):
+    frozen = make_snapshot(dense=dense, trained={int(POSITIONS[0]): 1})
+    labels, classes = dict(frozen.labels), C
+    page_model = PageModel.from_snapshot(frozen, labels, C)
+    for position, label in sequence:  # None: undone; 1000: not in the snapshot
         if label is None:
             labels.pop(position, None)
         else:
             labels[position] = label
             classes = max(classes, label + 1)
         page_model = page_model.with_labels(labels, classes)
-    post = scratch(taken, labels, page_model.pool_posterior.classes)
+    post = fit_from_scratch(frozen, labels, page_model.pool_posterior.classes)
     torch.testing.assert_close(
         page_model.pool_posterior.posterior.mean, post.mean, rtol=1e-6, atol=1e-6
     )
@@ -76,30 +76,30 @@ def test_any_sequence_ends_where_scratch_does(sequence, dense):
     )
     assert page_model.pool_posterior.labels == {p: c for p, c in labels.items() if p != 1000}
     left = set(POSITIONS.tolist()) - set(labels)
-    assert {int(taken.points[i]) for i in page_model.pool_posterior.view.candidates} == left
+    assert {int(frozen.points[i]) for i in page_model.pool_posterior.view.candidates} == left
 
 
-def test_a_criterion_of_ones_own_is_read_once(tmp_path):
-    """An edit, or a file that goes away, must not stop a page that is open."""
+def test_custom_acquisition_function_is_read_once(tmp_path):
+    """Editing or removing the file must not affect an open page."""
     path = tmp_path / "own.py"
     path.write_text(
         "from labelahead.acquisition import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n"
     )
-    page_model = PageModel.from_snapshot(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
+    page_model = PageModel.from_snapshot(replace(make_snapshot(), strategy=f"{path}:mine"), {}, C)
     path.unlink()
     labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
     assert (
         page_model.with_labels(labels, C).choose_best()
-        == PageModel.from_snapshot(snapshot(), {}, C).with_labels(labels, C).choose_best()
+        == PageModel.from_snapshot(make_snapshot(), {}, C).with_labels(labels, C).choose_best()
     )
 
 
-def test_the_best_is_flips_best_and_leaves_out_what_is_taken():
-    taken = snapshot()
-    page_model = PageModel.from_snapshot(taken, {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}, C)
-    left = (~page_model.pool_posterior.posterior.is_labelled).nonzero().squeeze(1)
-    scores = flip(view(page_model.pool_posterior.posterior, left, left[:20]))
-    order = [int(POSITIONS[left[i]]) for i in scores.argsort(descending=True)]
+def test_choose_best_equals_flip_and_excludes_given_items():
+    frozen = make_snapshot()
+    page_model = PageModel.from_snapshot(frozen, {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}, C)
+    unlabelled = (~page_model.pool_posterior.posterior.is_labelled).nonzero().squeeze(1)
+    scores = flip(view(page_model.pool_posterior.posterior, unlabelled, unlabelled[:20]))
+    order = [int(POSITIONS[unlabelled[i]]) for i in scores.argsort(descending=True)]
     first, score = page_model.choose_best()
     assert first == order[0]
     assert score == pytest.approx(float(scores.max()))
@@ -108,41 +108,41 @@ def test_the_best_is_flips_best_and_leaves_out_what_is_taken():
     assert page_model.choose_best(set(order)) is None
 
 
-def test_why_is_what_a_refit_says():
-    taken = snapshot()
+def test_explain_equals_a_refit_with_each_label():
+    frozen = make_snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(6)}
-    page_model = PageModel.from_snapshot(taken, labels, C)
-    asked = int(POSITIONS[20])
-    why = page_model.explain(asked)
-    before = scratch(taken, labels, C)
-    left = [i for i in range(N) if int(POSITIONS[i]) not in labels]
-    for label, changes in why["if"]:
-        after = scratch(taken, {**labels, asked: label}, C)
+    page_model = PageModel.from_snapshot(frozen, labels, C)
+    queried = int(POSITIONS[20])
+    explanation = page_model.explain(queried)
+    before = fit_from_scratch(frozen, labels, C)
+    unlabelled = [i for i in range(N) if int(POSITIONS[i]) not in labels]
+    for label, changes in explanation["if"]:
+        after = fit_from_scratch(frozen, {**labels, queried: label}, C)
         differ = (after.mean.argmax(1) != before.mean.argmax(1)).nonzero().squeeze(1).tolist()
-        assert changes == len([i for i in differ if i in left and i != 20])
-    likeliest = why["now"][0][0]
-    after = scratch(taken, {**labels, asked: likeliest}, C)
+        assert changes == len([i for i in differ if i in unlabelled and i != 20])
+    likeliest = explanation["now"][0][0]
+    after = fit_from_scratch(frozen, {**labels, queried: likeliest}, C)
     shift = (after.mean - before.mean).norm(dim=1)
-    rest = [i for i in left if i != 20]
+    rest = [i for i in unlabelled if i != 20]
     changed = after.mean.argmax(1) != before.mean.argmax(1)
     expected = sorted(rest, key=lambda i: (not bool(changed[i]), -float(shift[i])))[:6]
     assert any(bool(changed[i]) for i in expected)
-    assert [p for p, *_ in why["affected"]] == [int(POSITIONS[i]) for i in expected]
-    for position, was, then, size in why["affected"]:
+    assert [p for p, *_ in explanation["affected"]] == [int(POSITIONS[i]) for i in expected]
+    for position, class_before, class_after, size in explanation["affected"]:
         i = int(page_model.pool_posterior.rows_of([position]))
-        assert was == int(before.mean[i].argmax())
-        assert then == int(after.mean[i].argmax())
+        assert class_before == int(before.mean[i].argmax())
+        assert class_after == int(after.mean[i].argmax())
         assert size == pytest.approx(float(shift[i]), rel=1e-5)
 
 
-def effect_of(means, *, correlated, classes=2):
-    """What a label of item 0 does to two others, whose means are given.
+def explain_item(means, *, correlated, classes=2):
+    """Explain the effect of a label of item 0 on two others with the given means.
 
-    How far it moves them is `correlated`.
+    correlated: covariance between item 0 and the others.
     """
     kernel = torch.eye(3, dtype=torch.float64)
     kernel[0, 1:] = kernel[1:, 0] = correlated
-    taken = NetworkSnapshot(
+    frozen = NetworkSnapshot(
         round=1,
         points=torch.arange(3),
         outputs=torch.tensor(means, dtype=torch.float64),
@@ -151,20 +151,20 @@ def effect_of(means, *, correlated, classes=2):
         noise=1e-2,
         evaluation=None,
     )
-    return PageModel.from_snapshot(taken, {}, classes).explain(0)
+    return PageModel.from_snapshot(frozen, {}, classes).explain(0)
 
 
-def test_effect_where_the_predicted_answer_changes_other_classes():
-    found = effect_of([[0.6, 0.4], [0.49, 0.51], [0.0, 1.0]], correlated=0.5)
-    assert found["affected"][0][:3] == (1, 1, 0)  # what changes class is shown first
+def test_explain_effect_where_the_predicted_label_changes_other_predictions():
+    found = explain_item([[0.6, 0.4], [0.49, 0.51], [0.0, 1.0]], correlated=0.5)
+    assert found["affected"][0][:3] == (1, 1, 0)  # changed predictions come first
     assert (
         found["effect"].sentence(["cat", "dog"])
         == "If it is “cat”, as predicted, 1 other prediction changes class."
     )
 
 
-def test_effect_where_only_a_surprise_changes_other_classes():
-    found = effect_of([[1.0, 0.0], [0.8, 0.2], [0.9, 0.1]], correlated=0.5)
+def test_explain_effect_where_only_an_unlikely_label_changes_other_predictions():
+    found = explain_item([[1.0, 0.0], [0.8, 0.2], [0.9, 0.1]], correlated=0.5)
     assert all(before == after for _, before, after, _ in found["affected"])
     assert found["if"] == [(0, 0), (1, 2)]
     variance = (
@@ -181,8 +181,8 @@ def test_effect_where_only_a_surprise_changes_other_classes():
     )
 
 
-def test_effect_where_no_answer_changes_any_class():
-    found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1)
+def test_explain_effect_where_no_label_changes_other_predictions():
+    found = explain_item([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1)
     assert {changes for _, changes in found["if"]} == {0}
     assert found["effect"].sentence(["cat", "dog"]) == (
         "No answer changes the class of another prediction. Its label makes the other predictions "
@@ -191,8 +191,8 @@ def test_effect_where_no_answer_changes_any_class():
     )
 
 
-def test_effect_of_more_answers_than_are_tried():
-    found = effect_of([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1, classes=20)
+def test_explain_effect_with_more_classes_than_are_tried():
+    found = explain_item([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0]], correlated=0.1, classes=20)
     names = [f"class {c}" for c in range(20)]
     assert (
         found["effect"]
@@ -201,79 +201,84 @@ def test_effect_of_more_answers_than_are_tried():
     )
 
 
-def test_labels_that_speak_for_the_guess_add_up_to_it():
-    taken = snapshot()
+def test_explain_contributions_of_labels_sum_to_the_prediction():
+    frozen = make_snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(5)}
-    page_model = PageModel.from_snapshot(taken, labels, C)
-    i, theta = 17, taken.kernel_arguments["kernel"].double()
+    page_model = PageModel.from_snapshot(frozen, labels, C)
+    i, theta = 17, frozen.kernel_arguments["kernel"].double()
     at = page_model.pool_posterior.posterior.labelled
     weights = theta[i, at][:, None] * page_model.pool_posterior.posterior.weights()
-    mean = taken.outputs[i] + weights.sum(0)
+    mean = frozen.outputs[i] + weights.sum(0)
     torch.testing.assert_close(
         mean, page_model.pool_posterior.posterior.mean[i], rtol=1e-5, atol=1e-6
     )
-    guess = int(mean.argmax())
+    predicted = int(mean.argmax())
     shown = page_model.explain(int(POSITIONS[i]))
-    every = [(int(POSITIONS[at[j]]), float(weights[j, guess])) for j in range(len(at))]
-    best = sorted((b for b in every if b[1] > 0), key=lambda b: (labels[b[0]] != guess, -b[1]))[:6]
-    worst = sorted((b for b in every if b[1] < 0), key=lambda b: b[1])[:6]
+    contributions = [(int(POSITIONS[at[j]]), float(weights[j, predicted])) for j in range(len(at))]
+    best = sorted(
+        (b for b in contributions if b[1] > 0), key=lambda b: (labels[b[0]] != predicted, -b[1])
+    )[:6]
+    worst = sorted((b for b in contributions if b[1] < 0), key=lambda b: b[1])[:6]
     assert best
     assert worst
-    for side, wanted in (("because", best), ("against", worst)):
-        assert [p for p, _, _ in shown[side]] == [p for p, _ in wanted]
-        assert [w for _, _, w in shown[side]] == pytest.approx([w for _, w in wanted], rel=1e-5)
+    for side, expected in (("because", best), ("against", worst)):
+        assert [p for p, _, _ in shown[side]] == [p for p, _ in expected]
+        assert [w for _, _, w in shown[side]] == pytest.approx([w for _, w in expected], rel=1e-5)
         assert all(labels[p] == c for p, c, _ in shown[side])
-    known = next(iter(labels))  # no label speaks for itself
-    others = page_model.explain(known)
-    assert known not in {p for side in ("because", "against") for p, _, _ in others[side]}
-    assert others["because"] or others["against"]
+    labelled = next(iter(labels))  # a label does not explain itself
+    leave_one_out = page_model.explain(labelled)
+    assert labelled not in {p for side in ("because", "against") for p, _, _ in leave_one_out[side]}
+    assert leave_one_out["because"] or leave_one_out["against"]
 
 
-def test_before_any_training_there_is_no_guess():
-    page_model = PageModel.from_snapshot(snapshot(round=0), {}, C)
+def test_page_model_without_labels_predicts_no_class():
+    page_model = PageModel.from_snapshot(make_snapshot(round=0), {}, C)
     assert page_model.predict_classes(int(POSITIONS[0])) == []
     assert page_model.explain(int(POSITIONS[0]))["if"] == []
-    told = page_model.with_labels({int(POSITIONS[1]): 2}, C)
-    assert told.predict_classes(int(POSITIONS[0]))  # a label is an opinion
+    updated = page_model.with_labels({int(POSITIONS[1]): 2}, C)
+    assert updated.predict_classes(int(POSITIONS[0]))  # with one label there are predictions
     with pytest.raises(InputError, match="not in play"):
         page_model.explain(1000)
 
 
 @pytest.mark.parametrize("dense", [True, False])
-def test_with_every_item_labelled_labels_can_still_be_changed(dense):
-    taken, every = snapshot(dense=dense), {int(p): i % C for i, p in enumerate(POSITIONS)}
-    one_left = {p: c for p, c in every.items() if p != int(POSITIONS[-1])}
+def test_with_labels_works_when_every_item_is_labelled(dense):
+    frozen, all_labels = (
+        make_snapshot(dense=dense),
+        {int(p): i % C for i, p in enumerate(POSITIONS)},
+    )
+    one_left = {p: c for p, c in all_labels.items() if p != int(POSITIONS[-1])}
     for page_model in (
-        PageModel.from_snapshot(taken, every, C),
-        PageModel.from_snapshot(taken, one_left, C).with_labels(every, C),
+        PageModel.from_snapshot(frozen, all_labels, C),
+        PageModel.from_snapshot(frozen, one_left, C).with_labels(all_labels, C),
     ):
-        other = {**every, int(POSITIONS[3]): 2}
-        for labels in (every, other, every):
+        other = {**all_labels, int(POSITIONS[3]): 2}
+        for labels in (all_labels, other, all_labels):
             page_model = page_model.with_labels(labels, C)
-            wanted = scratch(taken, labels, C).mean
+            expected = fit_from_scratch(frozen, labels, C).mean
             torch.testing.assert_close(
-                page_model.pool_posterior.posterior.mean, wanted, rtol=0, atol=1e-6
+                page_model.pool_posterior.posterior.mean, expected, rtol=0, atol=1e-6
             )
             assert (page_model.choose_best(), page_model.rank_next(3, set())) == (None, [])
             assert not page_model.explain(int(POSITIONS[0]))["if"]
         assert page_model.with_labels(one_left, C).choose_best()[0] == int(POSITIONS[-1])
 
 
-def test_how_many_changed_their_mind():
-    taken = snapshot()
-    page_model = PageModel.from_snapshot(taken, {}, C)
-    told = page_model.with_labels({int(POSITIONS[4]): 1}, C)
+def test_count_changes_from_counts_changed_predictions():
+    frozen = make_snapshot()
+    page_model = PageModel.from_snapshot(frozen, {}, C)
+    updated = page_model.with_labels({int(POSITIONS[4]): 1}, C)
     differ = int(
         (
-            told.pool_posterior.posterior.mean.argmax(1)
+            updated.pool_posterior.posterior.mean.argmax(1)
             != page_model.pool_posterior.posterior.mean.argmax(1)
         ).sum()
     )
-    assert told.count_changes_from(page_model) == differ
+    assert updated.count_changes_from(page_model) == differ
 
 
-def test_while_labels_are_of_one_class_items_that_cover_the_pool_are_asked_for():
-    page_model = PageModel.from_snapshot(snapshot(round=0), {}, 3)
+def test_acquisition_is_resolve_until_two_classes_are_labelled():
+    page_model = PageModel.from_snapshot(make_snapshot(round=0), {}, 3)
     assert page_model.acquisition == "resolve"
     one = page_model.with_labels({0: 1, 3: 1}, 3)
     assert one.acquisition == "resolve"

@@ -1,4 +1,4 @@
-"""Sessions are readable by their owner alone from the first byte on."""
+"""Only the owner can read the files of a session."""
 
 import os
 import sqlite3
@@ -17,7 +17,7 @@ PROJECT = {"id": 5, "created_at": "2026-01-01", "title": "a project"}
 
 @pytest.fixture(autouse=True)
 def usual_umask():
-    """What most accounts have, whatever the one of the test run has."""
+    """Set the usual umask, independent of that of the test run."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -28,13 +28,13 @@ def mode(path: Path) -> int:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a session's folder, its database and the companions of that are their owner's alone."""
+    """Return whether only the owner can read a session's folder, database and companion files."""
     files = [path for path in folder.iterdir() if path.name.startswith("labels.db")]
     assert {path.name for path in files} >= {"labels.db", "labels.db-wal", "labels.db-shm"}
     return mode(folder) == 0o700 and all(mode(path) == 0o600 for path in files)
 
 
-def test_a_label_studio_session_is_private_before_anything_is_written(tmp_path):
+def test_claim_folder_makes_a_label_studio_session_private(tmp_path):
     folder = tmp_path / "parent" / "out"
     claim_folder(folder, PROJECT)
     assert mode(folder) == 0o700
@@ -46,29 +46,29 @@ def test_a_label_studio_session_is_private_before_anything_is_written(tmp_path):
         assert is_private(folder)
 
 
-def test_a_page_session_is_private(tmp_path):
+def test_page_session_is_private(tmp_path):
     with page(photos(tmp_path / "set", 4), tmp_path / "out"):
         assert is_private(tmp_path / "out")
 
 
-def test_sessions_of_earlier_versions_are_restricted(tmp_path):
+def test_session_of_an_earlier_version_is_made_private(tmp_path):
     folder = tmp_path / "out"
     source = photos(tmp_path / "set", 4)
     with page(source, folder):
         pass
     folder.chmod(0o755)
     (folder / "labels.db").chmod(0o644)
-    # What a killed server leaves: SQLite takes over companions with whatever permissions they have.
-    held = sqlite3.connect(folder / "labels.db")
-    held.execute("SELECT count(*) FROM events").fetchone()
+    # A killed server leaves companion files; SQLite reuses them with their permissions.
+    connection = sqlite3.connect(folder / "labels.db")
+    connection.execute("SELECT count(*) FROM events").fetchone()
     for name in ("labels.db-wal", "labels.db-shm"):
         (folder / name).chmod(0o644)
     with page(source, folder):
         assert is_private(folder)
-    held.close()
+    connection.close()
 
 
-def test_the_copy_of_a_database_that_was_replaced_is_private(tmp_path):
+def test_rescued_copy_of_a_replaced_database_is_private(tmp_path):
     with Journal(tmp_path, items=["x"], fingerprint="f", classes=["a"]) as journal:
         journal.add_event("label", "anna@example.org", 0, 0)
         (tmp_path / "labels.db").rename(tmp_path / "moved.db")
@@ -78,7 +78,7 @@ def test_the_copy_of_a_database_that_was_replaced_is_private(tmp_path):
         assert mode(copy) == 0o600
 
 
-def test_a_folder_with_other_files_is_left_as_it_is(tmp_path):
+def test_make_private_folder_leaves_folders_with_other_files_unchanged(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     make_private_folder(shared)
@@ -91,7 +91,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(tmp_path):
         assert mode(shared / "labels.db") == 0o600
 
 
-def test_a_folder_of_another_user_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
+def test_make_private_folder_warns_about_a_folder_of_another_user(tmp_path, monkeypatch, caplog):
     def refuse(self, mode):
         raise PermissionError(1, "Operation not permitted")
 

@@ -1,6 +1,6 @@
 """Commands that read a session while its server runs.
 
-They get the labels accepted so far, and disturb nothing.
+They see every accepted label and change nothing in the session.
 """
 
 import csv
@@ -21,7 +21,7 @@ CLASSES = ("left", "right")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Forty points around two centres, in turn."""
+    """Write forty points that alternate between two clusters."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 3)) + np.where(np.arange(40) % 2, 4.0, -4.0)[:, None]
     path = tmp_path_factory.mktemp("data") / "set.npz"
@@ -30,9 +30,9 @@ def source(tmp_path_factory):
 
 
 def run_command(*arguments):
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    return " ".join(done.output.split())
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
 
 
 def read_rows(path):
@@ -69,8 +69,8 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
         assert labels == {items[position]: name for position, name in accepted.items()}
 
         answer(10)
-        said = run_command("export-model", out, "--to", tmp_path / "model", "--no-onnx")
-        assert "labels: 11 in all" in said
+        output = run_command("export-model", out, "--to", tmp_path / "model", "--no-onnx")
+        assert "labels: 11 in all" in output
         about = json.loads((tmp_path / "model" / "model.json").read_text())
         assert about["labels"] == {"left": 6, "right": 5}
 
@@ -96,11 +96,11 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
     finally:
         server.kill()
     _, events = read_journal(out)
-    given = {event.position: CLASSES[event.label] for event in events if event.kind == "label"}
-    assert given == accepted
+    recorded = {event.position: CLASSES[event.label] for event in events if event.kind == "label"}
+    assert recorded == accepted
 
 
-def test_export_without_a_session_is_refused_and_makes_no_folder(source, tmp_path):
+def test_export_without_a_session_is_refused_without_making_a_folder(source, tmp_path):
     arguments = [
         "label",
         str(source),
@@ -118,7 +118,7 @@ def test_export_without_a_session_is_refused_and_makes_no_folder(source, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_that_takes_labels_in_writes_to_the_session(source, tmp_path):
+def test_export_with_a_label_file_adds_its_labels_to_the_session(source, tmp_path):
     (tmp_path / "given.csv").write_text("item,label\n0,left\n3,right\n")
     arguments = (
         "--out",

@@ -1,4 +1,4 @@
-"""The report of a labelling session: all that the record says, also while somebody labels."""
+"""The report of a labelling session, also while it is open."""
 
 import json
 import re
@@ -15,14 +15,14 @@ from tests.support.web_sessions import page, photos
 HOSTILE = "<script>alert(1)</script>"
 
 
-class Cells(HTMLParser):
-    """The text of every row, cell by cell."""
+class TableParser(HTMLParser):
+    """Collect the text of every table cell, row by row."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
         self.tags: list[str] = []
-        self.within = False
+        self.in_cell = False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -31,17 +31,17 @@ class Cells(HTMLParser):
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append("")
-            self.within = True
+            self.in_cell = True
 
     def handle_endtag(self, tag):
-        self.within = self.within and tag not in ("td", "th")
+        self.in_cell = self.in_cell and tag not in ("td", "th")
 
     def handle_data(self, data):
-        if self.within:
+        if self.in_cell:
             self.rows[-1][-1] += data.strip()
 
 
-def test_a_session_is_reported_while_it_is_open(tmp_path):
+def test_write_report_of_an_open_session_shows_its_journal_and_rounds(tmp_path):
     out = tmp_path / "labels"
     with page(photos(tmp_path / "set", 8), out, classes=["dark", HOSTILE]) as (_, session):
         for position in range(5):
@@ -63,13 +63,13 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
         (out / "rounds.jsonl").write_text("\n".join(lines))
         item, written = session.service.items.ids[1], write_report(out)
     assert written.headline == "5 of 8 items labelled by 2 people"
-    seen = Cells(written.page.read_text())
-    assert "script" not in seen.tags  # what people type is shown, not run
+    tables = TableParser(written.page.read_text())
+    assert "script" not in tables.tags  # text of users is escaped
     assert re.search(r"First answer \d{4}-\d\d-\d\d \d\d:\d\d UTC,", written.page.read_text())
     assert (
         'points="480.0,100.0 480.0,20.0"' in written.page.read_text()
     )  # 50 to 90 % at 4 of 5 labels
-    rows = [tuple(row[:3]) for row in seen.rows]
+    rows = [tuple(row[:3]) for row in tables.rows]
     for row in [
         ("dark", "4", ""),
         (HOSTILE, "1", ""),
@@ -82,7 +82,7 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
         assert row in rows
 
 
-def test_the_command_reports_a_session(tmp_path):
+def test_report_command_reports_a_session(tmp_path):
     out = tmp_path / "labels"
     with page(photos(tmp_path / "set", 4), out, classes=["dark", "light"]) as (_, session):
         session.service.record_answer("anna", 0, "label", 0)

@@ -1,6 +1,6 @@
-"""Items that a network must look at first come into play little by little.
+"""Snapshots built in steps while an encoder embeds the pool.
 
-What cannot be read is left out.
+Unreadable items are left out.
 """
 
 import os
@@ -22,14 +22,14 @@ from labelahead.server.snapshot_builder import SnapshotBuilder, load_page_data, 
 from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
-SLOWLY = """
+SLOW_EMBEDDING = """
 import time
 
 def mean(pictures):
     time.sleep({seconds})
     return pictures.float().mean((2, 3))
 """
-STANDING = """
+BLOCKING_EMBEDDING = """
 import time
 from pathlib import Path
 
@@ -42,88 +42,92 @@ def mean(pictures):
     seen += len(pictures)
     return pictures.float().mean((2, 3))
 """
-QUIET = lambda what, done: None  # noqa: E731
 
 
-def campaign(folder, tmp_path, **more):
-    (tmp_path / "own.py").write_text(SLOWLY.format(seconds=0))
+def make_campaign(folder, tmp_path, **tables):
+    (tmp_path / "own.py").write_text(SLOW_EMBEDDING.format(seconds=0))
     own = f"{tmp_path / 'own.py'}:mean"
     data = {"name": str(folder), "embedding": own, "checked": False, "test_fraction": 0.0}
-    return parse_campaign({"data": data, "model": {"name": "exact"}, "threads": 1} | more)
+    return parse_campaign({"data": data, "model": {"name": "exact"}, "threads": 1} | tables)
 
 
 @pytest.fixture
-def few_first(monkeypatch):
+def four_first_items(monkeypatch):
     monkeypatch.setattr(builder_module, "FIRST_ITEMS", 4)
 
 
-def made(asked, order, test=(), given=None):
-    shop = SnapshotBuilder(asked, given or load_source(asked.data, asked.seed), dict(test))
-    told = []
+def build_all(config, request, test=(), data=None):
+    builder = SnapshotBuilder(config, data or load_source(config.data, config.seed), dict(test))
+    progress = []
     return (
-        shop,
-        [s for s, _ in shop.build_snapshots(order, lambda what, done: told.append((what, done)))],
-        told,
+        builder,
+        [
+            s
+            for s, _ in builder.build_snapshots(
+                request, lambda what, done: progress.append((what, done))
+            )
+        ],
+        progress,
     )
 
 
-@pytest.mark.usefixtures("few_first")
-def test_more_and_more_items_are_in_play_and_the_last_are_all(tmp_path):
-    asked = campaign(photos(tmp_path / "set", 40), tmp_path)
+@pytest.mark.usefixtures("four_first_items")
+def test_build_snapshots_adds_items_until_the_whole_pool_is_covered(tmp_path):
+    config = make_campaign(photos(tmp_path / "set", 40), tmp_path)
     labels = ((7, 1), (30, 0))
-    shop, several, told = made(
-        asked, TrainingRequest(0, labels, 2), dict.fromkeys(range(35, 40), 0)
+    builder, snapshots, progress = build_all(
+        config, TrainingRequest(0, labels, 2), dict.fromkeys(range(35, 40), 0)
     )
-    assert shop.encodes_in_steps
-    assert [len(s.points) for s in several[:1]] == [6]
-    assert [s.pool_facts.is_whole for s in several] == [False] * (len(several) - 1) + [True]
-    for before, after in pairwise(several):
+    assert builder.encodes_in_steps
+    assert [len(s.points) for s in snapshots[:1]] == [6]
+    assert [s.pool_facts.is_whole for s in snapshots] == [False] * (len(snapshots) - 1) + [True]
+    for before, after in pairwise(snapshots):
         assert set(before.points.tolist()) < set(after.points.tolist())
-    assert sorted(several[-1].points.tolist()) == list(range(35))
-    assert {7, 30} < set(several[0].points.tolist())
-    first = [p for p in shuffle_positions(40, asked.seed).tolist() if p < 35 and p not in (7, 30)][
+    assert sorted(snapshots[-1].points.tolist()) == list(range(35))
+    assert {7, 30} < set(snapshots[0].points.tolist())
+    first = [p for p in shuffle_positions(40, config.seed).tolist() if p < 35 and p not in (7, 30)][
         :4
     ]
-    assert set(several[0].points.tolist()) == {7, 30, *first}
-    done = [d for what, d in told if what == "features"]
+    assert set(snapshots[0].points.tolist()) == {7, 30, *first}
+    done = [d for what, d in progress if what == "features"]
     assert done == sorted(done)
     assert done[-1] == 1.0
-    assert len(several[-1].test[0]) == 5
+    assert len(snapshots[-1].test[0]) == 5
 
 
-@pytest.mark.usefixtures("few_first")
-def test_the_last_snapshot_is_that_of_all_items_at_once(tmp_path, monkeypatch):
-    asked = campaign(photos(tmp_path / "set", 40), tmp_path)
-    _, several, _ = made(asked, TrainingRequest(0, (), 2))
+@pytest.mark.usefixtures("four_first_items")
+def test_last_snapshot_equals_one_built_from_all_items_at_once(tmp_path, monkeypatch):
+    config = make_campaign(photos(tmp_path / "set", 40), tmp_path)
+    _, snapshots, _ = build_all(config, TrainingRequest(0, (), 2))
     monkeypatch.setattr(builder_module, "FIRST_ITEMS", 1000)
-    _, (at_once,), _ = made(asked, TrainingRequest(0, (), 2))
-    order = TrainingRequest(1, tuple((p, p % 2) for p in range(12)), 2)
-    one, other = (s.refresh(order) for s in (several[-1], at_once))
-    by_one, by_other = (
-        s.build_posterior(s.labels, 2).mean(list(range(12, 40))) for s in (one, other)
+    _, (at_once,), _ = build_all(config, TrainingRequest(0, (), 2))
+    request = TrainingRequest(1, tuple((p, p % 2) for p in range(12)), 2)
+    stepwise, whole = (s.refresh(request) for s in (snapshots[-1], at_once))
+    stepwise_mean, whole_mean = (
+        s.build_posterior(s.labels, 2).mean(list(range(12, 40))) for s in (stepwise, whole)
     )
-    assert torch.allclose(by_one, by_other, atol=1e-6)
-    assert one.weights == other.weights
+    assert torch.allclose(stepwise_mean, whole_mean, atol=1e-6)
+    assert stepwise.weights == whole.weights
 
 
-@pytest.mark.usefixtures("few_first")
+@pytest.mark.usefixtures("four_first_items")
 @pytest.mark.parametrize("embedding", [True, False])
-def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
+def test_unreadable_images_are_excluded_and_listed(tmp_path, embedding):
     folder = photos(tmp_path / "set", 20)
     (folder / "03.png").write_bytes(b"no picture")
     (folder / "11.png").write_bytes((folder / "12.png").read_bytes()[:200])
-    asked = campaign(folder, tmp_path)
-    if not embedding:  # pixels as they are
-        asked = parse_campaign(
+    config = make_campaign(folder, tmp_path)
+    if not embedding:  # raw pixels
+        config = parse_campaign(
             {
                 "data": {"name": str(folder), "checked": False, "embedding": "raw"},
                 "model": {"name": "exact"},
             }
         )
-    shop, several, _ = made(asked, TrainingRequest(0, (), 2))
-    assert sorted(shop.unreadable) == [3, 11]
-    assert sorted(several[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
-    assert several[-1].pool_facts.unreadable == shop.unreadable
+    builder, snapshots, _ = build_all(config, TrainingRequest(0, (), 2))
+    assert sorted(builder.unreadable) == [3, 11]
+    assert sorted(snapshots[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
+    assert snapshots[-1].pool_facts.unreadable == builder.unreadable
     trained = parse_campaign(
         {
             "data": {"name": str(folder), "checked": False},
@@ -131,90 +135,94 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path, embedding):
             "training": {"steps": 3},
         }
     )
-    _, (snap,), _ = made(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2))
-    assert snap.labels == {19: 1, 12: 0}
+    _, (snapshot,), _ = build_all(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2))
+    assert snapshot.labels == {19: 1, 12: 0}
     assert (
-        set(snap.pool_facts.map.points)
-        == set(snap.points.tolist())
+        set(snapshot.pool_facts.map.points)
+        == set(snapshot.points.tolist())
         == {p for p in range(20) if p not in (3, 11)}
     )
-    assert sorted(row.position for row in snap.fit_facts.leave_one_out.rows) == [12, 19]
+    assert sorted(row.position for row in snapshot.fit_facts.leave_one_out.rows) == [12, 19]
 
 
-def test_a_folder_that_has_grown_keeps_its_order(tmp_path):
+def test_load_page_data_keeps_the_order_of_a_folder_with_new_files(tmp_path):
     folder = photos(tmp_path / "set", 6)
-    asked = campaign(folder, tmp_path)
-    data, answers = load_page_data(asked, ["05.png", "gone.png", "01.png"])
+    config = make_campaign(folder, tmp_path)
+    data, answers = load_page_data(config, ["05.png", "gone.png", "01.png"])
     assert data.ids == ("05.png", "gone.png", "01.png", "00.png", "02.png", "03.png", "04.png")
     assert answers is None
-    plain, _ = load_source(asked.data, 0)
-    here, there = (
+    plain, _ = load_source(config.data, 0)
+    by_page, by_source = (
         data.images.batch(torch.tensor([0, 2, 6]), 8),
         plain.images.batch(torch.tensor([5, 1, 4]), 8),
     )
-    assert torch.equal(here, there)
+    assert torch.equal(by_page, by_source)
     assert data.images.get_file_sizes()[1] is None
 
 
-def test_a_pool_beyond_what_is_in_play(tmp_path, monkeypatch):
+def test_build_snapshots_covers_at_most_max_active_items_of_the_pool(tmp_path, monkeypatch):
     monkeypatch.setattr(builder_module, "MAX_ACTIVE_ITEMS", 300)
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     np.savez(tmp_path / "set.npz", x=rows)
     (tmp_path / "own.py").write_text("def twice(rows):\n    return 2 * rows\n")
     data = {"name": str(tmp_path / "set.npz"), "embedding": f"{tmp_path / 'own.py'}:twice"}
-    _, several, _ = made(
+    _, snapshots, _ = build_all(
         parse_campaign({"data": data, "model": {"name": "exact"}}),
         TrainingRequest(0, ((999, 0), (998, 1)), 2),
     )
-    assert [len(s.points) for s in several] == [258, 301]
-    assert {998, 999} < set(several[0].points.tolist())
+    assert [len(s.points) for s in snapshots] == [258, 301]
+    assert {998, 999} < set(snapshots[0].points.tolist())
 
 
-def test_questions_look_ahead_while_the_rest_is_looked_at(tmp_path):
-    """While the embedding stands still after 256 of 600 pictures, the page asks by these.
+def test_page_queries_among_embedded_items_while_the_rest_is_embedded(tmp_path):
+    """While the encoder is blocked after 256 of 600 images, the page queries among these.
 
-    Then by all.
+    Afterwards it queries among all.
     """
     folder = photos(tmp_path / "set", 600)
-    (tmp_path / "own.py").write_text(STANDING.format(first=256, opened=str(tmp_path / "go on")))
+    (tmp_path / "own.py").write_text(
+        BLOCKING_EMBEDDING.format(first=256, opened=str(tmp_path / "go on"))
+    )
     tables = {
         "data": {"name": str(folder), "embedding": f"{tmp_path / 'own.py'}:mean"},
         "model": {"name": "exact"},
     }
 
-    def status(client, wanted):
+    def wait_for_status(client, wanted):
         return progress_once(client, lambda p: wanted(p["training"]))["training"]
 
     with page(
         folder, tmp_path / "out", tables=tables, start=True, every=4, classes=["dark", "light"]
     ) as (client, _):
         assert client.get("/api/question").json()["reason"] == "random start"
-        begun = status(client, lambda s: s["in_play"] or s["first"]["seconds_left"] is not None)
-        if not begun["in_play"]:
-            assert begun["first"]["of"] == 256
-            assert 0 < begun["first"]["seen"] <= 256
-            assert begun["first"]["seconds_left"] <= begun["seconds_left"]
-        early = status(client, lambda s: s["in_play"])
+        starting = wait_for_status(
+            client, lambda s: s["in_play"] or s["first"]["seconds_left"] is not None
+        )
+        if not starting["in_play"]:
+            assert starting["first"]["of"] == 256
+            assert 0 < starting["first"]["seen"] <= 256
+            assert starting["first"]["seconds_left"] <= starting["seconds_left"]
+        early = wait_for_status(client, lambda s: s["in_play"])
         assert early["in_play"] == 256
         assert early["first"] is None
         assert early["state"] == "features"
         assert not early["idle"]
-        asked = client.get("/api/question?fresh=1").json()
-        assert asked["reason"] == "covers the pool"
+        query = client.get("/api/question?fresh=1").json()
+        assert query["reason"] == "covers the pool"
         for _ in range(4):
             body = {
-                "position": asked["position"],
+                "position": query["position"],
                 "kind": "label",
-                "label": 1 - int(asked["item"][:-4]) % 2,
+                "label": 1 - int(query["item"][:-4]) % 2,
             }
-            asked = client.post("/api/answers", json=body, headers=CHANGE).json()["next"]
-        between = status(client, lambda s: s["round"] == 1)
+            query = client.post("/api/answers", json=body, headers=CHANGE).json()["next"]
+        between = wait_for_status(client, lambda s: s["round"] == 1)
         assert between["in_play"] == 256
         (tmp_path / "go on").touch()
-        late = status(client, lambda s: s["idle"])
+        late = wait_for_status(client, lambda s: s["idle"])
         assert late["in_play"] == 600
-        found = client.get("/api/progress").json()
-        assert (found["labels"], [r["labels"] for r in found["curve"]]) == (4, [4])
+        progress_now = client.get("/api/progress").json()
+        assert (progress_now["labels"], [r["labels"] for r in progress_now["curve"]]) == (4, [4])
         assert client.get("/api/question").json()["reason"] == "look-ahead"
 
 
@@ -232,8 +240,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("after", [0.0, 2.5])
-def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
-    (tmp_path / "own.py").write_text(SLOWLY.format(seconds=600))
+def test_killed_server_leaves_no_worker(tmp_path, after):
+    (tmp_path / "own.py").write_text(SLOW_EMBEDDING.format(seconds=600))
     script = tmp_path / "server.py"
     folder = photos(tmp_path / "set", 8)
     script.write_text(
@@ -252,11 +260,11 @@ def test_a_server_that_is_killed_leaves_no_worker(tmp_path, after):
     server.send_signal(signal.SIGKILL)
     server.wait()
     assert until(
-        lambda: not _running(worker)
-    )  # one that is still being started looks around when it has been
+        lambda: not is_running(worker)
+    )  # a starting worker checks its parent once it has started
 
 
-def _running(pid):
+def is_running(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"

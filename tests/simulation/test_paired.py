@@ -31,16 +31,21 @@ PLAN = {
 }
 
 
-def items(test=20):
+def make_data(test=20):
     x, y = blobs(80, (6,), 0)
     return from_arrays(x, y.tolist(), classes=["a", "b", "c"], test=range(80 - test, 80))
 
 
 def test_summarise_ratio_is_geometric_mean_with_t_interval():
     needed = [(40, 80), (50, 60), (30, 90)]
-    pairs = [SeedPair(i, 0.9, ours, theirs, theirs) for i, (ours, theirs) in enumerate(needed)]
+    pairs = [
+        SeedPair(i, 0.9, strategy_labels, baseline_labels, baseline_labels)
+        for i, (strategy_labels, baseline_labels) in enumerate(needed)
+    ]
     found = summarise_ratio(pairs)
-    logs = [math.log(theirs / ours) for ours, theirs in needed]
+    logs = [
+        math.log(baseline_labels / strategy_labels) for strategy_labels, baseline_labels in needed
+    ]
     assert found.ratio == pytest.approx(math.exp(sum(logs) / 3))
     low, high = stats.t.interval(0.95, 2, loc=sum(logs) / 3, scale=stats.sem(logs))
     assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
@@ -58,11 +63,16 @@ def test_summarise_ratio_with_one_seed_or_stopped_baseline():
 
 
 def test_run_paired_matches_single_campaigns(tmp_path):
-    seen = []
+    progress_calls = []
     found = run_paired(
-        PLAN, "random", 2, out=tmp_path / "p", data=items(), on_campaign=lambda *at: seen.append(at)
+        PLAN,
+        "random",
+        2,
+        out=tmp_path / "p",
+        data=make_data(),
+        on_campaign=lambda *at: progress_calls.append(at),
     )
-    assert seen == [
+    assert progress_calls == [
         (0, 4, 5, "flip"),
         (1, 4, 5, "random"),
         (2, 4, 6, "flip"),
@@ -70,52 +80,52 @@ def test_run_paired_matches_single_campaigns(tmp_path):
         (4, 4, 6, "random"),
     ]
     for pair in found.pairs:
-        ours = run(PLAN | {"seed": pair.seed}, data=items(), forecast=False).rounds
+        ours = run(PLAN | {"seed": pair.seed}, data=make_data(), forecast=False).rounds
         assert (pair.accuracy, pair.strategy) == (
             ours[-1].accuracy,
             labels_to_reach(ours, ours[-1].accuracy),
         )
         other = PLAN | {"seed": pair.seed, "asking": {**PLAN["asking"], "strategy": "random"}}
-        theirs = list(
+        baseline_curve = list(
             iterate_rounds(
-                parse_campaign(other | {"budget": {**PLAN["budget"], "labels": 48}}), data=items()
+                parse_campaign(other | {"budget": {**PLAN["budget"], "labels": 48}}),
+                data=make_data(),
             )
         )
-        assert pair.baseline == labels_to_reach(theirs, pair.accuracy)
+        assert pair.baseline == labels_to_reach(baseline_curve, pair.accuracy)
 
 
 def test_resume_paired_gives_same_result(tmp_path):
-    whole = run_paired(PLAN, "random", 2, out=tmp_path / "whole", data=items())
+    whole = run_paired(PLAN, "random", 2, out=tmp_path / "whole", data=make_data())
 
     def stop(done, total, seed, strategy):
         if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_paired(PLAN, "random", 2, out=tmp_path / "half", data=items(), on_campaign=stop)
+        run_paired(PLAN, "random", 2, out=tmp_path / "half", data=make_data(), on_campaign=stop)
     kept = (tmp_path / "half" / "seed-5" / "strategy" / "labels.jsonl").read_bytes()
     assert is_paired_folder(tmp_path / "half")
-    assert resume_paired(tmp_path / "half", data=items()).pairs == whole.pairs
+    assert resume_paired(tmp_path / "half", data=make_data()).pairs == whole.pairs
     assert (
         tmp_path / "half" / "seed-5" / "strategy" / "labels.jsonl"
-    ).read_bytes() == kept  # nothing is asked again
-    assert (
-        resume_paired(tmp_path / "half", data=items()).pairs == whole.pairs
-    )  # and once more, when all is done
+    ).read_bytes() == kept  # no item is queried again
+    # once more, after completion
+    assert resume_paired(tmp_path / "half", data=make_data()).pairs == whole.pairs
 
 
 def test_run_paired_refuses_before_writing(tmp_path):
     with pytest.raises(InputError, match="no test items"):
-        run_paired(PLAN, "random", 2, out=tmp_path / "p", data=items(0))
+        run_paired(PLAN, "random", 2, out=tmp_path / "p", data=make_data(0))
     with pytest.raises(InputError, match="seeds is 0"):
-        run_paired(PLAN, "random", 0, out=tmp_path / "p", data=items())
+        run_paired(PLAN, "random", 0, out=tmp_path / "p", data=make_data())
     with pytest.raises(InputError, match="randon"):
-        run_paired(PLAN, "randon", 2, out=tmp_path / "p", data=items())
+        run_paired(PLAN, "randon", 2, out=tmp_path / "p", data=make_data())
     assert not (tmp_path / "p").exists()
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     with pytest.raises(InputError, match="not empty"):
-        run_paired(PLAN, "random", 2, out=tmp_path / "used", data=items())
+        run_paired(PLAN, "random", 2, out=tmp_path / "used", data=make_data())
     with pytest.raises(InputError, match="no paired campaigns"):
         resume_paired(tmp_path)
 
@@ -128,5 +138,5 @@ def test_damaged_paired_plan_raises(tmp_path):
 
 def test_run_paired_preserves_thread_count(tmp_path):
     before = torch.get_num_threads()
-    run_paired(PLAN, "random", 1, out=tmp_path / "p", data=items())
+    run_paired(PLAN, "random", 1, out=tmp_path / "p", data=make_data())
     assert torch.get_num_threads() == before

@@ -54,8 +54,8 @@ def test_run_is_reproducible_from_seed(strategy, start):
 
 
 @pytest.mark.parametrize("start", ["same", "cold"])
-def test_training_start_of_rounds(start):
-    """Without a step, the weights of the last round are those that it began with."""
+def test_training_start_of_rounds_is_same_or_cold(start):
+    """Without training steps, the last round has its initial weights."""
 
     def weights(rounds, seed=0):
         budget = Budget(initial=5, labels=5 + 4 * rounds, retrain_every=4)
@@ -70,7 +70,7 @@ def test_training_start_of_rounds(start):
 
 
 def test_older_runs_resume_with_their_settings(tmp_path):
-    """They say `cold`; a comparison of before says nothing, and means it."""
+    """Older runs store `cold`; an older comparison without the key means `cold`."""
     comparison = Comparison(
         replace(SMALL, asking=QueryConfig("random")), parse_contenders("random"), (0,)
     )
@@ -96,9 +96,11 @@ def test_rounds_count_labels_and_improve():
 
 def test_rounds_record_drift():
     done = run(replace(SMALL, training={"steps": 0}), data=data())
-    asked = [r for r in done.rounds if r.asked]
-    assert all(r.drift > 0.1 and any("train longer" in note for note in r.notes) for r in asked)
-    assert done.rounds[-1].drift is None  # nothing was looked ahead for
+    rounds_with_query = [r for r in done.rounds if r.asked]
+    assert all(
+        r.drift > 0.1 and any("train longer" in note for note in r.notes) for r in rounds_with_query
+    )
+    assert done.rounds[-1].drift is None  # no query, so no look-ahead
     converged = run(replace(SMALL, training={"steps": 400, "rate": 0.02}), data=data())
     assert all(
         r.drift <= 0.1 and not any("train longer" in note for note in r.notes)
@@ -121,13 +123,13 @@ def test_folder_stores_complete_campaign(tmp_path):
         assert [replace(r, seconds={}) for r in store.read_rounds()] == outcome(result)[0]
         last = store.load_weights(3)
     assert all(torch.equal(last[k], v) for k, v in result.model.state_dict().items())
-    settled = parse_folder(tmp_path / "a")
-    assert settled.training["steps"] == 60
-    assert settled.training["optimiser"]
+    stored_config = read_folder_config(tmp_path / "a")
+    assert stored_config.training["steps"] == 60
+    assert stored_config.training["optimiser"]
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(result)
 
 
-def parse_folder(folder):
+def read_folder_config(folder):
     import tomllib
 
     return parse_campaign(tomllib.loads((folder / "config.toml").read_text()))
@@ -146,17 +148,17 @@ def test_resume_after_any_label_gives_same_result(tmp_path, keep, mode):
     finished = max(0, (keep - 5) // 4)
     done = rounds.read_bytes().split(b"\n")[:finished]
     rounds.write_bytes(b"".join(line + b"\n" for line in done))
-    # weights of rounds that were never reached do not exist yet; older ones may be gone
+    # weights of later rounds do not exist yet; older ones may have been removed
     for path in (tmp_path / "a" / "weights").glob("*.pt"):
         path.unlink()
     if finished:
         with Store.open(tmp_path / "a") as store:
-            store.save_weights(finished - 1, weights_after(campaign, finished - 1))
+            store.save_weights(finished - 1, train_weights_until(campaign, finished - 1))
     again = resume(tmp_path / "a", data=data())
     assert outcome(again) == outcome(whole)
 
 
-def weights_after(campaign, number):
+def train_weights_until(campaign, number):
     from labelahead.learner.preparation import prepare_campaign
     from labelahead.simulation.loop import run_rounds
     from labelahead.simulation.run import build_simulation
@@ -196,26 +198,26 @@ def test_unsuitable_data_raise():
         run(SMALL, data=from_arrays(x, y, test=range(10, 30)))
 
 
-def test_custom_labeller(tmp_path):
+def test_custom_labeller_labels_queried_items(tmp_path):
     x, y = blobs(60, (8,))
-    asked = []
+    queried = []
 
-    def person(position):
-        asked.append(position)
+    def annotate(position):
+        queried.append(position)
         return int(y[position])
 
-    given = from_arrays(x, y, test=range(50, 60))
-    result = run(SMALL, data=given, labeller=person, out=tmp_path / "a")
-    assert asked == result.pool.labelled.tolist()
+    dataset = from_arrays(x, y, test=range(50, 60))
+    result = run(SMALL, data=dataset, labeller=annotate, out=tmp_path / "a")
+    assert queried == result.pool.labelled.tolist()
     with pytest.raises(InputError, match="the labeller returned 'cat'"):
-        run(SMALL, data=given, labeller=lambda p: "cat")
+        run(SMALL, data=dataset, labeller=lambda p: "cat")
     with pytest.raises(InputError, match="the labeller returned 7"):
-        run(SMALL, data=given, labeller=lambda p: 7)
-    numpy_says = run(SMALL, data=given, labeller=lambda p: y[p].numpy()[()])
-    assert numpy_says.pool.labelled.tolist() == asked
+        run(SMALL, data=dataset, labeller=lambda p: 7)
+    with_numpy_labels = run(SMALL, data=dataset, labeller=lambda p: y[p].numpy()[()])
+    assert with_numpy_labels.pool.labelled.tolist() == queried
 
 
-def test_balanced_seed_set():
+def test_balanced_seed_set_has_equal_class_counts():
     campaign = replace(SMALL, budget=Budget(initial=6, labels=9, retrain_every=3, balanced=True))
     result = run(campaign, data=data())
     first = result.pool.labels[:6]
@@ -225,14 +227,14 @@ def test_balanced_seed_set():
 @pytest.mark.parametrize(
     ("absent", "balanced", "counts"), [(1, True, [3, 3, 0]), (2, True, [6, 0, 0]), (2, False, None)]
 )
-def test_seed_set_without_absent_classes(absent, balanced, counts):
+def test_seed_set_excludes_absent_classes(absent, balanced, counts):
     budget = Budget(initial=6, labels=30, retrain_every=12, balanced=balanced, absent=absent)
     result = run(replace(SMALL, budget=budget, asking=QueryConfig("random")), data=data())
     first = torch.bincount(result.pool.labels[:6], minlength=3)
     assert first.tolist() == (counts or [6, 0, 0])
     later = torch.bincount(result.pool.labels[6:], minlength=3)
     assert len(result.pool) == 30
-    assert later.min() > 0  # what was absent can be found
+    assert later.min() > 0  # queries can find the absent classes
 
 
 def test_absent_classes_keep_random_order():
@@ -264,14 +266,14 @@ def test_invalid_absent_classes_raise(tmp_path):
 def test_campaign_with_absent_class_resumes(tmp_path, balanced):
     budget = Budget(initial=6, labels=12, retrain_every=3, balanced=balanced, absent=1)
     whole = run(replace(SMALL, budget=budget), data=data(), out=tmp_path / "a")
-    assert parse_folder(tmp_path / "a").budget == budget
+    assert read_folder_config(tmp_path / "a").budget == budget
     for name, keep in (("labels.jsonl", 4), ("rounds.jsonl", 0)):
         path = tmp_path / "a" / name
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:keep]))
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-def confirming(missed):
+def make_confirming_campaign(missed):
     budget = Budget(
         initial=5, labels=17, retrain_every=4, confirm=8, confirm_cost=0.25, missed=missed
     )
@@ -281,51 +283,51 @@ def confirming(missed):
 def test_confident_predictions_are_confirmed_at_a_cost():
     _, answers = data()
     for missed in (0.0, 1.0):
-        result = run(confirming(missed), data=data())
+        result = run(make_confirming_campaign(missed), data=data())
         assert [r.labels for r in result.rounds] == [
             5,
             9,
             13,
             17,
-        ]  # two answers and eight looks a round
+        ]  # two labels and eight confirmations per round
         assert [r.asked for r in result.rounds] == [2, 2, 2, 0]
         truth = answers.take(result.pool.labelled)
         wrong = int((truth != result.pool.labels).sum())
         assert wrong == result.rounds[-1].let_through
-        assert (wrong > 0) == bool(missed)  # 15 steps: it is not always right where it is sure
+        assert (wrong > 0) == bool(missed)  # after 15 steps some confident predictions are wrong
         assert len(result.pool) == 17 - 3 * 2 + result.rounds[-1].confirmed
         assert result.rounds[-1].confirmed == 24 or not missed
-    first = run(confirming(1.0), data=data()).pool.labelled.tolist()
+    first = run(make_confirming_campaign(1.0), data=data()).pool.labelled.tolist()
     budget = Budget(initial=5, labels=5, retrain_every=4)
-    model = run(replace(confirming(1.0), budget=budget), data=data()).model
+    model = run(replace(make_confirming_campaign(1.0), budget=budget), data=data()).model
     x = from_arrays(*blobs(80, (32,)), test=range(60, 80))[0].inputs
-    open_ = [p for p in range(60) if p not in first[:7]]
+    unlabelled = [p for p in range(60) if p not in first[:7]]
     with torch.no_grad():
-        sure = probabilities(model(x[open_]).double(), "simplex").max(1).values
-    assert set(first[7:15]) == {open_[i] for i in sure.topk(8).indices}
+        confidence = probabilities(model(x[unlabelled]).double(), "simplex").max(1).values
+    assert set(first[7:15]) == {unlabelled[i] for i in confidence.topk(8).indices}
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"),
+    ("kept", "found"),
     [(13, "13 labels for round 3"), (7, "7 labels for round 1"), (3, "3 l"), (0, "0 l")],
 )
-def test_resume_with_missing_labels_raises(tmp_path, kept, said):
+def test_resume_with_missing_labels_raises(tmp_path, kept, found):
     whole = run(SMALL, data=data(), out=tmp_path / "a")
     path = tmp_path / "a" / "labels.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     assert [r.labels for r in whole.rounds] == [5, 9, 13, 17]
-    path.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])  # the last line was cut short
+    path.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])  # the last line is truncated
     before = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()}
     for _ in range(2):
         with pytest.raises(
             InputError,
-            match=rf"labels.jsonl holds {said}.*rounds.jsonl records .*labels are missing",
+            match=rf"labels.jsonl holds {found}.*rounds.jsonl records .*labels are missing",
         ):
             resume(tmp_path / "a", data=data())
         with pytest.raises(InputError, match="labels are missing"):
             run_model(tmp_path / "a", data=data())
     assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir() if p.is_file()} == before
-    (tmp_path / "a" / "rounds.jsonl").unlink()  # as the message says
+    (tmp_path / "a" / "rounds.jsonl").unlink()  # as the message advises
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
@@ -346,7 +348,7 @@ def test_resume_with_missing_confirmations_raises(tmp_path):
 
 @pytest.mark.parametrize("keep", [6, 8, 11, 15, 17, 24])
 def test_campaign_with_confirmations_resumes(tmp_path, keep):
-    campaign = confirming(0.5)
+    campaign = make_confirming_campaign(0.5)
     whole = run(campaign, data=data(), out=tmp_path / "a")
     labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
     kept = labels.read_bytes().splitlines(keepends=True)[:keep]
@@ -384,7 +386,7 @@ def test_comparison_stores_absent_classes(tmp_path):
     assert absent.campaign_for(absent.contenders[1], 1).budget.absent == 1
     with pytest.raises(InputError, match=r"budget\.absent was 1 and is 0 now"):
         merge_comparisons(absent, plain, tmp_path)
-    # One from before there was such a key can be gone on with.
+    # A comparison from before this key can be resumed.
     (tmp_path / "compare.toml").write_text(format_comparison(plain).replace("absent = 0\n", ""))
     assert merge_comparisons(read_comparison(tmp_path), plain, tmp_path) == plain
 
@@ -393,38 +395,42 @@ def test_tensorboard_receives_curve(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     campaign = replace(SMALL, track=("tensorboard",))
     result = run(campaign, data=data(), out=tmp_path / "a")
-    resume(tmp_path / "a", data=data())  # tells the rounds again, once
+    resume(tmp_path / "a", data=data())  # writes the rounds again, once
     events = accumulator.EventAccumulator(str(tmp_path / "a" / "tensorboard"))
     events.Reload()
-    seen = [(e.step, e.value) for e in events.Scalars("accuracy/test")]
-    assert [s for s, _ in seen] == [r.labels for r in result.rounds]
-    assert [v for _, v in seen] == pytest.approx([r.accuracy for r in result.rounds])
+    scalars = [(e.step, e.value) for e in events.Scalars("accuracy/test")]
+    assert [s for s, _ in scalars] == [r.labels for r in result.rounds]
+    assert [v for _, v in scalars] == pytest.approx([r.accuracy for r in result.rounds])
     with pytest.raises(InputError, match="needs a folder"):
         run(campaign, data=data())
 
 
 @pytest.mark.parametrize("strategy", ["flip", "badge", "bald", "ll4al", "albl", "random"])
 def test_campaign_gives_strategy_no_labels(strategy, monkeypatch):
-    """In `run`, too: whatever can be reached from what a strategy gets, the answers cannot."""
-    member, handed = STRATEGIES[strategy], []
+    """In `run` too, a strategy cannot reach the labels from its arguments."""
+    original, passed_objects = STRATEGIES[strategy], []
 
-    def spy(*given):
-        handed.extend(given)
-        return member.select_batch(*given)
+    def record_and_select(*given):
+        passed_objects.extend(given)
+        return original.select_batch(*given)
 
-    room = sys.modules["labelahead.strategies.query"]
-    monkeypatch.setattr(room, "find_strategy", lambda name: replace(member, select_batch=spy))
-    mode = "greedy" if member.look_ahead else None
+    query_module = sys.modules["labelahead.strategies.query"]
+    monkeypatch.setattr(
+        query_module,
+        "find_strategy",
+        lambda name: replace(original, select_batch=record_and_select),
+    )
+    mode = "greedy" if original.look_ahead else None
     budget = Budget(initial=5, labels=9, retrain_every=4)
     given = data()
     run(replace(SMALL, asking=QueryConfig(strategy, mode), budget=budget), data=given)
-    assert handed
-    secret = given[1]._labels[:60].tolist()
-    for found in reachable(handed):
+    assert passed_objects
+    true_labels = given[1]._labels[:60].tolist()
+    for found in reachable(passed_objects):
         assert not isinstance(found, Answers)
         if isinstance(found, torch.Tensor) and found.dtype == torch.int64 and found.dim() == 1:
             values = found.tolist()
-            assert not any(values[i : i + 30] == secret[:30] for i in range(len(values)))
+            assert not any(values[i : i + 30] == true_labels[:30] for i in range(len(values)))
 
 
 def test_none_in_configuration_survives_resume(tmp_path):
@@ -459,10 +465,10 @@ def test_campaign_failing_in_first_round_leaves_no_folder(tmp_path):
         assert not (tmp_path / "a").exists()
 
 
-def test_labels_of_a_person_are_kept_after_failure(tmp_path):
+def test_labels_of_an_annotator_are_kept_after_failure(tmp_path):
     x, y = blobs(60, (8,))
 
-    def leaves(position):
+    def annotate_until_failure(position):
         if position == 5:
             raise RuntimeError("gone home")
         return int(y[position])
@@ -471,7 +477,7 @@ def test_labels_of_a_person_are_kept_after_failure(tmp_path):
         run(
             replace(SMALL, budget=Budget(labels=60, initial=60)),
             data=from_arrays(x, y, test=[]),
-            labeller=leaves,
+            labeller=annotate_until_failure,
             out=tmp_path / "a",
         )
     assert (tmp_path / "a" / "config.toml").exists()
@@ -514,7 +520,7 @@ def test_run_preserves_thread_count():
 
 
 class Sampling(torch.nn.Module):
-    """BatchNorm by the batch's own statistics: no tangent kernel, but random needs none."""
+    """A network without a tangent kernel (BatchNorm with batch statistics)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -526,8 +532,8 @@ class Sampling(torch.nn.Module):
 
 
 def test_network_without_kernel_works_with_random():
-    this = f"{__file__}:Sampling"
-    result = run(replace(SMALL, model=Network(this), asking=QueryConfig("random")), data=data())
+    factory = f"{__file__}:Sampling"
+    result = run(replace(SMALL, model=Network(factory), asking=QueryConfig("random")), data=data())
     assert result.rounds[0].loo is None
     assert "no estimate by leave-one-out" in result.rounds[0].notes[-1]
 

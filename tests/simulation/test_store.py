@@ -28,7 +28,7 @@ ROUND = Round(
 )
 
 
-def made(folder, config="seed = 1\n"):
+def create_store(folder, config="seed = 1\n"):
     with Store.create(folder, config) as store:
         store.add_label(7, 2, 0)
         store.add_label(3, 0, 0, by="ann")
@@ -37,7 +37,7 @@ def made(folder, config="seed = 1\n"):
 
 
 def test_store_round_trip(tmp_path):
-    with Store.open(made(tmp_path / "a")) as store:
+    with Store.open(create_store(tmp_path / "a")) as store:
         assert store.read_config() == "seed = 1\n"
         assert [(e.position, e.label, e.round, e.by) for e in store.read_labels()] == [
             (7, 2, 0, "oracle"),
@@ -48,7 +48,7 @@ def test_store_round_trip(tmp_path):
 
 
 def test_rounds_without_drift_are_read(tmp_path):
-    folder = made(tmp_path / "a")
+    folder = create_store(tmp_path / "a")
     row = json.loads((folder / "rounds.jsonl").read_text())
     assert row.pop("drift") is None
     (folder / "rounds.jsonl").write_text(json.dumps(row) + "\n")
@@ -61,7 +61,7 @@ def test_rounds_without_drift_are_read(tmp_path):
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(1, 200))
 def test_truncated_line_is_dropped(tmp_path_factory, cut):
-    folder = made(tmp_path_factory.mktemp("s") / "a")
+    folder = create_store(tmp_path_factory.mktemp("s") / "a")
     path = folder / "labels.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut] if cut < len(whole) else b"")
@@ -75,7 +75,7 @@ def test_truncated_line_is_dropped(tmp_path_factory, cut):
 
 
 def test_damaged_line_raises(tmp_path):
-    folder = made(tmp_path / "a")
+    folder = create_store(tmp_path / "a")
     path = folder / "labels.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join(["{broken", *lines]) + "\n")
@@ -87,7 +87,7 @@ def test_damaged_line_raises(tmp_path):
 
 
 def test_create_refuses_existing_campaign(tmp_path):
-    made(tmp_path / "a")
+    create_store(tmp_path / "a")
     with pytest.raises(InputError, match="resume"), Store.create(tmp_path / "a", "x"):
         pass
     with pytest.raises(InputError, match="holds no campaign"), Store.open(tmp_path / "b"):
@@ -106,7 +106,7 @@ def _try_open(folder, queue):
 
 
 def test_second_process_is_refused(tmp_path):
-    folder = made(tmp_path / "a")
+    folder = create_store(tmp_path / "a")
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with Store.open(folder):
@@ -134,10 +134,10 @@ def test_label_refused_by_full_disk_is_not_recorded(tmp_path, monkeypatch):
         store.add_label(1, 0, 0)
         real = os.fsync
 
-        def full(handle):
+        def raise_disk_full(handle):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", raise_disk_full)
         with pytest.raises(OSError, match="No space"):
             store.add_label(2, 0, 0)
         monkeypatch.setattr(os, "fsync", real)

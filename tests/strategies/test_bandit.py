@@ -42,16 +42,16 @@ CAMPAIGN = Campaign(
 )
 
 
-def data():
+def make_data():
     return from_arrays(*blobs(80, (32,)), test=range(60, 80))
 
 
-def vector(*values):
+def make_vector(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-class Naive:
-    """EXP4.P, line by line, one action an expert; weights start at one and only grow."""
+class NaiveExp4P:
+    """EXP4.P by its pseudo-code, one action per expert; weights start at one and only grow."""
 
     def __init__(self, K):
         self.K, self.w = K, [1.0] * K
@@ -62,13 +62,15 @@ class Naive:
         self.p = [(1 - self.K * self.pmin) * w / W + self.pmin for w in self.w]
         return self.p
 
-    def feed(self, T, batches, m, q, taken, reward):
+    def feed(self, T, batches, m, q, queried, reward):
         for k in range(self.K):
-            # ψ by the batch, or q/m for the expert that draws at random
+            # ψ is 1 in the batch, or q/m for the expert that samples at random
             psi = [q / m if b is None else float(i in b) for b in batches for i in range(m)]
             rows = [psi[j * m : (j + 1) * m] for j in range(self.K)]
-            chance = [sum(self.p[j] * rows[j][i] for j in range(self.K)) for i in range(m)]
-            r_hat = [reward / chance[i] if i in taken else 0.0 for i in range(m)]
+            query_probability = [
+                sum(self.p[j] * rows[j][i] for j in range(self.K)) for i in range(m)
+            ]
+            r_hat = [reward / query_probability[i] if i in queried else 0.0 for i in range(m)]
             y_hat = sum(rows[k][i] / q * r_hat[i] for i in range(m))
             v_hat = 1 / self.p[k]
             bound = math.sqrt(math.log(self.K / DELTA) / (self.K * T))
@@ -78,7 +80,7 @@ class Naive:
 @pytest.mark.parametrize("q", [1, 3])
 def test_update_weights_follows_pseudo_code(q):
     m, K, rng = 8, 3, torch.Generator().manual_seed(q)
-    naive, weights = Naive(K), torch.full((K,), 1 / K, dtype=torch.float64)
+    naive, weights = NaiveExp4P(K), torch.full((K,), 1 / K, dtype=torch.float64)
     for number in range(1, 12):
         T = bandit_horizon(number)
         p = expert_probabilities(weights, number)
@@ -101,20 +103,20 @@ def test_expert_probabilities_sum_to_one_and_are_positive(number):
     assert T == 4 or 2 * number > T
     least = math.sqrt(math.log(3) / (3 * T))
     assert least <= 1 / 3
-    p = expert_probabilities(vector(1.0, 1e-12, 0.0), number)
+    p = expert_probabilities(make_vector(1.0, 1e-12, 0.0), number)
     assert float(p.sum()) == pytest.approx(1, abs=1e-15)
     assert p.tolist() == pytest.approx([1 - 2 * least, least, least], abs=1e-10)
 
 
-def every_draw(p, batches, m, q):
-    """(probability, candidates taken) of all that can happen in a round."""
-    for chance, batch in zip(p.tolist(), batches, strict=True):
+def enumerate_draws(p, batches, m, q):
+    """Yield the probability and the queried candidates of every possible draw of a round."""
+    for expert_probability, batch in zip(p.tolist(), batches, strict=True):
         if batch is not None:
-            yield chance, batch
+            yield expert_probability, batch
             continue
         subsets = list(itertools.combinations(range(m), q))
         for subset in subsets:
-            yield chance / len(subsets), torch.tensor(subset)
+            yield expert_probability / len(subsets), torch.tensor(subset)
 
 
 @pytest.mark.parametrize(
@@ -122,44 +124,47 @@ def every_draw(p, batches, m, q):
 )
 def test_importance_weights_are_unbiased(batches):
     m, q = 7, 2
-    given = [*map(torch.tensor, batches), None]
-    p = vector(0.5, 0.2, 0.3)
-    psi = selection_probabilities(given, m, q)
-    chance = p @ psi
-    right = vector(1, 0, 0, 1, 1, 0, 1)
+    expert_batches = [*map(torch.tensor, batches), None]
+    p = make_vector(0.5, 0.2, 0.3)
+    psi = selection_probabilities(expert_batches, m, q)
+    query_probability = p @ psi
+    is_correct = make_vector(1, 0, 0, 1, 1, 0, 1)
     total, accuracy, counted = 0.0, 0.0, 0.0
-    asked, credit = torch.zeros(m, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-    for probability, taken in every_draw(p, given, m, q):
-        counts = 1 / (m * chance[taken])
+    query_frequency, credit = (
+        torch.zeros(m, dtype=torch.float64),
+        torch.zeros(3, dtype=torch.float64),
+    )
+    for probability, queried in enumerate_draws(p, expert_batches, m, q):
+        counts = 1 / (m * query_probability[queried])
         total += probability
-        accuracy += probability * float((counts * right[taken]).sum())
+        accuracy += probability * float((counts * is_correct[queried]).sum())
         counted += probability * float(counts.sum())
-        asked[taken] += probability
-        earned = expert_credits(psi, p, taken)
-        assert bool((earned <= 1 / p + 1e-12).all())
-        credit += probability * earned
+        query_frequency[queried] += probability
+        credits = expert_credits(psi, p, queried)
+        assert bool((credits <= 1 / p + 1e-12).all())
+        credit += probability * credits
     assert total == pytest.approx(1)
     assert float(psi.sum(1).sub(q).abs().max()) < 1e-12
-    assert torch.allclose(asked, chance, atol=1e-14)
-    assert accuracy == pytest.approx(float(right.mean()), abs=1e-14)
+    assert torch.allclose(query_frequency, query_probability, atol=1e-14)
+    assert accuracy == pytest.approx(float(is_correct.mean()), abs=1e-14)
     assert counted == pytest.approx(1, abs=1e-14)
     assert torch.allclose(credit, torch.ones_like(credit), atol=1e-14)
 
 
 def test_importance_weights_without_random_cover_union_only():
     m, q = 7, 2
-    given, p = [torch.tensor([0, 1]), torch.tensor([1, 5])], vector(0.7, 0.3)
-    chance = p @ selection_probabilities(given, m, q)
-    right = vector(1, 0, 0, 1, 1, 1, 1)
+    expert_batches, p = [torch.tensor([0, 1]), torch.tensor([1, 5])], make_vector(0.7, 0.3)
+    query_probability = p @ selection_probabilities(expert_batches, m, q)
+    is_correct = make_vector(1, 0, 0, 1, 1, 1, 1)
     found = sum(
-        probability * float((right[taken] / chance[taken]).sum())
-        for probability, taken in every_draw(p, given, m, q)
+        probability * float((is_correct[queried] / query_probability[queried]).sum())
+        for probability, queried in enumerate_draws(p, expert_batches, m, q)
     )
-    assert found == pytest.approx(float(right[[0, 1, 5]].sum()), abs=1e-14)
+    assert found == pytest.approx(float(is_correct[[0, 1, 5]].sum()), abs=1e-14)
 
 
-def weights_of(best):
-    """After 100 and 400 rounds in which one expert, or none, earns more than the others."""
+def simulate_weights(best):
+    """Return the weights after 100 and 400 rounds in which `best` earns more than the others."""
     m, q, rng = 40, 2, torch.Generator().manual_seed(0)
     weights = torch.full((3,), 1 / 3, dtype=torch.float64)
     found = []
@@ -175,17 +180,17 @@ def weights_of(best):
 
 @pytest.mark.parametrize("best", [0, 1, 2])
 def test_better_expert_gains_weight(best):
-    # Not all of it: the confidence term √(ln(K/δ)/(KT))/p_k makes up for 0.9 − 0.2 near p_k = 0.06.
-    early, late = weights_of(best)
+    # Below 1: the confidence term √(ln(K/δ)/(KT))/p_k balances 0.9 − 0.2 near p_k = 0.06.
+    early, late = simulate_weights(best)
     assert float(late[best]) > float(early[best]) > 0.5
     assert 0.75 < float(late[best]) < 0.95
 
 
 def test_equal_experts_stay_about_equal():
-    assert float(weights_of(None)[1].max()) < 0.5
+    assert float(simulate_weights(None)[1].max()) < 0.5
 
 
-def asked(memory=None, seed=0, count=6, labels=None, n=4, **more):
+def query_albl(memory=None, seed=0, count=6, labels=None, n=4, **more):
     x, y = blobs(30)
     pool = labelled_pool(y, count)
     if labels:
@@ -194,51 +199,57 @@ def asked(memory=None, seed=0, count=6, labels=None, n=4, **more):
 
 
 def test_query_stores_selection_probabilities():
-    """Q by hand from the batches of the experts themselves, whichever expert was drawn."""
+    """Compare with probabilities computed from the batches of all experts."""
     x, y = blobs(30)
-    now = QueryContext.from_pool(own(), x, labelled_pool(y, 6), QueryConfig("albl"), 4)
+    context = QueryContext.from_pool(own(), x, labelled_pool(y, 6), QueryConfig("albl"), 4)
     sets = [
         set(
             find_strategy(name)
-            .select_batch(now, 4, make_generator(0), "top", None)
+            .select_batch(context, 4, make_generator(0), "top", None)
             .positions.tolist()
         )
         for name in EXPERTS[:2]
     ]
-    drawn, times = set(), torch.zeros(30, dtype=torch.float64)
+    drawn, frequencies = set(), torch.zeros(30, dtype=torch.float64)
     rounds = 300
     for seed in range(rounds):
-        picks = find_strategy("albl").select_batch(
-            now, 4, make_generator(seed, "pick"), "top", None
+        batch = find_strategy("albl").select_batch(
+            context, 4, make_generator(seed, "pick"), "top", None
         )
-        past = BanditState.of(picks.memory)
-        assert past.chances == pytest.approx([1 / 3] * 3)
-        for position, count in zip(picks.positions.tolist(), past.counts, strict=True):
-            chance = (sum(position in s for s in sets) + 4 / 24) / 3
-            assert count == pytest.approx(1 / (24 * chance))
-        times[picks.positions] += 1 / rounds
-        taken = set(picks.positions.tolist())
-        drawn.add(EXPERTS[sets.index(taken)] if taken in sets else "random")
+        state = BanditState.of(batch.memory)
+        assert state.chances == pytest.approx([1 / 3] * 3)
+        for position, count in zip(batch.positions.tolist(), state.counts, strict=True):
+            query_probability = (sum(position in s for s in sets) + 4 / 24) / 3
+            assert count == pytest.approx(1 / (24 * query_probability))
+        frequencies[batch.positions] += 1 / rounds
+        queried = set(batch.positions.tolist())
+        drawn.add(EXPERTS[sets.index(queried)] if queried in sets else "random")
     assert drawn == set(EXPERTS)
     for position in range(6, 30):
-        chance = (sum(position in s for s in sets) + 4 / 24) / 3
-        assert abs(float(times[position]) - chance) < 4 * math.sqrt(chance / rounds)
+        query_probability = (sum(position in s for s in sets) + 4 / 24) / 3
+        assert abs(float(frequencies[position]) - query_probability) < 4 * math.sqrt(
+            query_probability / rounds
+        )
 
 
 @pytest.mark.parametrize("right", [4, 3, 0])
 def test_reward_is_weighted_accuracy_of_current_network(right):
     x, _ = blobs(30)
-    first = asked(seed=3)
+    first = query_albl(seed=3)
     guess = predict(own(), x[first.positions]).argmax(1)
     answers = {
         int(p): int(g) if i < right else (int(g) + 1) % 3
         for i, (p, g) in enumerate(zip(first.positions, guess, strict=True))
     }
-    second = asked(first.memory, seed=3, labels=answers)
+    second = query_albl(first.memory, seed=3, labels=answers)
     past, now = BanditState.of(first.memory), BanditState.of(second.memory)
     reward = sum(past.counts[:right]) / sum(past.counts)
     expected = update_weights(
-        vector(*past.weights), vector(*past.chances), vector(*past.credits), reward, 1
+        make_vector(*past.weights),
+        make_vector(*past.chances),
+        make_vector(*past.credits),
+        reward,
+        1,
     )
     assert now.weights == pytest.approx(expected.tolist(), abs=1e-14)
     assert (now.round, now.last) == (2, 4)
@@ -247,40 +258,40 @@ def test_reward_is_weighted_accuracy_of_current_network(right):
 
 
 def test_round_without_labels_is_ignored():
-    first = asked()
-    again = asked(first.memory)
+    first = query_albl()
+    again = query_albl(first.memory)
     assert again.memory == first.memory
     assert torch.equal(again.positions, first.positions)
     answers = dict.fromkeys(first.positions.tolist(), 0)
-    second = asked(first.memory, labels=answers)
+    second = query_albl(first.memory, labels=answers)
     assert second.memory["weights"] != first.memory["weights"]
-    assert asked(second.memory, labels=answers).memory == second.memory
+    assert query_albl(second.memory, labels=answers).memory == second.memory
     some = {int(first.positions[0]): 0}
-    later = BanditState.of(asked(first.memory, labels=some).memory)
+    later = BanditState.of(query_albl(first.memory, labels=some).memory)
     assert later.round == 2
     assert later.positions[0] == int(first.positions[0])
     assert len(later.positions) == 1 + 4
 
 
 def test_memory_is_json_without_labels():
-    memory = asked().memory
+    memory = query_albl().memory
     assert json.loads(json.dumps(memory, allow_nan=False)) == memory
     assert set(memory) == {"round", "weights", "chances", "credits", "last", "positions", "counts"}
     assert not [v for v in reachable([memory]) if isinstance(v, torch.Tensor)]
-    assert asked(memory, n=0).memory == memory
+    assert query_albl(memory, n=0).memory == memory
     x, y = blobs(30)
     assert propose(own(), x, labelled_pool(y, 6), 2, "margin", memory=memory).memory is None
 
 
 def test_invalid_memory_raises():
     with pytest.raises(InputError, match="earlier query of albl"):
-        asked({"round": 1})
-    memory = asked().memory | {"weights": [0.5, 0.5]}
+        query_albl({"round": 1})
+    memory = query_albl().memory | {"weights": [0.5, 0.5]}
     with pytest.raises(InputError, match="has 2 experts"):
-        asked(memory)
+        query_albl(memory)
 
 
-def outcome(result):
+def get_outcome(result):
     return (
         [replace(r, seconds={}) for r in result.rounds],
         result.pool.labelled.tolist(),
@@ -288,61 +299,61 @@ def outcome(result):
     )
 
 
-def cut(folder, labels, rounds):
-    """The folder as a kill would have left it."""
+def truncate_folder(folder, labels, rounds):
+    """Truncate the folder as a kill would leave it."""
     for name, keep in (("labels.jsonl", labels), ("rounds.jsonl", rounds)):
         lines = (folder / name).read_bytes().split(b"\n")[:keep]
         (folder / name).write_bytes(b"".join(line + b"\n" for line in lines))
 
 
 @pytest.fixture(scope="module")
-def campaign(tmp_path_factory):
+def finished_campaign(tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign") / "a"
-    return run(CAMPAIGN, data=data(), out=folder), folder
+    return run(CAMPAIGN, data=make_data(), out=folder), folder
 
 
-def test_albl_campaign_is_same_with_and_without_folder(campaign):
-    whole, _ = campaign
+def test_albl_campaign_is_same_with_and_without_folder(finished_campaign):
+    whole, _ = finished_campaign
     assert [r.memory["round"] for r in whole.rounds[:-1]] == [1, 2, 3, 4, 5]
     assert whole.rounds[-1].memory is None
-    assert outcome(run(CAMPAIGN, data=data())) == outcome(whole)
+    assert get_outcome(run(CAMPAIGN, data=make_data())) == get_outcome(whole)
 
 
 @pytest.mark.parametrize("keep", [3, 8, 9, 17, 24])
-def test_resume_after_any_label_gives_same_result(tmp_path, campaign, keep):
-    whole, folder = campaign
+def test_resume_after_any_label_gives_same_result(tmp_path, finished_campaign, keep):
+    whole, folder = finished_campaign
     shutil.copytree(folder, tmp_path / "a")
     for finished in {max(0, (keep - 5) // 4), max(0, (keep - 6) // 4)}:
-        # all of a round's labels may be on record before the round itself is
-        cut(tmp_path / "a", keep, finished)
-        assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
+        # all labels of a round may be recorded before the round itself
+        truncate_folder(tmp_path / "a", keep, finished)
+        assert get_outcome(resume(tmp_path / "a", data=make_data())) == get_outcome(whole)
 
 
-def test_larger_budget_continues_with_memory(tmp_path, campaign):
+def test_larger_budget_continues_with_memory(tmp_path, finished_campaign):
     short = replace(CAMPAIGN, budget=replace(CAMPAIGN.budget, labels=13))
-    run(short, data=data(), out=tmp_path / "a")
-    more = resume(tmp_path / "a", {"budget.labels": 25}, data=data())
-    assert outcome(more) == outcome(campaign[0])
+    run(short, data=make_data(), out=tmp_path / "a")
+    more = resume(tmp_path / "a", {"budget.labels": 25}, data=make_data())
+    assert get_outcome(more) == get_outcome(finished_campaign[0])
 
 
-def test_folder_without_memory_is_read(tmp_path, campaign):
-    whole, folder = campaign
+def test_resume_of_folder_without_memory_restarts_bandit(tmp_path, finished_campaign):
+    whole, folder = finished_campaign
     shutil.copytree(folder, tmp_path / "a")
-    cut(tmp_path / "a", 13, 2)
+    truncate_folder(tmp_path / "a", 13, 2)
     path = tmp_path / "a" / "rounds.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({k: r[k] for k in r if k != "memory"}) + "\n" for r in rows))
     with Store.open(tmp_path / "a") as store:
         assert [r.memory for r in store.read_rounds()] == [None, None]
-    again = resume(tmp_path / "a", data=data())
-    assert [r.memory["round"] for r in again.rounds[2:-1]] == [1, 2, 3]  # begun anew
+    again = resume(tmp_path / "a", data=make_data())
+    assert [r.memory["round"] for r in again.rounds[2:-1]] == [1, 2, 3]  # restarted
     assert again.curve[:3] == whole.curve[:3]
 
 
-def taught(rounds, learner, y):
+def query_and_teach(rounds, learner, y):
     for _ in range(rounds):
-        picked = learner.query(3)
-        learner.teach(picked, y[picked])
+        queried = learner.query(3)
+        learner.teach(queried, y[queried])
     return learner
 
 
@@ -351,7 +362,7 @@ def test_saved_learner_keeps_memory(tmp_path):
     quick = Training(steps=5)
     learner = Learner(own(), x, "albl", training=quick, retrain_every=3)
     learner.teach([0, 1, 2], y[:3])
-    taught(3, learner, y)
+    query_and_teach(3, learner, y)
     learner.save(tmp_path / "answered.pt")
     other = Learner.load(tmp_path / "answered.pt", own(), x)
     assert learner._memory["round"] == 3
@@ -359,12 +370,12 @@ def test_saved_learner_keeps_memory(tmp_path):
     assert other._memory == learner._memory
     learner.save(tmp_path / "waiting.pt")
     waiting = Learner.load(tmp_path / "waiting.pt", own(), x)
-    assert waiting.query(3) == learner.query(3) == learner.query(3)  # nothing answered since
+    assert waiting.query(3) == learner.query(3) == learner.query(3)  # no labels since
     assert waiting._memory == learner._memory
     assert learner._memory["round"] == 4
     assert learner.query(0) == []
-    taught(2, learner, y)
-    taught(2, waiting, y)
+    query_and_teach(2, learner, y)
+    query_and_teach(2, waiting, y)
     assert waiting.pool.labelled.tolist() == learner.pool.labelled.tolist()
     assert waiting._memory == learner._memory
     assert learner._memory["round"] == 5
@@ -374,7 +385,7 @@ def test_learner_file_without_memory_is_read(tmp_path):
     x, y = blobs(40)
     learner = Learner(own(), x, "albl", training=Training(steps=5))
     learner.teach([0, 1, 2], y[:3])
-    taught(1, learner, y)
+    query_and_teach(1, learner, y)
     learner.save(tmp_path / "l.pt")
     state = torch.load(tmp_path / "l.pt", weights_only=True)
     del state["memory"]

@@ -31,37 +31,36 @@ LABELLED, ITEMS = 9, 40
 PLAIN = Training()
 
 
-def trained(model: nn.Module, how: Training, seed: int = 0) -> nn.Module:
+def train_on_labelled(model: nn.Module, how: Training, seed: int = 0) -> nn.Module:
     x, y = blobs(ITEMS)
     train(model, x[:LABELLED], y[:LABELLED], CLASSES, how, seed=seed)
     return model.double()
 
 
-def seen(model: nn.Module, how: Training = PLAIN, **more) -> QueryContext:
-    """The situation after training on the first items, in float64."""
+def make_context(model: nn.Module, how: Training = PLAIN, **more) -> QueryContext:
+    """Return the float64 query context after training on the first items."""
     x, y = blobs(ITEMS)
-    asking = QueryConfig(**{"strategy": "naive", "evaluation": 12} | more)
+    query_config = QueryConfig(**{"strategy": "naive", "evaluation": 12} | more)
     pool = labelled_pool(y, LABELLED)
-    found = QueryContext.from_pool(model.eval(), x.double(), pool, asking, loss=how.loss, seed=1)
-    found.training = how
-    return found
+    context = QueryContext.from_pool(
+        model.eval(), x.double(), pool, query_config, loss=how.loss, seed=1
+    )
+    context.training = how
+    return context
 
 
-def picked(s: QueryContext, name: str, q: int = 5, mode: str = "top"):
+def select_batch(s: QueryContext, name: str, q: int = 5, mode: str = "top"):
     rng = torch.Generator().manual_seed(2)
     return STRATEGIES[name].select_batch(s, q, rng, mode, None)
 
 
-def mlp(loss: str = "squared", **more) -> nn.Module:
+def make_trained_mlp(loss: str = "squared", **more) -> nn.Module:
     how = Training(loss=loss, steps=40)
-    return trained(build_model("mlp", (1, 8, 8), CLASSES, width=12, seed=3, **more), how)
+    return train_on_labelled(build_model("mlp", (1, 8, 8), CLASSES, width=12, seed=3, **more), how)
 
 
-def real_steps(s: QueryContext, rate: float) -> torch.Tensor:
-    """(m, e, C) f(θ − rate ∇ℓ(x', y')) − f(θ), by autograd, one candidate after the other.
-
-    Zero at x' itself.
-    """
+def compute_gradient_steps(s: QueryContext, rate: float) -> torch.Tensor:
+    """Return f(θ − rate ∇ℓ(x', y')) − f(θ) of shape (m, e, C) by autograd, zero at x' itself."""
     there = s.inputs[s.candidates[: s.asking.evaluation]]
     before, moves = predict(s.model, there), []
     for i in s.candidates.tolist():
@@ -85,25 +84,25 @@ def real_steps(s: QueryContext, rate: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
 def test_one_step_matches_small_gradient_step(loss):
-    s = seen(mlp(loss), Training(loss=loss), kernel="full")
+    s = make_context(make_trained_mlp(loss), Training(loss=loss), kernel="full")
     score = one_step(s, torch.Generator())
     for rate, within in ((1e-3, 0.2), (1e-6, 1e-3)):
-        real = real_steps(s, rate).norm(dim=2).sum(1) / rate
+        real = compute_gradient_steps(s, rate).norm(dim=2).sum(1) / rate
         assert score.tolist() == pytest.approx(real.tolist(), rel=within)
 
 
 def test_one_step_is_exact_for_linear_model():
-    s = seen(mlp(depth=0), kernel="full")
+    s = make_context(make_trained_mlp(depth=0), kernel="full")
     score = one_step(s, torch.Generator())
-    real = real_steps(s, 0.5).norm(dim=2).sum(1) / 0.5
+    real = compute_gradient_steps(s, 0.5).norm(dim=2).sum(1) / 0.5
     assert score.tolist() == pytest.approx(real.tolist(), rel=1e-9)
-    # all outputs of a linear model share one kernel, so the scalar ones lose nothing
-    scalar = one_step(seen(s.model, kernel="trace"), torch.Generator())
+    # all outputs of a linear model share one kernel, so scalar kernels are exact
+    scalar = one_step(make_context(s.model, kernel="trace"), torch.Generator())
     assert scalar.tolist() == pytest.approx(real.tolist(), rel=1e-9)
 
 
 def test_one_step_with_sketch_matches_its_kernel():
-    s = seen(mlp(), sketch=64)
+    s = make_context(make_trained_mlp(), sketch=64)
     psi = s.kernel_arguments["features"].double()
     theta = psi[LABELLED : LABELLED + 12] @ psi[LABELLED:].T
     out = predict(s.model, s.inputs[s.candidates])
@@ -112,8 +111,10 @@ def test_one_step_with_sketch_matches_its_kernel():
     assert one_step(s, torch.Generator()).tolist() == pytest.approx(expected.tolist(), rel=1e-9)
 
 
-def by_hand(s: QueryContext, f: torch.Tensor, guess: torch.Tensor, base: torch.Tensor | None):
-    """MLMOC with the limit's kernel: one refit from scratch per candidate (LA-11, LA-13)."""
+def score_by_refitting(
+    s: QueryContext, f: torch.Tensor, guess: torch.Tensor, base: torch.Tensor | None
+):
+    """Score MLMOC with the limit kernel by one refit per candidate (LA-11, LA-13)."""
     theta = infinite_kernel(s.inputs[s.points], depth=3)
     noise = s.noise * float(theta.diagonal().mean())
     y = F.one_hot(s.labels, CLASSES).double()
@@ -122,29 +123,29 @@ def by_hand(s: QueryContext, f: torch.Tensor, guess: torch.Tensor, base: torch.T
         system = theta[at][:, at] + noise * torch.eye(len(at), dtype=torch.float64)
         return f + theta[:, at] @ torch.linalg.solve(system, targets - f[at])
 
-    mine = torch.arange(LABELLED)
-    linearised = refit(mine, y)
-    now = linearised if base is None else base
-    guess = now.argmax(1) if guess is None else guess
-    there = torch.arange(LABELLED, LABELLED + 12)
+    labelled = torch.arange(LABELLED)
+    linearised = refit(labelled, y)
+    current = linearised if base is None else base
+    guess = current.argmax(1) if guess is None else guess
+    evaluation = torch.arange(LABELLED, LABELLED + 12)
     scores = []
     for i in range(LABELLED, len(f)):
         target = F.one_hot(guess[i : i + 1], CLASSES).double()
-        after = refit(torch.cat([mine, torch.tensor([i])]), torch.cat([y, target]))
-        after[i] = linearised[i]  # what changes at the candidate itself does not count
-        scores.append((after - now)[there].norm(dim=1).sum())
+        after = refit(torch.cat([labelled, torch.tensor([i])]), torch.cat([y, target]))
+        after[i] = linearised[i]  # the change at the candidate itself does not count
+        scores.append((after - current)[evaluation].norm(dim=1).sum())
     return torch.stack(scores)
 
 
 @pytest.mark.parametrize("name", ["infinite-ntk", "gp"])
 def test_infinite_ntk_matches_refit_with_limit_kernel(name):
-    s = seen(mlp(), strategy=name)
+    s = make_context(make_trained_mlp(), strategy=name)
     if name == "gp":
-        expected = by_hand(s, torch.zeros(ITEMS, CLASSES).double(), None, None)
+        expected = score_by_refitting(s, torch.zeros(ITEMS, CLASSES).double(), None, None)
     else:
         f = predict(s.model, s.inputs[s.points])
-        expected = by_hand(s, f, f.argmax(1), f)
-    found = picked(s, name, len(s.candidates))
+        expected = score_by_refitting(s, f, f.argmax(1), f)
+    found = select_batch(s, name, len(s.candidates))
     assert torch.equal(found.positions, s.candidates[expected.argsort(descending=True)])
     assert found.scores.tolist() == pytest.approx(
         expected.sort(descending=True).values.tolist(), rel=1e-6
@@ -153,20 +154,20 @@ def test_infinite_ntk_matches_refit_with_limit_kernel(name):
 
 
 def test_gp_is_independent_of_network_outputs():
-    one, other = (seen(mlp(), strategy="gp") for _ in range(2))
+    one, other = (make_context(make_trained_mlp(), strategy="gp") for _ in range(2))
     with torch.no_grad():
         for p in other.model.parameters():
             p.mul_(-3.0)
-    assert torch.equal(picked(one, "gp").positions, picked(other, "gp").positions)
-    differ = [picked(s, "infinite-ntk").positions.tolist() for s in (one, other)]
+    assert torch.equal(select_batch(one, "gp").positions, select_batch(other, "gp").positions)
+    differ = [select_batch(s, "infinite-ntk").positions.tolist() for s in (one, other)]
     assert differ[0] != differ[1]
 
 
 @pytest.mark.parametrize("kernel", ["pseudo", "full"])
 def test_ntk_solve_queries_same_items_as_block_formula(kernel):
-    model = mlp()
-    block = picked(seen(model, kernel=kernel), "mlmoc")
-    solved = picked(seen(model, kernel=kernel), "ntk-solve")
+    model = make_trained_mlp()
+    block = select_batch(make_context(model, kernel=kernel), "mlmoc")
+    solved = select_batch(make_context(model, kernel=kernel), "ntk-solve")
     assert torch.equal(block.positions, solved.positions)
     assert solved.scores.tolist() == pytest.approx(block.scores.tolist(), rel=1e-8)
 
@@ -182,24 +183,26 @@ RECIPES = {
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_retrain_stacked_matches_sequential(recipe):
     how = RECIPES[recipe]
-    s = seen(mlp(how.loss), how)
+    s = make_context(make_trained_mlp(how.loss), how)
     at, there = s.candidates[:5], s.candidates[:7]
     labels = torch.tensor([0, 1, 2, 1, 0])
     assert can_stack(s.model)
     single = torch.cat(list(retrain_sequentially(s, at, labels, there, how, 11)))
     both = retrain_stacked(s, at, labels, there, how, 11)
     assert (both - single).abs().max() < 1e-9
-    assert (both[0] - both[1]).abs().max() > 1e-4  # the item matters
+    assert (both[0] - both[1]).abs().max() > 1e-4  # the result depends on the item
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 def test_naive_scores_match_retraining(network):
     how = Training(steps=5, batch=8)
     model = (
-        mlp() if network == "mlp" else trained(build_model("cnn", (1, 8, 8), CLASSES, width=2), how)
+        make_trained_mlp()
+        if network == "mlp"
+        else train_on_labelled(build_model("cnn", (1, 8, 8), CLASSES, width=2), how)
     )
-    s = seen(model, how, retrainings=4)
-    found = picked(s, "naive", 3)
+    s = make_context(model, how, retrainings=4)
+    found = select_batch(s, "naive", 3)
     x = s.inputs
     there = x[s.candidates[:12]]
     before = predict(model, there)
@@ -239,7 +242,7 @@ def test_can_stack_rejects_unsupported_networks():
 
 def test_diverging_retraining_restarts_with_smaller_rate():
     how = Training(optimiser="sgd", rate=50.0, steps=12, batch=4)
-    s = seen(mlp(), how)
+    s = make_context(make_trained_mlp(), how)
     at, there, labels = s.candidates[:3], s.candidates[:7], torch.tensor([0, 1, 2])
     assert retrain_stacked(s, at, labels, there, how, 0).abs().max() > 1e3
     found = torch.cat(list(retrain_candidates(s, at, labels, there, how, 0)))

@@ -19,7 +19,7 @@ from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose as plain_propose
 from tests.support.campaigns import CLASSES, blobs, labelled_pool, own, reachable
 
-# Narrow versions, so that all pairs take seconds; pretrained ones see larger pictures.
+# Narrow versions, so that all pairs take seconds; pretrained networks get larger images.
 WIDTHS = {
     "mlp": 16,
     "fcn": 16,
@@ -35,34 +35,39 @@ WIDTHS = {
     "vgg11-plain": 4,
 }
 SHAPES = {"backbone": (1280,), "efficientnet-lite0": (3, 32, 32), "tutorial-cnn": (1, 16, 16)}
-EVERY = [(s.name, mode) for s in STRATEGIES.values() for mode in s.modes]
+STRATEGY_MODES = [(s.name, mode) for s in STRATEGIES.values() for mode in s.modes]
 
 
-def network(name: str) -> nn.Module:
+def make_network(name: str) -> nn.Module:
     if name == "own":
         return own()
     return build_model(name, SHAPES.get(name, (1, 8, 8)), CLASSES, width=WIDTHS.get(name)).eval()
 
 
-def propose(net, inputs, pool, n, how, **more):
-    """As a campaign calls it.
-
-    Networks of the same kind can be made and trained, objectives come with the network.
-    """
+def propose(net, inputs, pool, n, query_config, **more):
+    """Call `propose` like a campaign: with a network factory, a recipe and an objective."""
     quick = Training(steps=3)
     copied = lambda seed: copy.deepcopy(net)  # noqa: E731
-    make = STRATEGIES[how.strategy].objective
+    make = STRATEGIES[query_config.strategy].objective
     objective = None if make is None else make(net, inputs[:2], more.get("seed", 0))
     return plain_propose(
-        net, inputs, pool, n, how, fresh=copied, training=quick, objective=objective, **more
+        net,
+        inputs,
+        pool,
+        n,
+        query_config,
+        fresh=copied,
+        training=quick,
+        objective=objective,
+        **more,
     )
 
 
-def asking(name: str, mode: str | None = None, **more) -> QueryConfig:
+def make_query_config(name: str, mode: str | None = None, **more) -> QueryConfig:
     return QueryConfig(strategy=name, mode=mode, retrainings=6, **more)
 
 
-def answering(y):
+def make_oracle(y):
     return lambda position: int(y[position])
 
 
@@ -76,7 +81,7 @@ def snapshot(model: nn.Module) -> dict:
     }
 
 
-def same(a: dict, b: dict) -> bool:
+def are_equal(a: dict, b: dict) -> bool:
     return all(torch.equal(a["state"][k], b["state"][k]) for k in a["state"]) and all(
         a[k] == b[k] for k in ("modes", "flags", "hooks")
     )
@@ -85,54 +90,53 @@ def same(a: dict, b: dict) -> bool:
 @pytest.mark.parametrize("model", [*MODELS, "own"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_strategy_works_with_every_network(strategy, model):
-    net = network(model)
+    net = make_network(model)
     x, y = blobs(18 if model in SHAPES else 24, SHAPES.get(model, (1, 8, 8)))
     pool = labelled_pool(y, 6, test=[22, 23] if len(y) > 22 else [])
     before, inputs = snapshot(net), x.clone()
-    found = propose(net, x, pool, 4, asking(strategy), seed=1, oracle=answering(y))
-    again = propose(net, x, pool, 4, asking(strategy), seed=1, oracle=answering(y))
-    picked = found.positions.tolist()
-    assert len(set(picked)) == 4
-    assert set(picked) <= set(pool.unlabelled.tolist())
+    found = propose(net, x, pool, 4, make_query_config(strategy), seed=1, oracle=make_oracle(y))
+    again = propose(net, x, pool, 4, make_query_config(strategy), seed=1, oracle=make_oracle(y))
+    queried = found.positions.tolist()
+    assert len(set(queried)) == 4
+    assert set(queried) <= set(pool.unlabelled.tolist())
     assert torch.isfinite(found.scores).all()
-    assert not {"train", "test"} & set(
-        found.seconds
-    )  # a round's own: asking must not write over them
+    # the round records these times: a query must not overwrite them
+    assert not {"train", "test"} & set(found.seconds)
     assert torch.equal(found.positions, again.positions)
     assert torch.equal(found.scores, again.scores)
-    assert same(before, snapshot(net))
+    assert are_equal(before, snapshot(net))
     assert all(p.grad is None for p in net.parameters())
     assert torch.equal(x, inputs)
     assert len(pool) == 6
 
 
-@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+@pytest.mark.parametrize(("strategy", "mode"), STRATEGY_MODES)
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_strategy_works_with_few_candidates(strategy, mode, left):
-    net = network("mlp")
+    net = make_network("mlp")
     x, y = blobs(20)
     pool = labelled_pool(y, 20 - left)
     for n in range(left + 1):
-        found = propose(net, x, pool, n, asking(strategy, mode), oracle=answering(y))
+        found = propose(net, x, pool, n, make_query_config(strategy, mode), oracle=make_oracle(y))
         assert set(found.positions.tolist()) <= set(range(20 - left, 20))
         assert len(found.positions) == n
     with pytest.raises(InputError, match="unlabelled"):
-        propose(net, x, pool, left + 1, asking(strategy, mode), oracle=answering(y))
+        propose(net, x, pool, left + 1, make_query_config(strategy, mode), oracle=make_oracle(y))
 
 
-@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+@pytest.mark.parametrize(("strategy", "mode"), STRATEGY_MODES)
 def test_strategy_works_with_one_or_all_items_unlabelled(strategy, mode):
-    net = network("mlp")
+    net = make_network("mlp")
     x, y = blobs(20)
     pool = labelled_pool(y, 0)
-    found = propose(net, x, pool, 20, asking(strategy, mode), oracle=answering(y))
+    found = propose(net, x, pool, 20, make_query_config(strategy, mode), oracle=make_oracle(y))
     assert sorted(found.positions.tolist()) == list(range(20))
 
 
-@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+@pytest.mark.parametrize(("strategy", "mode"), STRATEGY_MODES)
 @pytest.mark.parametrize("case", ["duplicates", "copies of labelled", "one class", "class unseen"])
 def test_strategy_works_with_degenerate_pools(strategy, mode, case):
-    net = network("mlp")
+    net = make_network("mlp")
     x, y = blobs(24)
     if case == "duplicates":
         x[12:] = x[12]
@@ -143,26 +147,26 @@ def test_strategy_works_with_degenerate_pools(strategy, mode, case):
     if case == "class unseen":
         y = y % 2
     pool = labelled_pool(y, 6)
-    found = propose(net, x, pool, 8, asking(strategy, mode), oracle=answering(y))
+    found = propose(net, x, pool, 8, make_query_config(strategy, mode), oracle=make_oracle(y))
     assert len(set(found.positions.tolist())) == 8
     assert torch.isfinite(found.scores).all()
 
 
-@pytest.mark.parametrize(("strategy", "mode"), EVERY)
+@pytest.mark.parametrize(("strategy", "mode"), STRATEGY_MODES)
 def test_strategy_works_with_more_classes_than_labels(strategy, mode):
     net = build_model("mlp", (1, 8, 8), 30, width=16).eval()
     x, y = blobs(24)
     pool = labelled_pool(y, 3)
-    found = propose(net, x, pool, 5, asking(strategy, mode), oracle=answering(y))
+    found = propose(net, x, pool, 5, make_query_config(strategy, mode), oracle=make_oracle(y))
     assert len(set(found.positions.tolist())) == 5
 
 
 @pytest.mark.parametrize("kernel", ["pseudo", "single", "trace", "full"])
 @pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES.values() if s.look_ahead])
 def test_strategy_works_with_every_kernel(strategy, kernel):
-    net = network("mlp")
+    net = make_network("mlp")
     x, y = blobs(24)
-    how = asking(strategy, "greedy", kernel=kernel, candidates=10, evaluation=5)
+    how = make_query_config(strategy, "greedy", kernel=kernel, candidates=10, evaluation=5)
     found = propose(net, x, labelled_pool(y, 6), 3, how)
     assert len(set(found.positions.tolist())) == 3
 
@@ -170,68 +174,86 @@ def test_strategy_works_with_every_kernel(strategy, kernel):
 @pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES.values() if s.look_ahead])
 def test_strategy_works_with_sketch(strategy):
     x, y = blobs(24)
-    how = asking(strategy, "greedy", sketch=64)
-    found = propose(network("mlp"), x, labelled_pool(y, 6), 3, how)
+    how = make_query_config(strategy, "greedy", sketch=64)
+    found = propose(make_network("mlp"), x, labelled_pool(y, 6), 3, how)
     assert len(set(found.positions.tolist())) == 3
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_query_depends_on_seed(strategy):
-    net = network("mlp")
+    net = make_network("mlp")
     x, y = blobs(60)
-    how = asking(strategy, candidates=12)
+    how = make_query_config(strategy, candidates=12)
     pool = labelled_pool(y, 6)
-    found = [propose(net, x, pool, 4, how, seed=s, oracle=answering(y)) for s in range(6)]
-    seen = {tuple(f.positions.tolist()) for f in found}
-    assert len(seen) > 1
+    found = [propose(net, x, pool, 4, how, seed=s, oracle=make_oracle(y)) for s in range(6)]
+    distinct_queries = {tuple(f.positions.tolist()) for f in found}
+    assert len(distinct_queries) > 1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_query_preserves_train_mode(strategy):
-    net = network("cnn").train()
+    net = make_network("cnn").train()
     x, y = blobs(24)
     before = snapshot(net)
-    propose(net, x, labelled_pool(y, 6), 3, asking(strategy), oracle=answering(y))
-    assert same(before, snapshot(net))
+    propose(net, x, labelled_pool(y, 6), 3, make_query_config(strategy), oracle=make_oracle(y))
+    assert are_equal(before, snapshot(net))
     assert net.training
 
 
-@pytest.mark.parametrize(("strategy", "mode"), [(s, m) for s, m in EVERY if m != "sequential"])
+@pytest.mark.parametrize(
+    ("strategy", "mode"), [(s, m) for s, m in STRATEGY_MODES if m != "sequential"]
+)
 def test_pool_labels_are_unreachable(strategy, mode, monkeypatch):
-    """Walk every object that can be reached from what a strategy is handed."""
+    """Check every object that a strategy can reach from its arguments."""
     x, y = blobs(24)
-    secret = from_arrays(x, y)[1]
+    answers = from_arrays(x, y)[1]
     pool = labelled_pool(y, 6)
-    handed = []
-    member = STRATEGIES[strategy]
+    passed_objects = []
+    original = STRATEGIES[strategy]
 
-    def spy(*given):
-        handed.extend(given)
-        return member.select_batch(*given)
+    def record_and_select(*arguments):
+        passed_objects.extend(arguments)
+        return original.select_batch(*arguments)
 
-    room = sys.modules["labelahead.strategies.query"]
-    monkeypatch.setattr(room, "find_strategy", lambda name: replace(member, select_batch=spy))
-    propose(network("mlp"), x, pool, 3, asking(strategy, mode), oracle=lambda p: secret(p))
-    assert handed
-    rest = y[6:].tolist()
-    for found in reachable(handed):
+    query_module = sys.modules["labelahead.strategies.query"]
+    monkeypatch.setattr(
+        query_module,
+        "find_strategy",
+        lambda name: replace(original, select_batch=record_and_select),
+    )
+    propose(
+        make_network("mlp"),
+        x,
+        pool,
+        3,
+        make_query_config(strategy, mode),
+        oracle=lambda p: answers(p),
+    )
+    assert passed_objects
+    unlabelled_classes = y[6:].tolist()
+    for found in reachable(passed_objects):
         assert not isinstance(found, Answers)
         assert not isinstance(found, Pool)
         if isinstance(found, torch.Tensor) and found.dtype == torch.int64:
             values = found.flatten().tolist()
-            assert not any(values[i : i + len(rest)] == rest for i in range(len(values)))
+            assert not any(
+                values[i : i + len(unlabelled_classes)] == unlabelled_classes
+                for i in range(len(values))
+            )
 
 
 def test_invalid_mode_raises():
     x, y = blobs(24)
     with pytest.raises(InputError, match="works as top"):
-        propose(network("mlp"), x, labelled_pool(y, 6), 1, asking("random", "greedy"))
+        propose(
+            make_network("mlp"), x, labelled_pool(y, 6), 1, make_query_config("random", "greedy")
+        )
 
 
 def test_context_separates_candidates_and_labelled():
     x, y = blobs(24)
-    now = QueryContext.from_pool(
-        network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1
+    context = QueryContext.from_pool(
+        make_network("mlp"), x, labelled_pool(y, 6, test=[23]), make_query_config("flip"), 1
     )
-    assert sorted(now.points.tolist()) == list(range(23))
-    assert torch.equal(now.labels, y[:6])
+    assert sorted(context.points.tolist()) == list(range(23))
+    assert torch.equal(context.labels, y[:6])

@@ -1,7 +1,4 @@
-"""LL4AL: joint training of network and loss module, against a plain loop.
-
-Where it applies and where it is refused.
-"""
+"""LL4AL: joint training of network and loss module against a plain loop; unsupported uses raise."""
 
 import copy
 from dataclasses import replace
@@ -27,17 +24,17 @@ from tests.support.campaigns import blobs, labelled_pool, own
 
 def test_ranking_loss_matches_manual_computation():
     predicted, true = torch.tensor([0.5, 2.0, 1.0, 0.0]), torch.tensor([3.0, 1.0, 2.0, 5.0])
-    # pairs (0, 2): true larger first, guess −0.5 -> 1.5; (1, 3): true smaller, guess 2 -> 3
+    # pair (0, 2): true larger, predicted −0.5 -> 1.5; pair (1, 3): true smaller, predicted 2 -> 3
     assert float(ranking_loss(predicted, true)) == pytest.approx((1.5 + 3.0) / 2)
     assert float(ranking_loss(predicted[:1], true[:1])) == 0.0
 
 
-def dense(seed=0):
+def make_dense_network(seed=0):
     return build_model("fcn", (6,), 3, width=8, seed=seed).double()
 
 
-def plain_joint_training(model, module, x, y, how, seed):
-    """`train` with a loss module as one reads it in the paper: no hooks, features by hand."""
+def train_jointly(model, module, x, y, how, seed):
+    """Train with a loss module by a plain loop as in the paper, without hooks."""
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
     parameters = [*model.parameters(), *module.parameters()]
     optimiser = make_optimiser(parameters, how, how.rate)
@@ -73,15 +70,15 @@ def test_train_with_a_loss_module_equals_plain_joint_training(optimiser):
     x, y = blobs(24, (6,))
     x = x.double()
     how = Training(steps=10, batch=8, rate=1e-2, optimiser=optimiser, weight_decay=1e-3)
-    one, two = dense(), dense()
+    one, two = make_dense_network(), make_dense_network()
     modules = [LossModule(m, x[:2], 3) for m in (one, two)]
     assert len(modules[0].tapped) == len([m for m in one.modules() if isinstance(m, nn.Linear)]) - 1
     train(one, x, y, 3, how, seed=7, objective=modules[0])
-    plain_joint_training(two, modules[1], x, y, how, 7)
+    train_jointly(two, modules[1], x, y, how, 7)
     for a, b in ((one, two), modules):
         for p, q in zip(a.parameters(), b.parameters(), strict=True):
             assert torch.allclose(p, q, atol=1e-10)
-    alone = dense()
+    alone = make_dense_network()
     train(alone, x, y, 3, how, seed=7)
     assert not all(
         torch.allclose(p, q) for p, q in zip(one.parameters(), alone.parameters(), strict=True)
@@ -90,7 +87,7 @@ def test_train_with_a_loss_module_equals_plain_joint_training(optimiser):
 
 def test_loss_module_gradient_reaches_network_early_only():
     x, _ = blobs(24, (6,))
-    model = dense()
+    model = make_dense_network()
     module = LossModule(model, x[:2].double(), 0)
     losses = torch.arange(24.0, dtype=torch.float64)
     for progress, reaches in (
@@ -112,10 +109,7 @@ def test_loss_module_gradient_reaches_network_early_only():
 
 
 def test_campaign_trains_network_with_loss_module():
-    """The network that is tested and saved is the one trained jointly.
-
-    It asks with that very module.
-    """
+    """The tested and saved network is trained jointly, and its loss module makes the queries."""
     x, y = blobs(60, (6,))
     data = from_arrays(x, y, test=range(50, 60))
     plan = Campaign(
@@ -128,7 +122,7 @@ def test_campaign_trains_network_with_loss_module():
     joint = run(plan, data=data)
     again = run(plan, data=data)
     alone = run(replace(plan, asking=QueryConfig("random")), data=data)
-    # Same labels, seed and recipe in the first round: whatever differs is the loss module's doing.
+    # Labels, seed and recipe of the first round are equal: only the loss module differs.
     assert joint.rounds[0].train_loss != alone.rounds[0].train_loss
     assert joint.rounds[0].seconds["train"] > 0
     assert set(joint.rounds[0].seconds) >= {"train", "score"}
@@ -138,8 +132,8 @@ def test_campaign_trains_network_with_loss_module():
     )
 
 
-def noisy_half(n=240):
-    """Half of the items have random labels: there the loss is large, and can be seen in x."""
+def make_noisy_half(n=240):
+    """Return items of which half have random labels and a large loss, predictable from x."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(n, 6, generator=rng)
     noisy = x[:, 5] > 0
@@ -149,7 +143,7 @@ def noisy_half(n=240):
 
 
 def test_ll4al_ranks_items_with_large_loss_first():
-    x, y, noisy = noisy_half()
+    x, y, noisy = make_noisy_half()
     learner = la.Learner(
         build_model("mlp", (6,), 2, width=32),
         x,
@@ -184,7 +178,7 @@ def test_ll4al_with_training_function_or_exact_learner_raises():
 def test_saved_learner_keeps_loss_module(tmp_path):
     x, y = blobs(40)
     learner = la.Learner(own(), x, "ll4al", training=Training(steps=10))
-    assert len(learner.query(2)) == 2  # before any label: by a module that has learnt nothing
+    assert len(learner.query(2)) == 2  # before any label: with an untrained module
     learner.teach(range(8), y[:8])
     first = learner.query(5)
     learner.save(tmp_path / "l.pt")
@@ -198,15 +192,15 @@ def test_saved_learner_keeps_loss_module(tmp_path):
 
 
 def test_classifier_fit_trains_loss_module():
-    x, y, noisy = noisy_half()
+    x, y, noisy = make_noisy_half()
     module = build_model("mlp", (6,), 2, width=32)
     classifier = Classifier(
         module, strategy="ll4al", training=Training(steps=300, batch=64, rate=5e-3)
     )
     assert len(set(classifier.query(x.numpy(), 3).tolist())) == 3
     classifier.fit(x[:160].numpy(), y[:160].numpy())
-    picked = classifier.query(x[160:].numpy(), 40)
-    assert noisy[160:][picked].double().mean() > 0.6
+    queried = classifier.query(x[160:].numpy(), 40)
+    assert noisy[160:][queried].double().mean() > 0.6
 
 
 class Tokens(nn.Module):
@@ -243,7 +237,7 @@ def test_features_of_any_layout_have_one_row_per_sample(model, shape, sizes):
         with module.record_features(model):
             model(x)
             assert torch.allclose(module._features["first"], model.first(x).mean(1))
-    assert not module._features  # nothing is kept afterwards
+    assert not module._features  # no features are kept
     assert not any(m._forward_hooks for m in model.modules())
 
 
@@ -263,7 +257,7 @@ def test_loss_module_serves_copies_and_depends_on_seed():
 
 
 class Scale(nn.Module):
-    """Parameters of its own, and no layer at all."""
+    """A network with a parameter but without layers."""
 
     def __init__(self):
         super().__init__()
@@ -281,7 +275,7 @@ def test_single_layer_network_uses_its_outputs():
 
 
 class Free(nn.Module):
-    """Its one parameter belongs to a module that is never called."""
+    """A network whose only parameter belongs to a module that is never called."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +292,7 @@ def test_network_without_called_layers_raises():
 
 def test_divergence_restores_loss_module():
     x, y = blobs(24, (6,))
-    model = dense()
+    model = make_dense_network()
     module = LossModule(model, x.double(), 0)
     trained = train(
         model,
@@ -310,7 +304,7 @@ def test_divergence_restores_loss_module():
         objective=module,
     )
     assert trained.rate < 50.0
-    again_model = dense()
+    again_model = make_dense_network()
     again = LossModule(again_model, x.double(), 0)
     how = Training(steps=30, rate=trained.rate, optimiser="sgd")
     train(again_model, x.double(), y, 3, how, seed=0, objective=again)

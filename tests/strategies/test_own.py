@@ -22,7 +22,7 @@ SMALL = {
     "budget": {"initial": 6, "labels": 14, "retrain_every": 4},
     "threads": 1,
 }
-OWN = """
+STRATEGY_FILE = """
 from labelahead.acquisition import flip
 
 def mine(view, rng):
@@ -37,26 +37,26 @@ number = 3
 """
 
 
-def first(context, q, rng, mode, oracle):
-    """The first candidates, whatever they are; remembers how often it was asked."""
-    asked = 1 + (context.memory or {"asked": 0})["asked"]
-    return QueryBatch(context.candidates[:q], torch.arange(q, 0, -1).double(), {"asked": asked})
+def select_first(context, q, rng, mode, oracle):
+    """Select the first candidates; the memory counts the calls."""
+    calls = 1 + (context.memory or {"calls": 0})["calls"]
+    return QueryBatch(context.candidates[:q], torch.arange(q, 0, -1).double(), {"calls": calls})
 
 
-FIRST = Strategy("first", "never", "nobody", first)
+FIRST = Strategy("first", "never", "nobody", select_first)
 
 
-def campaign(strategy, **more):
+def make_campaign(strategy, **more):
     return parse_campaign({**SMALL, "asking": {"strategy": strategy, **more}})
 
 
-def same(one, other):
+def assert_equal_results(one, other):
     assert one.pool.labelled.tolist() == other.pool.labelled.tolist()
     assert one.curve == other.curve
 
 
 def test_find_strategy_accepts_names_values_and_files(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(STRATEGY_FILE)
     assert find_strategy("flip") is STRATEGIES["flip"]
     assert find_strategy(FIRST) is FIRST
     own = find_strategy(f"{tmp_path}/own.py:mine")
@@ -80,27 +80,29 @@ def test_find_strategy_accepts_names_values_and_files(tmp_path):
     ],
 )
 def test_find_strategy_invalid_values_raise(name, message, tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(STRATEGY_FILE)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
-        campaign(name)
+        make_campaign(name)
 
 
 def test_acquisition_from_file_queries_like_builtin(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(STRATEGY_FILE)
     for mode in ("sequential", "top"):
-        own = la.run(campaign(f"{tmp_path}/own.py:mine", mode=mode), data=data())
-        same(own, la.run(campaign("flip", mode=mode), data=data()))
+        own = la.run(make_campaign(f"{tmp_path}/own.py:mine", mode=mode), data=data())
+        assert_equal_results(own, la.run(make_campaign("flip", mode=mode), data=data()))
 
 
 def test_acquisition_given_in_python_queries_like_builtin():
     own = make_lookahead_strategy("mine", "a test", acquisition=flip)
-    same(la.run(campaign(own), data=data()), la.run(campaign("flip"), data=data()))
+    assert_equal_results(
+        la.run(make_campaign(own), data=data()), la.run(make_campaign("flip"), data=data())
+    )
 
 
 def test_custom_strategy_campaign_resumes_with_memory(tmp_path):
-    whole = la.run(campaign(FIRST), data=data(), out=tmp_path / "whole")
-    assert [r.memory for r in whole.rounds] == [{"asked": 1}, {"asked": 2}, None]
+    whole = la.run(make_campaign(FIRST), data=data(), out=tmp_path / "whole")
+    assert [r.memory for r in whole.rounds] == [{"calls": 1}, {"calls": 2}, None]
     assert 'strategy = "given:first"' in (tmp_path / "whole" / "config.toml").read_text()
     part = tmp_path / "part"
     la.run(
@@ -112,22 +114,22 @@ def test_custom_strategy_campaign_resumes_with_memory(tmp_path):
     )
     with pytest.raises(InputError, match="given in Python"):
         la.resume(part, {"budget.labels": 14}, data=data())
-    same(la.resume(part, {"budget.labels": 14}, data=data(), strategy=FIRST), whole)
+    assert_equal_results(la.resume(part, {"budget.labels": 14}, data=data(), strategy=FIRST), whole)
 
 
 def test_strategy_file_is_found_from_other_folders(tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(STRATEGY_FILE)
     monkeypatch.chdir(tmp_path)
-    la.run(campaign("own.py:mine"), data=data(), out=tmp_path / "run")
+    la.run(make_campaign("own.py:mine"), data=data(), out=tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert len(la.resume(tmp_path / "run", {"budget.labels": 18}, data=data()).pool) == 18
 
 
 def test_resume_with_other_strategy_raises(tmp_path):
-    la.run(campaign(FIRST), data=data(), out=tmp_path / "given")
-    la.run(campaign("flip"), data=data(), out=tmp_path / "named")
-    more, other = {"budget.labels": 18}, Strategy("other", "never", "nobody", first)
+    la.run(make_campaign(FIRST), data=data(), out=tmp_path / "given")
+    la.run(make_campaign("flip"), data=data(), out=tmp_path / "named")
+    more, other = {"budget.labels": 18}, Strategy("other", "never", "nobody", select_first)
     for folder, changes, strategy in (
         ("given", {}, other),
         ("given", {"asking.strategy": "flip"}, None),
@@ -143,8 +145,8 @@ def test_resume_with_other_strategy_raises(tmp_path):
 
 
 def test_resume_with_moved_strategy_file(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    la.run(campaign(f"{tmp_path}/own.py:mine"), data=data(), out=tmp_path / "run")
+    (tmp_path / "own.py").write_text(STRATEGY_FILE)
+    la.run(make_campaign(f"{tmp_path}/own.py:mine"), data=data(), out=tmp_path / "run")
     (tmp_path / "own.py").rename(tmp_path / "moved.py")
     more = {"budget.labels": 18}
     with pytest.raises(InputError, match="there is no file"):
@@ -163,12 +165,14 @@ def test_resume_with_moved_strategy_file(tmp_path):
 
 def test_editing_strategy_file_does_not_affect_running_campaign(tmp_path):
     path = tmp_path / "own.py"
-    path.write_text(OWN)
-    same(
+    path.write_text(STRATEGY_FILE)
+    assert_equal_results(
         la.run(
-            campaign(f"{path}:mine"), data=data(), on_round=lambda _: path.write_text("half an ed")
+            make_campaign(f"{path}:mine"),
+            data=data(),
+            on_round=lambda _: path.write_text("half an ed"),
         ),
-        la.run(campaign("flip"), data=data()),
+        la.run(make_campaign("flip"), data=data()),
     )
 
 
@@ -180,7 +184,7 @@ def test_learner_uses_strategy_noise_and_reloads_file(tmp_path, monkeypatch):
     assert learner._pool_posterior.posterior.noise == pytest.approx(
         0.5 * learner._pool_posterior.posterior.scale
     )
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(STRATEGY_FILE)
     monkeypatch.chdir(tmp_path)
     la.Learner(torch.nn.Linear(32, 3), x, "own.py:mine").save("learner.pt")
     (tmp_path / "elsewhere").mkdir()
@@ -200,17 +204,17 @@ def test_propose_and_learner_accept_strategy_values():
     query = la.propose(model.model, x, pool, 4, FIRST, seed=1)
     assert query.strategy == "first"
     assert query.positions.tolist() == model.query(4)
-    assert json.loads(json.dumps(query.memory)) == {"asked": 1}
+    assert json.loads(json.dumps(query.memory)) == {"calls": 1}
 
 
 def test_modes_of_strategy_value_are_respected():
     with pytest.raises(InputError, match="first works as top"):
-        campaign(FIRST, mode="greedy")
+        make_campaign(FIRST, mode="greedy")
     assert QueryConfig(FIRST).strategy.resolve_mode(None, has_oracle=True) == "top"
 
 
-def by(score):
-    """Look-ahead by a criterion that makes something of flip's scores."""
+def make_flip_based_strategy(score):
+    """Return a look-ahead strategy whose acquisition function transforms flip's scores."""
     return make_lookahead_strategy(
         "mine", "a test", acquisition=lambda view, rng: score(flip(view, rng))
     )
@@ -229,15 +233,17 @@ def by(score):
 )
 def test_acquisition_without_scores_raises(score, error, message, tmp_path):
     with pytest.raises(error, match=message):
-        la.run(campaign(by(score)), data=data(), out=tmp_path / "run")
+        la.run(make_campaign(make_flip_based_strategy(score)), data=data(), out=tmp_path / "run")
 
 
 def test_minus_infinity_excludes_and_gradients_are_detached():
-    def spared(scores):
+    def exclude_first(scores):
         scores[:30] = -math.inf
         return scores.requires_grad_()
 
-    assert len(la.run(campaign(by(spared)), data=data()).pool) == 14
+    assert (
+        len(la.run(make_campaign(make_flip_based_strategy(exclude_first)), data=data()).pool) == 14
+    )
 
 
 @pytest.mark.parametrize(
@@ -257,4 +263,4 @@ def test_minus_infinity_excludes_and_gradients_are_detached():
 def test_strategy_returning_invalid_batch_raises(pick):
     own = Strategy("mine", "never", "nobody", lambda s, q, rng, mode, oracle: pick(s, q))
     with pytest.raises(LabelaheadError, match=r"the strategy mine .*expected"):
-        la.run(campaign(own), data=data())
+        la.run(make_campaign(own), data=data())

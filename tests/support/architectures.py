@@ -19,8 +19,8 @@ class Made(nn.Module):
         return self.run(self, *x)
 
 
-def _settled(model, shape):
-    """BatchNorm with a past: its statistics must matter."""
+def _with_batch_statistics(model, shape):
+    """Give BatchNorm layers non-trivial statistics and weights."""
     model.train()
     with torch.no_grad():
         for _ in range(3):
@@ -54,7 +54,7 @@ def cnn_bn():
         nn.Flatten(),
         nn.Linear(24, 3),
     )
-    return _settled(net, (2, 8, 8)), torch.randn(7, 2, 8, 8)
+    return _with_batch_statistics(net, (2, 8, 8)), torch.randn(7, 2, 8, 8)
 
 
 class Residual(nn.Module):
@@ -84,7 +84,7 @@ def resnet():
         nn.Flatten(),
         nn.Linear(8, 4),
     )
-    return _settled(net, (3, 8, 8)), torch.randn(6, 3, 8, 8)
+    return _with_batch_statistics(net, (3, 8, 8)), torch.randn(6, 3, 8, 8)
 
 
 def wide_resnet():
@@ -98,7 +98,7 @@ def wide_resnet():
         nn.Flatten(),
         nn.Linear(12, 3),
     )
-    return _settled(net, (3, 6, 6)), torch.randn(6, 3, 6, 6)
+    return _with_batch_statistics(net, (3, 6, 6)), torch.randn(6, 3, 6, 6)
 
 
 def vgg():
@@ -313,7 +313,7 @@ class Normed(nn.Module):
 
 
 def norms():
-    return _settled(Normed(), (3, 5, 5)), torch.randn(6, 3, 5, 5)
+    return _with_batch_statistics(Normed(), (3, 5, 5)), torch.randn(6, 3, 5, 5)
 
 
 def frozen_layers():
@@ -395,9 +395,9 @@ def one_output():
 
 
 class MadeOfParameters(nn.Module):
-    """What people make of parameters before samples are met.
+    """Parameters that are transformed before they meet the samples.
 
-    Tables by position, packed and turned weights, scales.
+    Tables of positions, packed and transposed weights, scales.
     """
 
     def __init__(self, d=8, tokens=6):
@@ -507,5 +507,5 @@ def make(name, seed=0):
     torch.manual_seed(seed)
     model, x = ARCHITECTURES[name]()
     with torch.no_grad():
-        model(*x) if isinstance(x, tuple) else model(x)  # lazy layers take their sizes
+        model(*x) if isinstance(x, tuple) else model(x)  # initialises lazy layers
     return model.eval(), x

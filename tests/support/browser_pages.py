@@ -1,4 +1,4 @@
-"""A real server, a real browser: what the tests of the page share."""
+"""A real server and a browser client for tests of the page."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def browser_path() -> str | None:
 
 
 def write_digits(folder: Path, count: int = 120) -> Path:
-    """Handwritten digits as files; each says in its name which digit it is: n0017-3.png."""
+    """Write handwritten digits as images; the name contains the digit: n0017-3.png."""
     folder.mkdir()
     digits = load_digits()
     for i in range(count):
@@ -35,7 +35,7 @@ def write_digits(folder: Path, count: int = 120) -> Path:
 
 
 class Server:
-    """`labelahead label` in a process of its own; it may die and come back at the same port."""
+    """`labelahead label` in its own process; it can be killed and restarted on the same port."""
 
     def __init__(self, data: Path, out: Path, *options: str) -> None:
         with socket.socket() as free:
@@ -68,9 +68,9 @@ class Server:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        until(self._up, lambda: f"the server did not start:\n{self.log.read_text()}")
+        until(self._is_up, lambda: f"the server did not start:\n{self.log.read_text()}")
 
-    def _up(self) -> bool:
+    def _is_up(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()
         try:
             return self.get("/api/health")["ok"]
@@ -78,40 +78,40 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """As a power cut would: the server and whatever it had started."""
+        """Kill the server and all of its processes, as a power cut would."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def get(self, path: str):
-        with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as reply:
+            return json.load(reply)
 
     def labels(self) -> dict[str, str]:
-        """Item -> the name of its class, as the server has it."""
+        """Return item -> class name, as the server has it."""
         names = {c["number"]: c["name"] for c in self.get("/api/session")["classes"]}
         rows = self.get("/api/history?n=1000")
         return {r["item"]: names[r["current"]] for r in rows if r["current"] is not None}
 
 
-class Person:
-    """Somebody before the page."""
+class Annotator:
+    """An annotator with the page in a browser."""
 
     def __init__(self, browser, server: Server, **options) -> None:
-        # Without motion: axe would measure the contrast of what is still fading in.
+        # Without animations, because axe would measure the contrast of half-faded elements.
         options = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | options
         self.context = browser.new_context(**options)
         self.context.set_default_timeout(1000 * PATIENCE)
         self.page, self.server = self.context.new_page(), server
-        self.complaints: list[str] = []
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", self._heard)
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._collect_console_error)
         self.page.goto(server.url + "/")
         self.page.wait_for_selector("#stage[data-position]:not([data-position='']), #first:visible")
 
-    def _heard(self, message) -> None:
-        # A server that is gone or has no room is no fault of the page; a broken security policy is.
+    def _collect_console_error(self, message) -> None:
+        # An unreachable or full server is not an error of the page; a broken security policy is.
         if message.type == "error" and not re.search(r"net::ERR_|a status of 50[37]", message.text):
-            self.complaints.append(message.text)
+            self.errors.append(message.text)
 
     @property
     def position(self) -> str:
@@ -123,11 +123,11 @@ class Person:
 
     @property
     def digit(self) -> str:
-        """What the item is, by its name."""
+        """Return the true digit, from the item's name."""
         return re.search(r"-(\d)\.png", self.item)[1]
 
     def send_answer(self, key: str) -> None:
-        """Press a key until the page has sent an answer; a page that is still busy takes no key."""
+        """Press a key until the page has sent an answer; a busy page ignores keys."""
         sent = []
         self.page.on(
             "request", lambda r: sent.append(r.url) if r.url.endswith("/api/answers") else None
@@ -142,43 +142,43 @@ class Person:
             f"no answer was sent by {key!r} at {self.item}: {self.page.inner_text('body')[:500]}"
         )
 
-    def wait_until(self, happened):
-        """Let the browser go on until something has happened; return it."""
-        return until(lambda: happened() or self.page.wait_for_timeout(20))
+    def wait_until(self, condition):
+        """Run the browser until the condition holds and return its value."""
+        return until(lambda: condition() or self.page.wait_for_timeout(20))
 
-    def said(self, text: str) -> None:
+    def wait_for_message(self, text: str) -> None:
         self.page.wait_for_function(
             "text => document.getElementById('said').textContent.includes(text)", arg=text
         )
 
-    def press(self, key: str) -> None:
-        """A key that answers: until another item is asked about."""
+    def press_and_wait(self, key: str) -> None:
+        """Press a key that answers and wait for the next item."""
         before = self.position
         self.page.keyboard.press(key)
-        self.another(before)
+        self.wait_for_next_item(before)
 
-    def another(self, before: str) -> None:
+    def wait_for_next_item(self, before: str) -> None:
         self.page.wait_for_function(
             "before => document.getElementById('stage').dataset.position !== before"
             " && !document.body.classList.contains('busy')",
             arg=before,
         )
 
-    def label(self, count: int) -> dict[str, str]:
-        """Label so many, rightly; what was labelled."""
-        done = {}
+    def label_items(self, count: int) -> dict[str, str]:
+        """Label `count` items correctly and return item -> digit."""
+        labelled = {}
         for _ in range(count):
             item, digit = self.item, self.digit
-            self.press(digit)
-            done[item] = digit
-        return done
+            self.press_and_wait(digit)
+            labelled[item] = digit
+        return labelled
 
-    def call_me(self, name: str) -> None:
+    def set_name(self, name: str) -> None:
         self.page.click("#me")
         self.page.fill("#whoname", name)
         self.page.keyboard.press("Enter")
-        self.said(f"Hello {name}")
+        self.wait_for_message(f"Hello {name}")
 
     def close(self) -> None:
         self.context.close()
-        assert self.complaints == []
+        assert self.errors == []

@@ -13,7 +13,7 @@ CLASSES = 3
 
 
 def blobs(n: int = 60, shape: tuple[int, ...] = (1, 8, 8), seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Inputs (n, *shape) in three separable clouds, and their classes."""
+    """Draw inputs (n, *shape) from three separable clusters; return them and their classes."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % CLASSES
     centres = torch.randn(CLASSES, *shape, generator=rng)
@@ -21,13 +21,13 @@ def blobs(n: int = 60, shape: tuple[int, ...] = (1, 8, 8), seed: int = 0) -> tup
 
 
 def data(n: int = 80, seed: int = 0) -> tuple[Data, Answers | None]:
-    """Such vectors as a data set; the items from 60 on are for testing."""
+    """Make a data set of such vectors; items from 60 on are the test set."""
     x, y = blobs(n, (32,), seed)
     return from_arrays(x, y, test=range(60, n))
 
 
 def labelled_pool(y: Tensor, count: int, **more: object) -> Pool:
-    """A pool whose first `count` items are labelled."""
+    """Make a pool whose first `count` items are labelled."""
     pool = Pool(len(y), **more)  # type: ignore[arg-type]
     if count:
         pool.label(list(range(count)), y[:count])
@@ -35,7 +35,7 @@ def labelled_pool(y: Tensor, count: int, **more: object) -> Pool:
 
 
 class Own(nn.Module):
-    """A network nobody foresaw: a bare parameter, functional calls, no base class of ours."""
+    """A custom network: a bare parameter, functional calls, no base class of labelahead."""
 
     def __init__(self, features: int = 64, classes: int = CLASSES) -> None:
         super().__init__()
@@ -53,17 +53,17 @@ def own(seed: int = 0, classes: int = CLASSES) -> nn.Module:
 
 
 def reachable(roots: list) -> list:
-    """Everything reachable, save code and modules, which hold no data of this run."""
-    seen, todo, out = set(), list(roots), []
+    """Return all objects reachable from `roots`, except code and modules."""
+    visited, todo, found = set(), list(roots), []
     skip = (types.ModuleType, type, types.FrameType, types.BuiltinFunctionType, types.CodeType)
     while todo:
-        one = todo.pop()
-        if id(one) in seen or isinstance(one, skip):
+        value = todo.pop()
+        if id(value) in visited or isinstance(value, skip):
             continue
-        seen.add(id(one))
-        out.append(one)
-        if isinstance(one, types.FunctionType):
-            todo += [c.cell_contents for c in one.__closure__ or ()]
+        visited.add(id(value))
+        found.append(value)
+        if isinstance(value, types.FunctionType):
+            todo += [c.cell_contents for c in value.__closure__ or ()]
         else:
-            todo += gc.get_referents(one)
-    return out
+            todo += gc.get_referents(value)
+    return found

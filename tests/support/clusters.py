@@ -1,6 +1,6 @@
-"""A real Dask cluster on loopback.
+"""A real Dask cluster on the loopback interface.
 
-A scheduler and workers, each a process of its own that can be killed.
+The scheduler and the workers are separate processes that can be killed.
 """
 
 import json
@@ -16,7 +16,7 @@ ENDED = "the scheduler ended"
 
 
 class Cluster:
-    """Use it in a `with`; every process that is left is ended. log: what they print."""
+    """A cluster as a context manager that ends its processes on exit. log: their output."""
 
     def __init__(self, folder, workers=0, *, security=(), nanny=False, port=0):
         self.file, self.log = (
@@ -29,7 +29,7 @@ class Cluster:
             "OMP_NUM_THREADS": "1",
             "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false",
         }
-        place = [
+        options = [
             "--port",
             str(port),
             "--scheduler-file",
@@ -38,7 +38,7 @@ class Cluster:
             "--host",
             "127.0.0.1",
         ]
-        self.scheduler = self._start("scheduler", *place)
+        self.scheduler = self._start("scheduler", *options)
         self.workers = []
         self.address = until(self._address)
         assert self.address != ENDED, "the scheduler ended"
@@ -57,16 +57,18 @@ class Cluster:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
 
-    def add_worker(self, *more):
-        place = ["--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard"]
-        alone = (
+    def add_worker(self, *arguments):
+        options = ["--scheduler-file", str(self.file), "--host", "127.0.0.1", "--no-dashboard"]
+        nanny_option = (
             "--nanny" if self.nanny else "--no-nanny"
-        )  # a nanny would start another in its place
-        self.workers.append(self._start("worker", "--nthreads", "1", alone, *place, *more))
+        )  # a nanny would restart a killed worker
+        self.workers.append(
+            self._start("worker", "--nthreads", "1", nanny_option, *options, *arguments)
+        )
         return self.workers[-1]
 
-    def _start(self, what, *args):
-        command = [sys.executable, "-m", "dask", what, *args, *self.security]
+    def _start(self, role, *args):
+        command = [sys.executable, "-m", "dask", role, *args, *self.security]
         return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=self.env)
 
     def kill(self, process):
@@ -79,7 +81,7 @@ class Cluster:
     def __exit__(self, *_):
         for process in [*self.workers, self.scheduler]:
             if process.poll() is None:
-                process.terminate()  # a nanny takes its worker along
+                process.terminate()  # a nanny also ends its worker
         for process in [*self.workers, self.scheduler]:
             try:
                 process.wait(30)

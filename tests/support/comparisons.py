@@ -1,4 +1,4 @@
-"""Comparisons that never ran: folders with hand-made curves, and data small enough to run."""
+"""Folders of comparisons with given curves, and a campaign small enough to run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Made = Mapping[str, Mapping[int, Sequence[float]]]  # strategy -> seed -> accura
 
 
 def made_up(folder: Path, curves: Made, labels: Sequence[int] = LABELS) -> Path:
-    """A comparison's folder in which these accuracies were reached."""
+    """Write the folder of a comparison that reached these accuracies."""
     budget = Budget(initial=labels[0], labels=labels[-1], retrain_every=10)
     seeds = sorted({seed for by_seed in curves.values() for seed in by_seed})
     comparison = Comparison(
@@ -29,13 +29,17 @@ def made_up(folder: Path, curves: Made, labels: Sequence[int] = LABELS) -> Path:
     (folder / "compare.toml").write_text(format_comparison(comparison))
     for contender, by_seed in zip(comparison.contenders, curves.values(), strict=True):
         for seed, accuracy in by_seed.items():
-            where = folder / contender.folder / f"seed-{seed}"
-            with Store.create(where, to_toml(comparison.campaign_for(contender, seed))) as store:
+            run_folder = folder / contender.folder / f"seed-{seed}"
+            with Store.create(
+                run_folder, to_toml(comparison.campaign_for(contender, seed))
+            ) as store:
                 for position in range(labels[0]):
                     store.add_label(position + seed, position % 3, 0)
                 for number, value in enumerate(accuracy):
-                    asked = 0 if number == len(accuracy) - 1 else 10
-                    row = Round(number, labels[number], value, 1.0, 0.0, 5, asked, seconds=SECONDS)
+                    queried = 0 if number == len(accuracy) - 1 else 10
+                    row = Round(
+                        number, labels[number], value, 1.0, 0.0, 5, queried, seconds=SECONDS
+                    )
                     store.add_round(row)
                 store.write(
                     "data.json", json.dumps({"name": "x", "items": 90, "ids": str(seed)}).encode()
@@ -46,20 +50,20 @@ def made_up(folder: Path, curves: Made, labels: Sequence[int] = LABELS) -> Path:
 def random_curves(
     seeds: int, gains: Mapping[str, float], noise: float = 0.01, seed: int = 0
 ) -> Made:
-    """Rising curves; every strategy is `gain` above the first one at the end of each."""
+    """Draw rising curves; at its end each strategy is `gain` above one with gain 0."""
     rng = np.random.default_rng(seed)
     rise = np.linspace(0, 1, len(LABELS))
-    found: dict[str, dict[int, list[float]]] = {name: {} for name in gains}
+    curves: dict[str, dict[int, list[float]]] = {name: {} for name in gains}
     for s in range(seeds):
         start = 0.6 + 0.05 * rng.random()
         for name, gain in gains.items():
-            wobble = noise * rng.standard_normal(len(LABELS)) * (rise > 0)
-            found[name][s] = (start + (0.2 + gain) * rise + wobble).round(6).tolist()
-    return found
+            deviation = noise * rng.standard_normal(len(LABELS)) * (rise > 0)
+            curves[name][s] = (start + (0.2 + gain) * rise + deviation).round(6).tolist()
+    return curves
 
 
 def tiny(folder: Path, **changes: object) -> Campaign:
-    """A campaign of a second on data in a file, so that other processes can run it."""
+    """Make a campaign of about a second on data in a file that other processes can read."""
     path = folder / "blobs.npz"
     if not path.exists():
         x, y = blobs(90, (12,))

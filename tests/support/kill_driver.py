@@ -1,6 +1,7 @@
-"""Kills a campaign at random moments and resumes it; prints one JSON line. Run by test_kill.py.
+"""Kill a campaign at random moments and resume it; print one JSON line.
 
-A process of its own that forks: torch is imported once, and no thread has run before a fork.
+Run by tests/system/test_campaign_kill.py in a separate process that forks: torch is imported once,
+and no thread has run before a fork.
 """
 
 import json
@@ -26,7 +27,7 @@ from tests.support.campaigns import data  # noqa: E402
 LABELS, ROUNDS = 26, 6
 
 
-def campaign(mode: str, start: str) -> Campaign:
+def make_campaign(mode: str, start: str) -> Campaign:
     return Campaign(
         model=Network("mlp", 16),
         training={"steps": 30, "start": start},
@@ -36,13 +37,13 @@ def campaign(mode: str, start: str) -> Campaign:
     )
 
 
-def labels(folder: Path) -> int:
+def count_labels(folder: Path) -> int:
     path = folder / "labels.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def child(go) -> tuple[int, BinaryIO]:
-    """Fork and run; a file with a byte for every label that has been accepted."""
+def fork_campaign(work) -> tuple[int, BinaryIO]:
+    """Fork a child that runs `work`; return its pid and a pipe with one byte per accepted label."""
     reader, pipe = os.pipe()
     pid = os.fork()
     if pid:
@@ -51,27 +52,27 @@ def child(go) -> tuple[int, BinaryIO]:
     status = 1
     try:
 
-        def tell(what: str, done: int, total: int) -> None:
+        def on_progress(what: str, done: int, total: int) -> None:
             if what in ("asking", "first labels") and done:
                 os.write(pipe, b".")
 
-        go(tell)
+        work(on_progress)
         status = 0
     finally:
         os._exit(status)
 
 
-def content(folder: Path) -> list[object]:
-    """All that must be equal: labels without times, rounds without seconds, the last weights."""
-    drop = {"time", "seconds"}
+def read_result(folder: Path) -> list[object]:
+    """Return labels without times, rounds without seconds, and the last weights."""
+    ignored_keys = {"time", "seconds"}
     rows = [
-        {k: v for k, v in json.loads(line).items() if k not in drop}
+        {k: v for k, v in json.loads(line).items() if k not in ignored_keys}
         for name in ("labels.jsonl", "rounds.jsonl")
         for line in (folder / name).read_text().splitlines()
     ]
-    last = sorted((folder / "weights").glob("round-*.pt"))[-1]
-    state = torch.load(last, weights_only=True)
-    return [*rows, last.name, {k: v.tolist() for k, v in state.items()}]
+    weights_path = sorted((folder / "weights").glob("round-*.pt"))[-1]
+    state = torch.load(weights_path, weights_only=True)
+    return [*rows, weights_path.name, {k: v.tolist() for k, v in state.items()}]
 
 
 def main(scratch: Path, trials: int, seed: int) -> None:
@@ -79,42 +80,43 @@ def main(scratch: Path, trials: int, seed: int) -> None:
     killed = lost = different = 0
     for trial in range(trials):
         mode, start = rng.choice(["sequential", "greedy"]), rng.choice(["cold", "warm"])
-        wanted = scratch / f"whole-{mode}-{start}"
-        if not wanted.exists():
-            begin = time.perf_counter()
-            run(campaign(mode, start), data=data(), out=wanted)
-            (wanted / "took").write_text(str(time.perf_counter() - begin))
-        took = float((wanted / "took").read_text())
+        reference = scratch / f"whole-{mode}-{start}"
+        if not reference.exists():
+            start_time = time.perf_counter()
+            run(make_campaign(mode, start), data=data(), out=reference)
+            (reference / "took").write_text(str(time.perf_counter() - start_time))
+        seconds = float((reference / "took").read_text())
         folder = scratch / f"trial-{trial}"
         first, accepted = True, 0
         while True:
-            begun = (folder / "config.toml").exists()
+            exists = (folder / "config.toml").exists()
 
-            def go(tell, begun=begun, folder=folder, mode=mode, start=start):
-                if begun:
-                    resume(folder, data=data(), progress=tell)
+            def work(on_progress, exists=exists, folder=folder, mode=mode, start=start):
+                if exists:
+                    resume(folder, data=data(), progress=on_progress)
                 else:
-                    run(campaign(mode, start), data=data(), out=folder, progress=tell)
+                    run(make_campaign(mode, start), data=data(), out=folder, progress=on_progress)
 
-            pid, told = child(go)
+            pid, accepted_labels = fork_campaign(work)
             if first or rng.random() < 0.5:
-                # So many labels and a part of a round later: how fast the machine is just now does
-                # not matter.
-                accepted_now = len(told.read(rng.randint(0, LABELS - labels(folder))))
-                time.sleep(rng.random() * min(took / ROUNDS, 0.2))
+                # Kill after a number of labels and a part of a round, independent of the speed.
+                accepted_now = len(
+                    accepted_labels.read(rng.randint(0, LABELS - count_labels(folder)))
+                )
+                time.sleep(rng.random() * min(seconds / ROUNDS, 0.2))
                 os.kill(pid, signal.SIGKILL)
                 killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
-                accepted_now += len(told.read())
+                accepted_now += len(accepted_labels.read())
                 accepted = accepted_now if first else accepted
-                lost += max(0, accepted - labels(folder))
+                lost += max(0, accepted - count_labels(folder))
                 first = False
                 continue
-            told.read()
+            accepted_labels.read()
             if os.waitpid(pid, 0)[1] != 0:
                 print(json.dumps({"failed": trial}))
                 return
             break
-        different += content(folder) != content(wanted)
+        different += read_result(folder) != read_result(reference)
         shutil.rmtree(folder)
     print(json.dumps({"killed": killed, "lost": lost, "different": different}))
 

@@ -1,7 +1,4 @@
-"""Label Studio for tests.
-
-One that replays what a real one said, and a real one in a process of its own.
-"""
+"""Label Studio for tests: a server that replays recorded responses, and a real one in a process."""
 
 import json
 import os
@@ -71,7 +68,7 @@ WORDS = {
         "probe",
     ],
 }
-FILLING = [
+FILLER_WORDS = [
     "the",
     "a",
     "of",
@@ -88,56 +85,54 @@ FILLING = [
 ]
 
 
-def texts(n: int, seed: int = 0) -> list[dict[str, str]]:
-    """Tasks whose topic shows in some of their words; `truth` says which."""
+def make_tasks(n: int, seed: int = 0) -> list[dict[str, str]]:
+    """Make tasks whose topic determines some of their words; `truth` is the topic."""
     rng = random.Random(seed)
     rows = []
     for i in range(n):
         topic = rng.choice(list(WORDS))
-        words = [rng.choice(WORDS[topic] if rng.random() < 0.35 else FILLING) for _ in range(14)]
+        words = [
+            rng.choice(WORDS[topic] if rng.random() < 0.35 else FILLER_WORDS) for _ in range(14)
+        ]
         rows.append({"text": f"{' '.join(words)} ({i})", "truth": topic})
     return rows
 
 
-def choice(name: str) -> list[dict]:
+def make_choice(name: str) -> list[dict]:
     return [
         {"from_name": "topic", "to_name": "text", "type": "choices", "value": {"choices": [name]}}
     ]
 
 
 class Replay(ThreadingHTTPServer):
-    """Answers as the recorded Label Studio did.
-
-    Predictions and changes that it is sent are kept.
-    """
+    """A server that replies as the recorded Label Studio did and keeps every request."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Replaying)
+        super().__init__(("127.0.0.1", 0), _ReplayHandler)
         self.replies = deepcopy(RECORDED["replies"])
         self.replies["hooks"] = []
         self.replies["uploads"] = []
         self.project = int(RECORDED["project"])
-        self.asked: list[tuple[str, str, object]] = []
+        self.requests: list[tuple[str, str, object]] = []
         self.files: dict[str, bytes] = {}
         self.down = False
-        self.cut = False  # whether imports are done, but nobody hears of it
-        self.told = lambda tasks: (
-            None
-        )  # a webhook of new tasks, called within the request that makes them
+        self.drop_import_replies = False  # import tasks, but close the connection without a reply
+        # The webhook of new tasks, called within the request that creates them.
+        self.on_tasks_created = lambda tasks: None
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def sent(self, method: str, ending: str) -> list:
-        """What came to addresses that end so."""
-        return [body for m, path, body in self.asked if m == method and path.endswith(ending)]
+        """Return the bodies of all requests to paths with this ending."""
+        return [body for m, path, body in self.requests if m == method and path.endswith(ending)]
 
     def reply(self, method: str, path: str, query: dict) -> object:
         home = f"/api/projects/{self.project}/"
         if method == "GET" and path == "/api/tasks/":
             page, size = int(query["page"][0]), int(query["page_size"][0])
-            some = self.replies["tasks"]["tasks"][(page - 1) * size : page * size]
-            return {**self.replies["tasks"], "tasks": some}
-        known = {
+            tasks_of_page = self.replies["tasks"]["tasks"][(page - 1) * size : page * size]
+            return {**self.replies["tasks"], "tasks": tasks_of_page}
+        reply_names = {
             home: "project",
             f"{home}export": "annotations",
             "/api/users/": "people",
@@ -146,17 +141,17 @@ class Replay(ThreadingHTTPServer):
             f"{home}file-uploads": "uploads",
         }
         if method == "GET":
-            return self.replies[known[path]] if path in known else None
-        sent = self.asked[-1][2]
+            return self.replies[reply_names[path]] if path in reply_names else None
+        sent = self.requests[-1][2]
         if method == "POST" and path == f"{home}import":
-            return self.imported(sent, query)
+            return self.import_tasks(sent, query)
         if method == "PATCH" and path == home and isinstance(sent, dict):
             self.replies["project"] |= sent
         return {"created": len(sent) if isinstance(sent, list) else 1}
 
-    def imported(self, sent: object, query: dict) -> object:
-        """New tasks, or files that are kept, with what the real one says of them."""
-        said, tasks = dict(RECORDED["replies"]["import"]), self.replies["tasks"]
+    def import_tasks(self, sent: object, query: dict) -> object:
+        """Add tasks or uploaded files and return the reply of the recorded server."""
+        reply, tasks = dict(RECORDED["replies"]["import"]), self.replies["tasks"]
         if isinstance(sent, bytes):
             assert query["commit_to_project"] == ["false"]
             names = [name.decode() for name in re.findall(rb'filename="([^"]+)"', sent)]
@@ -166,27 +161,27 @@ class Replay(ThreadingHTTPServer):
                 for i, n in enumerate(names, first)
             ]
             self.replies["uploads"] += new
-            return {**said, "task_count": 0, "file_upload_ids": [one["id"] for one in new]}
+            return {**reply, "task_count": 0, "file_upload_ids": [upload["id"] for upload in new]}
         first = max((task["id"] for task in tasks["tasks"]), default=0) + 1
         new = [{"id": i, "data": row} for i, row in enumerate(sent, first)]
         tasks["tasks"], tasks["total"] = [*tasks["tasks"], *new], tasks["total"] + len(new)
         self.replies["project"]["task_number"] = len(tasks["tasks"])
-        self.told(new)
-        asked_for = (
+        self.on_tasks_created(new)
+        task_ids = (
             {"task_ids": [task["id"] for task in new]}
             if query.get("return_task_ids") == ["true"]
             else {}
         )
-        return {**said, "task_count": len(new), "task_ids": [], **asked_for}
+        return {**reply, "task_count": len(new), "task_ids": [], **task_ids}
 
 
-class _Replaying(BaseHTTPRequestHandler):
+class _ReplayHandler(BaseHTTPRequestHandler):
     server: Replay
 
     def log_message(self, *args) -> None:
         pass
 
-    def answer(self) -> None:
+    def handle_request(self) -> None:
         parts = urlsplit(self.path)
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         if self.server.down:
@@ -197,17 +192,17 @@ class _Replaying(BaseHTTPRequestHandler):
         elif self.headers.get("authorization") != f"Token {KEY}":
             self._send(401, b'{"detail": "Invalid token."}')
         else:
-            plain = self.headers.get("content-type", "").startswith("application/json")
-            self.server.asked.append(
-                (self.command, parts.path, json.loads(body) if body and plain else body or None)
+            is_json = self.headers.get("content-type", "").startswith("application/json")
+            self.server.requests.append(
+                (self.command, parts.path, json.loads(body) if body and is_json else body or None)
             )
             reply = self.server.reply(self.command, parts.path, parse_qs(parts.query))
-            if self.server.cut and parts.path.endswith("/import"):
+            if self.server.drop_import_replies and parts.path.endswith("/import"):
                 self.close_connection = True
                 return
             self._send(*((404, b"{}") if reply is None else (200, json.dumps(reply).encode())))
 
-    do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815 (their names are the library's)
+    do_GET = do_POST = do_PATCH = do_DELETE = handle_request  # noqa: N815 (names of the library)
 
     def _send(self, code: int, content: bytes) -> None:
         self.send_response(code)
@@ -227,13 +222,13 @@ def replay() -> Iterator[Replay]:
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 class Program:
-    """A process that may be killed and started again."""
+    """A process that can be killed and started again."""
 
     def __init__(
         self, command: list[str], log: Path, environment: dict[str, str], url: str, ready: str
@@ -267,18 +262,18 @@ class Program:
                 return
             except OSError:
                 time.sleep(0.2)
-        self.kill()  # nobody else knows of it yet
+        self.kill()  # the caller has no reference to it yet
         raise AssertionError(f"{self.command[0]} did not start:\n{self.log.read_text()[-3000:]}")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """With all that it started."""
+        """Kill the process and its children."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, number)
         self.process.wait(30)
 
 
 class RealStudio(Program):
-    """A real Label Studio, with a folder whose files it may serve."""
+    """A real Label Studio that serves the files of a folder."""
 
     def __init__(self, program: str, folder: Path) -> None:
         port, self.files = free_port(), folder / "files"
@@ -318,63 +313,67 @@ class RealStudio(Program):
             command, folder / "label-studio.log", settings, f"http://127.0.0.1:{port}", "/health"
         )
 
-    def ask(self, method: str, path: str, content: object = None, key: str = KEY):
-        said = self.read(path, method, content, key)
-        return json.loads(said) if said else None
+    def request(self, method: str, path: str, content: object = None, key: str = KEY):
+        reply = self.read(path, method, content, key)
+        return json.loads(reply) if reply else None
 
     def read(self, path: str, method: str = "GET", content: object = None, key: str = KEY) -> bytes:
         body = None if content is None else json.dumps(content).encode()
         headers = {"Authorization": f"Token {key}", "Content-Type": "application/json"}
-        request = urllib.request.Request(self.url + path, data=body, method=method, headers=headers)
+        http_request = urllib.request.Request(
+            self.url + path, data=body, method=method, headers=headers
+        )
         try:
-            with urllib.request.urlopen(request, timeout=120) as reply:
+            with urllib.request.urlopen(http_request, timeout=120) as reply:
                 return reply.read()
         except HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read()[:500]!r}") from error
 
     def new_project(self, rows: list, config: str = CONFIG, **more) -> int:
-        number = self.ask(
+        number = self.request(
             "POST", "/api/projects/", {"title": "a project", "label_config": config} | more
         )["id"]
         if rows:
-            self.ask("POST", f"/api/projects/{number}/import", rows)
+            self.request("POST", f"/api/projects/{number}/import", rows)
         return int(number)
 
     def next_task(self, project: int, key: str = KEY):
-        return self.ask("GET", f"/api/projects/{project}/next/", key=key)
+        return self.request("GET", f"/api/projects/{project}/next/", key=key)
 
     def annotate(self, task: int, name: str, key: str = KEY) -> int:
         return int(
-            self.ask("POST", f"/api/tasks/{task}/annotations/", {"result": choice(name)}, key)["id"]
+            self.request(
+                "POST", f"/api/tasks/{task}/annotations/", {"result": make_choice(name)}, key
+            )["id"]
         )
 
     def tasks(self, project: int) -> list[dict]:
-        return self.ask("GET", f"/api/projects/{project}/tasks/?page_size=500")
+        return self.request("GET", f"/api/projects/{project}/tasks/?page_size=500")
 
-    def invited(self, email: str, password: str) -> str:
-        """Somebody signs up by the link that colleagues are sent; their token."""
-        address = urljoin(self.url, self.ask("GET", "/api/invite")["invite_url"])
+    def invite_user(self, email: str, password: str) -> str:
+        """Sign up a user with the invitation link and return the user's token."""
+        address = urljoin(self.url, self.request("GET", "/api/invite")["invite_url"])
         opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with opener.open(address, timeout=60) as page:
-            hidden = re.search(
+            csrf_token = re.search(
                 r'name="csrfmiddlewaretoken" value="([^"]+)"', page.read().decode()
             ).group(1)
-        filled = urlencode(
-            {"email": email, "password": password, "csrfmiddlewaretoken": hidden}
+        form = urlencode(
+            {"email": email, "password": password, "csrfmiddlewaretoken": csrf_token}
         ).encode()
         opener.open(
-            urllib.request.Request(address, data=filled, headers={"Referer": address}), timeout=60
+            urllib.request.Request(address, data=form, headers={"Referer": address}), timeout=60
         ).close()
         with opener.open(f"{self.url}/api/current-user/token", timeout=60) as reply:
             return str(json.load(reply)["token"])
 
     def annotations(self, project: int) -> list[dict]:
-        tasks = self.ask("GET", f"/api/projects/{project}/export?exportType=JSON")
+        tasks = self.request("GET", f"/api/projects/{project}/export?exportType=JSON")
         return [{**a, "task": t["id"]} for t in tasks for a in t["annotations"]]
 
 
 class RealBridge(Program):
-    """`labelahead label-studio` in a process of its own."""
+    """`labelahead label-studio` in its own process."""
 
     def __init__(
         self, studio: RealStudio, project: int, out: Path, *options: str, key: str = KEY
@@ -400,7 +399,7 @@ class RealBridge(Program):
         )
 
     def settle(self, seconds: float = 300) -> None:
-        """Until everything is learnt and Label Studio serves what follows from it."""
+        """Wait until training is idle and Label Studio serves the current order."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -417,19 +416,19 @@ class RealBridge(Program):
             return json.load(reply)
 
 
-def signed_in(shown, studio: RealStudio) -> None:
-    """In a browser."""
-    shown.goto(f"{studio.url}/user/login/")
-    shown.fill("input[name=email]", "anna@example.org")
-    shown.fill("input[name=password]", "anna-anna-1")
-    shown.keyboard.press("Enter")
-    shown.wait_for_url(lambda url: "login" not in url)
+def sign_in(page, studio: RealStudio) -> None:
+    """Sign in to Label Studio with a browser page."""
+    page.goto(f"{studio.url}/user/login/")
+    page.fill("input[name=email]", "anna@example.org")
+    page.fill("input[name=password]", "anna-anna-1")
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "login" not in url)
 
 
-def recorded(out: Path) -> dict[tuple[int, str], tuple]:
-    """By annotation and event, what the record says that was not taken back.
+def read_recorded_annotations(out: Path) -> dict[tuple[int, str], tuple]:
+    """Read (annotation, event key) -> (task, kind, label) of all events that were not undone.
 
-    Task, kind, label; read from outside.
+    Opens the journal read-only, outside the server.
     """
     with sqlite3.connect(f"file:{out / 'labels.db'}?mode=ro", uri=True) as db:
         items = dict(db.execute("SELECT position, item FROM items"))
@@ -442,30 +441,37 @@ def recorded(out: Path) -> dict[tuple[int, str], tuple]:
             "SELECT seq, position, kind, label, key FROM events WHERE key IS NOT NULL AND kind != "
             "'undo'"
         )
-        said = {}
+        annotations = {}
         for seq, position, kind, label, key in rows:
             if seq not in undone:
                 number = int(key.split()[1])
-                assert (number, key) not in said
-                said[number, key] = (
+                assert (number, key) not in annotations
+                annotations[number, key] = (
                     Path(items[position]).stem,
                     kind,
                     None if label is None else names[label],
                 )
-    return said
+    return annotations
 
 
-def standing(out: Path) -> dict[int, tuple]:
-    """By annotation, what the record says of it now: task, kind, label."""
-    return {number: said for (number, _), said in recorded(out).items()}  # the oldest event first
+def read_current_annotations(out: Path) -> dict[int, tuple]:
+    """Read annotation -> (task, kind, label) as currently recorded.
+
+    Events are in order, so that the newest one of an annotation wins.
+    """
+    return {
+        number: annotation for (number, _), annotation in read_recorded_annotations(out).items()
+    }
 
 
-def beside_a_page(studio, tmp_path, started, count, *options):
-    """A project that is labelled in Label Studio, and a page of our own over the same items."""
-    project, out = studio.new_project(texts(count)), tmp_path / "out"
-    bridge = started(RealBridge, studio, project, out, *options)
+def start_bridge_and_page(studio, tmp_path, start_program, count, *options):
+    """Start a bridge of a new project, and a page of the same items."""
+    project, out = studio.new_project(make_tasks(count)), tmp_path / "out"
+    bridge = start_program(RealBridge, studio, project, out, *options)
     bridge.settle(900)
-    page = started(pages.Server, out / "items", tmp_path / "page", "--classes", TOPICS, *options)
+    page = start_program(
+        pages.Server, out / "items", tmp_path / "page", "--classes", TOPICS, *options
+    )
     client = Client(page.url, who="anna@example.org")
     client.wait(900)
     return project, bridge, client, out

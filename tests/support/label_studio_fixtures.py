@@ -24,14 +24,14 @@ def studio(program, tmp_path_factory):
 
 
 @pytest.fixture
-def started():
-    """Starts programs that end with the test."""
+def start_program():
+    """Start programs that are stopped after the test."""
     running = []
 
-    def start(kind, *args, **more):
-        running.append(kind(*args, **more))
+    def start(program_class, *args, **options):
+        running.append(program_class(*args, **options))
         return running[-1]
 
     yield start
-    for one in running:
-        one.kill()
+    for process in running:
+        process.kill()

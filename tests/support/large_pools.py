@@ -1,6 +1,4 @@
-"""Pools in parts for tests, an engine that works in this process, and what a single process makes
-of all items.
-"""
+"""Partitioned pools, an executor in this process, and scores of the whole pool for comparison."""
 
 from concurrent.futures import Future
 
@@ -18,7 +16,7 @@ CLASSES = ("ash", "elm", "oak")
 
 
 class Inline:
-    """An executor in this process: for what other processes cannot see, such as memory://."""
+    """An executor in this process, for data that other processes cannot read, such as memory://."""
 
     lost_errors = abandoned_errors = ()
 
@@ -31,7 +29,7 @@ class Inline:
         return future
 
     def as_completed(self, futures, /):
-        return reversed(list(futures))  # in an order of its own, as engines have it
+        return reversed(list(futures))  # another order than submitted, as with real executors
 
     def scatter(self, value, /):
         return value
@@ -41,7 +39,7 @@ class Inline:
 
 
 def clouds(n, d=6, seed=0):
-    """Features (n, d) float64 around three centres, and class numbers."""
+    """Draw features (n, d) float64 from three clusters; return them and their classes."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(100).normal(size=(3, d))
     y = rng.integers(3, size=n)
@@ -49,46 +47,46 @@ def clouds(n, d=6, seed=0):
 
 
 def parquet_pool(folder, x, files=3, **columns):
-    """Vectors and ids in files of uneven row groups."""
+    """Write vectors and ids to files with uneven row groups."""
     folder.mkdir(exist_ok=True)
-    for i, some in enumerate(np.array_split(np.arange(len(x)), files)):
-        table = {"id": [f"item {j}" for j in some], "vector": list(x[some].astype(np.float32))}
-        table |= {name: [values[j] for j in some] for name, values in columns.items()}
+    for i, rows in enumerate(np.array_split(np.arange(len(x)), files)):
+        table = {"id": [f"item {j}" for j in rows], "vector": list(x[rows].astype(np.float32))}
+        table |= {name: [values[j] for j in rows] for name, values in columns.items()}
         pq.write_table(pa.table(table), folder / f"part-{i}.parquet", row_group_size=5 + i)
     return folder
 
 
 def text_pool(folder, x, id="id", **columns):
-    """Vectors with texts that say their number, in four files."""
+    """Write vectors and texts that contain their number to four files."""
     folder.mkdir()
     columns = {
         id: [f"doc {j}" for j in range(len(x))],
         "text": [f"the text of number {j}" for j in range(len(x))],
     } | columns
-    for i, some in enumerate(np.array_split(np.arange(len(x)), 4)):
-        table = {name: [values[j] for j in some] for name, values in columns.items()}
+    for i, rows in enumerate(np.array_split(np.arange(len(x)), 4)):
+        table = {name: [values[j] for j in rows] for name, values in columns.items()}
         pq.write_table(
-            pa.table(table | {"v": list(x[some].astype(np.float32))}), folder / f"{i}.parquet"
+            pa.table(table | {"v": list(x[rows].astype(np.float32))}), folder / f"{i}.parquet"
         )
     return folder
 
 
 def all_at_once(features, labelled, numbers, evaluation, acquisition):
-    """Scores of all unlabelled items and their positions.
+    """Return positions and scores of all unlabelled items, and the fitted model.
 
-    One posterior over the whole pool, float64, no parts.
+    Uses one float64 posterior over the whole pool, without partitions.
     """
     x = torch.as_tensor(np.asarray(features, np.float64))
     learner = ExactLearner(x, ExactModel(x.mean(0), len(CLASSES)))
-    learnt = learner.fit(labelled, numbers)
-    every = torch.arange(len(x))
+    fitted = learner.fit(labelled, numbers)
+    all_items = torch.arange(len(x))
     start = torch.full((len(x), len(CLASSES)), 1 / len(CLASSES), dtype=torch.float64)
-    post = prior(start, **learnt.kernel_arguments(every, "pseudo"), noise=learnt.noise)
+    post = prior(start, **fitted.kernel_arguments(all_items, "pseudo"), noise=fitted.noise)
     if len(labelled):
         post = post.condition(labelled, numbers)
-    left = (~post.is_labelled).nonzero().squeeze(1)
+    unlabelled = (~post.is_labelled).nonzero().squeeze(1)
     return (
-        left,
-        score_candidates(view(post, left, evaluation, baseline="linearised"), acquisition),
-        learnt,
+        unlabelled,
+        score_candidates(view(post, unlabelled, evaluation, baseline="linearised"), acquisition),
+        fitted,
     )

@@ -1,6 +1,6 @@
-"""What users import."""
+"""The public modules."""
 
-# Where people import from: everything in `__all__` of these is public.
+# Everything in `__all__` of these modules is public.
 PUBLIC = (
     "labelahead",
     "labelahead.acquisition",

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def kernel_of(c: float, weights) -> float:
-    """w₀ c + w₁ κ₁(c) + w₃ κ₃(c), layer by layer from the angle."""
+    """Return w₀ c + w₁ κ₁(c) + w₃ κ₃(c), computed layer by layer from the angle."""
     c = min(1.0, max(-1.0, c))
     sigma = theta = c
     kernels = {0: c}
@@ -27,27 +27,29 @@ def gram(a, b, weights):
 
 
 def by_hand(labelled, labels, new, centre, mixture, classes):
-    """(outputs (m, C), posterior variances (m,)) at new items, and leave-one-out variances (L,) of
-    the labelled.
+    """Return outputs (m, C) and posterior variances (m,) at new items, and leave-one-out variances
+    (L,) of the labelled items.
     """
     *weights, noise = mixture
     a, b = unit_rows(labelled, centre), unit_rows(new, centre)
     K = gram(a, a, weights)
     np.fill_diagonal(K, 1.0)
-    system, across = K + noise * np.eye(len(a)), gram(b, a, weights)
+    system, cross_kernel = K + noise * np.eye(len(a)), gram(b, a, weights)
     targets = np.eye(classes)[np.asarray(labels)] - 1 / classes
-    outputs = 1 / classes + across @ np.linalg.solve(system, targets)
-    variances = np.array([1.0 - row @ np.linalg.solve(system, row) for row in across])
-    alone = []
+    outputs = 1 / classes + cross_kernel @ np.linalg.solve(system, targets)
+    variances = np.array([1.0 - row @ np.linalg.solve(system, row) for row in cross_kernel])
+    loo_variances = []
     for i in range(len(a)):
-        rest = [j for j in range(len(a)) if j != i]
-        row = K[i, rest]
-        alone.append(1.0 - row @ np.linalg.solve(system[np.ix_(rest, rest)], row) if rest else 1.0)
-    return outputs, variances, np.array(alone)
+        others = [j for j in range(len(a)) if j != i]
+        row = K[i, others]
+        loo_variances.append(
+            1.0 - row @ np.linalg.solve(system[np.ix_(others, others)], row) if others else 1.0
+        )
+    return outputs, variances, np.array(loo_variances)
 
 
 def simplex(rows):
-    """The nearest probabilities to each row, by halving the threshold."""
+    """Project each row onto the probability simplex, by bisection of the threshold."""
     out = []
     for row in rows:
         low, high = row.min() - 1, row.max()

@@ -23,7 +23,7 @@ def close(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> None:
 
 @dataclass
 class Problem:
-    """A made-up network: outputs (n, C), kernel (n·b, n·b), features (n·b, k), true targets."""
+    """A synthetic network: outputs (n, C), kernel (n·b, n·b), features (n·b, k), true targets."""
 
     outputs: Tensor
     kernel: Tensor
@@ -51,7 +51,7 @@ def problem(
 ) -> Problem:
     rng = torch.Generator().manual_seed(seed)
     b = classes if kind.endswith("full") else 1
-    # A falling spectrum, as tangent kernels have.
+    # A decaying spectrum, as tangent kernels have.
     scales = torch.arange(1, rank + 1, dtype=torch.float64) ** -0.5
     features = torch.randn(n * b, rank, generator=rng, dtype=torch.float64) * scales
     outputs = torch.randn(n, classes, generator=rng, dtype=torch.float64) * 0.4 + 1 / classes
@@ -65,7 +65,7 @@ def flat(at, b: int) -> list[int]:
 
 
 def refit(p: Problem, labelled, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """(LA-11) from scratch: mean (n, C) and covariance (n·b, n·b)."""
+    """Compute (LA-11) from scratch: mean (n, C) and covariance (n·b, n·b)."""
     b = p.b
     if len(labelled) == 0:
         return p.outputs.clone(), p.kernel.clone()
@@ -79,17 +79,14 @@ def refit(p: Problem, labelled, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def predictions(p: Problem, labelled, targets: Tensor, candidate: int, label: Tensor) -> Tensor:
-    """f₊ everywhere (n, C), by refitting with one more label."""
+    """Compute f₊ at all points (n, C), by refitting with one more label."""
     return refit(p, [*map(int, labelled), candidate], torch.cat([targets, label[None]]))[0]
 
 
 def predictions_without_own_change(
     p: Problem, labelled, targets: Tensor, candidate: int, label: Tensor
 ) -> Tensor:
-    """f₊ at all points but the candidate, which stays at f_lin (n, C).
-
-    Its own change does not count.
-    """
+    """Compute f₊ at all points (n, C), except for the candidate, which stays at f_lin."""
     after = predictions(p, labelled, targets, candidate, label)
     after[candidate] = refit(p, labelled, targets)[0][candidate]
     return after
@@ -100,7 +97,7 @@ def one_hot(c: int, classes: int) -> Tensor:
 
 
 def simplex(z: Tensor) -> Tensor:
-    """Projection of one vector (C,) by sorting."""
+    """Project one vector (C,) onto the simplex, by sorting."""
     s = sorted(z.tolist(), reverse=True)
     total, tau = 0.0, 0.0
     for i, value in enumerate(s):
@@ -133,7 +130,7 @@ def mlmoc(p, labelled, targets, candidates, evaluation, squared=False, baseline=
 
 
 def changes(p, labelled, targets, candidates, evaluation, baseline="outputs"):
-    """How many classes change, and 1e-6 of the change of the outputs, which decides between equals."""
+    """Count changed classes; 1e-6 of the change of the outputs breaks ties."""
     now = p.outputs if baseline == "outputs" else refit(p, labelled, targets)[0]
     scores = []
     for j in candidates:
@@ -175,14 +172,14 @@ def eer(p, labelled, targets, candidates, evaluation, probability="simplex", bas
         for c, weight in enumerate(project(now[j], probability)):
             label = one_hot(c, p.outputs.shape[1])
             after = predictions_without_own_change(p, labelled, targets, int(j), label)
-            doubt = sum(_entropy(project(after[x], probability)) for x in evaluation)
-            total -= float(weight) * doubt
+            entropy = sum(_entropy(project(after[x], probability)) for x in evaluation)
+            total -= float(weight) * entropy
         scores.append(total)
     return torch.tensor(scores, dtype=torch.float64)
 
 
 def _variance_reductions(p: Problem, cov: Tensor, x: int, j: int) -> tuple[Tensor, Tensor]:
-    """k(x,x) and how much of it a label at j takes away: b×b each."""
+    """Return k(x,x) and its reduction by a label at j, b×b each."""
     at, to = flat([x], p.b), flat([j], p.b)
     u = cov[to][:, to] + p.sigma * torch.eye(p.b, dtype=torch.float64)
     k = cov[at][:, to]
@@ -252,25 +249,27 @@ def gain_by_quadrature(h: float, rho: float) -> float:
         return math.exp(-ratio * ratio / 2)
 
     end = math.asin(min(rho, 1.0))
-    steep = [
+    breakpoints = [
         h * scale for scale in (0.1, 0.3, 1, 3, 10, 100, 1e4) if 0 < h * scale < end
-    ]  # where it rises from 0 to 1
-    value, _ = integrate.quad(integrand, 0, end, epsabs=1e-12, limit=400, points=steep or None)
+    ]  # where the integrand rises from 0 to 1
+    value, _ = integrate.quad(
+        integrand, 0, end, epsabs=1e-12, limit=400, points=breakpoints or None
+    )
     return value / math.pi
 
 
 def gain_by_labels(h: float, rho: float, there: float) -> float:
-    """The same where only the sign of what is seen at x' is told (Zhao, Dougherty, Yoon, Alexander
-    & Qian 2021).
+    """Return the gain if a label reveals only the sign at x' (Zhao, Dougherty, Yoon, Alexander &
+    Qian 2021).
 
-    For two classes: the fall of the error is Σ_y' max_y p(y, y') − max_y p(y), a one-dimensional
-    integral for each pair of labels. there: the mean at x' over its standard deviation, noise
-    included; rho: the correlation with the gap.
+    For two classes: the reduction of the error is Σ_y' max_y p(y, y') − max_y p(y), a
+    one-dimensional integral for each pair of labels. there: the mean at x' over its standard
+    deviation, noise included; rho: the correlation with the gap.
     """
 
-    def both(news: float, sign: int) -> float:
-        density = math.exp(-news * news / 2) / math.sqrt(2 * math.pi)
-        return density * math.erfc(-sign * (h + rho * news) / math.sqrt(2 - 2 * rho * rho)) / 2
+    def both(z: float, sign: int) -> float:
+        density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        return density * math.erfc(-sign * (h + rho * z) / math.sqrt(2 - 2 * rho * rho)) / 2
 
     after = 0.0
     for low, high in (

@@ -10,7 +10,7 @@ from labelahead.ntk.capture import trace
 
 
 class Plain(nn.Module):
-    """The logits alone, as the Jacobian's twin wants them."""
+    """A wrapper that returns the logits alone."""
 
     def __init__(self, model):
         super().__init__()
@@ -22,7 +22,7 @@ class Plain(nn.Module):
 
 
 def jacobian(model: nn.Module, x, names=None) -> Tensor:
-    """(n, C, P), parameters in the order of named_parameters()."""
+    """Return the Jacobian (n, C, P), with parameters in the order of named_parameters()."""
     params = {
         k: p.detach()
         for k, p in model.named_parameters()
@@ -40,7 +40,10 @@ def jacobian(model: nn.Module, x, names=None) -> Tensor:
 
 
 def one_by_one(model, x):
-    """(n, C, P) by plain autograd, a sample at a time (doubled, for layers that need two)."""
+    """Return the Jacobian (n, C, P) by autograd, one sample at a time.
+
+    Each sample is duplicated for layers that need a batch of two.
+    """
     rows = []
     params = [p for p in model.parameters() if p.requires_grad]
     for i in range(len(x)):
@@ -62,7 +65,7 @@ def one_by_one(model, x):
 
 
 def kernels(J: Tensor, J2: Tensor) -> dict[str, Tensor]:
-    """All four kinds from two Jacobians, by their definitions."""
+    """Compute all four kinds of kernel from two Jacobians, by their definitions."""
     n, C, _ = J.shape
     m = J2.shape[0]
     full = torch.einsum("icp,jdp->icjd", J, J2)
@@ -75,31 +78,31 @@ def kernels(J: Tensor, J2: Tensor) -> dict[str, Tensor]:
 
 
 def relative(got: Tensor, want: Tensor) -> float:
-    """Frobenius distance over the norm of what is wanted."""
+    """Return the Frobenius distance divided by the norm of the expected value."""
     return float((got.detach() - want.detach()).norm() / want.detach().norm().clamp(min=1e-300))
 
 
 def tolerance_of(model, x) -> float:
-    """What to ask of a network in float64.
+    """Return the tolerance for a network in float64.
 
-    Some compute in float32 inside, whatever they are given.
+    Some networks compute in float32 internally.
     """
     return 1e-4 if any(d != torch.float64 for d in trace(model, x[:2], {}).dtypes) else 1e-8
 
 
 def errors_of(model, x) -> dict[str, float]:
-    """How far the engine is from explicit Jacobians on five samples.
+    """Return the relative errors of the engine against explicit Jacobians on five samples.
 
-    Kernels, x against other x, norms, parameters.
+    Compares kernels, cross kernels, norms, products and the features of each parameter.
     """
     J = one_by_one(Plain(model), x)
-    one, other = J[:3], J[3:]
+    first, second = J[:3], J[3:]
     errors = {}
-    want, crosswise = kernels(one, one), kernels(one, other)
-    for kind in want:
-        errors[kind] = relative(la.kernel(model, x[:3], kind=kind, verify=False), want[kind])
-        crossed = la.kernel(model, x[:3], x[3:], kind=kind, verify=False)
-        errors[kind] = max(errors[kind], relative(crossed, crosswise[kind]))
+    expected, expected_cross = kernels(first, first), kernels(first, second)
+    for kind in expected:
+        errors[kind] = relative(la.kernel(model, x[:3], kind=kind, verify=False), expected[kind])
+        cross = la.kernel(model, x[:3], x[3:], kind=kind, verify=False)
+        errors[kind] = max(errors[kind], relative(cross, expected_cross[kind]))
     v = torch.randn(J.shape[:2])
     g = torch.einsum("nc,ncp->np", v.to(J), J)
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters() if p.requires_grad}
@@ -115,7 +118,7 @@ def errors_of(model, x) -> dict[str, float]:
     for (
         k,
         d,
-    ) in direction.items():  # each parameter by itself: a small one cannot hide behind a large one
+    ) in direction.items():  # per parameter, so that a large one hides no error of a small one
         part = slice(start, start + d.numel())
         start += d.numel()
         errors[k] = float(gaps[:, part].norm()) / max(float(J[:, 0, part].norm()), 1e-6 * whole)

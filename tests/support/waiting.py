@@ -1,4 +1,4 @@
-"""Tests wait for what must happen, not for so many seconds: on a busy machine it happens late."""
+"""Wait for conditions instead of fixed times, because a busy machine is slow."""
 
 import os
 import time
@@ -6,20 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-# seconds until it counts as never; a busy machine is ten times slower than a quiet one
+# Seconds until a wait fails; a busy machine can be ten times slower than an idle one.
 PATIENCE = float(os.environ.get("LABELAHEAD_TEST_PATIENCE", "300"))
 T = TypeVar("T")
 
 
 def until(
-    true: Callable[[], T], said: Callable[[], object] = lambda: "", *, seconds: float = PATIENCE
+    condition: Callable[[], T],
+    describe: Callable[[], object] = lambda: "",
+    *,
+    seconds: float = PATIENCE,
 ) -> T:
-    """What it returns, once that is true. said: what is shown if it never is."""
+    """Wait until the condition is true and return its value.
+
+    describe: makes the message of the error if the time runs out.
+    """
     end = time.monotonic() + seconds
-    while not (now := true()):
-        assert time.monotonic() < end, said()
+    while not (value := condition()):
+        assert time.monotonic() < end, describe()
         time.sleep(0.02)
-    return now
+    return value
 
 
 GATED = """
@@ -44,9 +50,7 @@ def make(shape, classes, width=None):
 
 
 class Gate:
-    """A network that stands still once a file is there, so that nothing ends before a test has
-    looked at it.
-    """
+    """A network that blocks once the file `begun` exists, so that a test can check a running campaign."""
 
     def __init__(self, folder: Path, begun: Path) -> None:
         self._open = folder / "gate is open"
@@ -54,5 +58,5 @@ class Gate:
         self.model = f"{folder / 'gated.py'}:make"
 
     def open(self) -> None:
-        """From now on it is a network like any other."""
+        """Let the network run from now on."""
         self._open.touch()

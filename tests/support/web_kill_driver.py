@@ -1,6 +1,7 @@
-"""Kills the writer of a label record at random moments; prints one JSON line.
+"""Kill the writer of a journal at random moments; print one JSON line.
 
-Run by test_web_kill.py. A process of its own that forks: the package is imported once.
+Run by tests/system/test_server_kill.py in a separate process that forks: the package is imported
+once.
 """
 
 import json
@@ -19,24 +20,24 @@ from labelahead.server.label_state import build_label_state
 
 ITEMS = [f"{i}.jpg" for i in range(50)]
 CLASSES = ("cat", "dog", "fox")
-PEOPLE = ("anna", "ben")
-PATIENCE = 300  # seconds until something counts as never
+ANNOTATORS = ("anna", "ben")
+PATIENCE = 300  # seconds until a wait fails
 
 
-def opened(folder: Path) -> Journal:
+def open_journal(folder: Path) -> Journal:
     return Journal(folder, items=ITEMS, fingerprint="f", classes=CLASSES)
 
 
-def content(trial: int, i: int) -> tuple[str, str, int, int | None]:
-    """What is written as number i of a trial, so that a torn event would be seen."""
+def make_event(trial: int, i: int) -> tuple[str, str, int, int | None]:
+    """Return the content of event i of a trial, so that a torn event is detected."""
     kind = ("label", "keep", "skip", "unsure")[i % 4]
-    of = i - (kind == "keep")  # what the other person has just labelled
-    label = (trial + of) % len(CLASSES) if kind in ("label", "keep") else None
-    return kind, PEOPLE[(trial + i) % 2], (7 * trial + of) % len(ITEMS), label
+    index = i - (kind == "keep")  # the item that the other annotator has just labelled
+    label = (trial + index) % len(CLASSES) if kind in ("label", "keep") else None
+    return kind, ANNOTATORS[(trial + i) % 2], (7 * trial + index) % len(ITEMS), label
 
 
-def forked(work) -> tuple[int, int]:
-    """A child that does this, and the end of a pipe on which it says what was accepted."""
+def fork_writer(work) -> tuple[int, int]:
+    """Fork a child that runs `work`; return its pid and a pipe with the accepted events."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -48,91 +49,99 @@ def forked(work) -> tuple[int, int]:
         os._exit(1)
 
 
-def write(folder: Path, trial: int, pipe: int) -> None:
-    """As fast as it goes; closed and opened again now and then, so that kills fall there too."""
-    journal = opened(folder)
+def write_events(folder: Path, trial: int, pipe: int) -> None:
+    """Write events without pause and reopen the journal sometimes, so that kills hit that too."""
+    journal = open_journal(folder)
     for i in count():
-        kind, who, position, label = content(trial, i)
+        kind, who, position, label = make_event(trial, i)
         event = journal.add_event(kind, who, position, label, key=f"{trial}-{i}")
         os.write(pipe, f"{event.seq} {i}\n".encode())
         journal.lease_item(position, who, 60)
         if i % 8 == 7:
             journal.close()
-            journal = opened(folder)
+            journal = open_journal(folder)
 
 
-def drained(reader: int) -> list[tuple[int, int]]:
+def read_acknowledged(reader: int) -> list[tuple[int, int]]:
     with os.fdopen(reader, "rb") as file:
         lines = file.read().split(b"\n")[:-1]
     return [tuple(map(int, line.split())) for line in lines]
 
 
-def check(folder: Path, trial: int, told: list[tuple[int, int]], before: list) -> tuple:
-    """Problems after a kill, of a record that held `before` until then, and what it holds now."""
-    with opened(folder) as journal:
+def check_journal(
+    folder: Path, trial: int, acknowledged_events: list[tuple[int, int]], before: list
+) -> tuple:
+    """Return the problems after a kill, and the events.
+
+    before: the events of the journal before this trial.
+    """
+    with open_journal(folder) as journal:
         events, label_state = journal.read_events(), journal.label_state
-    bad = []
+    problems = []
     if events[: len(before)] != before:
-        bad.append("an older event changed")
-    mine = [e for e in events if e.key is not None and e.key.startswith(f"{trial}-")]
+        problems.append("an older event changed")
+    of_trial = [e for e in events if e.key is not None and e.key.startswith(f"{trial}-")]
     if [e.seq for e in events] != list(range(1, len(events) + 1)):
-        bad.append("numbers have gaps")
-    if [(e.kind, e.who, e.position, e.label) for e in mine] != [
-        content(trial, i) for i in range(len(mine))
+        problems.append("numbers have gaps")
+    if [(e.kind, e.who, e.position, e.label) for e in of_trial] != [
+        make_event(trial, i) for i in range(len(of_trial))
     ]:
-        bad.append("an event is torn or out of order")
-    there = {(e.seq, int(e.key.split("-")[1])) for e in mine}
-    if not set(told) <= there:
-        bad.append(f"lost {sorted(set(told) - there)}")
-    if len(mine) > len(told) + 1:
-        bad.append("more than one event that was never acknowledged")
+        problems.append("an event is torn or out of order")
+    recorded = {(e.seq, int(e.key.split("-")[1])) for e in of_trial}
+    if not set(acknowledged_events) <= recorded:
+        problems.append(f"lost {sorted(set(acknowledged_events) - recorded)}")
+    if len(of_trial) > len(acknowledged_events) + 1:
+        problems.append("more than one event that was never acknowledged")
     if build_label_state(events) != label_state:
-        bad.append("the tally differs from the fold")
-    return bad, events
+        problems.append("the tally differs from the fold")
+    return problems, events
 
 
-def kills(scratch: Path, trials: int, rng: random.Random) -> dict:
+def run_kills(scratch: Path, trials: int, rng: random.Random) -> dict:
     bad, killed, acknowledged, empty, folder, before = [], 0, 0, 0, scratch, []
     for trial in range(trials):
-        if trial % 5 == 0:  # the beginning of a record is a moment, too
+        if trial % 5 == 0:  # kills may hit the creation of a journal, too
             folder, before = scratch / str(trial), []
-        pid, reader = forked(lambda pipe, f=folder, t=trial: write(f, t, pipe))
-        if trial % 5:  # the others may fall into the opening of the journal
+        pid, reader = fork_writer(lambda pipe, f=folder, t=trial: write_events(f, t, pipe))
+        if trial % 5:  # other kills may hit the opening of the journal
             select.select([reader], [], [], PATIENCE)
         time.sleep(rng.random() * 0.04)
         os.kill(pid, signal.SIGKILL)
         killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
-        told = drained(reader)
-        acknowledged, empty = acknowledged + len(told), empty + (not told)
-        problems, before = check(folder, trial, told, before)
-        bad += [f"trial {trial}: {said}" for said in problems]
+        acknowledged_events = read_acknowledged(reader)
+        acknowledged, empty = (
+            acknowledged + len(acknowledged_events),
+            empty + (not acknowledged_events),
+        )
+        problems, before = check_journal(folder, trial, acknowledged_events, before)
+        bad += [f"trial {trial}: {problem}" for problem in problems]
     return {"bad": bad, "killed": killed, "acknowledged": acknowledged, "empty": empty}
 
 
-def two(folder: Path) -> dict:
-    """A second process is refused while the first lives, and welcome after it was killed."""
+def check_second_process(folder: Path) -> dict:
+    """Check that a second process is refused until the first is killed."""
 
-    def hold(pipe: int) -> None:
-        journal = opened(folder)
+    def hold_journal(pipe: int) -> None:
+        journal = open_journal(folder)
         journal.add_event("label", "anna", 3, 1, key="k")
         os.write(pipe, b"1 0\n")
         time.sleep(PATIENCE)
 
-    pid, reader = forked(hold)
-    os.read(reader, 4)  # the first one is at work
+    pid, reader = fork_writer(hold_journal)
+    os.read(reader, 4)  # the first process has opened the journal
     try:
-        opened(folder).close()
-        said = ""
+        open_journal(folder).close()
+        error_text = ""
     except StorageError as error:
-        said = str(error)
+        error_text = str(error)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(reader)
-    with opened(folder) as journal:
-        return {"refused": said, "labels": dict(journal.label_state.labels)}
+    with open_journal(folder) as journal:
+        return {"refused": error_text, "labels": dict(journal.label_state.labels)}
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    report = kills(place, int(sys.argv[2]), random.Random(int(sys.argv[3])))
-    print(json.dumps(report | two(place / "two")))
+    report = run_kills(place, int(sys.argv[2]), random.Random(int(sys.argv[3])))
+    print(json.dumps(report | check_second_process(place / "two")))

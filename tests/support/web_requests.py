@@ -34,26 +34,26 @@ from tests.support.web_sessions import photo, photos
 
 ITEMS, GRID_ITEMS, ROWS, NEW = 192, 24, 100, 5
 CLASSES = ("cat", "dog", "fox")
-MAX_KILL_DELAY_SECONDS = 0.3  # seconds until a kill that nothing is waited for
-MAX_REQUESTS_BEFORE_KILL = 3  # requests that are acknowledged before any other
+MAX_KILL_DELAY_SECONDS = 0.3  # longest delay of a kill that waits for no request
+MAX_REQUESTS_BEFORE_KILL = 3  # most requests acknowledged before a kill
 EventRow = tuple[str, str, int | None, int | None]  # kind, who, position, label
 
 
 @dataclass(frozen=True)
 class Step:
-    """A request, and the events that it must leave."""
+    """A request and the events that it must record."""
 
     send: Callable[[Client], object]
     events: list[EventRow]
 
 
 def make_import(n: int, scratch: Path) -> Step:
-    """A file of a hundred labels, with a class that is new now and then."""
+    """Import a file of 100 labels, sometimes with a new class."""
     who, number = f"file{n}", {name: i for i, name in enumerate(CLASSES)}
-    new = len(CLASSES) + n // 5
-    named = CLASSES if n % 5 else (f"new{n}", *CLASSES[:2])
-    rows = [((37 * n + i) % ITEMS, named[i % 3]) for i in range(ROWS)]
-    events: list[EventRow] = [("label", who, p, number.get(name, new)) for p, name in rows]
+    new_class = len(CLASSES) + n // 5
+    class_names = CLASSES if n % 5 else (f"new{n}", *CLASSES[:2])
+    rows = [((37 * n + i) % ITEMS, class_names[i % 3]) for i in range(ROWS)]
+    events: list[EventRow] = [("label", who, p, number.get(name, new_class)) for p, name in rows]
 
     def send(page: Client) -> None:
         path = scratch / "import.csv"
@@ -63,11 +63,11 @@ def make_import(n: int, scratch: Path) -> Step:
         )
         page.bring_in(path)
 
-    return Step(send, events if n % 5 else [("class", who, None, new), *events])
+    return Step(send, events if n % 5 else [("class", who, None, new_class), *events])
 
 
 def make_export(n: int, scratch: Path) -> Step:
-    """An answer, and then all that is known as a file or a folder, which nobody keeps."""
+    """Send an answer, then export everything three times."""
     position, label, form = n % ITEMS, n % 3, ("folders", "hf", "csv", "label-studio")[n % 4]
 
     def send(page: Client) -> None:
@@ -79,36 +79,39 @@ def make_export(n: int, scratch: Path) -> Step:
 
 
 def make_confirmation(n: int, scratch: Path) -> Step:
-    """A grid of 24, and all of it taken back."""
-    turn, back = divmod(n, 2)
-    at = [(GRID_ITEMS * turn + i) % ITEMS for i in range(GRID_ITEMS)]
-    if back:
-        return Step(lambda page: undone(page, n), [("undo", "anna", p, None) for p in reversed(at)])
-    events: list[EventRow] = [("confirm", "anna", p, turn % 3) for p in at]
-    return Step(lambda page: page.confirm(at, turn % 3, key=f"k{n}"), events)
+    """Confirm a grid of 24 items, or undo it."""
+    turn, is_undo = divmod(n, 2)
+    positions = [(GRID_ITEMS * turn + i) % ITEMS for i in range(GRID_ITEMS)]
+    if is_undo:
+        return Step(
+            lambda page: send_undo(page, n),
+            [("undo", "anna", p, None) for p in reversed(positions)],
+        )
+    events: list[EventRow] = [("confirm", "anna", p, turn % 3) for p in positions]
+    return Step(lambda page: page.confirm(positions, turn % 3, key=f"k{n}"), events)
 
 
 def make_class_change(n: int, scratch: Path) -> Step:
-    """A class is renamed, another merged and brought back, removed and brought back."""
-    what = ("rename", "merge", "undo", "remove", "undo")[n % 5]
-    if what == "undo":
-        return Step(lambda page: undone(page, n), [("undo", "anna", None, None)])
-    number, name = {"rename": (0, f"name {n}"), "merge": (2, "dog"), "remove": (2, None)}[what]
-    body = {"kind": what, "name": name, "key": f"k{n}"}
+    """Rename, merge or remove a class, or undo that."""
+    kind = ("rename", "merge", "undo", "remove", "undo")[n % 5]
+    if kind == "undo":
+        return Step(lambda page: send_undo(page, n), [("undo", "anna", None, None)])
+    number, name = {"rename": (0, f"name {n}"), "merge": (2, "dog"), "remove": (2, None)}[kind]
+    body = {"kind": kind, "name": name, "key": f"k{n}"}
     return Step(
-        lambda page: page._post(f"/api/classes/{number}", body), [(what, "anna", None, number)]
+        lambda page: page._post(f"/api/classes/{number}", body), [(kind, "anna", None, number)]
     )
 
 
 def make_new_files(n: int, scratch: Path) -> Step:
-    """A label for an item; new files come between two servers."""
+    """Label an item; new files appear between two servers."""
     return Step(
         lambda page: page.answer(n % ITEMS, n % 3, key=f"k{n}"),
         [("label", "anna", n % ITEMS, n % 3)],
     )
 
 
-def undone(page: Client, n: int) -> object:
+def send_undo(page: Client, n: int) -> object:
     return page._post("/api/undo", {"seq": None, "key": f"k{n}"})
 
 
@@ -123,28 +126,34 @@ MARK = "LABELAHEAD_REQUESTS"
 
 
 class Trials:
-    """One folder of labels, and one server after the other."""
+    """One session folder and a series of servers that are killed."""
 
     def __init__(self, kind: str, scratch: Path, seed: int) -> None:
         self.kind, self.scratch, self.random = kind, scratch, random.Random(seed)
         self.data, self.out = photos(scratch / "set", ITEMS), scratch / "out"
-        self.acknowledged, self.killed, self.rooms, self.workers, self.unsaid = 0, 0, 0, 0, 0
-        self.seconds = 0.0  # that the last request took
+        (
+            self.acknowledged,
+            self.killed,
+            self.temporary_folders,
+            self.workers,
+            self.unacknowledged,
+        ) = 0, 0, 0, 0, 0
+        self.seconds = 0.0  # duration of the last request
         self.items: list[str] = []
         self.bad: list[str] = []
 
     def run_trial(self, number: int) -> None:
-        """Start, send, kill, look."""
+        """Start a server, send requests, kill the server and check the journal."""
         if self.kind == "grow":
             for i in range(NEW):
                 photo(self.data / f"new-{number:03d}-{i}.png", (9 * i, number % 256, 99))
         pid, port = self.fork_server()
-        early = self.kind == "grow" and number % 2  # in the midst of taking the files in
+        early = self.kind == "grow" and number % 2  # kill while the new files are read
         if not early and not self.is_up(pid, port):
             self.bad.append(f"trial {number}: the server did not start")
             return
         if not early:
-            self.bad += [f"trial {number}: {left.name} was left" for left in self.list_leftovers()]
+            self.bad += [f"trial {number}: {path.name} was left" for path in self.list_leftovers()]
         sender = threading.Thread(
             target=self.send, args=(Client(f"http://127.0.0.1:{port}/", who="anna"),)
         )
@@ -159,12 +168,14 @@ class Trials:
             )
             time.sleep(
                 self.random.uniform(0, 1.5 * self.seconds)
-            )  # in the midst of the next, or of the one after it
+            )  # during the next request or the one after it
         marked = self.find_processes()
         os.kill(pid, signal.SIGKILL)
         self.killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
         sender.join()
-        self.rooms += any(left.name.startswith(TEMPORARY_PREFIX) for left in self.list_leftovers())
+        self.temporary_folders += any(
+            path.name.startswith(TEMPORARY_PREFIX) for path in self.list_leftovers()
+        )
         self.workers += any(worker for worker in marked.values())
         until(
             lambda: not marked.keys() & self.find_processes().keys(),
@@ -173,12 +184,10 @@ class Trials:
         self.check_journal(number)
 
     def send(self, page: Client) -> None:
-        """One request after the other, from the first that was not acknowledged, until the server
-        is gone.
-        """
+        """Send requests from the first unacknowledged one until the server dies."""
         with suppress(
             LabelaheadError, OSError, HTTPException
-        ):  # the last: a reply that was cut short
+        ):  # HTTPException: an incomplete reply
             for n in count(self.acknowledged):
                 step, began = REQUEST_KINDS[self.kind](n, self.scratch), time.monotonic()
                 step.send(page)
@@ -186,25 +195,25 @@ class Trials:
         (self.scratch / "sent").unlink(missing_ok=True)
 
     def check_journal(self, number: int) -> None:
-        """What is on the disk is what was acknowledged, and at most one request more, whole."""
+        """Check that the journal holds the acknowledged requests and at most one more, complete."""
         if self.kind == "grow" and not (self.out / "labels.db").exists():
-            return  # killed before anything began
+            return  # killed before the journal was created
         items, events = read_journal(self.out)
-        said = [(e.kind, e.who, e.position, e.label) for e in events]
+        recorded = [(e.kind, e.who, e.position, e.label) for e in events]
         steps = [
             REQUEST_KINDS[self.kind](n, self.scratch).events for n in range(self.acknowledged + 1)
         ]
-        wanted: list[list[EventRow]] = [[("class", "", None, c) for c in range(len(CLASSES))]]
+        expected: list[list[EventRow]] = [[("class", "", None, c) for c in range(len(CLASSES))]]
         for step in steps:
-            wanted.append([*wanted[-1], *step])
-        if said not in wanted[-2:] and (
-            self.acknowledged or said
-        ):  # no class yet: killed while it began
+            expected.append([*expected[-1], *step])
+        if recorded not in expected[-2:] and (
+            self.acknowledged or recorded
+        ):  # no event: killed during creation
             self.bad.append(
-                f"trial {number}: {len(said)} events, expected {len(wanted[-2])} or "
-                f"{len(wanted[-1])}"
+                f"trial {number}: {len(recorded)} events, expected {len(expected[-2])} or "
+                f"{len(expected[-1])}"
             )
-        self.unsaid += said == wanted[-1]
+        self.unacknowledged += recorded == expected[-1]
         if [e.seq for e in events] != list(range(1, len(events) + 1)):
             self.bad.append(f"trial {number}: numbers have gaps")
         if (
@@ -219,7 +228,7 @@ class Trials:
         build_label_state(events)
 
     def finish(self) -> dict:
-        """A last server, which is sent what was not acknowledged, and ends in peace."""
+        """Send the unacknowledged request to a last server, stop it, and return the report."""
         pid, port = self.fork_server()
         page = Client(f"http://127.0.0.1:{port}/", who="anna")
         self.bad += [] if self.is_up(pid, port) else ["the last server did not start"]
@@ -230,25 +239,31 @@ class Trials:
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
         until(lambda: not self.find_processes(), lambda: f"left: {self.find_processes()}")
-        self.bad += [f"{left.name} was left at the end" for left in self.list_leftovers()]
-        self.unsaid, before = 0, self.unsaid
-        self.acknowledged -= 1  # exactly so many
+        self.bad += [f"{path.name} was left at the end" for path in self.list_leftovers()]
+        self.unacknowledged, before = 0, self.unacknowledged
+        self.acknowledged -= 1  # exactly this many requests are expected
         self.check_journal(-1)
-        self.bad += [] if self.unsaid else ["what was sent again counts twice, or not at all"]
-        told = {"killed": self.killed, "acknowledged": self.acknowledged + 1, "rooms": self.rooms}
+        self.bad += (
+            [] if self.unacknowledged else ["what was sent again counts twice, or not at all"]
+        )
+        counts = {
+            "killed": self.killed,
+            "acknowledged": self.acknowledged + 1,
+            "rooms": self.temporary_folders,
+        }
         return {
             "kind": self.kind,
             "bad": self.bad,
-            **told,
+            **counts,
             "workers": self.workers,
             "unsaid": before,
         }
 
     def fork_server(self) -> tuple[int, int]:
-        """A server, and its port."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        """Fork a server and return its pid and port."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
         pid = os.fork()
         if pid:
             return pid, port
@@ -260,15 +275,15 @@ class Trials:
             os._exit(1)
 
     def is_up(self, pid: int, port: int) -> bool:
-        """Whether the server answers, once it does or is gone."""
+        """Wait until the server answers or has died, and return whether it answers."""
 
-        def settled() -> str:
+        def read_state() -> str:
             with suppress(OSError):
                 socket.create_connection(("127.0.0.1", port), timeout=5).close()
                 return "up"
             return "gone" if os.waitpid(pid, os.WNOHANG)[0] else ""
 
-        return until(settled) == "up"
+        return until(read_state) == "up"
 
     def list_leftovers(self) -> list[Path]:
         return (
@@ -278,19 +293,19 @@ class Trials:
         )
 
     def find_processes(self) -> dict[str, bool]:
-        """Processes that the servers started -> whether it is a worker."""
-        there, mark = {}, f"{MARK}={os.environ[MARK]}".encode()
+        """Return pid -> is a worker, of all processes that the servers started."""
+        processes, mark = {}, f"{MARK}={os.environ[MARK]}".encode()
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                    there[entry.name] = b"spawn_main" in (entry / "cmdline").read_bytes()
-        return there
+                    processes[entry.name] = b"spawn_main" in (entry / "cmdline").read_bytes()
+        return processes
 
 
 def main() -> None:
     scratch, kind, trials, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     os.environ[MARK] = str(os.getpid())
-    these = Trials(kind, scratch, seed)
+    all_trials = Trials(kind, scratch, seed)
     for number in range(trials):
-        these.run_trial(number)
-    print(json.dumps(these.finish()))
+        all_trials.run_trial(number)
+    print(json.dumps(all_trials.finish()))

@@ -1,4 +1,4 @@
-"""Small data and sessions that the tests of the page share."""
+"""Small data sets and sessions for tests of the page."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +16,14 @@ HOME = "http://127.0.0.1:8765"
 CHANGE = {"X-Labelahead": "1"}
 
 
-def photo(path: Path, colour=(200, 30, 30), size=(40, 30), **more) -> Path:
+def photo(path: Path, colour=(200, 30, 30), size=(40, 30), **options) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path, **more)
+    Image.new("RGB", size, colour).save(path, **options)
     return path
 
 
 def photos(folder: Path, n: int = 12) -> Path:
-    """Two classes' worth of pictures without labels: dark and light, each a little different."""
+    """Write unlabelled images of two classes, dark and light, with noise."""
     rng = np.random.default_rng(0)
     for i in range(n):
         level = 40 if i % 2 else 200
@@ -34,24 +34,29 @@ def photos(folder: Path, n: int = 12) -> Path:
 
 
 @contextmanager
-def page(source, out, *, token=None, hosts=None, start=False, tables=None, **more):
-    """A client of the application in this process, and its session; untrained unless started."""
+def page(source, out, *, token=None, hosts=None, start=False, tables=None, **options):
+    """Open a session and yield a client of its application, in this process, and the session.
+
+    start: start the training schedule.
+    """
     campaign = parse_campaign(
         {"data": {"name": str(source)}, "model": {"name": "mlp"}, "threads": 1} | (tables or {})
     )
-    with open_session(campaign, out, **more) as session:
-        named = {} if hosts is None else {"hosts": hosts}
-        app = create_app(session.service, session.schedule, token=token, **named)
+    with open_session(campaign, out, **options) as session:
+        host_options = {} if hosts is None else {"hosts": hosts}
+        app = create_app(session.service, session.schedule, token=token, **host_options)
         if start:
             session.schedule.start()
         with TestClient(app, base_url=HOME, raise_server_exceptions=False) as client:
             yield client, session
 
 
-def progress_once(client, wanted):
-    """What the page says of itself, once that is as wanted."""
+def progress_once(client, condition):
+    """Wait until the page's progress meets the condition and return the progress."""
 
-    def said():
+    def read_progress():
         return client.get("/api/progress").json()
 
-    return until(lambda: progress if wanted(progress := said()) else None, said)
+    return until(
+        lambda: progress if condition(progress := read_progress()) else None, read_progress
+    )

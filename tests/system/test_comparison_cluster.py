@@ -1,4 +1,4 @@
-"""Comparisons by the workers of a real Dask cluster: the same files, a worker killed, a Ctrl-C."""
+"""Comparisons on a real Dask cluster: equal files, a killed worker, a lost scheduler, Ctrl-C."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ from tests.support.waiting import PATIENCE, Gate, until
 pytest.importorskip("distributed")
 
 
-def free(folder):
-    """Whether nobody is at work there."""
+def is_unlocked(folder):
+    """Return whether no process uses the run folder."""
     try:
         with Store.open(folder):
             return True
@@ -32,7 +32,7 @@ def free(folder):
         return False
 
 
-def names(folder):
+def list_files(folder):
     return sorted(
         str(p.relative_to(folder))
         for p in folder.rglob("*")
@@ -40,7 +40,7 @@ def names(folder):
     )
 
 
-def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
+def test_compare_on_a_cluster_writes_the_same_files_after_a_worker_kill(tmp_path):
     comparison = Comparison(tiny(tmp_path), parse_contenders("random,margin"), (0, 1))
     compare(comparison, tmp_path / "here", workers=1)
     events = []
@@ -51,19 +51,20 @@ def test_the_same_files_as_without_and_a_killed_worker_is_made_up_for(tmp_path):
             if event.kind == "round" and sum(e.kind == "round" for e in events) == 1:
                 cluster.kill(cluster.workers[0])
 
-        done = compare(comparison, tmp_path / "there", executor=cluster.address, on_event=watch)
-    assert (done.finished, done.failed) == (4, ())
+        result = compare(comparison, tmp_path / "there", executor=cluster.address, on_event=watch)
+    assert (result.finished, result.failed) == (4, ())
     assert cluster.workers[0].poll() is not None
-    assert names(tmp_path / "here") == names(tmp_path / "there")
+    assert list_files(tmp_path / "here") == list_files(tmp_path / "there")
     for name in ("random", "margin"):
         for seed in (0, 1):
-            at = f"{name}/seed-{seed}"
-            assert outcome(tmp_path / "here" / at) == outcome(tmp_path / "there" / at)
+            campaign = f"{name}/seed-{seed}"
+            assert outcome(tmp_path / "here" / campaign) == outcome(tmp_path / "there" / campaign)
     assert sum(e.kind == "round" for e in events) <= 4 * 3
     assert sum(e.kind == "finished" for e in events) == 4
 
 
-def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
+@pytest.mark.slow
+def test_compare_reports_a_lost_scheduler_and_continues_locally(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
     campaign = tiny(tmp_path, model=Network(gate.model))
     comparison = Comparison(campaign, parse_contenders("margin"), (0,))
@@ -83,41 +84,42 @@ def test_a_lost_scheduler_is_said_and_the_rest_is_done_without_it(tmp_path):
     assert outcome(tmp_path / "alone") == outcome(tmp_path / "a" / "margin" / "seed-0")
 
 
-def test_what_fails_is_told_once_and_others_go_on(tmp_path):
+def test_compare_reports_a_failed_campaign_and_finishes_the_others(tmp_path):
     comparison = Comparison(tiny(tmp_path), parse_contenders("random,margin"), (0,))
     compare(comparison, tmp_path / "a", executor=Inline())
     rounds = tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl"
     rounds.write_text(rounds.read_text().replace('"number":1', '"number":', 1))
-    done = compare(comparison, tmp_path / "a", executor=Inline())
-    assert (done.finished, [e.job.name for e in done.failed]) == (1, ["margin, seed 0"])
-    assert "is damaged" in done.failed[0].detail
+    result = compare(comparison, tmp_path / "a", executor=Inline())
+    assert (result.finished, [e.job.name for e in result.failed]) == (1, ["margin, seed 0"])
+    assert "is damaged" in result.failed[0].detail
     with pytest.raises(InputError, match="workers and executor given"):
         compare(comparison, tmp_path / "a", executor=Inline(), workers=2)
 
 
-def test_a_campaign_of_another_comparison_does_not_begin(tmp_path):
+def test_run_cluster_campaign_refuses_campaigns_of_another_comparison(tmp_path):
     comparison = Comparison(tiny(tmp_path), parse_contenders("random"), (0,))
     (tmp_path / TOKEN_FILE).write_text("another")
-    why, trace = run_cluster_campaign(
+    error, trace = run_cluster_campaign(
         tmp_path / "c",
         comparison.campaign_for(parse_contender("random"), 0),
         tmp_path / TOKEN_FILE,
         "mine",
     )
-    assert "stopped" in why
+    assert "stopped" in error
     assert not trace
     assert not (tmp_path / "c").exists()
-    elsewhere = tmp_path / "not shared" / TOKEN_FILE
-    why, _ = run_cluster_campaign(
-        tmp_path / "c", comparison.campaign_for(parse_contender("random"), 0), elsewhere, "mine"
+    unshared = tmp_path / "not shared" / TOKEN_FILE
+    error, _ = run_cluster_campaign(
+        tmp_path / "c", comparison.campaign_for(parse_contender("random"), 0), unshared, "mine"
     )
-    assert "expected a folder that all of them share" in why
+    assert "expected a folder that all of them share" in error
 
 
-def test_ctrl_c_stops_the_campaigns_there(tmp_path):
+@pytest.mark.slow
+def test_ctrl_c_stops_campaigns_on_the_cluster_and_they_can_be_resumed(tmp_path):
     tiny(tmp_path)
-    where = tmp_path / "a" / "margin" / "seed-0"
-    gate = Gate(tmp_path, begun=where / "rounds.jsonl")
+    run_folder = tmp_path / "a" / "margin" / "seed-0"
+    gate = Gate(tmp_path, begun=run_folder / "rounds.jsonl")
     options = [
         "--data=blobs.npz",
         f"--model={gate.model}",
@@ -146,17 +148,17 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
             cwd=tmp_path,
             start_new_session=True,
         )
-        until(lambda: (where / "rounds.jsonl").exists() or process.poll() is not None)
+        until(lambda: (run_folder / "rounds.jsonl").exists() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, (out, err)
         assert "to continue: labelahead compare --out a" in err
         assert "Traceback" not in out + err
         gate.open()
-        until(lambda: free(where))
-        assert not is_finished(where)
-        assert len(Store(where).read_rounds()) <= 2
-        again = subprocess.run(
+        until(lambda: is_unlocked(run_folder))
+        assert not is_finished(run_folder)
+        assert len(Store(run_folder).read_rounds()) <= 2
+        resumed = subprocess.run(
             [
                 sys.executable,
                 "-m",
@@ -172,6 +174,6 @@ def test_ctrl_c_stops_the_campaigns_there(tmp_path):
             cwd=tmp_path,
             timeout=PATIENCE,
         )
-        assert again.returncode == 0, again.stderr
-        assert "on the cluster" in again.stdout
-    assert is_finished(where)
+        assert resumed.returncode == 0, resumed.stderr
+        assert "on the cluster" in resumed.stdout
+    assert is_finished(run_folder)

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: one line, exit code 130, nobody left behind."""
+"""Ctrl-C at any moment: one line, exit code 130, no process left."""
 
 import os
 import random
@@ -18,13 +18,12 @@ from tests.support.waiting import PATIENCE, until
 posix = pytest.mark.skipif(os.name != "posix", reason="needs signals of a terminal")
 
 
-def interrupted(arguments, cwd, *, imports=0, born=None):
-    """Start, and Ctrl-C to all processes, as a terminal does, at a moment that does not depend on
-    the machine's speed.
+def run_and_interrupt(arguments, cwd, *, imports=0, seconds_after_worker=None):
+    """Start a command and send Ctrl-C to all of its processes, as a terminal does.
 
-    imports: when Python's report of imports has so many more lines since our first one ran; before
-    that it is Python itself that is interrupted. born: so many seconds after the first process of
-    its own has begun.
+    The moment does not depend on the machine's speed. imports: after this many imports since
+    labelahead's first; earlier, Python itself would be interrupted. seconds_after_worker: this
+    many seconds after the command's first worker process has started.
     """
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "labelahead", *arguments],
@@ -35,45 +34,45 @@ def interrupted(arguments, cwd, *, imports=0, born=None):
         start_new_session=True,
         text=True,
     )
-    said, now = [], threading.Event()
+    messages, reached = [], threading.Event()
 
-    def read():
-        since = None
+    def read_stderr():
+        imported = None
         for line in process.stderr:
             if not line.startswith("import time:"):
-                said.append(line)
+                messages.append(line)
                 continue
-            if since is None and line.rstrip().endswith(("labelahead.errors", "labelahead.cli")):
-                since = 0  # imported after `exit_on_sigint`
-            elif since is not None:
-                since += 1
-            if since is not None and since >= imports:
-                now.set()
-        now.set()
+            if imported is None and line.rstrip().endswith(("labelahead.errors", "labelahead.cli")):
+                imported = 0  # imported after `exit_on_sigint`
+            elif imported is not None:
+                imported += 1
+            if imported is not None and imported >= imports:
+                reached.set()
+        reached.set()
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read_stderr)
     reader.start()
-    assert now.wait(PATIENCE), said
-    if born is not None:
+    assert reached.wait(PATIENCE), messages
+    if seconds_after_worker is not None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while (
             process.poll() is None and len(children.read_text().split()) < 2
-        ):  # the first is a tracker of resources
+        ):  # the first is the resource tracker
             time.sleep(0.005)
-        time.sleep(born)
+        time.sleep(seconds_after_worker)
     os.killpg(process.pid, signal.SIGINT)
     out = process.stdout.read()
     code = process.wait(PATIENCE)
     reader.join(PATIENCE)
-    return code, out, "".join(said), process.pid
+    return code, out, "".join(messages), process.pid
 
 
-def left(group):
-    """Processes of that session which are still there."""
-    shown = subprocess.run(
+def list_processes(group):
+    """List the processes of that session that still run."""
+    listing = subprocess.run(
         ["ps", "-o", "stat=,args=", "-g", str(group)], capture_output=True, text=True
     ).stdout
-    return [line for line in shown.splitlines() if not line.startswith("Z")]
+    return [line for line in listing.splitlines() if not line.startswith("Z")]
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +87,12 @@ def pool(tmp_path_factory):
 
 
 RUN = ["run", "--data=blobs.npz", "--model=mlp", "--initial=5", "--labels=45", "--retrain-every=1"]
-RUN += ["--set=training.steps=10_000_000"]  # not over before it is interrupted
+RUN += ["--set=training.steps=10_000_000"]  # does not finish before it is interrupted
 COMPARE = ["compare", *RUN[1:], "--strategies=margin", "--seeds=2", "--workers=2"]
-IMPORTS = 1500  # about as many as there are
+IMPORT_COUNT = 1500  # about the total number
 MOMENTS = [
-    *((RUN, {"imports": random.Random(i).randrange(IMPORTS)}) for i in range(14)),
-    *((COMPARE, {"born": born}) for born in (0, 0.1, 1)),
+    *((RUN, {"imports": random.Random(i).randrange(IMPORT_COUNT)}) for i in range(14)),
+    *((COMPARE, {"seconds_after_worker": seconds}) for seconds in (0, 0.1, 1)),
 ]
 
 
@@ -102,19 +101,19 @@ MOMENTS = [
     not Path("/proc/self/task").exists() or shutil.which("ps") is None, reason="needs /proc and ps"
 )
 @pytest.mark.parametrize(
-    ("words", "moment"), MOMENTS, ids=lambda v: v[0] if isinstance(v, list) else str(v)
+    ("arguments", "moment"), MOMENTS, ids=lambda v: v[0] if isinstance(v, list) else str(v)
 )
-def test_ctrl_c_ends_with_one_line_at_any_moment(pool, words, moment):
-    code, out, err, group = interrupted(words, pool, **moment)
+def test_ctrl_c_at_any_moment_prints_one_line_and_leaves_no_process(pool, arguments, moment):
+    code, out, err, group = run_and_interrupt(arguments, pool, **moment)
     assert code == 130, (code, out, err)
     assert "Traceback" not in out + err
-    said = [line for line in err.splitlines() if line.strip()]
-    assert len(said) == 1, err
-    assert said[0].startswith("interrupted"), err
-    assert until(lambda: not left(group), lambda: left(group))
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("interrupted"), err
+    assert until(lambda: not list_processes(group), lambda: list_processes(group))
 
 
-def test_a_library_keeps_python_s_own_way(monkeypatch):
+def test_raise_on_sigint_keeps_the_default_handler(monkeypatch):
     from labelahead.processes import raise_on_sigint
 
     before = signal.getsignal(signal.SIGINT)
@@ -125,13 +124,13 @@ def test_a_library_keeps_python_s_own_way(monkeypatch):
 
 
 @posix
-def test_a_background_job_of_a_shell_is_not_interrupted():
+def test_exit_on_sigint_keeps_sigint_ignored_in_background_jobs():
     code = (
         "from labelahead.processes import exit_on_sigint; import signal; exit_on_sigint(); "
         "print(int(signal.getsignal(signal.SIGINT)))"
     )
-    ignoring = ["sh", "-c", f"trap '' INT; exec {sys.executable} -c '{code}'"]
+    command = ["sh", "-c", f"trap '' INT; exec {sys.executable} -c '{code}'"]
     assert (
-        int(subprocess.run(ignoring, capture_output=True, text=True, check=True).stdout)
+        int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         == signal.SIG_IGN
     )

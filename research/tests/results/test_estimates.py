@@ -1,27 +1,27 @@
-"""The table of estimated errors, from lines written here."""
+"""The table of estimated errors, computed from constructed lines."""
 
 from research.results.estimates import summary
 from research.results.lines import EstimateLine, read_csv, write_csv
 
 
-def line(labels, accuracy, error, fall=0.01, strategy="flip"):
+def make_line(labels, accuracy, error, fall=0.01, strategy="flip"):
     return EstimateLine(
         "toy-exact", strategy, 0, labels, accuracy, error, error - 0.02, error + 0.02, fall
     )
 
 
-def test_what_is_off_and_what_came(tmp_path):
+def test_summary_reports_estimation_error_and_forecast(tmp_path):
     rows = [
-        line(20, 0.1, 0.9),
-        line(60, 0.90, 0.13),
-        line(80, 0.93, 0.08),
-        line(60, 0.8, 0.2, strategy="random"),
+        make_line(20, 0.1, 0.9),
+        make_line(60, 0.90, 0.13),
+        make_line(80, 0.93, 0.08),
+        make_line(60, 0.8, 0.2, strategy="random"),
     ]
     path = tmp_path / "estimates.csv"
     write_csv(path, EstimateLine, rows)
-    said = summary(read_csv(path, EstimateLine))
-    assert said[2] == "| toy | random | 0.0 | +0.0 | 100% |"
-    assert said[3] == "| toy | flip | 2.0 | +2.0 | 50% |"  # too few labels do not count
-    assert said[-1].startswith(
+    table = summary(read_csv(path, EstimateLine))
+    assert table[2] == "| toy | random | 0.0 | +0.0 | 100% |"
+    assert table[3] == "| toy | flip | 2.0 | +2.0 | 50% |"  # rows with too few labels do not count
+    assert table[-1].startswith(
         "The next 20 labels were expected to bring 1.0 points and brought 3.0, 2.0 apart"
     )

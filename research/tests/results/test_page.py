@@ -1,4 +1,4 @@
-"""docs/results.md: a tiny table really run, resumed and shown; its statistics worked out again."""
+"""docs/results.md: a small table is run, resumed and written; statistics are recomputed."""
 
 import csv
 import math
@@ -57,7 +57,7 @@ name = "digits"
 PAGE = "# Results\n\nBy hand.\n\n<!-- begin table {} -->\nold\n<!-- end -->\n\nThe end.\n"
 
 
-def table(folder, name, strategies, *, group="clean", order=1, seeds=4, short="", more=""):
+def make_table(folder, name, strategies, *, group="clean", order=1, seeds=4, short="", more=""):
     (folder / "tables").mkdir(exist_ok=True)
     path = folder / "tables" / f"{name}.toml"
     text = MADE.format(group=group, order=order, seeds=seeds, strategies=strategies, short=short)
@@ -65,18 +65,18 @@ def table(folder, name, strategies, *, group="clean", order=1, seeds=4, short=""
     return read_table(path)
 
 
-def numbers_of(folder, made, accuracy, labels=(10, 20, 30), variant=""):
-    """Numbers from a CSV in which strategy -> seed -> accuracies stand; the last asks no more."""
-    asking = (0.5, 0.7, 0.0)
+def write_numbers(folder, table, accuracy, labels=(10, 20, 30), variant=""):
+    """Write strategy -> seed -> accuracies as CSV and read it; the last round has no query."""
+    query_seconds = (0.5, 0.7, 0.0)
     lines = [
         Line(variant, name, seed, at, value, 1.0, spent)
         for name, curves in accuracy.items()
         for seed, curve in enumerate(curves)
-        for at, value, spent in zip(labels, curve, asking, strict=True)
+        for at, value, spent in zip(labels, curve, query_seconds, strict=True)
     ]
-    path = folder / f"{made.name}.csv"
+    path = folder / f"{table.name}.csv"
     write_csv(path, Line, [*(read_csv(path, Line) if path.exists() else []), *lines])
-    return read_numbers(made, folder)
+    return read_numbers(table, folder)
 
 
 # random, margin and flip: 4 seeds, 3 rounds
@@ -88,37 +88,41 @@ BY_HAND = {
 
 
 def naive_holm(p):
-    """By its definition: the largest, over tests at least as extreme, of p times those left."""
-    return [min(1.0, max(q * sum(r >= q for r in p) for q in p if q <= mine)) for mine in p]
+    """Return Holm's p: the maximum, over tests with smaller p, of p times the remaining tests."""
+    return [min(1.0, max(q * sum(r >= q for r in p) for q in p if q <= own)) for own in p]
 
 
-def along(curve):
-    """The area under three points 10 labels apart, per label."""
+def compute_area(curve):
+    """Return the area under three points 10 labels apart, per label."""
     return (curve[0] / 2 + curve[1] + curve[2] / 2) / 2
 
 
-def paired(one, two):
-    """Mean difference, half of its 95 % interval, p; by the textbook."""
-    gap = [along(a) - along(b) for a, b in zip(BY_HAND[one], BY_HAND[two], strict=True)]
+def compare_paired(one, two):
+    """Return the mean difference, half of its 95 % interval and p by the textbook formulas."""
+    gap = [
+        compute_area(a) - compute_area(b) for a, b in zip(BY_HAND[one], BY_HAND[two], strict=True)
+    ]
     error = statistics.stdev(gap) / math.sqrt(len(gap))
     t = statistics.fmean(gap) / error
     return statistics.fmean(gap), 3.182446305 * error, 2 * stats.t.sf(abs(t), 3)
 
 
-def test_the_numbers_of_a_table_are_the_textbook_s(tmp_path):
-    made = table(tmp_path, "made", "random,margin,flip")
-    n = numbers_of(tmp_path, made, BY_HAND)[""]
+def test_read_numbers_equals_textbook_statistics(tmp_path):
+    made = make_table(tmp_path, "made", "random,margin,flip")
+    n = write_numbers(tmp_path, made, BY_HAND)[""]
     assert [r.name for r in n.rows] == ["flip", "margin", "random"]  # the highest curve first
-    p = naive_holm([paired("margin", "random")[2], paired("flip", "random")[2]])
+    p = naive_holm([compare_paired("margin", "random")[2], compare_paired("flip", "random")[2]])
     for name, corrected in zip(("margin", "flip"), p, strict=True):
-        mean, half, _ = paired(name, "random")
+        mean, half, _ = compare_paired(name, "random")
         gain = n.row(name).gain
         assert gain.difference.mean == pytest.approx(mean)
         assert gain.difference.high - mean == pytest.approx(half)
         assert gain.p == pytest.approx(corrected)
     assert (n.row("flip").gain.verdict, n.row("margin").gain.verdict) == (1, 0)
-    lead = naive_holm([paired("flip", "random")[2], paired("flip", "margin")[2]])
-    assert n.row("margin").lead.difference.mean == pytest.approx(paired("flip", "margin")[0])
+    lead = naive_holm([compare_paired("flip", "random")[2], compare_paired("flip", "margin")[2]])
+    assert n.row("margin").lead.difference.mean == pytest.approx(
+        compare_paired("flip", "margin")[0]
+    )
     assert n.row("margin").lead.p == pytest.approx(lead[1])
     assert n.row("flip").lead is None
     # random ends at 70 % on the mean; flip's mean curve is 50, 71.75: 20 labels and a bit less.
@@ -131,10 +135,10 @@ def test_the_numbers_of_a_table_are_the_textbook_s(tmp_path):
     assert (n.row("flip").query, n.row("flip").whole) == pytest.approx((0.6, 4.2))
 
 
-def test_the_table_says_these_numbers(tmp_path):
-    made = table(tmp_path, "made", "random,margin,flip,badge")
-    text = table_block(made, numbers_of(tmp_path, made, BY_HAND))
-    mean, half, _ = paired("flip", "random")
+def test_table_block_contains_numbers(tmp_path):
+    made = make_table(tmp_path, "made", "random,margin,flip,badge")
+    text = table_block(made, write_numbers(tmp_path, made, BY_HAND))
+    mean, half, _ = compare_paired("flip", "random")
     row = next(line for line in text.splitlines() if line.startswith("| **flip**"))
     assert f"| +{100 * mean:.1f} ± {100 * half:.1f} ▲ |" in row
     assert "| 19 (1.6×; " in row  # labels for random's end
@@ -142,14 +146,14 @@ def test_the_table_says_these_numbers(tmp_path):
     assert "### Made up" in text
     assert "`make results-made`" in text
     assert "Friedman’s test over 4 seeds" in text
-    assert "badge (4)" in text  # asked for and not run
+    assert "badge (4)" in text  # requested, not run
     assert table_block(made, None).endswith("Not measured yet: `make results-made`.")
 
 
-def test_without_random_or_the_default_less_is_said(tmp_path):
-    made = table(tmp_path, "made", "margin,badge", seeds=1)
+def test_table_block_without_random_and_default_omits_columns(tmp_path):
+    made = make_table(tmp_path, "made", "margin,badge", seeds=1)
     curves = {"margin": [(0.5, 0.6, 0.7)], "badge": [(0.5, 0.6, 0.8)]}
-    found = numbers_of(tmp_path, made, curves)
+    found = write_numbers(tmp_path, made, curves)
     text = table_block(made, found)
     assert "| badge | 80.0 | — | — | — | 0.6 | 4.2 |" in text
     assert "flip" not in text  # no empty columns
@@ -157,24 +161,24 @@ def test_without_random_or_the_default_less_is_said(tmp_path):
     assert table_figure("made", found).svg  # accuracies instead of differences
 
 
-def test_variants_stand_side_by_side(tmp_path):
-    two = "".join(
+def test_table_block_has_a_column_per_variant(tmp_path):
+    variants = "".join(
         f'[[variant]]\nname = "{n}"\n[variant.campaign.model]\nwidth = {n}\n' for n in (8, 16)
     )
-    made = table(tmp_path, "made", "random,margin,flip", group="figure", more=two)
+    made = make_table(tmp_path, "made", "random,margin,flip", group="figure", more=variants)
     assert made.read_campaign("16", tmp_path).model.width == 16
-    numbers_of(tmp_path, made, BY_HAND, variant="8")
+    write_numbers(tmp_path, made, BY_HAND, variant="8")
     worse = {n: [tuple(v - 0.1 for v in c) for c in cs] for n, cs in BY_HAND.items()}
-    text = table_block(made, numbers_of(tmp_path, made, worse, variant="16"))
+    text = table_block(made, write_numbers(tmp_path, made, worse, variant="16"))
     assert "| curve − random, points | 8 | 16 |" in text
     ends = [c[-1] for c in BY_HAND["random"]]
     assert f"| random, at the end, % | {100 * statistics.fmean(ends):.1f} ±" in text
     flip = next(line for line in text.splitlines() if line.startswith("| **flip**")).split("|")
-    assert flip[2] == flip[3]  # a shift of all is no difference from random
+    assert flip[2] == flip[3]  # a common shift does not change the difference from random
     assert "8, 16: Friedman’s test" in text
 
 
-def test_holm():
+def test_holm_equals_definition():
     rng = np.random.default_rng(0)
     for count in (1, 2, 7):
         p = rng.random(count) ** 3
@@ -182,12 +186,12 @@ def test_holm():
     assert holm([]) == []
 
 
-def worlds(tmp_path, group):
-    """Three tables: flip is above random in all, margin in none; the third lacks badge."""
+def make_three_tables(tmp_path, group):
+    """Make three tables: flip beats random in all, margin in none; the third lacks badge."""
     rng = np.random.default_rng(1)
     found, tables = {}, []
     for i, names in enumerate(("random,margin,badge,flip",) * 2 + ("random,margin,flip",)):
-        made = table(tmp_path, f"set-{i}", names, group=group, order=i, short=f"s{i}")
+        made = make_table(tmp_path, f"set-{i}", names, group=group, order=i, short=f"s{i}")
         curves = {
             name: [
                 tuple(0.5 + gain * k + 0.002 * rng.standard_normal() for k in range(3))
@@ -197,17 +201,18 @@ def worlds(tmp_path, group):
             if name in names.split(",")
         }
         tables.append(made)
-        found[made.name] = numbers_of(tmp_path, made, curves)
+        found[made.name] = write_numbers(tmp_path, made, curves)
     return tables, found
 
 
-def test_over_all_tables(tmp_path):
-    tables, found = worlds(tmp_path, "clean")
+def test_rankings_over_tables_equal_manual_computation(tmp_path):
+    tables, found = make_three_tables(tmp_path, "clean")
     blocks = {t.short: found[t.name][""] for t in tables}
     everywhere, wide = rankings(blocks)
     assert everywhere.names == ("flip", "random", "margin")
     assert everywhere.mean.tolist() == [1, 2, 3]
-    assert everywhere.friedman.statistic == pytest.approx(6)  # n (k - 1): the order is always one
+    # n (k - 1): the order is the same in all tables
+    assert everywhere.friedman.statistic == pytest.approx(6)
     assert wide.names == ("flip", "badge", "random", "margin")
     assert wide.blocks == ("s0", "s1")
     text = overall_block(blocks, (everywhere, wide))
@@ -216,39 +221,39 @@ def test_over_all_tables(tmp_path):
     assert lines["| margin"].startswith("| margin | 3 | 3.0 | 4.0 | −5.0 | 0 / 0 / 3 | 3 / 0 / 0 |")
     assert lines["| badge"].startswith("| badge | 2 | — | 2.0 |")
     assert critical("overall", wide).png.startswith(b"\x89PNG")
-    assert rankings({"s0": blocks["s0"]}) == []  # one table makes no ranking
+    assert rankings({"s0": blocks["s0"]}) == []  # a ranking needs two tables
     assert "needs two tables" in overall_block({"s0": blocks["s0"]}, [])
     assert overall_block({}, []).startswith("Not measured yet")
 
 
-def test_a_seed_that_only_some_have_does_not_count_in_a_ranking(tmp_path):
-    """badge lacks the hard seed: above flip by its own mean, below it on the seeds of both."""
+def test_rankings_use_common_seeds_only(tmp_path):
+    """badge lacks the hard seed: it beats flip by its own mean, not on the common seeds."""
     blocks = {}
     for short in ("a", "b"):
-        made = table(tmp_path, f"set-{short}", "random,badge,flip", seeds=3, short=short)
+        made = make_table(tmp_path, f"set-{short}", "random,badge,flip", seeds=3, short=short)
         curves = {
             "random": [(0.5, 0.6, 0.7), (0.5, 0.6, 0.7), (0.1, 0.2, 0.3)],
             "badge": [(0.5, 0.7, 0.7), (0.5, 0.7, 0.7)],
             "flip": [(0.5, 0.8, 0.8), (0.5, 0.8, 0.8), (0.2, 0.3, 0.4)],
         }
-        blocks[short] = numbers_of(tmp_path, made, curves)[""]
+        blocks[short] = write_numbers(tmp_path, made, curves)[""]
     assert blocks["a"].rows[0].name == "badge"
     (found,) = rankings(blocks)
     assert found.names == ("flip", "badge", "random")
     assert found.mean.tolist() == [1, 2, 3]
-    assert rankings({"a": blocks["a"], "b": _without_common_seeds(tmp_path)}) == []
+    assert rankings({"a": blocks["a"], "b": _write_numbers_without_common_seeds(tmp_path)}) == []
 
 
-def _without_common_seeds(tmp_path):
-    made = table(tmp_path, "apart", "random,badge,flip", seeds=2, short="apart")
+def _write_numbers_without_common_seeds(tmp_path):
+    made = make_table(tmp_path, "apart", "random,badge,flip", seeds=2, short="apart")
     path = tmp_path / "apart.csv"
     at = ((0, "random"), (0, "flip"), (1, "badge"))
     write_csv(path, Line, [Line("", n, s, x, 0.5, 1.0, 1.0) for s, n in at for x in (10, 20)])
     return read_numbers(made, tmp_path)[""]
 
 
-def test_the_matrix_of_hard_pools(tmp_path):
-    tables, found = worlds(tmp_path, "hard")
+def test_hard_block_shows_gains_by_pool(tmp_path):
+    tables, found = make_three_tables(tmp_path, "hard")
     found["set-1"] = None  # not measured yet
     text = hard_block(tables, found)
     assert "| curve − random, points | s0 | s2 | mean |" in text
@@ -258,17 +263,17 @@ def test_the_matrix_of_hard_pools(tmp_path):
     assert cells[3] == f"+{100 * statistics.fmean(gains):.1f} |"
     assert "▼" in next(x for x in text.splitlines() if x.startswith("| margin"))
     badge = next(x for x in text.splitlines() if x.startswith("| badge")).split(" | ")
-    assert badge[2:] == ["—", "— |"]  # no mean over other pools than the rest have
+    assert badge[2:] == ["—", "— |"]  # no mean over other pools than those of the other strategies
 
 
-def test_of_many_strategies_the_best_and_the_default_have_a_colour(tmp_path):
+def test_figure_of_many_strategies_colours_best_and_default(tmp_path):
     names = "random,entropy,margin,least-confidence,coreset,badge,bald,typiclust,egl,albl,eer,flip"
-    made = table(tmp_path, "made", names, seeds=2)
+    made = make_table(tmp_path, "made", names, seeds=2)
     order = names.split(",")
     curves = {n: [(0.5, 0.9 - 0.02 * i, 0.9)] * 2 for i, n in enumerate(order)}
-    found = numbers_of(tmp_path, made, curves)
-    shown = _coloured(list(found.values()))
-    assert shown == [*order[1:COLOURED], "flip"]  # random is the zero line
+    found = write_numbers(tmp_path, made, curves)
+    coloured = _coloured(list(found.values()))
+    assert coloured == [*order[1:COLOURED], "flip"]  # random is the zero line
 
 
 @pytest.mark.parametrize(
@@ -294,23 +299,23 @@ def test_of_many_strategies_the_best_and_the_default_have_a_colour(tmp_path):
         ),
     ],
 )
-def test_a_damaged_csv_is_refused(tmp_path, capsys, damage, message):
-    made = table(tmp_path, "made", "random,margin,flip")
-    numbers_of(tmp_path, made, BY_HAND)
+def test_damaged_csv_raises(tmp_path, capsys, damage, message):
+    made = make_table(tmp_path, "made", "random,margin,flip")
+    write_numbers(tmp_path, made, BY_HAND)
     path = tmp_path / "made.csv"
     path.write_text(damage(path.read_text()))
     with pytest.raises(InputError, match=message):
         read_numbers(made, tmp_path)
     (tmp_path / "results.md").write_text(PAGE.format("made"))
-    given = ["page", "--docs", tmp_path, "--tables", tmp_path / "tables", "--numbers", tmp_path]
-    assert main([str(g) for g in given]) == 2
+    arguments = ["page", "--docs", tmp_path, "--tables", tmp_path / "tables", "--numbers", tmp_path]
+    assert main([str(g) for g in arguments]) == 2
     assert capsys.readouterr().err.startswith("error: ")
-    assert "old" in (tmp_path / "results.md").read_text()  # nothing half written
+    assert "old" in (tmp_path / "results.md").read_text()  # the page is unchanged
 
 
-def test_blocks_are_replaced_and_nothing_else(tmp_path):
-    made = table(tmp_path, "made", "random,margin,flip")
-    results = Results([made], {"made": numbers_of(tmp_path, made, BY_HAND)}, [])
+def test_filled_replaces_blocks_only(tmp_path):
+    made = make_table(tmp_path, "made", "random,margin,flip")
+    results = Results([made], {"made": write_numbers(tmp_path, made, BY_HAND)}, [])
     page = PAGE.format("made")
     text = filled(page, results)
     assert text.startswith(page[: page.index("old")])
@@ -328,9 +333,9 @@ def test_blocks_are_replaced_and_nothing_else(tmp_path):
             filled(wrong, results)
 
 
-def test_the_web_page(tmp_path):
-    made = table(tmp_path, "made", "random,margin,flip")
-    results = Results([made], {"made": numbers_of(tmp_path, made, BY_HAND)}, [])
+def test_html_contains_tables_figures_and_style(tmp_path):
+    made = make_table(tmp_path, "made", "random,margin,flip")
+    results = Results([made], {"made": write_numbers(tmp_path, made, BY_HAND)}, [])
     page = html(filled(PAGE.format("made"), results))
     assert '<h3 id="made-up">Made up</h3>' in page
     assert '<div class="wide"><table>' in page
@@ -342,7 +347,7 @@ def test_the_web_page(tmp_path):
     assert "begin table" not in page
 
 
-def test_every_table_can_be_run_and_has_its_place():
+def test_every_table_has_valid_campaigns_and_a_block():
     page = (ROOT / "docs" / "results.md").read_text()
     blocks = {tuple(block.split()) for block in BEGIN.findall(page)}
     for made in read_tables():
@@ -356,8 +361,8 @@ def test_every_table_can_be_run_and_has_its_place():
         assert {("table", made.name), ("group", made.group)} & blocks, made.name
 
 
-def test_table_names_the_rows_from_before_a_correction(tmp_path):
-    made = table(tmp_path, "made", "random,mlmoc:top,flip")
+def test_table_block_names_outdated_strategies(tmp_path):
+    made = make_table(tmp_path, "made", "random,mlmoc:top,flip")
     assert "rerun pending" not in table_block(made, None)
     path = tmp_path / "tables" / "made.toml"
     path.write_text('outdated = ["mlmoc:top"]\n' + path.read_text())
@@ -372,8 +377,8 @@ def test_table_names_the_rows_from_before_a_correction(tmp_path):
         read_table(path)
 
 
-def test_wrong_table_files(tmp_path):
-    good = table(tmp_path, "made", "random,flip")
+def test_invalid_table_files_raise(tmp_path):
+    good = make_table(tmp_path, "made", "random,flip")
     path = tmp_path / "tables" / "made.toml"
     text = path.read_text()
     for wrong, message in {
@@ -394,27 +399,27 @@ def test_wrong_table_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_table_from_the_first_campaign_to_the_page(tmp_path, capsys):
+def test_results_command_runs_resumes_and_writes_page(tmp_path, capsys):
     tables, runs, docs = tmp_path / "tables", tmp_path / "runs", tmp_path / "docs"
     tables.mkdir()
     docs.mkdir()
     (tables / "tiny.toml").write_text(TINY)
     (docs / "results.md").write_text(PAGE.format("tiny"))
     path = tmp_path / "data" / "tables" / "tiny.csv"
-    given = ["--tables", str(tables), "--numbers", str(path.parent)]
-    run = ["run", *given, "--out", str(runs), "--workers", "1"]
+    options = ["--tables", str(tables), "--numbers", str(path.parent)]
+    run = ["run", *options, "--out", str(runs), "--workers", "1"]
     assert main(run) == 0
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * 3
-    for row in rows:  # each round as its campaign's folder tells it
+    for row in rows:  # each round equals the record in the campaign's folder
         folder = next((runs / "tiny").glob(f"{row['strategy']}*/seed-{row['seed']}"))
         entry = next(r for r in Store(folder).read_rounds() if r.labels == int(row["labels"]))
         assert float(row["accuracy"]) == pytest.approx(entry.accuracy, abs=1e-5)
-        asking = sum(
+        query_seconds = sum(
             v for k, v in entry.seconds.items() if k not in ("train", "test", "leave-one-out")
         )
-        assert float(row["query_seconds"]) == pytest.approx(asking, abs=1e-3)
+        assert float(row["query_seconds"]) == pytest.approx(query_seconds, abs=1e-3)
         assert float(row["train_seconds"]) == pytest.approx(entry.seconds["train"], abs=1e-3)
     before = path.read_bytes()
     shutil.rmtree(runs)  # as in a fresh copy of the repository
@@ -424,22 +429,23 @@ def test_a_table_from_the_first_campaign_to_the_page(tmp_path, capsys):
     assert not runs.exists()
     (tables / "tiny.toml").write_text(TINY.replace("random,margin", "random,margin,entropy"))
     assert main(run) == 0
-    assert "1 strategies × 2 seeds = 2 campaigns" in capsys.readouterr().out  # what was missing
+    # only the missing campaigns
+    assert "1 strategies × 2 seeds = 2 campaigns" in capsys.readouterr().out
     assert set(before.splitlines()) < set(path.read_bytes().splitlines())
-    assert main(["page", *given, "--docs", str(docs)]) == 0
+    assert main(["page", *options, "--docs", str(docs)]) == 0
     figures = docs / "results" / "figures"
     assert [p.name for p in figures.iterdir()] == ["tiny.png"]  # each figure once, and small
     assert Image.open(figures / "tiny.png").mode == "P"
     final = [float(r["accuracy"]) for r in rows if (r["strategy"], r["labels"]) == ("random", "18")]
     assert f"| random | {100 * statistics.fmean(final):.1f} ±" in (docs / "results.md").read_text()
     assert "The end." in (docs / "results.html").read_text()
-    assert main(["forget", "margin", *given, "--out", str(runs)]) == 0
+    assert main(["forget", "margin", *options, "--out", str(runs)]) == 0
     assert {line.strategy for line in read_csv(path, Line)} == {"random", "entropy"}
 
 
-def test_two_strategies_against_each_other_by_scipy():
-    table = read_table(TABLES / "fig-sequential.toml")
-    (n,) = (read_numbers(table, CSV) or {}).values()
+def test_contrast_equals_scipy():
+    kept_table = read_table(TABLES / "fig-sequential.toml")
+    (n,) = (read_numbers(kept_table, CSV) or {}).values()
     areas = [n.curves.areas(name) for name in ("mlmoc", "mlmoc:top")]
     gaps = [areas[0][s] - areas[1][s] for s in sorted(areas[0])]
     found = contrast(n.curves, "mlmoc", "mlmoc:top")
@@ -447,4 +453,4 @@ def test_two_strategies_against_each_other_by_scipy():
     assert found.difference.mean == pytest.approx(sum(gaps) / len(gaps))
     assert found.p == pytest.approx(float(stats.ttest_1samp(gaps, 0).pvalue))
     assert contrast(n.curves, "mlmoc", "margin") is None
-    assert "mlmoc − mlmoc:top" in table_block(table, {"": n})
+    assert "mlmoc − mlmoc:top" in table_block(kept_table, {"": n})

@@ -1,7 +1,4 @@
-"""What is said of the papers' figures follows from the numbers.
-
-On numbers made by hand, and on those kept here.
-"""
+"""Verdicts on the papers' figures follow from the numbers: constructed ones and the kept ones."""
 
 import math
 import re
@@ -34,8 +31,8 @@ name = "digits"
 """
 
 
-def numbers(folder, name, by_variant, spent=None):
-    """variant -> strategy -> the accuracies of each seed at 10 and 20 labels."""
+def write_numbers(folder, name, by_variant, spent=None):
+    """Write variant -> strategy -> accuracies of each seed at 10 and 20 labels, and read them."""
     names = list(dict.fromkeys(s for curves in by_variant.values() for s in curves))
     variants = "".join(
         f'[[variant]]\nname = "{v}"\n[variant.campaign.model]\nwidth = 8\n' for v in by_variant if v
@@ -52,20 +49,20 @@ def numbers(folder, name, by_variant, spent=None):
     return read_numbers(read_table(folder / f"{name}.toml"), folder)
 
 
-def flat(*values):
-    """A level curve for each seed."""
+def make_flat_curves(*values):
+    """Return a constant curve for each seed."""
     return [(v, v) for v in values]
 
 
-def claim(figure):
+def find_claim(figure):
     return next(c for c in CLAIMS if f"{c.paper} {c.figure}".startswith(figure))
 
 
-def test_a_claim_without_numbers_was_not_run(tmp_path):
+def test_claims_without_numbers_are_not_run(tmp_path):
     empty = Evidence({}, tmp_path)
     assert all(judged(c, empty) == Found(NOT, "") for c in CLAIMS)
     text = papers_block(empty)
-    assert "results/studies" not in text  # no link to what is not there
+    assert "results/studies" not in text  # no link to missing studies
     assert (
         f"Of {len(CLAIMS)} lines: yes 0, in part 0, no 0, cannot be told 0, not run {len(CLAIMS)}."
         in text
@@ -75,17 +72,20 @@ def test_a_claim_without_numbers_was_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("pseudo", "seconds", "verdict"),
     [
-        (flat(0.80, 0.84, 0.79), 0.1, YES),  # level, and a tenth of the time
-        (flat(0.80, 0.84, 0.79), 0.9, PART),
-        (flat(0.701, 0.711, 0.691), 0.1, PART),  # faster, and 10 points lower
-        (flat(0.701, 0.711, 0.691), 0.9, NO),
+        (make_flat_curves(0.80, 0.84, 0.79), 0.1, YES),  # equal accuracy in a tenth of the time
+        (make_flat_curves(0.80, 0.84, 0.79), 0.9, PART),
+        (make_flat_curves(0.701, 0.711, 0.691), 0.1, PART),  # faster, but 10 points lower
+        (make_flat_curves(0.701, 0.711, 0.691), 0.9, NO),
     ],
 )
-def test_the_pseudo_kernel_must_be_level_and_fast(tmp_path, pseudo, seconds, verdict):
-    full = {"random": flat(0.7, 0.7, 0.7), "mlmoc:top": flat(0.80, 0.81, 0.80)}
-    by = {"pseudo": full | {"mlmoc:top": pseudo}, "full": full}
-    made = numbers(tmp_path, "fig-kernel", by, {"pseudo": seconds, "full": 1.0})
-    found = judged(claim("TH 3.15"), Evidence({"fig-kernel": made}, tmp_path))
+def test_pseudo_kernel_claim_needs_equal_accuracy_and_less_time(tmp_path, pseudo, seconds, verdict):
+    full = {
+        "random": make_flat_curves(0.7, 0.7, 0.7),
+        "mlmoc:top": make_flat_curves(0.80, 0.81, 0.80),
+    }
+    by_variant = {"pseudo": full | {"mlmoc:top": pseudo}, "full": full}
+    made = write_numbers(tmp_path, "fig-kernel", by_variant, {"pseudo": seconds, "full": 1.0})
+    found = judged(find_claim("TH 3.15"), Evidence({"fig-kernel": made}, tmp_path))
     assert found.verdict == verdict
     assert f"{100 * seconds:.0f} % of its seconds" in found.text
     table = read_table(tmp_path / "fig-kernel.toml")
@@ -94,25 +94,25 @@ def test_the_pseudo_kernel_must_be_level_and_fast(tmp_path, pseudo, seconds, ver
     assert "not finished" in found_block(table, None)
 
 
-def test_effects_are_means_over_the_other_factors_paired_by_seed(tmp_path):
+def test_effects_are_paired_means_over_other_factors(tmp_path):
     """The single kernel adds 2 points, a regulariser of 1e-1 adds 4, the recipe nothing.
 
-    One by one adds 1.
+    Sequential selection adds 1 point.
     """
-    by = {}
+    by_variant = {}
     for recipe in ("ours", "the paper's"):
         for kernel in ("pseudo", "single"):
             for noise in ("1e-3", "1e-1"):
                 gain = -0.01 + 0.02 * (kernel == "single") + 0.04 * (noise == "1e-1")
                 base = [0.5, 0.53, 0.56]
-                wobble = [0.001, -0.001, 0.0] if recipe == "ours" else [-0.001, 0.001, 0.0]
-                top = [b + gain + e for b, e in zip(base, wobble, strict=True)]
-                by[f"{recipe}, {kernel}, {noise}"] = {
-                    "random": flat(*base),
-                    "mlmoc:top": flat(*top),
-                    "mlmoc": flat(*(t + 0.01 for t in top)),
+                noise_of_seed = [0.001, -0.001, 0.0] if recipe == "ours" else [-0.001, 0.001, 0.0]
+                top = [b + gain + e for b, e in zip(base, noise_of_seed, strict=True)]
+                by_variant[f"{recipe}, {kernel}, {noise}"] = {
+                    "random": make_flat_curves(*base),
+                    "mlmoc:top": make_flat_curves(*top),
+                    "mlmoc": make_flat_curves(*(t + 0.01 for t in top)),
                 }
-    made = numbers(tmp_path, "fig-mlmoc-mnist", by)
+    made = write_numbers(tmp_path, "fig-mlmoc-mnist", by_variant)
     assert gains_of(made["ours, pseudo, 1e-3"], "mlmoc:top") == pytest.approx(
         {0: -0.009, 1: -0.011, 2: -0.01}
     )
@@ -139,13 +139,13 @@ ARMS = (
 )
 
 
-def looked_ahead(folder, name, ends, naive_seconds):
-    """A study of looking ahead, one round.
+def write_lookahead_study(folder, name, ends, naive_seconds):
+    """Write a look-ahead study with one round.
 
-    Arm -> what it ends with for each seed; else as random.
+    ends: arm -> final accuracy of each seed; missing arms end like random.
     """
     seeds = range(len(ends["random"]))
-    wanted = experiment("lookahead")
+    study_design = experiment("lookahead")
     study = folder / name
     study.mkdir()
     arms = "".join(f'"{a}", ' for a in ARMS)
@@ -155,7 +155,7 @@ def looked_ahead(folder, name, ends, naive_seconds):
     )
     (study / "machine.json").write_text("{}")
     lines = ["arm,seed,round,labels,accuracy,process_accuracy,candidates,seconds,train_seconds"]
-    for cell in wanted.cells(settings_of(wanted, file=study / "settings.toml")):
+    for cell in study_design.cells(settings_of(study_design, file=study / "settings.toml")):
         arm, seed = cell["arm"], cell["seed"]
         end = ends.get(arm, ends["random"])[seed]
         spent = naive_seconds if arm == "naive" else 0.1
@@ -163,89 +163,100 @@ def looked_ahead(folder, name, ends, naive_seconds):
     (study / "rows.csv").write_text("\n".join(lines) + "\n")
 
 
-def test_the_papers_kind_of_network_has_the_verdict_and_the_other_stands_beside_it(tmp_path):
+def test_lookahead_verdicts_follow_network_of_the_paper(tmp_path):
     base = [0.80, 0.82, 0.81]
     above = [v + d for v, d in zip(base, (0.050, 0.051, 0.049), strict=True)]
-    looked_ahead(tmp_path, "lookahead", {"random": base, "ntk": above, "gp": above}, 2.0)
+    write_lookahead_study(tmp_path, "lookahead", {"random": base, "ntk": above, "gp": above}, 2.0)
     tables = {
-        "fig-sequential": numbers(
-            tmp_path, "fig-sequential", {"": {"mlmoc": flat(*above), "mlmoc:top": flat(*base)}}
+        "fig-sequential": write_numbers(
+            tmp_path,
+            "fig-sequential",
+            {"": {"mlmoc": make_flat_curves(*above), "mlmoc:top": make_flat_curves(*base)}},
         ),
-        "digits-mlp": numbers(
-            tmp_path, "digits-mlp", {"": {"emoc:top": flat(*base), "mlmoc:top": flat(*above)}}
+        "digits-mlp": write_numbers(
+            tmp_path,
+            "digits-mlp",
+            {"": {"emoc:top": make_flat_curves(*base), "mlmoc:top": make_flat_curves(*above)}},
         ),
     }
     digits = Evidence(tables, tmp_path)
     assert [
-        judged(claim(c), digits).verdict for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
+        judged(find_claim(c), digits).verdict for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
     ] == [PART, PART, YES, NO]
     wide = {"random": base, "ntk": above, "ntk-few": above, "emoc": above, "ntk-sequential": above}
-    looked_ahead(tmp_path, "lookahead-mnist", wide, 20.0)
+    write_lookahead_study(tmp_path, "lookahead-mnist", wide, 20.0)
     both = Evidence(tables, tmp_path)
-    speed, rivals, one_by_one, emoc = (
-        judged(claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
+    speed_found, baselines_found, sequential_found, emoc_found = (
+        judged(find_claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
     )
-    assert speed.verdict == YES
-    assert "200 times on the same 10 candidates (2000 extrapolated" in speed.text
-    assert "; digits, dense network: 20 times" in speed.text
-    assert rivals.verdict == YES  # only the network's own kernel, where digits had the process too
-    assert "beyond the interval ntk, gp" in rivals.text
-    assert one_by_one.verdict == OPEN  # the same curve
-    assert emoc.verdict == PART  # no difference with the WideResNet, one on digits
+    assert speed_found.verdict == YES
+    assert "200 times on the same 10 candidates (2000 extrapolated" in speed_found.text
+    assert "; digits, dense network: 20 times" in speed_found.text
+    # the network's own kernel only; digits had the Gaussian process too
+    assert baselines_found.verdict == YES
+    assert "beyond the interval ntk, gp" in baselines_found.text
+    assert sequential_found.verdict == OPEN  # the same curve
+    assert emoc_found.verdict == PART  # no difference with the WideResNet, one on digits
     assert "results/studies/lookahead-mnist/README.md" in papers_block(both)
 
 
-OTHERS = ("random", "entropy", "margin", "badge", "ll4al")
+BASELINES = ("random", "entropy", "margin", "badge", "ll4al")
 
 
 @pytest.mark.parametrize(
     ("gains", "verdict"),
     [
-        ({}, OPEN),  # the seeds scatter by two points
-        (dict.fromkeys(OTHERS, -0.05), YES),
+        ({}, OPEN),  # the seeds vary by two points
+        (dict.fromkeys(BASELINES, -0.05), YES),
         ({"random": -0.05, "ll4al": -0.05}, OPEN),
-        (dict.fromkeys(OTHERS, 0.001), YES),  # level within a point, and shown to be
-        (dict.fromkeys(OTHERS, 0.05), NO),
-        ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.05}, PART),
+        (dict.fromkeys(BASELINES, 0.001), YES),  # equivalent within a point
+        (dict.fromkeys(BASELINES, 0.05), NO),
+        ({**dict.fromkeys(BASELINES, -0.05), "margin": 0.05}, PART),
         (
-            {**dict.fromkeys(OTHERS, -0.05), "margin": 0.005},
+            {**dict.fromkeys(BASELINES, -0.05), "margin": 0.005},
             YES,
-        ),  # above it beyond doubt, by half a point
-        ({**dict.fromkeys(OTHERS, -0.05), "margin": 0.0105}, OPEN),  # about a point
+        ),  # significantly above, but by half a point only
+        ({**dict.fromkeys(BASELINES, -0.05), "margin": 0.0105}, OPEN),  # about a point
     ],
 )
-def test_mlmoc_in_batches_must_be_shown_to_be_level(tmp_path, gains, verdict):
+def test_mlmoc_batch_claim_needs_demonstrated_equivalence(tmp_path, gains, verdict):
     own = [0.50, 0.53, 0.51]
     wide, narrow = (0.02, -0.02, 0.0), (0.0005, -0.0005, 0.0)
-    by = {
-        name: flat(
+    curves = {
+        name: make_flat_curves(
             *(
                 v + gains.get(name, 0.0) + e
                 for v, e in zip(own, narrow if name in gains else wide, strict=True)
             )
         )
-        for name in OTHERS
+        for name in BASELINES
     }
-    dense = {"random": flat(0.5, 0.5, 0.5), "mlmoc:top": flat(0.51, 0.52, 0.51)}
+    dense = {
+        "random": make_flat_curves(0.5, 0.5, 0.5),
+        "mlmoc:top": make_flat_curves(0.51, 0.52, 0.51),
+    }
     made = {
-        f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense})
+        f"{name}-mlp": write_numbers(tmp_path, f"{name}-mlp", {"": dense})
         for name in ("digits", "mnist", "fashion")
-    } | {"fig-cifar10": numbers(tmp_path, "fig-cifar10", {"": by | {"mlmoc:top": flat(*own)}})}
-    found = judged(claim("LA 2"), Evidence(made, tmp_path))
+    } | {
+        "fig-cifar10": write_numbers(
+            tmp_path, "fig-cifar10", {"": curves | {"mlmoc:top": make_flat_curves(*own)}}
+        )
+    }
+    found = judged(find_claim("LA 2"), Evidence(made, tmp_path))
     assert found.verdict == verdict
     assert "dense networks elsewhere, `mlmoc:top` − random: digits +1.3" in found.text
     text = found_block(read_table(tmp_path / "fig-cifar10.toml"), made["fig-cifar10"])
     pairs = text.partition("each by itself): ")[2]
-    assert (
-        "random" not in pairs
-    )  # that one is corrected for all comparisons, in the sentence before
+    # random is corrected for all comparisons, in the sentence before
+    assert "random" not in pairs
     assert pairs.count("▼") == sum(gain > 0.002 for name, gain in gains.items() if name != "random")
     write_csv(
         tmp_path / "fig-cifar10.csv", Line, read_csv(tmp_path / "fig-cifar10.csv", Line)[:-2]
     )  # one campaign less
     unfinished = read_numbers(read_table(tmp_path / "fig-cifar10.toml"), tmp_path)
-    for known in ({"fig-cifar10": unfinished}, {"fig-cifar10": None}):
-        found = judged(claim("LA 2"), Evidence(made | known, tmp_path))
+    for unfinished_tables in ({"fig-cifar10": unfinished}, {"fig-cifar10": None}):
+        found = judged(find_claim("LA 2"), Evidence(made | unfinished_tables, tmp_path))
         assert found.verdict == NOT
         assert found.text.startswith("dense networks elsewhere")
 
@@ -254,12 +265,18 @@ def test_mlmoc_in_batches_must_be_shown_to_be_level(tmp_path, gains, verdict):
     ("gain", "verdict", "firsts"),
     [(0.05, YES, 1), (0.001, OPEN, 1), (-0.05, NO, 0), (-0.001, OPEN, 0)],
 )
-def test_dynamical_on_photographs_is_judged_by_its_rounds(tmp_path, gain, verdict, firsts):
+def test_dynamical_claim_on_photographs_follows_rounds(tmp_path, gain, verdict, firsts):
     base = [0.40, 0.42, 0.41]
     own = [v + gain + e for v, e in zip(base, (0.002, -0.002, 0.0), strict=True)]
-    by = {"": {"random": flat(*base), "coreset": flat(*base), "dynamical": flat(*own)}}
-    made = numbers(tmp_path, "fig-caltech", by)
-    found = judged(claim("DY 8"), Evidence({"fig-caltech": made}, tmp_path))
+    by_variant = {
+        "": {
+            "random": make_flat_curves(*base),
+            "coreset": make_flat_curves(*base),
+            "dynamical": make_flat_curves(*own),
+        }
+    }
+    made = write_numbers(tmp_path, "fig-caltech", by_variant)
+    found = judged(find_claim("DY 8"), Evidence({"fig-caltech": made}, tmp_path))
     assert found.verdict == verdict
     assert found.text.startswith(
         f"first in {firsts} of 1 rounds, at the end rank {1 if firsts else 3} of 3, "
@@ -268,18 +285,20 @@ def test_dynamical_on_photographs_is_judged_by_its_rounds(tmp_path, gain, verdic
     assert f"first in {firsts} of 1 rounds" in found_block(table, made)
     write_csv(tmp_path / "fig-caltech.csv", Line, read_csv(tmp_path / "fig-caltech.csv", Line)[:-2])
     unfinished = Evidence({"fig-caltech": read_numbers(table, tmp_path)}, tmp_path)
-    assert judged(claim("DY 8"), unfinished) == Found(NOT, "")
+    assert judged(find_claim("DY 8"), unfinished) == Found(NOT, "")
 
 
 PEERS = ("random", "margin", "dynamical")
 
 
-def campaigned(folder, name, ends, *, splits=(), cold=None, gammas=None, rounds=2, lost=()):
-    """A study of dynamicAL's campaigns: strategy -> what each seed ends with; half of it after the
-    first round.
+def write_dynamics_study(
+    folder, name, ends, *, splits=(), cold=None, gammas=None, rounds=2, lost=()
+):
+    """Write a study of dynamicAL's campaigns.
 
-    splits: (batch, rounds) -> ends of each seed; cold: strategy -> the same; gammas: γ -> the same;
-    lost: rounds in which dynamicAL is last.
+    ends: strategy -> final accuracy of each seed (earlier rounds have half of it); splits: (batch,
+    rounds) -> the same; cold: strategy -> the same; gammas: γ -> the same; lost: rounds in which
+    dynamicAL is last.
     """
     splits, cold, gammas = dict(splits), cold or {}, {"2": ends["dynamical"]} | (gammas or {})
     seeds = len(ends["random"])
@@ -292,17 +311,17 @@ def campaigned(folder, name, ends, *, splits=(), cold=None, gammas=None, rounds=
         f"splits = {[list(s) for s in splits]}\ncold = {list(cold)}\n".replace("'", '"')
     )
     (study / "machine.json").write_text("{}")
-    wanted = experiment("dynamics")
+    study_design = experiment("dynamics")
     rows = []
-    for cell in wanted.cells(settings_of(wanted, file=study / "settings.toml")):
+    for cell in study_design.cells(settings_of(study_design, file=study / "settings.toml")):
         seed, split = cell["seed"], splits.get((cell["batch"], cell["rounds"]))
-        known = (
+        ends_of_cell = (
             cold
             if cell["start"] == "cold"
             else {**ends, "dynamical": split or gammas[cell["gamma"]]}
         )
         for n in range(cell["rounds"] + 1):
-            value = known[cell["strategy"]][seed] * (1 if n == cell["rounds"] else 0.5)
+            value = ends_of_cell[cell["strategy"]][seed] * (1 if n == cell["rounds"] else 0.5)
             value = 0.0 if n in lost and cell["strategy"] == "dynamical" else value
             drift = 0.001 * cell["batch"] if cell["kernel"] and n else None
             rows.append(
@@ -317,7 +336,7 @@ def campaigned(folder, name, ends, *, splits=(), cold=None, gammas=None, rounds=
     (study / "rows.csv").write_text(table_text(rows))
 
 
-def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_path):
+def test_dynamical_verdicts_prefer_whole_cifar10_study(tmp_path):
     base = [0.40, 0.42, 0.41]
     above, far = (
         [b + gain + e for b, e in zip(base, (0.001, -0.001, 0), strict=True)]
@@ -325,7 +344,7 @@ def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_pat
     )
     level = {"random": base, "margin": base, "dynamical": [0.402, 0.418, 0.41]}
     lines = ("DY 3, Table 2", "DY 5", "DY Tables 1, 10", "DY Tables 11", "DY Table 3")
-    campaigned(
+    write_dynamics_study(
         tmp_path,
         "dynamics",
         level,
@@ -334,25 +353,27 @@ def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_pat
         gammas={"0": above, "inf": base},
     )
     digits = Evidence({}, tmp_path)
-    verdicts = [NOT, NO, PART, YES, NOT]  # in part: MMD/B is smaller all the same
-    assert [judged(claim(c), digits).verdict for c in lines] == verdicts
+    verdicts = [NOT, NO, PART, YES, NOT]  # in part: MMD/B is smaller nevertheless
+    assert [judged(find_claim(c), digits).verdict for c in lines] == verdicts
     leading = {"random": base, "margin": above, "dynamical": far}
-    campaigned(tmp_path, "dynamics-whole", leading)
-    campaigned(
+    write_dynamics_study(tmp_path, "dynamics-whole", leading)
+    write_dynamics_study(
         tmp_path,
         "dynamics-varied",
         leading,
         splits={(100, 10): far, (1000, 1): above},
         cold=leading,
     )
-    campaigned(tmp_path, "dynamics-500", leading | {"margin": far, "dynamical": above}, rounds=3)
+    write_dynamics_study(
+        tmp_path, "dynamics-500", leading | {"margin": far, "dynamical": above}, rounds=3
+    )
     both = Evidence({}, tmp_path)
-    led, gamma, split, reset, larger = (judged(claim(c), both) for c in lines)
+    led, gamma, split, reset, larger = (judged(find_claim(c), both) for c in lines)
     assert led.verdict == YES
     assert led.text.startswith(
         "first in 2 of 2 rounds, at the end rank 1 of 3, 5.0 [4.8, 5.2] points from random"
     )
-    assert gamma.verdict == NO  # γ was not varied there: digits alone
+    assert gamma.verdict == NO  # γ was varied on digits only
     assert gamma.text.startswith("digits: ")
     assert split.verdict == YES
     assert (
@@ -372,46 +393,46 @@ def test_dynamical_is_judged_on_the_whole_of_cifar10_where_that_was_kept(tmp_pat
     ("dynamical", "lost", "verdict"),
     [
         ([0.452, 0.468, 0.46], (), YES),
-        ([0.401, 0.419, 0.41], (), YES),  # level with the best everywhere
-        ([0.452, 0.468, 0.46], (1,), PART),  # surely ahead at the end, and behind once
+        ([0.401, 0.419, 0.41], (), YES),  # not distinguishable from the best in every round
+        ([0.452, 0.468, 0.46], (1,), PART),  # significantly ahead at the end, behind once
         ([0.43, 0.42, 0.45], (1,), OPEN),
         ([0.352, 0.368, 0.36], (), NO),
     ],
 )
-def test_leading_is_told_from_what_the_seeds_cannot_tell(tmp_path, dynamical, lost, verdict):
+def test_dynamical_verdict_depends_on_significance(tmp_path, dynamical, lost, verdict):
     base = [0.40, 0.42, 0.41]
     level = [0.401, 0.419, 0.41]
-    campaigned(
+    write_dynamics_study(
         tmp_path,
         "dynamics-whole",
         {"random": base, "margin": level, "dynamical": dynamical},
         lost=lost,
     )
-    assert judged(claim("DY 3, Table 2"), Evidence({}, tmp_path)).verdict == verdict
+    assert judged(find_claim("DY 3, Table 2"), Evidence({}, tmp_path)).verdict == verdict
 
 
-def test_a_study_that_lacks_a_part_does_not_hide_another_that_has_it(tmp_path):
+def test_study_without_a_part_falls_back_to_another_study(tmp_path):
     base = [0.40, 0.42, 0.41]
     ends = {"random": base, "margin": base, "dynamical": base}
-    campaigned(tmp_path, "dynamics", ends, cold=ends)
-    campaigned(tmp_path, "dynamics-varied", ends)
+    write_dynamics_study(tmp_path, "dynamics", ends, cold=ends)
+    write_dynamics_study(tmp_path, "dynamics-varied", ends)
     settings = tmp_path / "dynamics-varied" / "settings.toml"
     settings.write_text(settings.read_text().replace('["rounds"]', '["identity"]'))
     rows = "".join(f"identity,{seed},40,2.0,2.0,0.0\n" for seed in range(len(base)))
     (settings.parent / "rows.csv").write_text(
         "part,seed,items,definition,gradient,relative_difference\n" + rows
     )
-    assert judged(claim("DY Tables 11"), Evidence({}, tmp_path)).text.startswith("digits: ")
+    assert judged(find_claim("DY Tables 11"), Evidence({}, tmp_path)).text.startswith("digits: ")
 
 
 SEEDS = (0.9, 1.0, 1.12)  # factors by which the seeds of one network differ
 
 
-def trained(folder, name, gaps, wobble=(1.0, 1.0, 1.0)):
-    """A study of kernels along training, three seeds.
+def write_kernel_study(folder, name, gaps, widest_factors=(1.0, 1.0, 1.0)):
+    """Write a study of kernels during training with three seeds.
 
-    gaps: network -> gaps of the smallest eigenvalue by width, None if unknown. wobble: factors on
-    the widest, by seed.
+    gaps: network -> gap of the smallest eigenvalue by width, None if unknown. widest_factors:
+    factors on the widest network, by seed.
     """
     study = folder / name
     study.mkdir()
@@ -426,32 +447,36 @@ def trained(folder, name, gaps, wobble=(1.0, 1.0, 1.0)):
         f"[1.0]\n{widths}{left_out}"
     )
     (study / "machine.json").write_text("{}")
-    wanted = experiment("kernel")
+    study_design = experiment("kernel")
     rows = []
-    for cell in wanted.cells(settings_of(wanted, file=study / "settings.toml")):
+    for cell in study_design.cells(settings_of(study_design, file=study / "settings.toml")):
         at = int(cell["width"]).bit_length() - 4
         gap = gaps[cell["network"]][at]
-        factor = SEEDS[cell["seed"]] * (wobble[cell["seed"]] if at else 1.0)
+        factor = SEEDS[cell["seed"]] * (widest_factors[cell["seed"]] if at else 1.0)
         value = None if gap is None else gap * factor
         rows.append(cell | {"checkpoint": 1.0, "smallest_gap_pseudo": value})
     (study / "rows.csv").write_text(table_text(rows))
 
 
-NOISY = (0.98, 1.0, 1.02)
+SMALL_FACTORS = (0.98, 1.0, 1.02)
 
 
-def test_networks_of_both_studies_of_kernels_count_alike(tmp_path):
-    trained(tmp_path, "kernel-cifar10", {"fcn": (None, None)})
-    assert judged(claim("PN 5"), Evidence({}, tmp_path)) == Found(
+def test_kernel_claim_uses_networks_of_both_studies(tmp_path):
+    write_kernel_study(tmp_path, "kernel-cifar10", {"fcn": (None, None)})
+    assert judged(find_claim("PN 5"), Evidence({}, tmp_path)) == Found(
         NOT, ""
-    )  # nothing known is no yes
-    trained(tmp_path, "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, NOISY)
-    assert judged(claim("PN 5"), Evidence({}, tmp_path)).verdict == PART
+    )  # unknown values do not support the claim
+    write_kernel_study(
+        tmp_path, "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, SMALL_FACTORS
+    )
+    assert judged(find_claim("PN 5"), Evidence({}, tmp_path)).verdict == PART
     (tmp_path / "more").mkdir()
-    trained(tmp_path / "more", "kernel-cifar10", {"fcn": (0.4, 0.3)}, NOISY)
-    trained(tmp_path / "more", "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, NOISY)
-    found = judged(claim("PN 5"), Evidence({}, tmp_path / "more"))
-    assert found.verdict == PART  # the first study alone would say yes
+    write_kernel_study(tmp_path / "more", "kernel-cifar10", {"fcn": (0.4, 0.3)}, SMALL_FACTORS)
+    write_kernel_study(
+        tmp_path / "more", "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, SMALL_FACTORS
+    )
+    found = judged(find_claim("PN 5"), Evidence({}, tmp_path / "more"))
+    assert found.verdict == PART  # the first study alone would give yes
     assert (
         "widest over narrowest, paired over 3 seeds (Holm): CIFAR-10 fcn ×0.75 [0.71, 0.79] falls"
         in found.text
@@ -462,25 +487,23 @@ def test_networks_of_both_studies_of_kernels_count_alike(tmp_path):
 @pytest.mark.parametrize(
     ("wide", "wobble", "verdict", "word"),
     [
-        (0.3, NOISY, YES, "falls"),
-        (0.46, (0.7, 1.0, 1.4), OPEN, "open"),  # a median that falls, and seeds that do not tell
-        (0.9, NOISY, NO, "rises"),
-        (0.5, (1.0, 1.0, 1.0), OPEN, "open"),  # the same to the last digit
+        (0.3, SMALL_FACTORS, YES, "falls"),
+        (0.46, (0.7, 1.0, 1.4), OPEN, "open"),  # the median falls, not significantly
+        (0.9, SMALL_FACTORS, NO, "rises"),
+        (0.5, (1.0, 1.0, 1.0), OPEN, "open"),  # equal to the last digit
     ],
 )
-def test_falling_with_the_width_is_a_paired_test_and_not_a_median(
-    tmp_path, wide, wobble, verdict, word
-):
-    trained(tmp_path, "kernel", {"fcn": (0.5, wide)}, wobble)
-    found = judged(claim("PN 5"), Evidence({}, tmp_path))
+def test_width_claim_is_decided_by_paired_test(tmp_path, wide, wobble, verdict, word):
+    write_kernel_study(tmp_path, "kernel", {"fcn": (0.5, wide)}, wobble)
+    found = judged(find_claim("PN 5"), Evidence({}, tmp_path))
     assert found.verdict == verdict
     assert found.text.endswith(word)
 
 
-def correlated(folder, name, strengths, times):
-    """A study of training dynamics and alignment.
+def write_correlation_study(folder, name, strengths, times):
+    """Write a study of training dynamics and alignment.
 
-    Time -> how far G goes with A, for true labels; pseudo is half.
+    strengths: time -> weight of A in G for true labels; pseudo-labels have half of it.
     """
     study = folder / name
     study.mkdir()
@@ -509,12 +532,12 @@ def correlated(folder, name, strengths, times):
     (study / "rows.csv").write_text(table_text(rows))
 
 
-def test_dynamics_and_alignment_are_judged_by_training_time(tmp_path):
+def test_correlation_claims_are_judged_by_training_time(tmp_path):
     times = (0.0, 0.1, 0.3, 1.0, math.inf)
     strengths = {0.0: 1.0, 0.1: 0.95, 0.3: 0.9, 1.0: 0.1, math.inf: 0.0}
     for name in ("dynamics-cifar10", "dynamics"):
-        correlated(tmp_path, name, strengths, times)
-    true, pseudo = (judged(claim(c), Evidence({}, tmp_path)) for c in ("DY 2", "DY 6"))
+        write_correlation_study(tmp_path, name, strengths, times)
+    true, pseudo = (judged(find_claim(c), Evidence({}, tmp_path)) for c in ("DY 2", "DY 6"))
     assert true.verdict == PART  # an early time holds, convergence does not
     assert pseudo.verdict == PART
     assert re.search(
@@ -524,18 +547,23 @@ def test_dynamics_and_alignment_are_judged_by_training_time(tmp_path):
     assert correlation_times((0.0, 1.0, 10.0, math.inf)) == [1.0, math.inf]
 
 
-def test_a_table_that_decides_nothing_leaves_its_claim_open(tmp_path):
+def test_inconclusive_table_leaves_claim_open(tmp_path):
     own = [0.50, 0.53, 0.51]
-    by = {name: flat(*(v - 0.05 for v in own)) for name in OTHERS} | {"mlmoc:top": flat(*own)}
-    dense = {"random": flat(0.5, 0.5, 0.5), "mlmoc:top": flat(0.51, 0.52, 0.51)}
+    curves = {name: make_flat_curves(*(v - 0.05 for v in own)) for name in BASELINES} | {
+        "mlmoc:top": make_flat_curves(*own)
+    }
+    dense = {
+        "random": make_flat_curves(0.5, 0.5, 0.5),
+        "mlmoc:top": make_flat_curves(0.51, 0.52, 0.51),
+    }
     made = {
-        f"{name}-mlp": numbers(tmp_path, f"{name}-mlp", {"": dense})
+        f"{name}-mlp": write_numbers(tmp_path, f"{name}-mlp", {"": dense})
         for name in ("digits", "mnist", "fashion")
     }
-    made |= {"fig-cifar10": numbers(tmp_path, "fig-cifar10", {"": by})}
-    assert judged(claim("LA 2"), Evidence(made, tmp_path)).verdict == YES
+    made |= {"fig-cifar10": write_numbers(tmp_path, "fig-cifar10", {"": curves})}
+    assert judged(find_claim("LA 2"), Evidence(made, tmp_path)).verdict == YES
     found = judged(
-        claim("LA 2"), Evidence(made, tmp_path, {"fig-cifar10": "It had not converged."})
+        find_claim("LA 2"), Evidence(made, tmp_path, {"fig-cifar10": "It had not converged."})
     )
     assert found.verdict == OPEN
     assert found.text.startswith(
@@ -543,9 +571,11 @@ def test_a_table_that_decides_nothing_leaves_its_claim_open(tmp_path):
     )
 
 
-def test_what_is_pending_or_inconclusive_stands_above_the_numbers(tmp_path):
-    made = numbers(
-        tmp_path, "fig-kernel", {"": {"random": flat(0.5, 0.5, 0.5), "flip": flat(0.6, 0.6, 0.6)}}
+def test_table_block_shows_pending_and_inconclusive_notes_first(tmp_path):
+    made = write_numbers(
+        tmp_path,
+        "fig-kernel",
+        {"": {"random": make_flat_curves(0.5, 0.5, 0.5), "flip": make_flat_curves(0.6, 0.6, 0.6)}},
     )
     path = tmp_path / "fig-kernel.toml"
     plain = table_block(read_table(path), made)
@@ -560,11 +590,8 @@ def test_what_is_pending_or_inconclusive_stands_above_the_numbers(tmp_path):
     )
 
 
-def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
-    """Eight strategies that end where the paper's do, but for a constant.
-
-    The correlation is one.
-    """
+def test_last_round_is_correlated_with_differences_of_the_paper(tmp_path):
+    """Eight strategies end like the paper's up to a constant, so the correlation is one."""
     study = tmp_path / "dynamics-whole"
     study.mkdir()
     names = list(PAPER[250])
@@ -574,7 +601,7 @@ def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
         f"cold = []\nstrategies = {names}\n".replace("'", '"')
     )
     (study / "machine.json").write_text("{}")
-    wanted = experiment("dynamics")
+    study_design = experiment("dynamics")
     rows = [
         cell
         | {
@@ -582,11 +609,11 @@ def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
             "labels": 500 + 250 * n,
             "accuracy": PAPER[250][cell["strategy"]][-1] / 100 + 0.01 * cell["seed"],
         }
-        for cell in wanted.cells(settings_of(wanted, file=study / "settings.toml"))
+        for cell in study_design.cells(settings_of(study_design, file=study / "settings.toml"))
         for n in range(10)
     ]
     (study / "rows.csv").write_text(table_text(rows))
-    found = judged(claim("DY 3, Table 2"), Evidence({}, tmp_path))
+    found = judged(find_claim("DY 3, Table 2"), Evidence({}, tmp_path))
     assert (
         "end − random agrees with the paper's own (paper / here, r = 1.00): margin 0.90 / 0.90"
         in found.text
@@ -596,7 +623,7 @@ def test_the_last_round_is_held_against_the_papers_own_differences(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_claim_holds_what_was_kept_against_the_paper():
+def test_verdicts_of_kept_results_match_documented_ones():
     tables = {t.name: read_numbers(t, ROOT / "research" / "data" / "tables") for t in read_tables()}
     evidence = Evidence(
         tables, STUDIES, {t.name: t.inconclusive for t in read_tables() if t.inconclusive}
@@ -625,13 +652,13 @@ def test_every_claim_holds_what_was_kept_against_the_paper():
     assert all(f"{c.paper} {c.figure} |" in page for c in CLAIMS)
 
 
-def test_a_mistake_is_not_taken_for_something_that_was_not_run(tmp_path):
+def test_judged_propagates_programming_errors(tmp_path):
     broken = Claim("LA", "0", "", "", lambda e: Found(1 / 0, ""))
     with pytest.raises(ZeroDivisionError):
         judged(broken, Evidence({}, tmp_path))
 
 
-def test_every_figure_has_its_sentence_on_the_page():
+def test_every_figure_table_has_a_finding_block_on_the_page():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     for table in read_tables():
         if table.group == "figure":

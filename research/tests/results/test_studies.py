@@ -1,4 +1,4 @@
-"""The studies in docs: what is shown there is what was measured."""
+"""The pages of the studies in docs equal the measured rows."""
 
 from pathlib import Path
 
@@ -15,29 +15,29 @@ STUDIES = ROOT / "research" / "data" / "studies"
 PAGES = ROOT / "docs" / "results" / "studies"
 
 
-def test_rows_read_back_as_they_were_written():
+def test_read_rows_round_trip():
     cells = [
         {"part": "a", "gamma": "2", "width": 64.0, "seed": 0},
         {"part": "a", "gamma": "inf", "width": 64.5, "seed": 1},
         {"part": "b", "gamma": None, "width": 8, "seed": 0},
     ]
-    made = [
+    values = [
         {"time": 1, "is": True, "path": [0.5, 1e-07], "word": None},
         {"time": 1.5, "is": False, "path": [], "word": None},
         {"time": "∞", "is": None, "path": None, "word": "x"},
         {"time": "10", "is": None, "path": None, "word": "y, z"},
     ]
-    rows = [owner | row for owner, row in zip([*cells, cells[2]], made, strict=True)]
+    rows = [cell | row for cell, row in zip([*cells, cells[2]], values, strict=True)]
     text = table_text(rows)
     assert read_rows(text, cells) == rows
     assert table_text(read_rows(text, cells)) == text
-    assert read_rows(text, cells[::-1]) == rows  # in whatever order the cells were measured
+    assert read_rows(text, cells[::-1]) == rows  # independent of the order of the cells
     with pytest.raises(InputError, match="belongs to no cell"):
         read_rows(text, cells[:2])
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in STUDIES.iterdir()))
-def test_the_page_says_what_was_measured(name):
+def test_page_of_study_equals_measured_rows(name):
     folder = STUDIES / name
     measured = read_measured(folder)
     assert table_text(measured.rows) == (folder / "rows.csv").read_text()
@@ -50,19 +50,19 @@ def test_the_page_says_what_was_measured(name):
     assert readme(name, measured, exhibits) == (PAGES / name / "README.md").read_text()
 
 
-def test_a_study_is_made_anew_from_what_is_kept_of_it(tmp_path):
-    kept, folder = STUDIES / "wallclock", tmp_path / "data" / "wallclock"
+def test_write_studies_reproduces_files_from_kept_rows(tmp_path):
+    stored, folder = STUDIES / "wallclock", tmp_path / "data" / "wallclock"
     folder.mkdir(parents=True)
     for name in ("settings.toml", "rows.csv", "machine.json"):
-        (folder / name).write_bytes((kept / name).read_bytes())
-    page, shown = PAGES / "wallclock", tmp_path / "docs" / "wallclock"
-    assert list(write_studies(tmp_path / "data", tmp_path / "docs")) == [shown / "README.md"]
-    assert {p.name for p in folder.iterdir()} == {p.name for p in kept.iterdir()}
-    assert {p.name for p in shown.iterdir()} == {p.name for p in page.iterdir()} | {"index.html"}
-    assert (shown / "README.md").read_bytes() == (page / "README.md").read_bytes()
-    assert Image.open(shown / "wallclock.png").mode == "P"
-    text = (shown / "index.html").read_text()
-    assert "<svg" in text  # drawn into the page
+        (folder / name).write_bytes((stored / name).read_bytes())
+    page, written = PAGES / "wallclock", tmp_path / "docs" / "wallclock"
+    assert list(write_studies(tmp_path / "data", tmp_path / "docs")) == [written / "README.md"]
+    assert {p.name for p in folder.iterdir()} == {p.name for p in stored.iterdir()}
+    assert {p.name for p in written.iterdir()} == {p.name for p in page.iterdir()} | {"index.html"}
+    assert (written / "README.md").read_bytes() == (page / "README.md").read_bytes()
+    assert Image.open(written / "wallclock.png").mode == "P"
+    text = (written / "index.html").read_text()
+    assert "<svg" in text  # the figure is inlined
     assert ".svg" not in text
     assert "rows.json" not in text
-    assert "AMD EPYC" in text  # where it was measured, not where the page was made
+    assert "AMD EPYC" in text  # the machine of the measurement

@@ -1,4 +1,4 @@
-"""What was tried to make `flip` better: the same campaigns, naive scores, textbook statistics."""
+"""Variants of `flip`: equal campaigns, naive scores and textbook statistics."""
 
 import math
 import statistics
@@ -62,37 +62,37 @@ def plan():
     return build_simulation(prepare_campaign(parse_campaign(SETTINGS)))
 
 
-def asked(plan, how):
-    """Curve and order of the labels of a campaign."""
+def run_variant(plan, how):
+    """Return the curve and the order of the labels of a campaign."""
     order: list[int] = []
-    noted = replace(plan, labeller=lambda p: (order.append(p), plan.labeller(p))[1])
-    rows = played(noted, how.asking(plan.asking))
+    recording = replace(plan, labeller=lambda p: (order.append(p), plan.labeller(p))[1])
+    rows = played(recording, how.asking(plan.asking))
     return [(r.labels, r.accuracy) for r in rows], list(dict.fromkeys(order))
 
 
 @pytest.fixture(scope="module")
-def first_built(plan):
-    return asked(plan, VARIANTS[PLAIN].how)
+def plain_campaign(plan):
+    return run_variant(plan, VARIANTS[PLAIN].how)
 
 
-def in_a_campaign(strategy="flip", **asking):
+def run_reference_campaign(strategy="flip", **asking):
     campaign = parse_campaign(SETTINGS | {"asking": SETTINGS["asking"] | asking})
     ours = run(replace(campaign, asking=replace(campaign.asking, strategy=strategy)))
     return ours.curve, ours.pool.labelled.tolist()
 
 
 @pytest.mark.parametrize("how", [VARIANTS[PRESENT].how, Named("flip")], ids=["now", "by name"])
-def test_the_default_is_the_variant_that_is_said_to_be(plan, how, first_built):
-    found = asked(plan, how)
-    assert found == in_a_campaign()
-    assert found != first_built
+def test_default_strategy_equals_present_variant(plan, how, plain_campaign):
+    found = run_variant(plan, how)
+    assert found == run_reference_campaign()
+    assert found != plain_campaign
 
 
 @pytest.mark.parametrize(
     ("name", "asking"),
     [(PLAIN, {}), ("greedy", {"mode": "greedy"}), ("trace kernel", {"kernel": "trace"})],
 )
-def test_as_first_built_is_a_campaign_with_that_score(plan, name, asking):
+def test_plain_variants_equal_campaigns_with_plain_score(plan, name, asking):
     score = partial(flip, include_candidate=True, variance_scale=1.0)
 
     def select_batch(s, q, rng, mode, oracle):
@@ -102,18 +102,18 @@ def test_as_first_built_is_a_campaign_with_that_score(plan, name, asking):
         return QueryBatch(s.points[chosen.positions], chosen.scores)
 
     by_score = Strategy("as first built", "", "", select_batch, ("sequential", "greedy"))
-    assert asked(plan, VARIANTS[name].how) == in_a_campaign(by_score, **asking)
+    assert run_variant(plan, VARIANTS[name].how) == run_reference_campaign(by_score, **asking)
 
 
 @pytest.mark.parametrize(
     "name", [n for n, v in VARIANTS.items() if isinstance(v.how, Flip) and n != PLAIN], ids=str
 )
-def test_every_change_changes_what_is_asked(plan, first_built, name):
+def test_every_variant_changes_the_queries(plan, plain_campaign, name):
     how = VARIANTS[name].how
-    # So few labels hardly depend on a factor of 3, nor on a candidate that is not among 60.
+    # With few labels, a factor of 3 or candidates beyond 60 hardly change the queries.
     strong = replace(how, amplitude=how.amplitude**4, candidates=how.candidates and 600)
-    _, plain = first_built
-    curve, order = asked(plan, strong)
+    _, plain = plain_campaign
+    curve, order = run_variant(plan, strong)
     assert [labels for labels, _ in curve] == [10, 16, 22]
     assert len(set(order)) == 22
     assert order[:10] == plain[:10]
@@ -124,8 +124,8 @@ def test_every_change_changes_what_is_asked(plan, first_built, name):
 
 
 @pytest.fixture
-def seen():
-    """A posterior of 12 points in float64, four labelled; candidates and evaluation differ."""
+def pool_view():
+    """Return a float64 view of 12 points, 4 labelled; candidates and evaluation set differ."""
     rng = torch.Generator().manual_seed(3)
     root = torch.randn(12, 30, generator=rng, dtype=torch.float64)
     outputs = torch.randn(12, 5, generator=rng, dtype=torch.float64)
@@ -134,21 +134,21 @@ def seen():
     return view(post, torch.arange(4, 10), torch.arange(5, 12))
 
 
-def after(seen, candidate):
-    """Variances at the evaluation points before and after a label there, by really giving it."""
-    post = seen.posterior
-    told = post.condition([candidate], torch.zeros(1, 5, dtype=torch.float64))
-    return post.variance()[seen.evaluation], told.variance()[seen.evaluation]
+def compute_variances(pool_view, candidate):
+    """Return the evaluation variances before and after conditioning on the candidate."""
+    post = pool_view.posterior
+    conditioned = post.condition([candidate], torch.zeros(1, 5, dtype=torch.float64))
+    return post.variance()[pool_view.evaluation], conditioned.variance()[pool_view.evaluation]
 
 
 @pytest.mark.parametrize(("classes", "amplitude"), [(2, 1.0), (2, 0.3), (4, 3.0), (9, 1.0)])
-def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
-    a2 = amplitude * seen.posterior.amplitude()
-    means = seen.posterior.mean[seen.evaluation].tolist()
+def test_flips_equal_explicit_conditioning(pool_view, classes, amplitude):
+    a2 = amplitude * pool_view.posterior.amplitude()
+    means = pool_view.posterior.mean[pool_view.evaluation].tolist()
     expected = []
-    for candidate in seen.candidates.tolist():
+    for candidate in pool_view.candidates.tolist():
         total = 0.0
-        for mean, v, v_after in zip(means, *after(seen, candidate), strict=True):
+        for mean, v, v_after in zip(means, *compute_variances(pool_view, candidate), strict=True):
             first, *others = sorted(mean, reverse=True)
             for other in others[: classes - 1]:
                 now, then = (
@@ -157,22 +157,30 @@ def test_flips_are_what_giving_the_label_tells(seen, classes, amplitude):
                 )
                 total += now - then
         expected.append(total)
-    found = flips(seen, classes=classes, amplitude=amplitude)
+    found = flips(pool_view, classes=classes, amplitude=amplitude)
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
     if (classes, amplitude) == (2, 1.0):
         assert found.tolist() == pytest.approx(
-            flip(seen, include_candidate=True, variance_scale=1.0).tolist(), rel=1e-12
+            flip(pool_view, include_candidate=True, variance_scale=1.0).tolist(), rel=1e-12
         )
 
 
 @pytest.mark.parametrize("rivals", [1, 2, 4])
-def test_resolves_are_what_drawing_the_label_tells(seen, rivals):
-    """Wrong now and wrong after, by Owen's T, pair by pair, the item's own aside."""
-    a2, means = seen.posterior.amplitude(), seen.posterior.mean[seen.evaluation].tolist()
+def test_resolves_equal_explicit_conditioning(pool_view, rivals):
+    """Error now and after the label by Owen's T, pair by pair, without the item itself."""
+    a2, means = (
+        pool_view.posterior.amplitude(),
+        pool_view.posterior.mean[pool_view.evaluation].tolist(),
+    )
     expected = []
-    for candidate in seen.candidates.tolist():
+    for candidate in pool_view.candidates.tolist():
         total = 0.0
-        points = zip(seen.evaluation.tolist(), means, *after(seen, candidate), strict=True)
+        points = zip(
+            pool_view.evaluation.tolist(),
+            means,
+            *compute_variances(pool_view, candidate),
+            strict=True,
+        )
         for _, mean, v, v_after in (point for point in points if point[0] != candidate):
             first, *others = sorted(mean, reverse=True)
             for other in others[:rivals]:
@@ -184,18 +192,18 @@ def test_resolves_are_what_drawing_the_label_tells(seen, rivals):
                     h, math.sqrt((1 - explained) / explained)
                 )
         expected.append(total)
-    assert resolves(seen, rivals=rivals).tolist() == pytest.approx(expected, abs=1e-4 * rivals)
+    assert resolves(pool_view, rivals=rivals).tolist() == pytest.approx(expected, abs=1e-4 * rivals)
     if rivals == 1:
-        assert resolve(seen, exact=True).tolist() == pytest.approx(expected, rel=1e-9)
+        assert resolve(pool_view, exact=True).tolist() == pytest.approx(expected, rel=1e-9)
 
 
-def test_improvement_is_the_integral(seen):
-    a2 = 10 * seen.posterior.amplitude()
-    means = seen.posterior.mean[seen.evaluation].tolist()
+def test_improvement_equals_numerical_integral(pool_view):
+    a2 = 10 * pool_view.posterior.amplitude()
+    means = pool_view.posterior.mean[pool_view.evaluation].tolist()
     expected = []
-    for candidate in seen.candidates.tolist():
+    for candidate in pool_view.candidates.tolist():
         total = 0.0
-        for mean, v, v_after in zip(means, *after(seen, candidate), strict=True):
+        for mean, v, v_after in zip(means, *compute_variances(pool_view, candidate), strict=True):
             first, second = sorted(mean, reverse=True)[:2]
             gap, step = first - second, math.sqrt(2 * a2 * float(v - v_after))
             ahead = stats.norm(gap, step)
@@ -203,11 +211,11 @@ def test_improvement_is_the_integral(seen):
             if low < 0:
                 total += integrate.quad(lambda d, n=ahead: -d * n.pdf(d), low, 0)[0]
         expected.append(total)
-    found = improvement(seen, amplitude=10.0)
+    found = improvement(pool_view, amplitude=10.0)
     assert found.tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_leave_one_out_is_leaving_one_out():
+def test_leave_one_out_noise_equals_explicit_refits():
     rng = torch.Generator().manual_seed(0)
     chosen = set()
     for disorder in (0.0, 0.3, 3.0):
@@ -258,7 +266,7 @@ BY_HAND = {
 }
 
 
-def lines(curves=BY_HAND):
+def make_lines(curves=BY_HAND):
     return [
         TrialLine(table, variant, seed, at, value, 3.0)
         for variant, own in curves.items()
@@ -267,12 +275,12 @@ def lines(curves=BY_HAND):
     ]
 
 
-def textbook(variant):
-    """Mean difference, half of its interval, p, how often ahead."""
-    return paired(BY_HAND[variant], BY_HAND[PLAIN])
+def compare_with_plain(variant):
+    """Return mean difference, half interval, p, number of wins and number of campaigns."""
+    return compare_paired(BY_HAND[variant], BY_HAND[PLAIN])
 
 
-def paired(own, plain):
+def compare_paired(own, plain):
     gaps = [
         sum(w * (a - b) for w, a, b in zip((0.25, 0.5, 0.25), own[c], plain[c], strict=True))
         for c in own
@@ -284,15 +292,15 @@ def paired(own, plain):
     return statistics.fmean(gaps), half, p, sum(g > 1e-12 for g in gaps), n
 
 
-def test_campaigns_of_all_tables_are_pooled_in_pairs():
-    found = {t.name: t for t in trials(lines())}
+def test_trials_pool_paired_campaigns_of_all_tables():
+    found = {t.name: t for t in trials(make_lines())}
     assert list(found) == ["noise 1e-2", "three networks", "mean start", "random"]
-    tested = {n: textbook(n) for n in ("noise 1e-2", "mean start", "random")}
+    tested = {n: compare_with_plain(n) for n in ("noise 1e-2", "mean start", "random")}
     rank = sorted(tested, key=lambda n: tested[n][2])
     holm = 0.0
     for i, name in enumerate(rank):
         mean, half, p, ahead, n = tested[name]
-        holm = max(holm, min(1.0, (3 - i) * p))  # of three tests: one campaign makes none
+        holm = max(holm, min(1.0, (3 - i) * p))  # three tests: a single campaign gives none
         t = found[name]
         assert (t.difference.n, t.ahead) == (n, ahead)
         assert t.difference.mean == pytest.approx(mean)
@@ -302,15 +310,15 @@ def test_campaigns_of_all_tables_are_pooled_in_pairs():
     assert found["noise 1e-2"].verdict == 1
 
 
-def test_seeds_kept_for_judging_choose_nothing():
-    kept = {
+def test_trials_ignore_held_out_seeds():
+    held_out = {
         PLAIN: {("digits-mlp", 0): (0.1, 0.2, 0.3)},
         "noise 1e-2": {("digits-mlp", 0): (0.1, 0.9, 0.9)},
     }
-    assert trials(lines() + lines(kept)) == trials(lines())
+    assert trials(make_lines() + make_lines(held_out)) == trials(make_lines())
 
 
-NOW = {
+CURRENT = {
     ("digits-mlp", 0): (0.2, 0.5, 0.7),
     ("digits-mlp", 1): (0.3, 0.4, 0.7),
     ("digits-mlp", 2): (0.3, 0.5, 0.6),
@@ -330,10 +338,10 @@ BEFORE = {
 
 @pytest.fixture(scope="module")
 def page_tables(tmp_path_factory):
-    """NOW as the page's own tables have it, beside another strategy."""
+    """Return CURRENT in the format of the page's tables, with another strategy."""
     folder = tmp_path_factory.mktemp("tables")
     for table in HELD_OUT:
-        own = [(seed, c) for (name, seed), c in NOW.items() if name == table]
+        own = [(seed, c) for (name, seed), c in CURRENT.items() if name == table]
         write_csv(
             folder / f"{table}.csv",
             Line,
@@ -347,34 +355,34 @@ def page_tables(tmp_path_factory):
     return {t.name: read_numbers(t, folder) for t in read_tables(only=HELD_OUT)}
 
 
-def test_the_default_is_judged_on_seeds_kept_for_it(page_tables):
-    made = {t.name: t for t in judged(lines() + lines({PLAIN: BEFORE}), page_tables)}
-    assert list(made) == ["digits-mlp", "mnist-mlp", "all"]  # fashion-mlp lacks what was
-    parts = {n: {c: v for c, v in NOW.items() if n in (c[0], "all")} for n in made}
-    alone = {n: paired(some, BEFORE)[2] for n, some in parts.items()}
+def test_judged_compares_default_on_held_out_seeds(page_tables):
+    found = {t.name: t for t in judged(make_lines() + make_lines({PLAIN: BEFORE}), page_tables)}
+    assert list(found) == ["digits-mlp", "mnist-mlp", "all"]  # fashion-mlp has no plain campaigns
+    parts = {n: {c: v for c, v in CURRENT.items() if n in (c[0], "all")} for n in found}
+    alone = {n: compare_paired(some, BEFORE)[2] for n, some in parts.items()}
     low, high = sorted((alone["digits-mlp"], alone["mnist-mlp"]))
     holm = {low: min(1.0, 2 * low), high: min(1.0, max(2 * low, high))}  # of the two tables
-    for name, t in made.items():
-        mean, half, p, ahead, n = paired(parts[name], BEFORE)
+    for name, t in found.items():
+        mean, half, p, ahead, n = compare_paired(parts[name], BEFORE)
         assert (t.difference.n, t.ahead) == (n, ahead)
         assert t.difference.mean == pytest.approx(mean)
         assert t.difference.high - t.difference.mean == pytest.approx(half)
         assert t.p == pytest.approx(p if name == "all" else holm[p])
-    text = tuning_block(lines() + lines({PLAIN: BEFORE}), page_tables)
+    text = tuning_block(make_lines() + make_lines({PLAIN: BEFORE}), page_tables)
     assert "not measured yet: `fashion-mlp`." in text
-    mean, half, p, ahead, n = paired(NOW, BEFORE)
+    mean, half, p, ahead, n = compare_paired(CURRENT, BEFORE)
     assert f"| all | {n} | +{100 * mean:.2f} ± {100 * half:.2f} | {p:.3f} | {ahead} |" in text
 
 
-def test_what_is_judged_has_one_budget(page_tables):
-    short = [x for x in lines({PLAIN: BEFORE}) if x.labels < 60]
+def test_judged_with_different_budgets_raises(page_tables):
+    short = [x for x in make_lines({PLAIN: BEFORE}) if x.labels < 60]
     with pytest.raises(InputError, match=r"digits-mlp, plain, seed 0, has rounds at .20, 40. lab"):
         judged(short, page_tables)
 
 
-def test_the_page_says_so(tmp_path):
-    text = tuning_block(lines(), {})
-    mean, half, *_ = textbook("noise 1e-2")
+def test_tuning_block_contains_differences(tmp_path):
+    text = tuning_block(make_lines(), {})
+    mean, half, *_ = compare_with_plain("noise 1e-2")
     row = f"| regulariser 1e-2 instead of 1e-3 | 4 | +{100 * mean:.2f} ± {100 * half:.2f} ▲ | "
     assert row in text
     assert "then left: outputs and kernel are means over three networks (+0.50)" in text
@@ -384,20 +392,20 @@ def test_the_page_says_so(tmp_path):
     assert "not run yet: summed over all items but the one that is asked for, " in text
     assert "one by one on predicted labels" in text
     page = "# R\n\n<!-- begin tuning -->\nold\n<!-- end -->\n"
-    assert text in filled(page, Results([], {}, [], lines()))
+    assert text in filled(page, Results([], {}, [], make_lines()))
     assert "Not measured yet: `make results-tuning`" in filled(page, Results([], {}, []))
 
 
-def test_another_budget_is_refused():
+def test_trials_with_different_budgets_raise():
     with pytest.raises(InputError, match=r"a, random, seed 101, has rounds at .20, 40. labels"):
-        trials([x for x in lines() if (x.variant, x.labels) != ("random", 60)])
+        trials([x for x in make_lines() if (x.variant, x.labels) != ("random", 60)])
 
 
-def test_the_csv_comes_back_and_damage_is_refused(tmp_path):
+def test_trials_csv_round_trip_and_damaged_csv_raises(tmp_path):
     path = tmp_path / "tuning.csv"
     assert read_trials(path) == []
-    write_csv(path, TrialLine, lines())
-    assert read_trials(path) == sorted(lines())
+    write_csv(path, TrialLine, make_lines())
+    assert read_trials(path) == sorted(make_lines())
     text = path.read_text()
     for wrong, message in {
         text.replace("labels,", "labls,", 1): "begins with",
@@ -411,24 +419,34 @@ def test_the_csv_comes_back_and_damage_is_refused(tmp_path):
             read_trials(path)
 
 
-def test_runs_go_on_and_names_are_checked(tmp_path, plan, monkeypatch, capsys):
+def test_tuning_command_resumes_and_checks_names(tmp_path, plan, monkeypatch, capsys):
     monkeypatch.setattr(tuning, "plan_of", lambda *_: plan)  # a smaller budget
     path, out = tmp_path / "tuning.csv", tmp_path / "out"
-    given = ["run", "--only", "digits", "--seeds", "1", "--numbers", str(path), "--out", str(out)]
-    assert tuning.main([*given, "--variants", "random"]) == 0
+    arguments = [
+        "run",
+        "--only",
+        "digits",
+        "--seeds",
+        "1",
+        "--numbers",
+        str(path),
+        "--out",
+        str(out),
+    ]
+    assert tuning.main([*arguments, "--variants", "random"]) == 0
     before = read_trials(path)
     assert [(x.table, x.variant, x.seed, x.labels) for x in before] == [
         ("digits", "random", 100, n) for n in (10, 16, 22)
     ]
     capsys.readouterr()
-    assert tuning.main([*given, "--variants", "random", "margin"]) == 0
+    assert tuning.main([*arguments, "--variants", "random", "margin"]) == 0
     assert "random" not in capsys.readouterr().out
     assert set(before) < set(read_trials(path))
-    assert tuning.main([*given, "--variants", "margn"]) == 2
+    assert tuning.main([*arguments, "--variants", "margn"]) == 2
     assert "did you mean 'margin'" in capsys.readouterr().err
 
 
-def test_tables_kept_for_judging_are_those_of_the_page(tmp_path):
+def test_plan_of_held_out_table_equals_table_file(tmp_path):
     plan = tuning.plan_of("digits-mlp", 3, tmp_path, tmp_path)
     written = tomllib.loads((ROOT / "research/results/tables/digits-mlp.toml").read_text())[
         "campaign"
@@ -440,44 +458,41 @@ def test_tables_kept_for_judging_are_those_of_the_page(tmp_path):
     assert tuning.plan_of("digits", 3, tmp_path, tmp_path).test.tolist() == plan.test.tolist()
 
 
-def test_tables_kept_for_judging_are_kept(capsys):
-    tried, *kept = tuning.wanted([], [], None)
+def test_wanted_excludes_held_out_tables_from_tuning(capsys):
+    tried, *held_out = tuning.wanted([], [], None)
     assert (tried.tables, tried.variants) == (list(tuning.TABLES), list(VARIANTS))
     assert list(tried.seeds) == list(range(100, 108))
-    kept, beside = kept[:-2], kept[-2:]
+    held_out, beside = held_out[:-2], held_out[-2:]
     assert beside == [
         (["cifar100-exact"], list(MANY_CLASSES), range(100, 108)),
         (["pets-exact"], list(TWO_CLASSES), range(100, 108)),
     ]
-    assert {(*w.tables, *w.variants, *w.seeds) for w in kept} == {
+    assert {(*w.tables, *w.variants, *w.seeds) for w in held_out} == {
         (name, PLAIN, *range(10)) for name in HELD_OUT
     }
-    tried, *kept = tuning.wanted(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
+    tried, *held_out = tuning.wanted(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
     assert tried == (["digits"], [PLAIN, "greedy"], range(100, 102))
-    assert kept == [(["mnist-mlp"], [PLAIN], range(2))]
+    assert held_out == [(["mnist-mlp"], [PLAIN], range(2))]
     assert [w.tables for w in tuning.wanted([], ["greedy"], None)] == [list(tuning.TABLES)]
     assert tuning.main(["run", "--only", "mnist-mlp", "--variants", "greedy"]) == 2
     assert "greedy asked for on mnist-mlp, which is kept for judging" in capsys.readouterr().err
 
 
-def test_what_is_in_the_repository_is_whole():
-    there = read_trials(tuning.CSV)
-    chosen_on = [x for x in there if x.table in {**tuning.TABLES, **tuning.BESIDE}]
-    kept = [x for x in there if x.table in HELD_OUT]
-    assert len(chosen_on) + len(kept) == len(there)
+def test_kept_trials_are_complete():
+    kept_trials = read_trials(tuning.CSV)
+    chosen_on = [x for x in kept_trials if x.table in {**tuning.TABLES, **tuning.BESIDE}]
+    held_out = [x for x in kept_trials if x.table in HELD_OUT]
+    assert len(chosen_on) + len(held_out) == len(kept_trials)
     assert min(x.seed for x in chosen_on) >= tuning.FIRST_SEED
-    assert max(x.seed for x in kept) < 10
-    assert {x.variant for x in kept} == {PLAIN}
-    assert trials(there)
+    assert max(x.seed for x in held_out) < 10
+    assert {x.variant for x in held_out} == {PLAIN}
+    assert trials(kept_trials)
     for name, place in tuning.BESIDE.items():
-        assert {x.variant for x in there if x.table == name} == set(place.variants)
+        assert {x.variant for x in kept_trials if x.table == name} == set(place.variants)
 
 
-def test_what_was_tried_beside_resolve_is_told_of():
-    """Two campaigns a variant.
-
-    The difference of the areas, and that none of it enters the other table.
-    """
+def test_beside_resolve_reports_differences_separately():
+    """Two campaigns per variant: areas differ as expected and do not enter the other table."""
     gains = {"resolve": 0.0, "resolve, 2 rivals": 0.01, "resolve, 4 rivals": -0.02}
     wide = [
         TrialLine(
@@ -497,36 +512,38 @@ def test_what_was_tried_beside_resolve_is_told_of():
     assert "| the leading class against its 2 nearest | 2 | +11.05 ±" in text
     assert "| the leading class against its 4 nearest | 2 | −2.00 ±" in text
     assert "cats" not in text
-    assert trials([*lines(), *wide]) == trials(lines())
-    assert text in tuning_block([*lines(), *wide], {})
-    assert tuning.beside_resolve(lines()) == ""
+    assert trials([*make_lines(), *wide]) == trials(make_lines())
+    assert text in tuning_block([*make_lines(), *wide], {})
+    assert tuning.beside_resolve(make_lines()) == ""
 
 
-def test_by_labels_is_the_integral_for_every_pair_of_labels():
+def test_by_labels_equals_integral_over_label_pairs():
     rng = torch.Generator().manual_seed(4)
     root = torch.randn(14, 30, generator=rng, dtype=torch.float64)
     post = prior(torch.zeros(14, 2).double(), kernel=root @ root.T, noise=0.1)
     for labels in ([], [0, 1, 1, 0]):
-        told = post.condition(torch.arange(len(labels)), torch.tensor(labels)) if labels else post
-        seen = view(told, torch.arange(4, 12), torch.arange(6, 14))
+        conditioned = (
+            post.condition(torch.arange(len(labels)), torch.tensor(labels)) if labels else post
+        )
+        pool_view = view(conditioned, torch.arange(4, 12), torch.arange(6, 14))
         gap, k, scale = (
-            told.mean[:, 0] - told.mean[:, 1],
-            told.covariance_columns(torch.arange(14)),
-            2 * told.amplitude(),
+            conditioned.mean[:, 0] - conditioned.mean[:, 1],
+            conditioned.covariance_columns(torch.arange(14)),
+            2 * conditioned.amplitude(),
         )
         expected = []
-        for at in seen.candidates.tolist():
-            wide, total = math.sqrt(scale * float(k[at, at] + told.noise)), 0.0
-            for x in seen.evaluation.tolist():
+        for at in pool_view.candidates.tolist():
+            wide, total = math.sqrt(scale * float(k[at, at] + conditioned.noise)), 0.0
+            for x in pool_view.evaluation.tolist():
                 if x != at:
                     spread = math.sqrt(scale * float(k[x, x]))
                     rho = scale * float(k[x, at]) / (spread * wide)
                     total += gain_by_labels(float(gap[x]) / spread, rho, float(gap[at]) / wide)
             expected.append(total)
-        assert by_labels(seen).tolist() == pytest.approx(expected, abs=1e-8)
-        assert bool((resolve(seen, exact=True) >= by_labels(seen) - 1e-8).all())
+        assert by_labels(pool_view).tolist() == pytest.approx(expected, abs=1e-8)
+        assert bool((resolve(pool_view, exact=True) >= by_labels(pool_view) - 1e-8).all())
 
 
-def test_by_labels_is_for_two_classes(seen):
+def test_by_labels_with_more_than_two_classes_raises(pool_view):
     with pytest.raises(InputError, match="there are 5 classes; expected two"):
-        by_labels(seen)
+        by_labels(pool_view)

@@ -1,4 +1,4 @@
-"""The numbers of `python -m research study dynamics`, against definitions written out."""
+"""The numbers of `python -m research study dynamics` against explicit definitions."""
 
 import math
 from dataclasses import replace
@@ -52,32 +52,35 @@ TINY = Settings(
 )
 
 
-def test_dynamics_by_definition_is_the_squared_gradient():
+def test_dynamics_equals_squared_gradient():
     row = identity(TINY, {"part": "identity", "seed": 3})[0]
     assert row["relative_difference"] < 1e-8
     assert row["definition"] > 0
 
 
-def test_single_and_joint_gains_are_those_of_a_loop_over_pairs():
+def test_single_and_joint_gains_equal_loop_over_pairs():
     found = items("digits")
     at = some(found, 14, 0)
     x, y, q = found.inputs[at[:4]].double(), found.labels[at[:4]], found.inputs[at[4:]].double()
     model = network(TINY, found, 0).double().eval()
-    towards = total_gradient(model, x, residuals(predict(model, x), y))
+    labelled_gradient = total_gradient(model, x, residuals(predict(model, x), y))
     out = predict(model, q)
-    guess = residuals(out, out.argmax(1))
+    pseudo_residuals = residuals(out, out.argmax(1))
     gradients = [
         torch.cat(
-            [g.flatten() for g in total_gradient(model, q[i : i + 1], guess[i : i + 1]).values()]
+            [
+                g.flatten()
+                for g in total_gradient(model, q[i : i + 1], pseudo_residuals[i : i + 1]).values()
+            ]
         )
         for i in range(len(q))
     ]
-    flat = torch.cat([g.flatten() for g in towards.values()])
-    pick = torch.tensor([1, 4, 7])
+    flat = torch.cat([g.flatten() for g in labelled_gradient.values()])
+    batch = torch.tensor([1, 4, 7])
     squares = torch.stack([g @ g for g in gradients])
-    single = sum(float(gradients[i] @ gradients[i] + 2 * gradients[i] @ flat) for i in pick)
-    pairs = sum(float(gradients[i] @ gradients[j]) for i in pick for j in pick if i != j)
-    got = single_and_joint(model, q, guess, towards, squares, pick)
+    single = sum(float(gradients[i] @ gradients[i] + 2 * gradients[i] @ flat) for i in batch)
+    pairs = sum(float(gradients[i] @ gradients[j]) for i in batch for j in batch if i != j)
+    got = single_and_joint(model, q, pseudo_residuals, labelled_gradient, squares, batch)
     assert got == pytest.approx((single, single + pairs), rel=1e-10)
 
 
@@ -89,7 +92,7 @@ def test_ratio_is_one_for_batches_of_one():
         assert row["selected"] == pytest.approx(1, rel=1e-3)
 
 
-def test_untrained_dynamics_is_alignment_and_the_bound_obeys_theorem_two():
+def test_untrained_dynamics_equals_alignment_and_bound_satisfies_theorem_2():
     s = replace(TINY, times=(0.0, math.inf))
     rows = correlation(s, {"part": "correlation", "seed": 0})
     assert len(rows) == s.draws
@@ -101,7 +104,7 @@ def test_untrained_dynamics_is_alignment_and_the_bound_obeys_theorem_two():
         assert n**2 / row["alignment"] <= n * row["bound"] ** 2 / 2 * (1 + 1e-9)
 
 
-def test_campaigns_are_the_papers(tmp_path):
+def test_rounds_record_labels_and_mmd_over_bound(tmp_path):
     cell = {
         "part": "rounds",
         "seed": 0,
@@ -114,20 +117,21 @@ def test_campaigns_are_the_papers(tmp_path):
     }
     rows = rounds(TINY, cell)
     assert [r["labels"] for r in rows] == [30, 35, 40]
-    assert rows[0]["mmd_squared"] == pytest.approx(0, abs=1e-9)  # a set is at no distance of itself
+    # the distance of a set to itself is zero
+    assert rows[0]["mmd_squared"] == pytest.approx(0, abs=1e-9)
     for row in rows:
         assert row["mmd"] == max(row["mmd_squared"], 0) ** 0.5
         assert row["mmd_over_bound"] == pytest.approx(row["mmd"] / row["bound"])
 
 
-def test_cells_do_not_repeat_and_gammas_are_spelt():
+def test_cells_contain_every_gamma_once():
     found = cells(Settings())
     arms = [c for c in found if c["part"] == "rounds" and c["seed"] == 0]
     assert {c["gamma"] for c in arms} == {"0", "1", "2", "inf"}
     assert sum(c["strategy"] == "dynamical" and c["start"] == "warm" for c in arms) == 4 + 3
 
 
-def test_settings_that_cannot_be_measured_are_refused():
+def test_invalid_settings_raise():
     with pytest.raises(InputError, match="cannot be drawn"):
         Settings(batches=(5000,))
     with pytest.raises(InputError, match="end with inf"):
@@ -144,11 +148,11 @@ def test_settings_that_cannot_be_measured_are_refused():
         (2.0, "there the pairs matter"),
     ],
 )
-def test_the_verdict_on_the_chosen_batch_follows_the_numbers(value, words):
+def test_verdict_on_selected_batch_follows_ratio(value, words):
     assert words in verdict([(25, t_interval(np.array([value, value + 0.01])))])
 
 
-def test_a_gamma_that_beats_two_is_said_to():
+def test_gammas_caption_names_significant_differences():
     rows = [
         {"seed": k, "gamma": g, "round": r, "labels": 10 * r, "accuracy": 0.5 + r * a + k / 100}
         for k in range(3)
@@ -160,9 +164,9 @@ def test_a_gamma_that_beats_two_is_said_to():
 
 
 @pytest.mark.slow
-def test_the_whole_study_makes_a_page(tmp_path):
-    shown = conduct(DYNAMICS, TINY, tmp_path, workers=1)
-    names = [e.name for e in shown.exhibits]
+def test_study_of_all_parts_writes_page_and_figures(tmp_path):
+    report = conduct(DYNAMICS, TINY, tmp_path, workers=1)
+    names = [e.name for e in report.exhibits]
     assert names == [
         "identity",
         "approximation-ratio",
@@ -175,8 +179,8 @@ def test_the_whole_study_makes_a_page(tmp_path):
         "splits",
         "cold",
     ]
-    page = shown.page.read_text()
-    for exhibit in shown.exhibits:
+    page = report.page.read_text()
+    for exhibit in report.exhibits:
         assert exhibit.title in page
         assert "paper" in exhibit.caption or exhibit.name in ("identity", "lemma")
         if exhibit.figure is not None:
@@ -184,7 +188,7 @@ def test_the_whole_study_makes_a_page(tmp_path):
             assert (tmp_path / f"{exhibit.name}.svg").exists()
 
 
-def test_lemma_one_holds_for_wide_networks_once_their_first_outputs_count():
+def test_lemma_1_holds_for_wide_networks_with_initial_outputs():
     found = lemma(TINY, {"part": "lemma", "seed": 0})
     assert all(r["theorem"] for r in found)
     off = {
@@ -197,34 +201,33 @@ def test_lemma_one_holds_for_wide_networks_once_their_first_outputs_count():
     assert start["from_start"] == pytest.approx(start["real"])
 
 
-def tail(epsilon, largest, first, n):
-    """Of MMD's deviation beyond its offset (Gretton et al. 2012, as DY App. B.3 quotes it)."""
+def compute_tail_probability(epsilon, largest, first, n):
+    """Return the tail bound of MMD's deviation (Gretton et al. 2012, quoted in DY App. B.3)."""
     return 2 * math.exp(-(epsilon**2) * first * n / (2 * largest * (first + n)))
 
 
 @pytest.mark.parametrize(("first", "n"), [(100, 100), (100, 125), (500, 750), (500, 2750)])
-def test_dropped_term_has_gamma_of_the_initial_among_all_labels(first, n):
+def test_dropped_term_uses_share_of_initial_labels(first, n):
     """γ = M/(M + B) = n₀/n.
 
-    The ε it gives is enough for the tail, and no more than enough where n = n₀.
+    Its ε satisfies the tail bound, with equality for n = n₀.
     """
     largest, delta = 1.4, 0.05
     epsilon = dropped_term(largest, first, n, delta) - 4 * math.sqrt(largest / n)
-    assert tail(epsilon, largest, first, n) <= delta / 2 * (1 + 1e-12)
+    assert compute_tail_probability(epsilon, largest, first, n) <= delta / 2 * (1 + 1e-12)
     assert epsilon == pytest.approx(math.sqrt(4 * largest * math.log(4 / delta) / first))  # γn = n₀
     if n == first:
-        assert tail(epsilon, largest, first, n) == pytest.approx(delta / 2)
+        assert compute_tail_probability(epsilon, largest, first, n) == pytest.approx(delta / 2)
 
 
 @pytest.mark.parametrize(("first", "n"), [(100, 100), (100, 125), (500, 2750)])
-def test_corrected_term_is_what_the_tail_gives(first, n):
+def test_corrected_term_satisfies_tail_bound(first, n):
     largest, delta = 1.4, 0.05
     offset = 2 * (math.sqrt(largest / first) + math.sqrt(largest / n))
-    assert tail(
+    assert compute_tail_probability(
         corrected_term(largest, first, n, delta) - offset, largest, first, n
     ) == pytest.approx(delta / 2)
-    # What the paper puts in the offset's place is smaller unless nothing was asked for: the bound
-    # does not follow.
+    # The paper's offset is smaller unless nothing was queried, so its bound does not follow.
     assert (4 * math.sqrt(largest / n) < offset) is (n > first)
 
 
@@ -235,8 +238,8 @@ def test_slack_reports_both_terms():
         assert row["corrected"] == pytest.approx(corrected_term(row["largest"], 30, row["labels"]))
 
 
-def test_ratios_to_the_bound_grow_with_the_scale_of_the_kernel():
-    """MMD/B and what B.3 drops over B: s times as large for a kernel s times as large."""
+def test_ratios_to_bound_are_proportional_to_kernel_scale():
+    """MMD/B and the term dropped in B.3 over B scale with the kernel."""
     rng = torch.Generator().manual_seed(0)
     a = torch.randn(30, 40, generator=rng, dtype=torch.float64)
     K, y = a @ a.T / 40, torch.eye(3, dtype=torch.float64)[torch.arange(30) % 3]
@@ -250,7 +253,7 @@ def test_ratios_to_the_bound_grow_with_the_scale_of_the_kernel():
     assert ratios[1] == pytest.approx([7 * r for r in ratios[0]])
 
 
-def test_the_kernel_may_be_that_of_infinite_width():
+def test_fresh_kernel_of_infinite_width_equals_infinite_kernel():
     data = items("digits")
     x = data.inputs[:5]
     s = replace(TINY, kernel_model="infinite", kernel_side=4)

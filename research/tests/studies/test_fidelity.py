@@ -1,7 +1,4 @@
-"""The numbers of `python -m research study fidelity`.
-
-Stacked training against a loop, closed forms.
-"""
+"""The numbers of `python -m research study fidelity` against loops and closed forms."""
 
 import copy
 
@@ -46,7 +43,7 @@ TINY = Settings(
 )
 
 
-def staged(name, n=10, q=4, e=7, **options):
+def make_stage(name, n=10, q=4, e=7, **options):
     found = items("digits")
     at = some(found, n + q + e, 0)
     x, labels = found.inputs[at].double(), found.labels[at]
@@ -54,8 +51,8 @@ def staged(name, n=10, q=4, e=7, **options):
     return Stage(model, x, labels, one_hot(labels, found.classes), n, q)
 
 
-def descended(model, x, y, rate, steps, momentum=0.9):
-    """One copy, the plain way."""
+def train_copy(model, x, y, rate, steps, momentum=0.9):
+    """Train one copy by a plain loop."""
     model = copy.deepcopy(model).eval()
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     for _ in range(steps):
@@ -65,7 +62,7 @@ def descended(model, x, y, rate, steps, momentum=0.9):
     return model
 
 
-def real(st, rate, marks, **more):
+def train_candidates(st, rate, marks, **more):
     return continued(
         st.model,
         st.x[st.known],
@@ -80,15 +77,15 @@ def real(st, rate, marks, **more):
 
 
 @pytest.mark.parametrize(("name", "width"), [("mlp", 6), ("fcn", 5), ("cnn", 2)])
-def test_copies_side_by_side_are_a_loop_over_candidates(name, width):
-    st = staged(name, width=width)
-    if name == "cnn":  # statistics that are not those of a new network, and must stay
+def test_stacked_training_equals_loop_over_candidates(name, width):
+    st = make_stage(name, width=width)
+    if name == "cnn":  # statistics that differ from a new network's and must not change
         for module in st.model.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.running_mean += 0.1
                 module.running_var *= 1.3
     before = copy.deepcopy(st.model.state_dict())
-    out, rate = real(st, 1e-3, (1, 12), chunk=3)
+    out, rate = train_candidates(st, 1e-3, (1, 12), chunk=3)
     assert rate == 1e-3
     assert all(torch.equal(before[k], v) for k, v in st.model.state_dict().items())
     for j in (*range(st.q), None):
@@ -98,41 +95,41 @@ def test_copies_side_by_side_are_a_loop_over_candidates(name, width):
             else torch.cat([st.at(st.known), st.at(st.asked)[j : j + 1]])
         )
         for t, steps in enumerate((1, 12)):
-            twin = descended(st.model, st.x[at], st.y[at], 1e-3, steps)
+            twin = train_copy(st.model, st.x[at], st.y[at], 1e-3, steps)
             got = out[t, -1 if j is None else j]
             assert torch.allclose(got, twin(st.x[st.seen]).detach(), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.slow
-def test_a_linear_network_obeys_its_prediction_to_the_last_digit():
-    """Linear in its weights: the same steps are exact at any time, look-ahead at the end."""
-    st = staged("mlp", depth=0)
+def test_predictions_for_linear_network_are_exact():
+    """For a network linear in its weights, equal steps are exact, and look-ahead at the end."""
+    st = make_stage("mlp", depth=0)
     f, theta = predict(st.model, st.x), kernel(st.model, st.x, kind="full")
     rate, marks = 1 / stiffness(theta, st), (3, 40, 1500)
-    out, used = real(st, rate, marks, momentum=0.98)
+    out, used = train_candidates(st, rate, marks, momentum=0.98)
     assert used == rate
     change = out[:, :-1] - out[:, -1:]
     assert torch.allclose(same_steps(f, theta, st, rate, 0.98, marks), change, atol=1e-9)
     final = ahead(posterior(f, theta, st, 0.0), st)
     assert torch.allclose(final, change[-1], atol=1e-5)
-    # ... and its pseudo kernel is as good: all outputs have the same gradient
+    # The pseudo-kernel is exact too, because all outputs have the same gradient.
     pseudo = ahead(posterior(f, kernel(st.model, st.x, kind="pseudo"), st, 0.0), st)
     assert torch.allclose(pseudo, final, atol=1e-8)
 
 
-def test_heavy_ball_is_gradient_descent_on_a_quadratic():
+def test_heavy_ball_equals_gradient_descent_on_quadratic():
     values = torch.tensor([0.0, 0.3, 2.0]).double()
-    way, speed = torch.zeros(3).double(), torch.zeros(3).double()
+    position, speed = torch.zeros(3).double(), torch.zeros(3).double()
     for _ in range(7):
-        speed = 0.8 * speed - (values * way - 1)  # slope of λa²/2 − a
-        way = way + 0.1 * speed
-    assert torch.allclose(heavy_ball(values, 0.1, 0.8, (2, 7))[1], way)
+        speed = 0.8 * speed - (values * position - 1)  # slope of λa²/2 − a
+        position = position + 0.1 * speed
+    assert torch.allclose(heavy_ball(values, 0.1, 0.8, (2, 7))[1], position)
     end = heavy_ball(values[1:], 0.1, 0.8, (2000,))[0]
     assert torch.allclose(end, 1 / values[1:])
 
 
-def test_stiffness_bounds_every_candidates_kernel():
-    st = staged("mlp", width=5)
+def test_stiffness_bounds_largest_eigenvalue_with_each_candidate():
+    st = make_stage("mlp", width=5)
     theta = kernel(st.model, st.x, kind="full")
     bound = stiffness(theta, st)
     for j in st.at(st.asked):
@@ -141,23 +138,23 @@ def test_stiffness_bounds_every_candidates_kernel():
         assert float(torch.linalg.eigvalsh(theta[rows][:, rows])[-1]) <= bound
 
 
-def test_a_rate_that_diverges_is_halved_for_all():
-    st = staged("mlp", depth=0)  # linear: 2(1 + μ)/λ_max is the limit, on the dot
+def test_diverging_rate_is_halved_for_all_candidates():
+    st = make_stage("mlp", depth=0)  # linear: 2(1 + μ)/λ_max is the exact limit
     top = stiffness(kernel(st.model, st.x, kind="full"), st)
-    out, rate = real(st, 16 / top, (60,))
+    out, rate = train_candidates(st, 16 / top, (60,))
     assert rate < 16 / top
-    again, same = real(st, rate, (60,))
+    again, same = train_candidates(st, rate, (60,))
     assert same == rate
     assert torch.equal(out, again)
     with pytest.raises(NumericalError, match="diverged"):
-        real(st, 1e9 / top, (60,))
+        train_candidates(st, 1e9 / top, (60,))
     with pytest.raises(InputError, match="growing"):
         side_by_side(
             st.model, st.x[:2], st.y[:2], st.x[2:3], st.y[2:3], st.x, rate=1.0, marks=(3, 2)
         )
 
 
-def test_agreement_is_what_it_says():
+def test_agreement_equals_explicit_correlations():
     rng = torch.Generator().manual_seed(0)
     p = torch.randn(9, 5, 3, generator=rng).double()
     surprise = torch.rand(9, generator=rng).double()
@@ -173,16 +170,16 @@ def test_agreement_is_what_it_says():
         for v in (p.flatten(1).norm(dim=1), other.flatten(1).norm(dim=1), surprise)
     ]
 
-    def rest(v):  # what a straight line through the residual's ranks leaves
+    def remove_linear_part(v):  # residual of a linear fit to the surprise's ranks
         design = torch.stack([torch.ones(9).double(), ranks[2]], 1)
         return v - design @ torch.linalg.lstsq(design, v[:, None]).solution[:, 0]
 
-    want = stats.pearsonr(rest(ranks[0]), rest(ranks[1])).statistic
-    assert found["partial"] == pytest.approx(want, abs=1e-10)
+    expected = stats.pearsonr(remove_linear_part(ranks[0]), remove_linear_part(ranks[1])).statistic
+    assert found["partial"] == pytest.approx(expected, abs=1e-10)
     assert found["null"] == pytest.approx(stats.spearmanr(ranks[2], ranks[1]).statistic)
 
 
-def test_what_repeats_is_told_from_noise():
+def test_repeated_separates_signal_from_noise():
     rng = torch.Generator().manual_seed(1)
     signal = torch.randn(6, 40, 10, generator=rng).double()
     noise = torch.randn(6, 50, 40, 10, generator=rng).double()
@@ -194,7 +191,7 @@ def test_what_repeats_is_told_from_noise():
     assert abs(alone["repeats"]) < 0.02
 
 
-def test_cells_do_not_repeat_and_settings_are_checked():
+def test_cells_are_unique_and_invalid_settings_raise():
     found = cells(Settings())
     warm = [c for c in found if c["part"] == "warm" and c["seed"] == 0]
     usual = {
@@ -212,22 +209,27 @@ def test_cells_do_not_repeat_and_settings_are_checked():
         Settings(repeats=1)
 
 
-def test_scores_are_ranked_against_real_training():
+def test_rows_rank_scores_against_training():
     cell = {"part": "warm", "model": "mlp", "width": 8, "before": 60, "seed": 1}
     rows = rows_of(TINY, cell)
-    told = [r for r in rows if r["row"] == "score"]
-    assert {r["score"] for r in told} >= {"MLMOC", "flip", "small margin", "look-ahead, true label"}
-    ends = [r for r in rows if r["row"] == "summary" and r["steps"] == 10]
-    assert {r["kernel"] for r in ends} == {"pseudo", "trace", "full", "full, same steps"}
+    score_rows = [r for r in rows if r["row"] == "score"]
+    assert {r["score"] for r in score_rows} >= {
+        "MLMOC",
+        "flip",
+        "small margin",
+        "look-ahead, true label",
+    }
+    final_rows = [r for r in rows if r["row"] == "summary" and r["steps"] == 10]
+    assert {r["kernel"] for r in final_rows} == {"pseudo", "trace", "full", "full, same steps"}
     sizes = [r["real"] for r in rows if r["row"] == "candidate"]
-    assert ends[0]["real"] == pytest.approx(sum(sizes) / len(sizes))
-    # two steps hardly bend the network: the linearised one took the same way
-    early = [r for r in rows if r["row"] == "summary" and r["steps"] == 2]
-    assert next(r for r in early if r["kernel"] == "full, same steps")["cosine"] > 0.9
+    assert final_rows[0]["real"] == pytest.approx(sum(sizes) / len(sizes))
+    # After two steps the network is still close to its linearisation.
+    early_rows = [r for r in rows if r["row"] == "summary" and r["steps"] == 2]
+    assert next(r for r in early_rows if r["kernel"] == "full, same steps")["cosine"] > 0.9
 
 
 @pytest.mark.slow
-def test_the_whole_study():
+def test_study_of_all_parts_makes_figures():
     found = study_figures(FIDELITY, TINY)
     names = [e.name for e in found]
     assert names == ["short", "sizes", "networks", "widths", "lengths", "scores", "cold"]

@@ -1,4 +1,4 @@
-"""The numbers of `python -m research study kernel`, against definitions written out in float64."""
+"""The numbers of `python -m research study kernel` against explicit float64 definitions."""
 
 import copy
 import math
@@ -49,8 +49,8 @@ TINY = Settings(
 )
 
 
-def full_by_jacobian(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Θ as J Jᵀ, every Jacobian by autograd."""
+def compute_full_kernel_by_jacobian(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return Θ = J Jᵀ with Jacobians by autograd."""
     weights = dict(model.named_parameters())
     jacobians = torch.func.jacrev(lambda w: torch.func.functional_call(model, w, (x,)))(weights)
     J = torch.cat([j.flatten(2) for j in jacobians.values()], 2).flatten(0, 1)
@@ -64,11 +64,11 @@ def example(request):
     more |= {"activation": rest[0]} if rest else {}
     model = build_model(name, shape, 3, width=6, seed=1, **more).double().eval()
     x = torch.randn(7, *shape, generator=make_generator(0, "x"), dtype=torch.float64)
-    return model, x, full_by_jacobian(model, x)
+    return model, x, compute_full_kernel_by_jacobian(model, x)
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
-def test_comparison_is_that_of_the_kernels_written_out(example, rows):
+def test_compare_kernels_equals_explicit_kernels(example, rows):
     model, x, theta = example
     n, C = len(x), 3
     got = compare_kernels(model, x, rows=rows, keep=True)
@@ -99,26 +99,26 @@ def test_comparison_is_that_of_the_kernels_written_out(example, rows):
     assert got.norm == pytest.approx(float(theta.norm()), rel=1e-9)
 
 
-def test_a_walk_that_keeps_nothing_holds_less(example):
+def test_compare_kernels_by_rows_uses_less_memory(example):
     model, x, _ = example
-    walked = compare_kernels(model, x, rows=2)
-    assert walked.full is None
-    assert walked.held == 2 * 7 * 9 * 8
-    assert walked.distances == pytest.approx(compare_kernels(model, x).distances, rel=1e-9)
+    by_rows = compare_kernels(model, x, rows=2)
+    assert by_rows.full is None
+    assert by_rows.held == 2 * 7 * 9 * 8
+    assert by_rows.distances == pytest.approx(compare_kernels(model, x).distances, rel=1e-9)
     with pytest.raises(InputError, match="rows is 0"):
         compare_kernels(model, x, rows=0)
 
 
-def test_trace_is_the_nearest_scalar_kernel(example):
+def test_trace_kernel_has_smallest_error(example):
     model, x, _ = example
     got = compare_kernels(model, x)
     least = got.errors["trace"] ** 2
-    for kind in KINDS:  # Pythagoras: what is left of Θ stands at a right angle to every K⊗I
+    for kind in KINDS:  # Pythagoras: the remainder of Θ is orthogonal to every K⊗I
         apart = (got.kernels[kind] - got.kernels["trace"]).norm() / got.kernels["trace"].norm()
         assert got.errors[kind] ** 2 == pytest.approx(least + float(apart) ** 2, rel=1e-9)
 
 
-def test_spectra_lie_within_the_full_one(example):
+def test_spectra_lie_within_full_spectrum(example):
     model, x, theta = example
     full = extreme_eigenvalues(theta)
     for K in compare_kernels(model, x).kernels.values():
@@ -128,7 +128,7 @@ def test_spectra_lie_within_the_full_one(example):
 
 
 @pytest.mark.parametrize("method", ["dense", "lanczos"])
-def test_extreme_eigenvalues_of_a_known_spectrum(method):
+def test_extreme_eigenvalues_equal_known_spectrum(method):
     values = torch.logspace(-5, 2, 60, dtype=torch.float64)
     q, _ = torch.linalg.qr(
         torch.randn(60, 60, generator=make_generator(0, "q"), dtype=torch.float64)
@@ -145,7 +145,7 @@ def test_extreme_eigenvalues_of_a_known_spectrum(method):
         extreme_eigenvalues(a, method="qr")
 
 
-def test_regression_is_a_solve_and_the_same_for_a_separable_kernel():
+def test_regress_equals_solve_for_scalar_and_separable_kernel():
     g = make_generator(0, "regression")
     a, left = (torch.randn(6, k, generator=g, dtype=torch.float64) for k in (6, 3))
     cross = torch.randn(4, 6, generator=g, dtype=torch.float64)
@@ -160,7 +160,7 @@ def test_regression_is_a_solve_and_the_same_for_a_separable_kernel():
     torch.testing.assert_close(full.reshape(4, 3), want)
 
 
-def test_gaussian_read_outs_give_the_ratio_in_the_caption():
+def test_gaussian_read_outs_give_documented_error_ratio():
     C, squares = 5, dict.fromkeys(KINDS, 0.0)
     x = torch.randn(3, 4, generator=make_generator(0, "x"), dtype=torch.float64)
     for seed in range(40):
@@ -172,17 +172,17 @@ def test_gaussian_read_outs_give_the_ratio_in_the_caption():
     assert squares["single"] == pytest.approx(squares["pseudo"], rel=0.15)
 
 
-def test_the_error_falls_with_the_root_of_the_width():
+def test_error_is_proportional_to_inverse_root_of_width():
     s = replace(TINY, rate_items=5)
-    told = [
+    cells_of_rate = [
         {"part": "rate", "network": "fcn", "width": w, "seed": k}
         for w in (64, 128, 256, 512)
         for k in range(4)
     ]
-    found = slope([c | rows_of(s, c)[0] for c in told], "error_pseudo")
+    found = slope([c | rows_of(s, c)[0] for c in cells_of_rate], "error_pseudo")
     assert found.value == pytest.approx(-0.5, abs=0.15)
     assert 0 < found.error < 0.1
-    # steepness by seed, −0.4 and −0.6: seeds are what is independent, not rows
+    # The slopes of the seeds are −0.4 and −0.6; seeds are independent, rows are not.
     exact = [
         {"seed": k, "width": w, "y": 3 * w ** -(0.4 + k / 5)} for k in (0, 1) for w in (1, 4, 9)
     ]
@@ -191,7 +191,7 @@ def test_the_error_falls_with_the_root_of_the_width():
     assert slope(exact[:1], "y") is None
 
 
-def test_truncated_weights_keep_their_deviation():
+def test_truncated_weights_keep_standard_deviation():
     model = build_model("fcn", (20,), 3, width=100, seed=0)
     before = [m.weight.detach().std() for m in model if isinstance(m, nn.Linear)]
     old = copy.deepcopy(model.state_dict())
@@ -205,7 +205,7 @@ def test_truncated_weights_keep_their_deviation():
     assert pytest.approx((1 - 4 * phi / math.erf(2**0.5)) ** 0.5, rel=1e-7) == KEPT
 
 
-def test_pn_bound_is_the_formula_and_holds():
+def test_pn_bound_equals_formula_and_holds():
     logarithm = math.log(8 * 9 / 0.1)
     assert float(pn_bound(torch.tensor(2.0), 3, 0.1)) == pytest.approx(48 * 2**0.5 * logarithm)
     row = rows_of(TINY, {"part": "bound", "network": "fcn", "width": 16, "seed": 0})[0]
@@ -214,35 +214,35 @@ def test_pn_bound_is_the_formula_and_holds():
     assert row["scaled"] == pytest.approx(4 * row["relative"])
 
 
-def test_checkpoints_are_those_of_shorter_runs():
+def test_checkpoints_equal_shorter_runs():
     x = torch.randn(20, 4, generator=make_generator(0, "x"))
     y = torch.arange(20) % 3
-    how = Training(optimiser="sgd", rate=0.05, schedule="constant", steps=8, batch=7)
+    recipe = Training(optimiser="sgd", rate=0.05, schedule="constant", steps=8, batch=7)
     model = build_model("fcn", (4,), 3, width=8, seed=0)
     start = copy.deepcopy(model)
     with noted(model, {4, 8}) as states:
-        train(model, x, y, 3, how, seed=2)
+        train(model, x, y, 3, recipe, seed=2)
     assert sorted(states) == [0, 4, 8]
-    train(start, x, y, 3, replace(how, steps=4), seed=2)
+    train(start, x, y, 3, replace(recipe, steps=4), seed=2)
     for name, value in start.state_dict().items():
         assert torch.equal(states[4][name], value)
 
 
-def test_checkpoints_of_a_diverged_attempt_do_not_count():
+def test_checkpoints_of_diverged_attempt_are_discarded():
     x = torch.randn(20, 4, generator=make_generator(0, "x"))
     y = torch.arange(20) % 3
-    how = Training(optimiser="sgd", rate=30.0, schedule="constant", steps=40, batch=7)
+    recipe = Training(optimiser="sgd", rate=30.0, schedule="constant", steps=40, batch=7)
     model = build_model("fcn", (4,), 3, width=8, seed=0)
     with noted(model, {1, 40}) as states:
-        done = train(model, x, y, 3, how, seed=2)
-    assert done.rate < how.rate
+        done = train(model, x, y, 3, recipe, seed=2)
+    assert done.rate < recipe.rate
     again = build_model("fcn", (4,), 3, width=8, seed=0)
-    train(again, x, y, 3, replace(how, steps=1, rate=done.rate), seed=2)
+    train(again, x, y, 3, replace(recipe, steps=1, rate=done.rate), seed=2)
     for name, value in again.state_dict().items():
         torch.testing.assert_close(states[1][name], value)
 
 
-def test_training_rows_agree_with_each_other():
+def test_training_rows_are_consistent():
     cell = {"part": "training", "network": "fcn", "width": 16, "seed": 0}
     rows = rows_of(TINY, cell)
     assert [r["step"] for r in rows] == [0, 3, 6]
@@ -256,7 +256,7 @@ def test_training_rows_agree_with_each_other():
     assert rows[-1]["residual"] < rows[0]["residual"]
 
 
-def test_cells_and_settings():
+def test_cells_are_complete_and_invalid_settings_raise():
     found = cells(Settings())
     assert {c["network"] for c in found} == {"fcn", "convnet", "resnet18", "wrn16"}
     assert {c.get("variant") for c in found} == {None, "relu", "gelu", "tanh", "erf", "truncated"}
@@ -268,7 +268,7 @@ def test_cells_and_settings():
         Settings(items=0)
 
 
-def test_the_whole_study():
+def test_study_of_all_parts_makes_figures():
     found = study_figures(KERNEL, TINY)
     assert [e.name for e in found] == [
         "rate",
@@ -290,7 +290,7 @@ def test_the_whole_study():
     assert "chosen after a pilot" in found[0].caption
 
 
-def test_one_width_and_one_seed_have_no_slope():
+def test_figures_with_one_width_report_no_slope():
     s = replace(
         TINY,
         parts=("rate", "variants", "bound"),
@@ -307,7 +307,7 @@ def test_one_width_and_one_seed_have_no_slope():
     assert "Measured slope: –" in bound.caption
 
 
-def test_layer_kernels_are_those_of_jacobians():
+def test_layer_kernels_equal_jacobians():
     rng = make_generator(2, "layers")
     weights = [
         torch.randn(b, a, generator=rng, dtype=torch.float64) / a**0.5
@@ -323,14 +323,14 @@ def test_layer_kernels_are_those_of_jacobians():
             if w is not weights[-1]:
                 net.append(nn.ReLU())
         size = len(theta)
-        whole = full_by_jacobian(net, x).reshape(2, size, 2, size)
+        whole = compute_full_kernel_by_jacobian(net, x).reshape(2, size, 2, size)
         assert torch.allclose(theta, whole[0, :, 1])
         outputs = net(x).detach()
         assert float(square) == pytest.approx(float(outputs[0] @ outputs[0]))
         assert float(product) == pytest.approx(float(outputs[0] @ outputs[1]))
 
 
-def test_lemmas_and_theorems_in_small():
+def test_lemmas_and_theorems_hold_for_small_networks():
     cell = {"seed": 0, "network": "fcn"}
     first, *_, last = layers(TINY, {"part": "layers", "width": 16, **cell})
     assert first["off"] == 0 < first["diagonal"] <= 1  # (A.7.5): |x₁·x₂|, of norm 1

@@ -1,7 +1,4 @@
-"""The numbers of `python -m research study lookahead`.
-
-The same queries, judged and timed as said.
-"""
+"""The numbers of `python -m research study lookahead`: queries, accuracies and times."""
 
 from dataclasses import replace
 
@@ -25,24 +22,24 @@ TINY = Settings(seeds=2, width=16, steps=20, initial=15, query=4, rounds=2, cand
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
+def conducted_study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     return conduct(LOOKAHEAD, TINY, folder, workers=1), folder
 
 
-def campaign(arm: str, s: Settings = TINY, seed: int = 0) -> list:
+def measure_campaign(arm: str, s: Settings = TINY, seed: int = 0) -> list:
     return [{"arm": arm, "seed": seed, **r} for r in rows_of(s, {"arm": arm, "seed": seed})]
 
 
-def test_with_and_without_the_block_formula_the_campaign_is_the_same():
-    block, solved = campaign("ntk"), campaign("ntk-solve")
+def test_block_formula_and_solve_give_equal_campaigns():
+    block, solved = measure_campaign("ntk"), measure_campaign("ntk-solve")
     assert [r["accuracy"] for r in block] == [r["accuracy"] for r in solved]
     assert [r["labels"] for r in block] == [15, 19, 23]
-    assert block[-1]["seconds"] is None  # nothing is asked for in the end
+    assert block[-1]["seconds"] is None  # the last round has no query
     assert all(r["seconds"] > 0 for r in block[:-1])
 
 
-def test_a_cell_is_a_campaign_by_its_strategy():
+def test_naive_cell_equals_campaign():
     config = {
         "seed": 1,
         "data": {"name": "digits"},
@@ -53,17 +50,17 @@ def test_a_cell_is_a_campaign_by_its_strategy():
         "budget": {"initial": 15, "retrain_every": 4, "labels": 23},
     }
     expected = [r.accuracy for r in run(parse_campaign(config)).rounds]
-    found = campaign("naive", seed=1)
+    found = measure_campaign("naive", seed=1)
     assert [r["accuracy"] for r in found] == expected
     assert {r["candidates"] for r in found} == {6}
 
 
-def test_the_process_is_a_posterior_with_mean_zero():
+def test_process_outputs_equal_posterior_with_zero_mean():
     rng = torch.Generator().manual_seed(0)
     x, test = (torch.randn(n, 5, generator=rng, dtype=torch.float64) for n in (7, 9))
     y = torch.tensor([0, 1, 2, 0, 1, 2, 1])
     theta = infinite_kernel(torch.cat([x, test]), depth=3)
-    # `prior` takes the mean diagonal over all points, `process_outputs` that of the labelled ones
+    # `prior` uses the mean diagonal of all points, `process_outputs` that of the labelled points.
     noise = 1e-3 * float(theta.diagonal()[:7].mean() / theta.diagonal().mean())
     post = prior(torch.zeros(16, 3).double(), theta, noise=noise)
     expected = post.condition(range(7), F.one_hot(y, 3).double()).mean[7:]
@@ -72,7 +69,7 @@ def test_the_process_is_a_posterior_with_mean_zero():
     ).abs().max() < 1e-10
 
 
-def curve(arm: str, seed: int, values: list[float], **more) -> list:
+def make_curve_rows(arm: str, seed: int, values: list[float], **more) -> list:
     return [
         {
             "arm": arm,
@@ -88,8 +85,8 @@ def curve(arm: str, seed: int, values: list[float], **more) -> list:
     ]
 
 
-def test_areas_gaps_and_medians_by_hand():
-    rows = curve("ntk", 0, [0.2, 0.4, 0.8]) + curve("gp", 0, [0.2, 0.4, 0.8])
+def test_areas_gaps_and_seconds_equal_manual_computation():
+    rows = make_curve_rows("ntk", 0, [0.2, 0.4, 0.8]) + make_curve_rows("gp", 0, [0.2, 0.4, 0.8])
     assert areas(rows, "ntk") == {0: pytest.approx(100 * (0.3 + 0.6) / 2)}
     assert areas(rows, "gp") == {0: pytest.approx(50 * (0.3 + 0.6) / 2)}
     s = replace(TINY, rounds=2)
@@ -98,12 +95,14 @@ def test_areas_gaps_and_medians_by_hand():
     assert gap({0: 3.0, 1: 5.0}, {1: 1.0, 0: 1.0}).mean == 3.0
 
 
-def test_p_values_are_those_of_scipy():
+def test_p_values_equal_scipy():
     rng = np.random.default_rng(0)
     arms = ("ntk", "one-step", "infinite-ntk", "gp")
     ends = {a: 0.6 + 0.1 * i + 0.05 * rng.standard_normal(6) for i, a in enumerate(arms)}
-    rows = [r for a in arms for k in range(6) for r in curve(a, k, [0.5, float(ends[a][k])])]
-    rows += [r for k in range(6) for r in curve("random", k, [0.5, 0.7])]
+    rows = [
+        r for a in arms for k in range(6) for r in make_curve_rows(a, k, [0.5, float(ends[a][k])])
+    ]
+    rows += [r for k in range(6) for r in make_curve_rows("random", k, [0.5, 0.7])]
     (exhibit,) = differences(replace(TINY, seeds=6), rows)
     values = {a: [areas(rows, a)[k] for k in range(6)] for a in arms}
     friedman = stats.friedmanchisquare(*values.values()).pvalue
@@ -120,11 +119,11 @@ def test_p_values_are_those_of_scipy():
     assert "better than" in exhibit.caption or "worse than" in exhibit.caption
 
 
-def test_the_page_shows_all_arms_and_agrees_with_its_rows(shown):
-    found, folder = shown
+def test_figures_show_all_arms_and_agree_with_rows(conducted_study):
+    found, folder = conducted_study
     assert [e.name for e in found.exhibits] == ["cost", "rivals", "tests", "criteria"]
-    cost, rivals, _, criteria = found.exhibits
-    assert [r["arm"] for r in criteria.table] == ["ntk", "ntk-sequential", "emoc", "eer"]
+    cost, baselines, _, acquisitions = found.exhibits
+    assert [r["arm"] for r in acquisitions.table] == ["ntk", "ntk-sequential", "emoc", "eer"]
     assert [r["arm"] for r in cost.table] == list(WAYS)
     times = {r["arm"]: r for r in cost.table}
     share = times["naive"]["s for 40"] / times["naive"]["s a query"]
@@ -132,14 +131,14 @@ def test_the_page_shows_all_arms_and_agrees_with_its_rows(shown):
     assert times["ntk"]["times the kernel's"] == 1
     assert times["ntk"]["accuracy, %"] == times["ntk-solve"]["accuracy, %"]
     assert "the very same accuracy in 2 of 2 seeds" in cost.caption
-    judged = [(r["arm"], r["accuracy of"]) for r in rivals.table]
+    judged = [(r["arm"], r["accuracy of"]) for r in baselines.table]
     assert judged[-2:] == [("random", "process"), ("gp", "process")]
-    first = {r["15 labels"] for r in rivals.table if r["accuracy of"] == "network"}
+    first = {r["15 labels"] for r in baselines.table if r["accuracy of"] == "network"}
     assert len(first) == 1  # the same first labels, the same training
     assert (folder / "cost.png").stat().st_size > 10_000
 
 
-def test_settings_are_checked_and_seeds_come_in_turn():
+def test_cells_are_ordered_by_seed_and_invalid_settings_raise():
     assert [c["seed"] for c in cells(TINY)] == [0] * len(WAYS) + [1] * len(WAYS)
     for changes, words in (
         ({"seeds": 0}, "seeds is 0"),
@@ -151,17 +150,17 @@ def test_settings_are_checked_and_seeds_come_in_turn():
             replace(TINY, **changes)
 
 
-def test_few_arms_and_one_seed_still_make_a_page(tmp_path):
+def test_study_with_few_arms_and_one_seed_makes_figures(tmp_path):
     s = replace(TINY, seeds=1, arms=("random", "ntk", "one-step"), rounds=1)
     found = conduct(LOOKAHEAD, s, tmp_path, workers=1)
     assert [e.name for e in found.exhibits] == ["cost", "rivals"]
 
 
-def test_the_papers_recipe_goes_on_from_the_last_weights():
+def test_paper_recipe_differs_from_own_recipe():
     s = replace(TINY, recipe="paper", steps=12, rounds=1)
-    first, second = campaign("random", s)
+    first, second = measure_campaign("random", s)
     assert (first["labels"], second["labels"]) == (15, 19)
-    assert [r["accuracy"] for r in campaign("random", replace(s, recipe="own"))] != [
+    assert [r["accuracy"] for r in measure_campaign("random", replace(s, recipe="own"))] != [
         first["accuracy"],
         second["accuracy"],
     ]

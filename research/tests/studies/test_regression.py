@@ -17,7 +17,7 @@ TINY = Settings(
 )
 
 
-def test_conjugate_gradients_give_the_exact_answer():
+def test_conjugate_gradients_agree_with_exact_solver():
     row = solvers(TINY, {"part": "solvers", "set": "digits", "n": 120, "seed": 0})[0]
     assert row["output_difference"] < 1e-3
     assert row["same_class"] > 0.99
@@ -25,7 +25,7 @@ def test_conjugate_gradients_give_the_exact_answer():
 
 
 @pytest.mark.parametrize("width", [1, 8])  # fewer parameters than points, and more
-def test_the_whole_regression_is_a_dense_one(width, tmp_path):
+def test_whole_regression_equals_dense_solve(width, tmp_path):
     s = replace(TINY, width=width, whole=1000 if width == 1 else 100, scratch=str(tmp_path))
     cell = {"part": "whole", "set": "digits", "checkpoint": 0.0, "seed": 1}
     row = whole(s, cell)[0]
@@ -43,10 +43,10 @@ def test_the_whole_regression_is_a_dense_one(width, tmp_path):
     assert list(tmp_path.rglob("*.f32")) == []
 
 
-def test_training_helps_the_network_and_the_page_says_so(tmp_path):
-    shown = conduct(REGRESSION, TINY, tmp_path, workers=1)
-    assert [e.name for e in shown.exhibits] == ["solvers", "whole"]
-    rows = shown.exhibits[1].table
+def test_study_reports_higher_accuracy_after_training(tmp_path):
+    report = conduct(REGRESSION, TINY, tmp_path, workers=1)
+    assert [e.name for e in report.exhibits] == ["solvers", "whole"]
+    rows = report.exhibits[1].table
     assert [r["trained"] for r in rows] == ["0%", "100%"]
     assert float(rows[1]["f, %"]) > float(rows[0]["f, %"])
-    assert "by the first kernel" in shown.exhibits[1].caption
+    assert "by the first kernel" in report.exhibits[1].caption

@@ -1,7 +1,4 @@
-"""`python -m research study wallclock`.
-
-What is timed is what it says, and the page shows the ratios.
-"""
+"""`python -m research study wallclock`: networks, order of timings and reported ratios."""
 
 from dataclasses import replace
 
@@ -24,10 +21,10 @@ TINY = Settings(
 )
 
 
-def test_networks_have_the_layers_and_outputs_they_claim():
+def test_networks_have_stated_depth_and_outputs():
     for cell in cells(TINY):
         model = _network(TINY, cell)
-        # Shortcuts of 1x1 stand beside the layers and are not counted (He et al.).
+        # 1x1 shortcuts do not count as layers (He et al.).
         layers = [
             p for p in model.parameters() if p.dim() > 1 and not (p.dim() == 4 and p.shape[-1] == 1)
         ]
@@ -35,7 +32,7 @@ def test_networks_have_the_layers_and_outputs_they_claim():
         assert layers[-1].shape[0] == cell["classes"]
 
 
-def test_jobs_take_turns_after_one_warm_round():
+def test_in_turn_alternates_jobs_after_one_warm_up():
     calls = []
     took = in_turn({name: lambda name=name: calls.append(name) for name in "ab"}, 3)
     assert calls == list("ab") * 4
@@ -43,23 +40,23 @@ def test_jobs_take_turns_after_one_warm_round():
 
 
 @pytest.mark.slow
-def test_the_page_shows_the_ratios(tmp_path):
+def test_study_reports_ratios(tmp_path):
     small = replace(TINY, depths=(6,))
-    shown = conduct(WALLCLOCK, small, tmp_path)
-    (found,) = shown.exhibits
+    report = conduct(WALLCLOCK, small, tmp_path)
+    (found,) = report.exhibits
     assert len(found.table) == 2 * len(cells(small)) == 8
     assert WALLCLOCK.alone
     for row in found.table:
         assert row["full, s"] > 0
         assert row["pseudo/full, %"] > 0
     assert "2 classes" in found.caption
-    assert "stay within" not in found.caption  # no ten classes were timed
+    assert "stay within" not in found.caption  # ten classes were not timed
 
 
-def test_the_caption_counts_what_was_measured():
-    usual = {"network": "wrn2", "depth": 6, "items": 2, "parameters": 9, "full_seconds": 1.0}
+def test_caption_counts_measured_cases():
+    common = {"network": "wrn2", "depth": 6, "items": 2, "parameters": 9, "full_seconds": 1.0}
     rows = [
-        usual
+        common
         | {
             "classes": C,
             "what": what,
@@ -80,14 +77,14 @@ def test_the_caption_counts_what_was_measured():
     assert "100 classes: 25.0 to 25.0 % for one pair, 1.0 to 1.0 %" in found.caption
 
 
-def test_settings_that_cannot_be_timed_are_refused():
+def test_invalid_settings_raise():
     with pytest.raises(InputError, match=r"a depth is 8; expected 4k \+ 2"):
         Settings(depths=(8,))
     with pytest.raises(InputError, match="expected 2 items"):
         Settings(items=1)
 
 
-def test_many_classes_mean_fewer_items():
+def test_how_many_decreases_with_classes():
     assert how_many(Settings(), 10) == 100
     assert how_many(Settings(), 100) == 12
     assert how_many(Settings(most_rows=50), 100) == 2

@@ -1,8 +1,8 @@
-"""Networks of other people against explicit Jacobians, in float64: every kind, x against other x,
-every parameter.
+"""Kernels of third-party networks against explicit Jacobians in float64.
 
-`make test-zoo` runs it, in an environment that has their packages; elsewhere it is skipped. With
-ZOO_TABLE=file it writes what docs/networks.md shows.
+The tests cover every kind of kernel, pairs of input sets and every parameter. `make test-zoo` runs
+them in an environment with the packages; elsewhere they are skipped. With ZOO_TABLE=file they write
+the table of docs/networks.md.
 """
 
 import importlib.util
@@ -35,7 +35,7 @@ from tests.support.reference_tangent import (
 
 @pytest.mark.parametrize("name", ZOO)
 @pytest.mark.filterwarnings("ignore")
-def test_against_explicit_jacobians(name, caplog):
+def test_kernels_equal_explicit_jacobians(name, caplog):
     model, x = make(name)
     torch.manual_seed(1)
     tolerance = tolerance_of(model, x)
@@ -43,20 +43,21 @@ def test_against_explicit_jacobians(name, caplog):
         errors = errors_of(model, x)
     assert max(errors.values()) < tolerance, errors
     if os.environ.get("ZOO_TABLE"):
-        _note(name, x, errors, tolerance > 1e-8, [r.getMessage() for r in caplog.records])
+        _append_table_line(
+            name, x, errors, tolerance > 1e-8, [r.getMessage() for r in caplog.records]
+        )
 
 
-def _note(name, x, errors, coarse, said):
-    """A line of the table: error, path, the loop's time over ours on 16 samples in float32 (one run
-    each).
+def _append_table_line(name, x, errors, coarse, messages):
+    """Append a line with the error, the fallback and the loop's time over ours.
+
+    Times are for 16 samples in float32, one run each.
     """
-    model = make(name)[
-        0
-    ].float()  # a fresh one: LeViT keeps tables in float64 from the passes before
+    model = make(name)[0].float()  # a new one: LeViT keeps float64 tables of earlier passes
     x = (x.float() if x.is_floating_point() else x).repeat(4, *[1] * (x.ndim - 1))[:16]
     params, seconds = [p for p in model.parameters() if p.requires_grad], []
 
-    def loop():
+    def compute_kernel_by_loop():
         rows = []
         for i in range(len(x)):
             out = Plain(model)(x[i : i + 1])
@@ -71,15 +72,15 @@ def _note(name, x, errors, coarse, said):
             )
         return (G := torch.stack(rows)) @ G.T
 
-    for run in (lambda: la.kernel(model, x, verify=False), loop):
+    for run in (lambda: la.kernel(model, x, verify=False), compute_kernel_by_loop):
         try:
             run()
             start = time.process_time()
             run()
             seconds.append(time.process_time() - start)
-        except RuntimeError:  # LeViT's loop meets the graph of the pass before
+        except RuntimeError:  # LeViT's loop reuses the graph of the previous pass
             seconds.append(float("nan"))
-    fallback = next((s for s in said if "no rule" in s), "")
+    fallback = next((s for s in messages if "no rule" in s), "")
     line = {
         "network": name,
         "parameters": sum(p.numel() for p in params),
@@ -92,7 +93,7 @@ def _note(name, x, errors, coarse, said):
         file.write(json.dumps(line) + "\n")
 
 
-def test_the_recipes_of_the_docs_run():
+def test_recipes_of_networks_page_run():
     with_torchvision_names()
     page = (Path(__file__).resolve().parents[3] / "docs" / "networks.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -104,7 +105,7 @@ def test_the_recipes_of_the_docs_run():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_lora_with_reentrant_checkpoints():
+def test_lora_kernels_with_reentrant_checkpoints_equal_jacobians():
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
-"""Label Studio behind recorded requests.
+"""The bridge to Label Studio, with recorded requests.
 
-Every annotation in the record, the best tasks first, whatever goes away.
+Every annotation is recorded and the best tasks are served first, also after failures.
 """
 
 import base64
@@ -32,24 +32,34 @@ from labelahead.models import sentence_encoder as sentences
 from labelahead.server.app import create_app
 from labelahead.server.fitting import CurrentModel
 from labelahead.server.session import open_session
-from tests.support.label_studio import CONFIG, KEY, RECORDED, choice, free_port, replay, texts
+from tests.support.label_studio import (
+    CONFIG,
+    KEY,
+    RECORDED,
+    free_port,
+    make_choice,
+    make_tasks,
+    replay,
+)
 from tests.support.waiting import PATIENCE, until
 
 TASKS = [t["id"] for t in RECORDED["replies"]["tasks"]["tasks"]]
 WEBHOOKS = [w["body"] for w in RECORDED["webhooks"]]
 ANNA = "anna@example.org"
-NONE: list = []
+NO_ANNOTATIONS: list = []
 
 
 @contextmanager
-def joined(studio, out, *, there=NONE, predictions=False, started=False):
-    """A session of the replayed project, its bridge, and a client of what Label Studio may call."""
-    studio.replies["annotations"] = there
+def open_bridge(
+    studio, out, *, annotations=NO_ANNOTATIONS, predictions=False, start_schedule=False
+):
+    """Open a session of the replayed project with its bridge and a client of the gateway."""
+    studio.replies["annotations"] = annotations
     connection = Connection.open(studio.url, KEY, studio.project, out)
     fetched = connection.fetch_tasks(lambda done, of: None)
     tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
     with open_session(parse_campaign(tables), out, classes=connection.interface.choices) as session:
-        if started:
+        if start_schedule:
             session.schedule.start()
         bridge = connection.make_bridge(session.service, fetched, predictions=predictions)
         page = create_app(session.service, session.schedule)
@@ -61,7 +71,7 @@ def joined(studio, out, *, there=NONE, predictions=False, started=False):
             yield bridge, session, client
 
 
-def kinds(session) -> list[tuple]:
+def read_events(session) -> list[tuple]:
     names = session.service.label_state.classes
     items = session.service.items.ids
     return [
@@ -76,7 +86,7 @@ def kinds(session) -> list[tuple]:
     ]
 
 
-SAID = [
+RECORDED_EVENTS = [
     ("label", ANNA, str(TASKS[0]), "sport"),
     ("label", ANNA, str(TASKS[0]), "food"),  # a correction
     ("skip", ANNA, str(TASKS[1]), None),
@@ -85,34 +95,32 @@ SAID = [
 ]
 
 
-def test_recorded_webhooks_become_events_and_are_on_the_disk_at_201(tmp_path):
-    with replay() as studio, joined(studio, tmp_path / "out") as (_, session, client):
-        heard = 0
-        for told in WEBHOOKS:
-            reply = client.post("/webhook", json=told)
+def test_webhook_is_recorded_before_its_201_reply(tmp_path):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (_, session, client):
+        recorded_count = 0
+        for webhook in WEBHOOKS:
+            reply = client.post("/webhook", json=webhook)
             assert reply.status_code == 201, reply.text
-            heard += told["action"] in (
+            recorded_count += webhook["action"] in (
                 "ANNOTATION_CREATED",
                 "ANNOTATION_UPDATED",
                 "ANNOTATIONS_DELETED",
             )
-            assert kinds(session) == SAID[:heard]
-        assert heard == 5
-        for told in WEBHOOKS[
-            1:3
-        ]:  # the oldest of them twice: a correction and its opposite are two events more
-            client.post("/webhook", json=told)
-        assert kinds(session)[5:] == SAID[:2]
-        for told in WEBHOOKS[2:4]:
-            client.post("/webhook", json=told)
-        assert len(kinds(session)) == 7  # nothing new, nothing doubled
+            assert read_events(session) == RECORDED_EVENTS[:recorded_count]
+        assert recorded_count == 5
+        for webhook in WEBHOOKS[1:3]:  # repeated old webhooks: a correction and its reverse
+            client.post("/webhook", json=webhook)
+        assert read_events(session)[5:] == RECORDED_EVENTS[:2]
+        for webhook in WEBHOOKS[2:4]:
+            client.post("/webhook", json=webhook)
+        assert len(read_events(session)) == 7  # no new event
         assert dict(session.service.label_state.labels) == {
             session.service.items.ids.index(f"{TASKS[0]}.txt"): 1
         }
 
 
-def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
+def test_update_order_serves_the_next_query_first(tmp_path):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, client):
         client.post("/webhook", json=WEBHOOKS[1])
         rows = studio.sent("POST", "/import/predictions")[-1]
         change = studio.sent("PATCH", f"/projects/{studio.project}/")[-1]
@@ -121,29 +129,29 @@ def test_what_is_served_first_is_what_would_be_asked_next(tmp_path):
             "sampling": "Uncertainty sampling",
         }
         assert [row["score"] for row in rows] == sorted({row["score"] for row in rows})
-        asked = session.service.next_query(ANNA)
-        assert f"{rows[0]['task']}.txt" == asked["item"]
+        query = session.service.next_query(ANNA)
+        assert f"{rows[0]['task']}.txt" == query["item"]
         assert rows[0]["result"] == []
-        order = [path for method, path, _ in studio.asked if method in ("POST", "PATCH")]
+        order = [path for method, path, _ in studio.requests if method in ("POST", "PATCH")]
         assert order[-2:] == [
             f"/api/projects/{studio.project}/import/predictions",
             f"/api/projects/{studio.project}/",
         ]
-        before = len(studio.asked)
+        before = len(studio.requests)
         bridge.update_order()
-        assert len(studio.asked) == before  # the same again is not sent again
+        assert len(studio.requests) == before  # an unchanged order is not sent again
         label = {**WEBHOOKS[1]["annotation"], "id": 900, "task": rows[0]["task"]}
         client.post("/webhook", json={**WEBHOOKS[1], "annotation": label})
-        assert served_by(studio, [TASKS[0], rows[0]["task"]])[0] == int(
+        assert read_serving_order(studio, [TASKS[0], rows[0]["task"]])[0] == int(
             session.service.next_query(ANNA, fresh=True)["item"].removesuffix(".txt")
         )
         assert (
             len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
-        )  # at most one more call
+        )  # the project is not changed again
 
 
-def served_by(studio, solved=frozenset()) -> list[int]:
-    """Tasks in the order in which Label Studio would serve them to one who has these behind them."""
+def read_serving_order(studio, solved=frozenset()) -> list[int]:
+    """Return tasks in the order in which Label Studio serves them, without `solved`."""
     version = studio.sent("PATCH", f"/projects/{studio.project}/")[-1]["model_version"]
     sent = [row for rows in studio.sent("POST", "/import/predictions") for row in rows]
     rows = sorted((row["score"], row["task"]) for row in sent if row["model_version"] == version)
@@ -152,36 +160,37 @@ def served_by(studio, solved=frozenset()) -> list[int]:
     return [task for task in dict.fromkeys(task for _, task in rows) if task not in solved]
 
 
-@pytest.mark.parametrize("people", [1, 3])
-def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
-    """By scores alone, as Label Studio chooses.
-
-    Whatever each of the others holds, and whoever is yet to come.
-    """
+@pytest.mark.parametrize("annotators", [1, 3])
+def test_next_task_is_the_best_that_no_annotator_holds(tmp_path, annotators):
+    """Label Studio chooses by score, whatever tasks other annotators hold."""
     with replay() as studio:
-        rows = [{"id": i, "data": row} for i, row in enumerate(texts(60), 1)]
+        rows = [{"id": i, "data": row} for i, row in enumerate(make_tasks(60), 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
-        one = studio.replies["people"][0]
+        user = studio.replies["people"][0]
         studio.replies["people"] = [
-            {**one, "id": i, "email": f"{i}@example.org"} for i in range(1, 7)
+            {**user, "id": i, "email": f"{i}@example.org"} for i in range(1, 7)
         ]
-        held, answered, rng = {}, [], random.Random(people)
-        with joined(studio, tmp_path / "out", started=True) as (bridge, session, client):
+        leased, answered, rng = {}, [], random.Random(annotators)
+        with open_bridge(studio, tmp_path / "out", start_schedule=True) as (
+            bridge,
+            session,
+            client,
+        ):
             bridge.reconcile()
             for number in range(24):
-                settled(session)
+                wait_until_idle(session)
                 bridge.update_order()
-                best = [bridge.tasks[p] for p in session.service.rank_items()]
-                free = [t for t in served_by(studio, answered) if t not in held.values()]
-                assert len(free) >= min(6, len(best)) - len(
-                    held
-                )  # nobody is told that there are no tasks
-                who = number % people + 1 if number < people else rng.randint(1, people)
-                if who not in held:
-                    assert free[0] == next(t for t in best if t not in held.values())
-                    held[who] = free[0]
-                if rng.random() < 0.5:  # else it stays theirs for a while
-                    answered.append(held.pop(who))
+                ranking = [bridge.tasks[p] for p in session.service.rank_items()]
+                free = [t for t in read_serving_order(studio, answered) if t not in leased.values()]
+                assert len(free) >= min(6, len(ranking)) - len(
+                    leased
+                )  # every annotator finds a task
+                who = number % annotators + 1 if number < annotators else rng.randint(1, annotators)
+                if who not in leased:
+                    assert free[0] == next(t for t in ranking if t not in leased.values())
+                    leased[who] = free[0]
+                if rng.random() < 0.5:  # otherwise the annotator keeps the task
+                    answered.append(leased.pop(who))
                     annotation = {
                         **WEBHOOKS[1]["annotation"],
                         "id": 900 + number,
@@ -189,14 +198,14 @@ def test_whoever_asks_next_gets_the_best_that_nobody_holds(tmp_path, people):
                     }
                     annotation |= {
                         "task": answered[-1],
-                        "result": choice(rows[answered[-1] - 1]["data"]["truth"]),
+                        "result": make_choice(rows[answered[-1] - 1]["data"]["truth"]),
                     }
                     client.post("/webhook", json={**WEBHOOKS[1], "annotation": annotation})
         assert len(answered) > 5
 
 
-def settled(session) -> None:
-    """Until everything is learnt."""
+def wait_until_idle(session) -> None:
+    """Wait until the page model is up to date."""
     until(
         lambda: (
             session.service.page_model
@@ -206,8 +215,8 @@ def settled(session) -> None:
     )
 
 
-def test_what_was_skipped_on_top_leaves_everybody_enough(tmp_path):
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, _):
+def test_update_order_serves_enough_tasks_after_a_skip(tmp_path):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, _):
         studio.replies["people"].append(
             {**studio.replies["people"][0], "id": 2, "email": "ben@example.org"}
         )
@@ -219,26 +228,26 @@ def test_what_was_skipped_on_top_leaves_everybody_enough(tmp_path):
         )
         bridge.update_order()
         served = [row["task"] for row in studio.sent("POST", "/import/predictions")[-1]]
-        for mine in ({task}, {TASKS[4]}):
-            assert len(set(served) - mine) >= min(4, len(TASKS) - 1)
+        for answered in ({task}, {TASKS[4]}):
+            assert len(set(served) - answered) >= min(4, len(TASKS) - 1)
         assert session.service.label_state.answered_positions.keys() == {ANNA, "ben@example.org"}
 
 
-def test_a_deletion_is_understood_after_a_restart(tmp_path):
+def test_deleted_annotation_is_undone_after_a_restart(tmp_path):
     with replay() as studio:
-        with joined(studio, tmp_path / "out") as (_, session, client):
-            for told in WEBHOOKS[1:5]:
-                client.post("/webhook", json=told)
+        with open_bridge(studio, tmp_path / "out") as (_, session, client):
+            for webhook in WEBHOOKS[1:5]:
+                client.post("/webhook", json=webhook)
             assert len(session.service.label_state.labels) == 2
-        with joined(studio, tmp_path / "out") as (_, session, client):
+        with open_bridge(studio, tmp_path / "out") as (_, session, client):
             client.post("/webhook", json=WEBHOOKS[5])
-            assert kinds(session) == SAID
+            assert read_events(session) == RECORDED_EVENTS
 
 
-def test_deleting_a_corrected_annotation_brings_nothing_back(tmp_path):
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
-        for told in WEBHOOKS[1:3]:
-            client.post("/webhook", json=told)
+def test_deletion_of_a_corrected_annotation_restores_no_label(tmp_path):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, client):
+        for webhook in WEBHOOKS[1:3]:
+            client.post("/webhook", json=webhook)
         number = WEBHOOKS[1]["annotation"]["id"]
         client.post(
             "/webhook", json={**WEBHOOKS[5], "annotations": [{"id": number}, {"id": 10**6}]}
@@ -247,36 +256,37 @@ def test_deleting_a_corrected_annotation_brings_nothing_back(tmp_path):
         assert bridge.undo_annotations([number]) == 0
 
 
-def test_what_was_missed_is_made_up_for(tmp_path):
-    there = [a for t in RECORDED["replies"]["annotations"] for a in t["annotations"]]
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
-        lost = WEBHOOKS[4]["annotation"]
+def test_reconcile_records_missed_annotations_and_deletions(tmp_path):
+    existing = [a for t in RECORDED["replies"]["annotations"] for a in t["annotations"]]
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, client):
+        deleted = WEBHOOKS[4]["annotation"]
+        client.post("/webhook", json=WEBHOOKS[4])  # deleted without a webhook; its id is reused
         client.post(
-            "/webhook", json=WEBHOOKS[4]
-        )  # deleted while nobody listened, and its id given to another
-        client.post(
-            "/webhook", json={**WEBHOOKS[4], "annotation": {**lost, "id": 900, "task": TASKS[3]}}
+            "/webhook", json={**WEBHOOKS[4], "annotation": {**deleted, "id": 900, "task": TASKS[3]}}
         )
-        assert lost["id"] in {a["id"] for a in there if a["task"] != lost["task"]}
+        assert deleted["id"] in {a["id"] for a in existing if a["task"] != deleted["task"]}
         studio.replies["annotations"] = RECORDED["replies"]["annotations"]
-        known = [a for a in there if a["task"] in bridge.positions]
-        assert bridge.reconcile() == (len(known), 1)
-        said = {(task, kind, label) for kind, _, task, label in kinds(session)}
-        assert {(str(TASKS[0]), "label", "food"), (str(TASKS[1]), "skip", None)} <= said
+        of_known_tasks = [a for a in existing if a["task"] in bridge.positions]
+        assert bridge.reconcile() == (len(of_known_tasks), 1)
+        recorded = {(task, kind, label) for kind, _, task, label in read_events(session)}
+        assert {(str(TASKS[0]), "label", "food"), (str(TASKS[1]), "skip", None)} <= recorded
         assert bridge.reconcile() == (0, 0)
-        assert {task for _, _, task, _ in kinds(session)} >= {str(lost["task"]), str(TASKS[3])}
-        left = {session.service.items.ids[p] for p in session.service.label_state.labels}
-        assert left == {f"{a['task']}.txt" for a in known if not a["was_cancelled"]}
+        assert {task for _, _, task, _ in read_events(session)} >= {
+            str(deleted["task"]),
+            str(TASKS[3]),
+        }
+        labelled = {session.service.items.ids[p] for p in session.service.label_state.labels}
+        assert labelled == {f"{a['task']}.txt" for a in of_known_tasks if not a["was_cancelled"]}
 
 
-def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
+def test_unreachable_label_studio_delays_the_order_but_loses_no_annotation(
     tmp_path, monkeypatch, caplog
 ):
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, client):
         client.post("/webhook", json=WEBHOOKS[1])
         first = studio.sent("POST", "/import/predictions")[-1][0]["task"]
         second = {**WEBHOOKS[4], "annotation": {**WEBHOOKS[4]["annotation"], "task": first}}
-        bridge._served = bridge._served[:2]  # so that there is something to say
+        bridge._served = bridge._served[:2]  # so that a new order has to be sent
         studio.down = True
         assert client.post("/webhook", json=second).status_code == 201
         assert len(session.service.label_state.labels) == 2
@@ -292,22 +302,22 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
         bridge._compare_with_studio()
         assert bridge.is_current
         assert len(studio.sent("POST", "/import/predictions")) == before + 1
-        assert len(kinds(session)) == 2
-        assert studio.sent("DELETE", "/model-versions/")  # what is served no more is removed
+        assert len(read_events(session)) == 2
+        assert studio.sent("DELETE", "/model-versions/")  # outdated model versions are removed
 
 
-def test_a_webhook_that_never_comes_is_noticed(tmp_path, caplog):
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, _):
+def test_annotation_without_a_webhook_is_recorded_with_a_warning(tmp_path, caplog):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, _):
         studio.replies["annotations"] = RECORDED["replies"]["annotations"]
         bridge._compare_with_studio()
-        assert not session.service.label_state.labels  # it may be on its way
+        assert not session.service.label_state.labels  # the webhook may be late
         bridge._compare_with_studio()
         assert session.service.label_state.labels
         assert "without a webhook call" in caplog.text
 
 
-def test_only_label_studio_is_heard(tmp_path):
-    with replay() as studio, joined(studio, tmp_path / "out") as (_, session, client):
+def test_gateway_refuses_wrong_secrets_other_projects_and_page_answers(tmp_path):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (_, session, client):
         assert (
             client.post("/webhook", json=WEBHOOKS[1], headers={SECRET: "wrong"}).status_code == 401
         )
@@ -315,11 +325,11 @@ def test_only_label_studio_is_heard(tmp_path):
             client.post("/predict", json={"tasks": []}, headers={SECRET: "wrong"}).status_code
             == 401
         )
-        elsewhere = {**WEBHOOKS[1], "project": {**WEBHOOKS[1]["project"], "id": 99}}
-        assert client.post("/webhook", json=elsewhere).status_code == 201
-        assert kinds(session) == []
-        huge = client.post("/webhook", content=b"{}", headers={"Content-Length": str(10**9)})
-        assert huge.status_code == 413
+        of_other_project = {**WEBHOOKS[1], "project": {**WEBHOOKS[1]["project"], "id": 99}}
+        assert client.post("/webhook", json=of_other_project).status_code == 201
+        assert read_events(session) == []
+        refused = client.post("/webhook", content=b"{}", headers={"Content-Length": str(10**9)})
+        assert refused.status_code == 413
         labelled = client.post("/api/answers", json={"position": 0, "kind": "label", "label": 0})
         assert labelled.status_code == 403
         assert client.get("/api/question").status_code == 403
@@ -327,8 +337,11 @@ def test_only_label_studio_is_heard(tmp_path):
         assert client.get("/api/export/csv").status_code == 200
 
 
-def test_recorded_requests_to_an_ml_backend(tmp_path):
-    with replay() as studio, joined(studio, tmp_path / "out", predictions=True) as (_, _, client):
+def test_ml_backend_answers_recorded_requests(tmp_path):
+    with (
+        replay() as studio,
+        open_bridge(studio, tmp_path / "out", predictions=True) as (_, _, client),
+    ):
         requests = {r["path"].partition("?")[0]: r for r in RECORDED["backend"]}
         assert set(requests) == {"/health", "/setup", "/predict", "/versions", "/webhook"}
         assert client.get("/health").json()["status"] == "UP"
@@ -338,9 +351,7 @@ def test_recorded_requests_to_an_ml_backend(tmp_path):
         }
         tasks = requests["/predict"]["body"]["tasks"]
         reply = client.post("/predict", json=requests["/predict"]["body"]).json()
-        assert [r["result"] for r in reply["results"]] == [
-            [] for _ in tasks
-        ]  # nothing is known yet
+        assert [r["result"] for r in reply["results"]] == [[] for _ in tasks]  # no prediction yet
         basic = {"Authorization": "Basic " + base64.b64encode(b"labelahead:s3cret-s3cret").decode()}
         client.headers.pop(SECRET)
         assert (
@@ -354,24 +365,24 @@ def test_recorded_requests_to_an_ml_backend(tmp_path):
         )
 
 
-def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
+def test_predictions_have_probabilities_and_are_ordered_by_rank(tmp_path):
     with (
         replay() as studio,
-        joined(studio, tmp_path / "out", predictions=True, started=True) as (
+        open_bridge(studio, tmp_path / "out", predictions=True, start_schedule=True) as (
             bridge,
             session,
             client,
         ),
     ):
-        for told in (WEBHOOKS[1], WEBHOOKS[4]):
-            client.post("/webhook", json=told)
-        settled(session)
+        for webhook in (WEBHOOKS[1], WEBHOOKS[4]):
+            client.post("/webhook", json=webhook)
+        wait_until_idle(session)
         bridge.update_order(anew=True)
         rows = studio.sent("POST", "/import/predictions")[-1]
         current = CurrentModel(session.service)
-        asked = session.service.next_query(ANNA, fresh=True)
+        query = session.service.next_query(ANNA, fresh=True)
         assert (
-            asked["position"]
+            query["position"]
             == bridge.positions[rows[0]["task"]]
             == next(session.service.rank_items())
         )
@@ -389,7 +400,7 @@ def test_predictions_say_how_likely_they_are_and_are_ordered_by_rank(tmp_path):
         assert results[1]["result"] == []
 
 
-REFUSED = [
+UNSUPPORTED_CONFIGS = [
     (
         '<View><Image name="i" value="$i"/><RectangleLabels name="l" toName="i"/></View>',
         "RectangleLabels",
@@ -409,16 +420,16 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("config", "why"), REFUSED)
-def test_what_cannot_be_served_is_refused_before_anything_is_written(tmp_path, config, why):
+@pytest.mark.parametrize(("config", "message"), UNSUPPORTED_CONFIGS)
+def test_unsupported_labelling_config_is_refused_before_a_folder_is_made(tmp_path, config, message):
     with replay() as studio:
         studio.replies["project"]["label_config"] = config
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=message):
             Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
 
-def test_an_interface_is_read():
+def test_read_interface_reads_choices_images_and_texts():
     config = CONFIG.replace(
         "<View>", '<View><Header value="What?"/><Image name="i" value="$picture"/>'
     )
@@ -426,47 +437,47 @@ def test_an_interface_is_read():
     interface = read_interface(config)
     assert (interface.name, interface.choices) == ("topic", ("sport", "eat", "space"))
     assert (interface.pictures, interface.texts) == (("picture",), ("text",))
-    assert interface.label(choice("eat")) == "eat"
-    assert interface.label(choice("eat") + choice("sport")) is None
+    assert interface.label(make_choice("eat")) == "eat"
+    assert interface.label(make_choice("eat") + make_choice("sport")) is None
     assert interface.label([]) is None
 
 
-def test_tasks_are_fetched_once_and_new_ones_come_into_play(tmp_path):
+def test_fetch_tasks_appends_new_tasks_and_excludes_removed_ones(tmp_path):
     with replay() as studio:
         tasks = studio.replies["tasks"]
-        late = tasks["tasks"].pop(0)  # its name sorts before those of the others
+        new_task = tasks["tasks"].pop(0)  # its name sorts first
         tasks["total"] -= 1
-        with joined(studio, tmp_path / "out") as (_, session, client):
+        with open_bridge(studio, tmp_path / "out") as (_, session, client):
             client.post("/webhook", json=WEBHOOKS[4])
             before = list(session.service.items.ids)
             assert before == sorted(f"{t['id']}.txt" for t in tasks["tasks"])
             labels = dict(session.service.label_state.labels)
-        tasks["tasks"].insert(0, late)
-        gone = tasks["tasks"].pop()
-        with joined(studio, tmp_path / "out") as (bridge, session, _):
-            assert session.service.items.ids == (*before, f"{late['id']}.txt")
+        tasks["tasks"].insert(0, new_task)
+        removed_task = tasks["tasks"].pop()
+        with open_bridge(studio, tmp_path / "out") as (bridge, session, _):
+            assert session.service.items.ids == (*before, f"{new_task['id']}.txt")
             assert dict(session.service.label_state.labels) == labels
             assert any("1 new texts" in note for note in session.notes)
-            assert bridge.positions[gone["id"]] not in set(session.service.rank_items())
-            assert bridge.positions[late["id"]] in set(session.service.rank_items())
+            assert bridge.positions[removed_task["id"]] not in set(session.service.rank_items())
+            assert bridge.positions[new_task["id"]] in set(session.service.rank_items())
 
 
-def test_new_tasks_are_a_reason_to_begin_again_when_no_more_are_coming(tmp_path, monkeypatch):
+def test_bridge_restarts_once_an_import_of_new_tasks_is_complete(tmp_path, monkeypatch):
     monkeypatch.setattr(bridge_module, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(bridge_module, "POLL_SECONDS", 0.05)
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, _, client):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, _, client):
         ready, renewed = threading.Event(), threading.Event()
         bridge.start("http://127.0.0.1:9/webhook", {SECRET: "s"}, ready.set, renewed.set)
         assert ready.wait(PATIENCE)
-        same = {**WEBHOOKS[0], "tasks": [{"id": number} for number in TASKS]}
-        client.post("/webhook", json=same)
+        known_tasks = {**WEBHOOKS[0], "tasks": [{"id": number} for number in TASKS]}
+        client.post("/webhook", json=known_tasks)
         assert not renewed.wait(0.5)
-        client.post("/webhook", json={**same, "tasks": [{"id": 10**6}]})
+        client.post("/webhook", json={**known_tasks, "tasks": [{"id": 10**6}]})
         assert renewed.wait(PATIENCE)
         assert bridge.is_outdated
 
 
-def test_a_folder_is_of_one_project(tmp_path):
+def test_folder_of_another_project_is_refused(tmp_path):
     with replay() as studio:
         Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
         studio.replies["project"]["created_at"] = "2020-01-01T00:00:00Z"
@@ -474,21 +485,21 @@ def test_a_folder_is_of_one_project(tmp_path):
             Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
 
 
-def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
-    picture = tmp_path / "a.png"
-    Image.new("RGB", (8, 8), (200, 10, 10)).save(picture)
-    inline = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
-    with replay() as studio, replay() as elsewhere:
-        studio.files = elsewhere.files = {
-            "/data/upload/1/a%20b.png": picture.read_bytes(),
-            "/c.png": picture.read_bytes(),
+def test_fetch_tasks_downloads_images_without_sending_the_token_elsewhere(tmp_path):
+    image_path = tmp_path / "a.png"
+    Image.new("RGB", (8, 8), (200, 10, 10)).save(image_path)
+    inline = "data:image/png;base64," + base64.b64encode(image_path.read_bytes()).decode()
+    with replay() as studio, replay() as other_server:
+        studio.files = other_server.files = {
+            "/data/upload/1/a%20b.png": image_path.read_bytes(),
+            "/c.png": image_path.read_bytes(),
         }
         studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
             "$text", "$image"
         )
         addresses = [
             "/data/upload/1/a b.png",
-            f"{elsewhere.url}/c.png",
+            f"{other_server.url}/c.png",
             inline,
             "/data/gone.png",
             "file:///etc/passwd",
@@ -498,16 +509,16 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
         connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
         fetched = connection.fetch_tasks(lambda done, of: None)
         assert sorted(p.name for p in fetched.folder.iterdir()) == ["1.png", "2.png", "3.jpg"]
-        assert {p.read_bytes() for p in fetched.folder.iterdir()} == {picture.read_bytes()}
+        assert {p.read_bytes() for p in fetched.folder.iterdir()} == {image_path.read_bytes()}
         assert fetched.tasks == {1, 2, 3, 4, 5}
         assert "2 tasks cannot be downloaded" in fetched.notes[0]
-        assert not elsewhere.asked  # with a token it would have been a call of the interface
+        assert not other_server.requests  # requests with the token would be recorded here
 
 
-def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
-    """Dead links, one or thousands, keep nobody waiting.
+def test_fetch_tasks_leaves_out_images_of_unreachable_hosts(tmp_path, monkeypatch):
+    """Dead links are given up after a few attempts.
 
-    What Label Studio itself has is waited for.
+    Files of Label Studio itself are retried.
     """
     monkeypatch.setattr(tasks_module, "PARALLEL_DOWNLOADS", 1)
     with replay() as studio:
@@ -515,56 +526,58 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
         studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
             "$text", "$image"
         )
-        dead = f"http://127.0.0.1:{free_port()}"
+        dead_url = f"http://127.0.0.1:{free_port()}"
         addresses = [
             "/data/upload/1/a.png",
             "http://[::bad/c.png",
             "data:image/png;base64,abc",
             "s3://bucket/a.png",
         ]
-        addresses += [f"{dead}/{i}.png" for i in range(20)]
+        addresses += [f"{dead_url}/{i}.png" for i in range(20)]
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
-        tried, ask = [], LabelStudioClient._request
+        requested, request = [], LabelStudioClient._request
         monkeypatch.setattr(
             LabelStudioClient,
             "_request",
-            lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how),
+            lambda self, r, **arguments: (
+                requested.append(r.full_url) or request(self, r, **arguments)
+            ),
         )
         fetched = connection.fetch_tasks(lambda done, of: None)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
-        assert len([url for url in tried if url.startswith(dead)]) == 8
+        assert len([url for url in requested if url.startswith(dead_url)]) == 8
         assert "23 tasks cannot be downloaded" in fetched.notes[0]
         with pytest.raises(InputError, match=r"s3://bucket/a.png is in no storage"):
             connection.studio.download("s3://bucket/a.png", 4)
-        with pytest.raises(Unreachable, match="cannot be reached") as away:
-            connection.studio.download(f"{dead}/1.png", 5)
-        assert away.value.elsewhere
+        with pytest.raises(Unreachable, match="cannot be reached") as unreachable:
+            connection.studio.download(f"{dead_url}/1.png", 5)
+        assert unreachable.value.elsewhere
         studio.down = True
-        with pytest.raises(Unreachable) as away:
+        with pytest.raises(Unreachable) as unreachable:
             connection.studio.download("/data/upload/1/a.png", 1)
-        assert not away.value.elsewhere
+        assert not unreachable.value.elsewhere
 
 
-def test_an_edited_configuration_is_followed(tmp_path, caplog):
-    """Another name of the choice, and one choice more.
-
-    What was read by the old one is read anew.
-    """
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
+def test_edited_labelling_config_is_applied_to_earlier_annotations(tmp_path, caplog):
+    """The choice gets another name and one more class; earlier annotations are read again."""
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, client):
         bridge._compare_with_studio()
         assert "configuration" not in caplog.text
         edited = CONFIG.replace('name="topic"', 'name="what"').replace(
             "</Choices>", '<Choice value="art"/></Choices>'
         )
-        given = {**WEBHOOKS[1]["annotation"], "result": [{**choice("art")[0], "from_name": "what"}]}
-        client.post("/webhook", json={**WEBHOOKS[1], "annotation": given})
-        assert [kind for kind, *_ in kinds(session)] == ["unsure"]
+        annotation = {
+            **WEBHOOKS[1]["annotation"],
+            "result": [{**make_choice("art")[0], "from_name": "what"}],
+        }
+        client.post("/webhook", json={**WEBHOOKS[1], "annotation": annotation})
+        assert [kind for kind, *_ in read_events(session)] == ["unsure"]
         studio.replies["project"]["label_config"] = edited
-        studio.replies["annotations"] = [{"id": given["task"], "annotations": [given]}]
+        studio.replies["annotations"] = [{"id": annotation["task"], "annotations": [annotation]}]
         bridge._compare_with_studio()
-        assert kinds(session)[-1] == ("label", ANNA, str(given["task"]), "art")
+        assert read_events(session)[-1] == ("label", ANNA, str(annotation["task"]), "art")
         assert bridge.interface.choices == ("sport", "food", "space", "art")
         assert "sport, food, space, art; 1 annotations" in caplog.text
         second = edited.replace(
@@ -575,13 +588,14 @@ def test_an_edited_configuration_is_followed(tmp_path, caplog):
         assert "2 <Choices>" in caplog.text
         assert bridge.interface.result("gone", 0.5) == []
         client.post(
-            "/webhook", json={**WEBHOOKS[4], "annotation": {**given, "id": 900, "task": TASKS[3]}}
+            "/webhook",
+            json={**WEBHOOKS[4], "annotation": {**annotation, "id": 900, "task": TASKS[3]}},
         )
-        assert kinds(session)[-1] == ("label", ANNA, str(TASKS[3]), "art")
+        assert read_events(session)[-1] == ("label", ANNA, str(TASKS[3]), "art")
 
 
-def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog):
-    with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
+def test_changed_sampling_setting_is_restored_with_a_warning(tmp_path, caplog):
+    with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, session, client):
         client.post("/webhook", json=WEBHOOKS[1])
         bridge._compare_with_studio()
         assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
@@ -589,10 +603,10 @@ def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog
         bridge._compare_with_studio()
         assert "stop labelahead before you change it" in caplog.text
         assert studio.replies["project"]["sampling"] == "Uncertainty sampling"
-        assert served_by(studio) == [bridge.tasks[p] for p in session.service.rank_items()]
+        assert read_serving_order(studio) == [bridge.tasks[p] for p in session.service.rank_items()]
 
 
-def test_wrong_tokens_and_projects_are_said(tmp_path):
+def test_client_refuses_wrong_tokens_projects_and_addresses(tmp_path):
     with replay() as studio:
         with pytest.raises(InputError, match="does not know the access token"):
             LabelStudioClient(studio.url, "wrong", studio.project).get_project()
@@ -602,7 +616,7 @@ def test_wrong_tokens_and_projects_are_said(tmp_path):
         LabelStudioClient("localhost:8080", KEY, 1)
 
 
-def test_the_command_wants_a_token_from_the_environment(monkeypatch):
+def test_label_studio_command_without_a_token_is_refused(monkeypatch):
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
     result = CliRunner().invoke(app, ["label-studio", "http://127.0.0.1:9", "--project", "1"])
     assert result.exit_code == 2
@@ -611,7 +625,7 @@ def test_the_command_wants_a_token_from_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     "address", ["http://labelahead:8770", "labelahead.internal:8770", "http://"]
 )
-def test_the_command_refuses_addresses_that_label_studio_would_not_call(monkeypatch, address):
+def test_label_studio_command_refuses_webhook_urls_without_a_dot(monkeypatch, address):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
     result = CliRunner().invoke(
         app, ["label-studio", "http://127.0.0.1:9", "--project", "1", "--webhook-url", address]
@@ -620,7 +634,7 @@ def test_the_command_refuses_addresses_that_label_studio_would_not_call(monkeypa
     assert "name with a dot" in " ".join(result.output.split())
 
 
-def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):
+def test_label_studio_command_exports_the_projects_annotations(tmp_path, monkeypatch):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
     with replay() as studio:
         to = tmp_path / "labels.csv"
@@ -643,32 +657,34 @@ def test_the_command_exports_what_label_studio_has(tmp_path, monkeypatch):
             ANNA,
             "label",
         ]
-        again = ["label", str(tmp_path / "out" / "items"), "--out", str(tmp_path / "out")]
-        away = CliRunner().invoke(
-            app, [*again, "--export", "jsonl", "--to", str(tmp_path / "labels.jsonl")]
+        label_command = ["label", str(tmp_path / "out" / "items"), "--out", str(tmp_path / "out")]
+        offline = CliRunner().invoke(
+            app, [*label_command, "--export", "jsonl", "--to", str(tmp_path / "labels.jsonl")]
         )
-        assert away.exit_code == 0, away.output
-        taken = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
-        assert {row["id"] for row in taken} == set(rows)
+        assert offline.exit_code == 0, offline.output
+        exported = [
+            json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()
+        ]
+        assert {row["id"] for row in exported} == set(rows)
 
 
 @pytest.mark.skipif(
     not (backbone.is_image_encoder_available() and sentences.is_sentence_encoder_available()),
     reason="needs pretrained networks",
 )
-def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
+def test_picture_and_text_concatenates_image_and_text_features(tmp_path, monkeypatch):
     monkeypatch.setenv(PICTURES_VARIABLE, str(tmp_path))
     for name, colour in (("1.png", (250, 0, 0)), ("2.png", (0, 0, 250))):
         Image.new("RGB", (64, 64), colour).save(tmp_path / name)
-    both = picture_and_text(["soup\n\n1.png", "soup\n\n2.png", "a rocket\n\n1.png"])
-    assert both.shape == (3, 1280 + 384)
-    assert torch.allclose(both[0, 1280:], both[1, 1280:], atol=1e-5)
-    assert torch.allclose(both[0, :1280], both[2, :1280], atol=1e-5)
-    assert not torch.allclose(both[0, :1280], both[1, :1280], atol=1e-3)
-    assert torch.allclose(both.square().sum(1), torch.full((3,), 2.0), atol=1e-4)
+    features = picture_and_text(["soup\n\n1.png", "soup\n\n2.png", "a rocket\n\n1.png"])
+    assert features.shape == (3, 1280 + 384)
+    assert torch.allclose(features[0, 1280:], features[1, 1280:], atol=1e-5)
+    assert torch.allclose(features[0, :1280], features[2, :1280], atol=1e-5)
+    assert not torch.allclose(features[0, :1280], features[1, :1280], atol=1e-3)
+    assert torch.allclose(features.square().sum(1), torch.full((3,), 2.0), atol=1e-4)
 
 
-def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
+def test_register_webhook_excludes_project_updates_and_reuses_an_old_webhook(tmp_path):
     with replay() as studio:
         LabelStudioClient(studio.url, KEY, studio.project).register_webhook(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}

@@ -16,7 +16,7 @@ BODIES = [call["body"] for call in RECORDED["webhooks"]]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body["action"])
-def test_parse_webhook_with_any_malformed_node_raises_input_errors_only(body):
+def test_parse_webhook_raises_input_error_for_any_malformed_node(body):
     refused = []
     for _, changed in iter_malformed(body):
         try:
@@ -51,7 +51,7 @@ def test_parse_webhook_with_any_malformed_node_raises_input_errors_only(body):
         (("action",), (None, 5, [], {}, MISSING)),
     ],
 )
-def test_parse_webhook_refuses_wrong_types_of_every_field_that_is_used(path, values):
+def test_parse_webhook_refuses_wrong_types_of_every_used_field(path, values):
     body = next(body for body in BODIES if body["action"] == "ANNOTATION_CREATED")
     for value in values:
         with pytest.raises(InputError, match=r"; expected |; remove NUL"):

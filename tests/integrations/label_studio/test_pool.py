@@ -1,6 +1,6 @@
-"""A pool of millions in Label Studio, here of hundreds.
+"""An out-of-core pool in Label Studio, here of a few hundred items.
 
-What is to be served comes in as tasks, and nothing else.
+Only items that are about to be served are imported as tasks.
 """
 
 import time
@@ -21,8 +21,13 @@ from labelahead.models import image_encoder as backbone
 from labelahead.outofcore import embed
 from labelahead.server import large_pool as large
 from labelahead.server.session import open_session
-from tests.integrations.label_studio.test_bridge import ANNA, WEBHOOKS, served_by, settled
-from tests.support.label_studio import CONFIG, KEY, choice, replay
+from tests.integrations.label_studio.test_bridge import (
+    ANNA,
+    WEBHOOKS,
+    read_serving_order,
+    wait_until_idle,
+)
+from tests.support.label_studio import CONFIG, KEY, make_choice, replay
 from tests.support.large_pools import Inline, clouds, text_pool
 
 N = 400
@@ -49,13 +54,13 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def studio():
-    with replay() as replaying:
-        empty(replaying)
-        yield replaying
+    with replay() as server:
+        remove_tasks(server)
+        yield server
 
 
-def empty(studio):
-    """A project without a task."""
+def remove_tasks(studio):
+    """Remove all tasks of the replayed project."""
     studio.replies["tasks"] |= {"total": 0, "tasks": []}
     studio.replies["project"] |= {
         "task_number": 0,
@@ -66,43 +71,50 @@ def empty(studio):
 
 
 @contextmanager
-def joined(studio, store, out, *, refresh_every=10, pictures_at=None, **more):
-    """A session of the store, and its bridge to the replayed project.
+def open_bridge(studio, store, out, *, refresh_every=10, pictures_at=None, **bridge_options):
+    """Open a session of the store and its bridge to the replayed project.
 
-    Webhooks of new tasks come within the request.
+    Webhooks of new tasks arrive during the import request.
     """
     connection = Connection.open(studio.url, KEY, studio.project, out, pool=True)
     tables = {"data": {"name": str(store)}, "threads": 1}
-    how = {
+    options = {
         "classes": connection.interface.choices,
         "executor": Inline(),
         "refresh_every": refresh_every,
     }
-    with open_session(parse_campaign(tables), out, **how) as session:
+    with open_session(parse_campaign(tables), out, **options) as session:
         session.schedule.start()
         importer = connection.make_importer(session.pool_worker, pictures_at)
-        bridge = connection.make_pool_bridge(session.service, importer, predictions=False, **more)
-        studio.told = lambda tasks: bridge.handle_webhook(
+        bridge = connection.make_pool_bridge(
+            session.service, importer, predictions=False, **bridge_options
+        )
+        studio.on_tasks_created = lambda tasks: bridge.handle_webhook(
             {"action": "TASKS_CREATED", "tasks": tasks}
         )
         bridge.reconcile()
         yield bridge, session
 
 
-def tasks_of(studio):
+def read_tasks(studio):
     return {task["id"]: task["data"] for task in studio.replies["tasks"]["tasks"]}
 
 
 def annotate(bridge, studio, task, name, number):
-    """As Label Studio has it, and tells it."""
-    given = {**WEBHOOKS[1]["annotation"], "id": number, "task": task, "result": choice(name)}
-    studio.replies["annotations"].append({"id": task, "annotations": [given]})
+    """Add an annotation to the replayed project and send its webhook."""
+    annotation = {
+        **WEBHOOKS[1]["annotation"],
+        "id": number,
+        "task": task,
+        "result": make_choice(name),
+    }
+    studio.replies["annotations"].append({"id": task, "annotations": [annotation]})
     studio.replies["project"]["total_annotations_number"] += 1
-    bridge.handle_webhook({**WEBHOOKS[1], "annotation": given})
+    bridge.handle_webhook({**WEBHOOKS[1], "annotation": annotation})
 
 
-def said(session):
-    """Item and class of every label."""
+def read_labels(session):
+    """Return item -> class name of every label."""
     service = session.service
     return {
         service.items.ids[p]: service.label_state.classes[c]
@@ -111,35 +123,32 @@ def said(session):
 
 
 def label_some(bridge, session, studio, y, count, first=900):
-    """Whoever asks is given what matters most of all that is held.
-
-    The names of what was labelled.
-    """
+    """Label the tasks that are served first and return the names of their items."""
     names = []
     for number in range(first, first + count):
-        settled(session)
+        wait_until_idle(session)
         bridge.update_order()
-        task = served_by(studio, [a["id"] for a in studio.replies["annotations"]])[0]
-        name = tasks_of(studio)[task]["item_id"]
+        task = read_serving_order(studio, [a["id"] for a in studio.replies["annotations"]])[0]
+        name = read_tasks(studio)[task]["item_id"]
         assert name == session.service.next_query(ANNA, fresh=True)["item"]
         annotate(bridge, studio, task, TOPICS[y[int(name.split()[1])]], number)
         names.append(name)
     return names
 
 
-def test_items_become_tasks_when_their_turn_comes(store, studio, tmp_path):
-    place, y = store
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        settled(session)
-        held = len(session.service.items)
+def test_pool_items_are_imported_as_tasks_when_they_are_queried(store, studio, tmp_path):
+    store_folder, y = store
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        wait_until_idle(session)
+        loaded = len(session.service.items)
         names = label_some(bridge, session, studio, y, 25)
-        assert said(session) == {name: TOPICS[y[int(name.split()[1])]] for name in names}
-        settled(session)
-        assert len(session.service.items) > held  # the pool was scored again meanwhile
-        tasks = tasks_of(studio)
+        assert read_labels(session) == {name: TOPICS[y[int(name.split()[1])]] for name in names}
+        wait_until_idle(session)
+        assert len(session.service.items) > loaded  # the pool was rescored
+        tasks = read_tasks(studio)
         assert (
             25 < len(tasks) < 25 * (2 * bridge._min_depth)
-        )  # some for each answer, not all that is held
+        )  # some tasks per answer, not all loaded items
         assert len({data["item_id"] for data in tasks.values()}) == len(tasks)
         for data in tasks.values():
             number = int(data["doc"].split()[1])
@@ -151,114 +160,114 @@ def test_items_become_tasks_when_their_turn_comes(store, studio, tmp_path):
             }
 
 
-def test_a_second_start_makes_nothing_twice(store, studio, tmp_path):
-    place, y = store
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
+def test_restart_creates_no_duplicate_task(store, studio, tmp_path):
+    store_folder, y = store
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
         names = label_some(bridge, session, studio, y, 12)
-        labels, tasks = said(session), tasks_of(studio)
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        assert said(session) == labels
+        labels, tasks = read_labels(session), read_tasks(studio)
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        assert read_labels(session) == labels
         names += label_some(bridge, session, studio, y, 5, 950)
         assert len(set(names)) == 17
-        assert list(tasks_of(studio))[: len(tasks)] == list(tasks)
-        items = [data["item_id"] for data in tasks_of(studio).values()]
+        assert list(read_tasks(studio))[: len(tasks)] == list(tasks)
+        items = [data["item_id"] for data in read_tasks(studio).values()]
         assert len(set(items)) == len(items)
 
 
-def test_a_reply_that_is_lost_makes_no_task_twice(store, studio, tmp_path):
-    place, _ = store
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        settled(session)
-        studio.cut = True
+def test_lost_import_reply_creates_no_duplicate_task(store, studio, tmp_path):
+    store_folder, _ = store
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        wait_until_idle(session)
+        studio.drop_import_replies = True
         with pytest.raises(Unreachable):
             bridge.update_order()
-        studio.cut = False
+        studio.drop_import_replies = False
         bridge.update_order()
-        items = [data["item_id"] for data in tasks_of(studio).values()]
+        items = [data["item_id"] for data in read_tasks(studio).values()]
         assert items
         assert len(set(items)) == len(items)
-        assert set(served_by(studio)) <= set(tasks_of(studio))
+        assert set(read_serving_order(studio)) <= set(read_tasks(studio))
 
 
-def test_tasks_of_ones_own_are_the_items_that_they_name(store, studio, tmp_path):
-    """By our field or by the pool's own column of names; others are left alone."""
-    place, _ = store
-    mine = [
+def test_existing_tasks_are_matched_to_the_items_they_name(store, studio, tmp_path):
+    """Tasks are matched by our field or by the pool's id column; others are ignored."""
+    store_folder, _ = store
+    own_tasks = [
         {"doc": "doc 7", "text": "as I have it"},
         {"item": "doc 8"},
         {"text": "no item"},
         {"item": "3.parquet:9"},
     ]
-    mine.append({"item": "0.parquet:7"})  # doc 7 once more
-    studio.imported([*mine, {"item": "nothing"}], {})
-    first, second, stranger, by_row, again, unknown = tasks_of(studio)
-    annotation = {**WEBHOOKS[1]["annotation"], "task": first, "result": choice("food")}
-    twice = {**annotation, "id": 800, "task": again}
+    own_tasks.append({"item": "0.parquet:7"})  # doc 7 again
+    studio.import_tasks([*own_tasks, {"item": "nothing"}], {})
+    first, second, without_item, by_row, duplicate, unknown = read_tasks(studio)
+    annotation = {**WEBHOOKS[1]["annotation"], "task": first, "result": make_choice("food")}
+    second_annotation = {**annotation, "id": 800, "task": duplicate}
     studio.replies["annotations"] = [
         {"id": first, "annotations": [annotation]},
-        {"id": again, "annotations": [twice]},
+        {"id": duplicate, "annotations": [second_annotation]},
     ]
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        assert bridge.positions[first] == bridge.positions[again]
-        assert said(session) == {"doc 7": "food"}  # it is held, since somebody has labelled it
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        assert bridge.positions[first] == bridge.positions[duplicate]
+        assert read_labels(session) == {"doc 7": "food"}  # labelled items are loaded
         annotate(bridge, studio, by_row, "space", 901)
-        annotate(bridge, studio, stranger, "space", 902)
+        annotate(bridge, studio, without_item, "space", 902)
         annotate(bridge, studio, unknown, "space", 903)
         assert bridge._has_unknown_items
         bridge.reconcile()
-        assert said(session) == {"doc 7": "food", "doc 309": "space"}
+        assert read_labels(session) == {"doc 7": "food", "doc 309": "space"}
         assert not bridge._has_unknown_items
-        settled(session)
+        wait_until_idle(session)
         bridge.update_order()
         importer = bridge._importer
         assert isinstance(importer, TaskImporter)
         assert importer.foreign_tasks == 2
         assert bridge.tasks[session.service.items.ids.index("doc 7")] == first
         assert second in importer
-        studio.imported([{"item": "doc 20"}], {})
-        annotate(bridge, studio, max(tasks_of(studio)), "sport", 904)
+        studio.import_tasks([{"item": "doc 20"}], {})
+        annotate(bridge, studio, max(read_tasks(studio)), "sport", 904)
         bridge._read_new_tasks(importer)
-        assert said(session)["doc 20"] == "sport"
+        assert read_labels(session)["doc 20"] == "sport"
 
 
-def test_our_own_tasks_are_no_news(store, studio, tmp_path, monkeypatch):
+def test_own_task_imports_do_not_trigger_a_refetch(store, studio, tmp_path, monkeypatch):
     monkeypatch.setattr(bridge_module, "QUIET_SECONDS", 0.0)
-    place, _ = store
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        settled(session)
+    store_folder, _ = store
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        wait_until_idle(session)
         bridge.update_order()
         assert bridge._last_arrival
-        listed = len([path for _, path, _ in studio.asked if path == "/api/tasks/"])
+        listed = len([path for _, path, _ in studio.requests if path == "/api/tasks/"])
         time.sleep(0.01)
         assert bridge._has_complete_import()
         bridge._read_new_tasks(bridge._importer)
         assert not bridge._has_complete_import()
-        assert len([path for _, path, _ in studio.asked if path == "/api/tasks/"]) == listed
+        assert len([path for _, path, _ in studio.requests if path == "/api/tasks/"]) == listed
 
 
-def test_deleted_tasks_are_not_made_again(store, studio, tmp_path):
-    place, _ = store
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        settled(session)
+def test_deleted_tasks_are_not_created_again(store, studio, tmp_path):
+    store_folder, _ = store
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        wait_until_idle(session)
         bridge.update_order()
-        gone = served_by(studio)[0]
-        name = tasks_of(studio)[gone]["item_id"]
-        bridge.handle_webhook({"action": "TASKS_DELETED", "tasks": [{"id": gone}]})
+        deleted = read_serving_order(studio)[0]
+        name = read_tasks(studio)[deleted]["item_id"]
+        bridge.handle_webhook({"action": "TASKS_DELETED", "tasks": [{"id": deleted}]})
         studio.replies["tasks"]["tasks"] = [
-            t for t in studio.replies["tasks"]["tasks"] if t["id"] != gone
+            t for t in studio.replies["tasks"]["tasks"] if t["id"] != deleted
         ]
         bridge.update_order(anew=True)
-        assert name not in {data["item_id"] for data in tasks_of(studio).values()}
-        assert gone not in served_by(studio)
+        assert name not in {data["item_id"] for data in read_tasks(studio).values()}
+        assert deleted not in read_serving_order(studio)
 
 
-def test_a_text_may_have_another_name_in_the_project(store, studio, tmp_path):
-    place, _ = store
+def test_text_field_may_have_another_name_in_the_project(store, studio, tmp_path):
+    store_folder, _ = store
     studio.replies["project"]["label_config"] = CONFIG.replace("$text", "$review")
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        settled(session)
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        wait_until_idle(session)
         bridge.update_order()
-        assert all(data["review"] == data["text"] for data in tasks_of(studio).values())
+        assert all(data["review"] == data["text"] for data in read_tasks(studio).values())
         edited = CONFIG.replace("$text", "$weight").replace(
             "</Choices>", '<Choice value="art"/></Choices>'
         )
@@ -269,26 +278,26 @@ def test_a_text_may_have_another_name_in_the_project(store, studio, tmp_path):
             "$text", "$photo"
         )
         bridge._compare_with_studio()
-        assert "art" in bridge.interface.choices  # what items do not have is not taken up
+        assert "art" in bridge.interface.choices  # a config with unknown fields is not applied
 
 
 @pytest.mark.parametrize(
     "shown", [CONFIG.replace("Text", "Image").replace("$text", "$photo"), "both"]
 )
-def test_what_items_do_not_have_is_refused(store, studio, tmp_path, shown):
-    place, _ = store
+def test_labelling_config_with_unknown_fields_is_refused(store, studio, tmp_path, shown):
+    store_folder, _ = store
     both = CONFIG.replace("<View>", '<View><Text name="a" value="$a"/><Text name="b" value="$b"/>')
     studio.replies["project"]["label_config"] = both if shown == "both" else shown
     with (
         pytest.raises(InputError, match="items of the pool have doc, item_id, text, weight"),
-        joined(studio, place, tmp_path / "out"),
+        open_bridge(studio, store_folder, tmp_path / "out"),
     ):
         pass
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """A store of pictures, and their folder."""
+def image_store(tmp_path_factory):
+    """Return a store of images and their folder."""
     root = tmp_path_factory.mktemp("pictures")
     folder = root / "photos" / "in a folder"
     folder.mkdir(parents=True)
@@ -300,18 +309,19 @@ def pictures(tmp_path_factory):
 
 @pytest.mark.skipif(not backbone.is_image_encoder_available(), reason="needs a pretrained network")
 @pytest.mark.parametrize("pictures_at", [None, "https://example.org/photos/"])
-def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(
-    pictures, studio, tmp_path, pictures_at
-):
-    place, folder = pictures
+def test_images_are_uploaded_unless_an_address_is_given(image_store, studio, tmp_path, pictures_at):
+    store_folder, folder = image_store
     studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
         "$text", "$photo"
     )
-    with joined(studio, place, tmp_path / "out", pictures_at=pictures_at) as (bridge, session):
-        settled(session)
+    with open_bridge(studio, store_folder, tmp_path / "out", pictures_at=pictures_at) as (
+        bridge,
+        session,
+    ):
+        wait_until_idle(session)
         bridge.update_order()
-        sent = [body for body in studio.sent("POST", "/import") if isinstance(body, bytes)]
-        for data in tasks_of(studio).values():
+        uploads = [body for body in studio.sent("POST", "/import") if isinstance(body, bytes)]
+        for data in read_tasks(studio).values():
             name = data["item_id"]
             assert data.keys() == {"item_id", "photo"}
             if pictures_at:
@@ -319,37 +329,39 @@ def test_pictures_are_uploaded_unless_they_are_to_be_had_elsewhere(
             else:
                 position = session.service.items.ids.index(name)
                 assert data["photo"] == f"/data/upload/{studio.project}/0a1b2c3d-{position}.png"
-                assert (folder / name[-6:]).read_bytes() in sent[0]
-        assert len(tasks_of(studio)) > 3
-        assert bool(sent) != bool(pictures_at)
+                assert (folder / name[-6:]).read_bytes() in uploads[0]
+        assert len(read_tasks(studio)) > 3
+        assert bool(uploads) != bool(pictures_at)
 
 
 @pytest.mark.skipif(not backbone.is_image_encoder_available(), reason="needs a pretrained network")
-def test_a_picture_that_is_gone_is_left_out(pictures, studio, tmp_path):
-    place, folder = pictures
+def test_missing_image_is_left_out(image_store, studio, tmp_path):
+    store_folder, folder = image_store
     studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
         "$text", "$photo"
     )
-    with joined(studio, place, tmp_path / "out") as (bridge, session):
-        settled(session)
-        gone = session.service.items.ids[next(iter(session.service.rank_items()))]
-        away = folder / gone[-6:]
-        content = away.read_bytes()
-        away.unlink()
+    with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
+        wait_until_idle(session)
+        missing = session.service.items.ids[next(iter(session.service.rank_items()))]
+        path = folder / missing[-6:]
+        content = path.read_bytes()
+        path.unlink()
         try:
             bridge.update_order()
         finally:
-            away.write_bytes(content)
-        assert gone not in {data["item_id"] for data in tasks_of(studio).values()}
-        assert served_by(studio)[0] == bridge.tasks[next(iter(session.service.rank_items()))]
+            path.write_bytes(content)
+        assert missing not in {data["item_id"] for data in read_tasks(studio).values()}
+        assert (
+            read_serving_order(studio)[0] == bridge.tasks[next(iter(session.service.rank_items()))]
+        )
 
 
-def test_pictures_in_a_storage_keep_their_addresses():
-    pictures = large.PoolPictures("s3://bucket/photos", ["a/1.png"])
-    assert pictures.address(0) == "s3://bucket/photos/a/1.png"
+def test_images_in_cloud_storage_keep_their_address():
+    images = large.PoolPictures("s3://bucket/photos", ["a/1.png"])
+    assert images.address(0) == "s3://bucket/photos/a/1.png"
 
 
-def test_the_command_refuses_what_goes_with_a_pool_alone(monkeypatch):
+def test_label_studio_command_refuses_pool_options_without_a_pool(monkeypatch):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
     for option in (["--cluster", "tcp://127.0.0.1:9"], ["--pictures-at", "http://x/"]):
         result = CliRunner().invoke(
@@ -359,20 +371,20 @@ def test_the_command_refuses_what_goes_with_a_pool_alone(monkeypatch):
         assert "go with --pool" in " ".join(result.output.split())
 
 
-def test_the_command_exports_under_the_items_own_names(store, studio, tmp_path, monkeypatch):
+def test_label_studio_command_exports_pool_items_by_name(store, studio, tmp_path, monkeypatch):
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
-    place, _ = store
-    studio.imported([{"item": "doc 7"}], {})
-    given = {
+    store_folder, _ = store
+    studio.import_tasks([{"item": "doc 7"}], {})
+    annotation = {
         **WEBHOOKS[1]["annotation"],
-        "task": next(iter(tasks_of(studio))),
-        "result": choice("food"),
+        "task": next(iter(read_tasks(studio))),
+        "result": make_choice("food"),
     }
-    studio.replies["annotations"] = [{"id": given["task"], "annotations": [given]}]
+    studio.replies["annotations"] = [{"id": annotation["task"], "annotations": [annotation]}]
     out, to = tmp_path / "out", tmp_path / "labels.csv"
     command = ["label-studio", studio.url, "--project", str(studio.project), "--out", str(out)]
     result = CliRunner().invoke(
-        app, [*command, "--pool", str(place), "--export", "csv", "--to", str(to)]
+        app, [*command, "--pool", str(store_folder), "--export", "csv", "--to", str(to)]
     )
     assert result.exit_code == 0, result.output
     assert (

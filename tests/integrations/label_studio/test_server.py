@@ -30,8 +30,8 @@ FUZZED_BODIES = 400
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory):
-    """What Label Studio may call, over a session of the recorded project."""
+def gateway(tmp_path_factory):
+    """Open the gateway of a session of the recorded project."""
     out = tmp_path_factory.mktemp("server") / "out"
     with replay() as studio:
         studio.replies["annotations"] = []
@@ -52,21 +52,23 @@ def doors(tmp_path_factory):
 
 
 @pytest.fixture
-def client(doors):
-    with TestClient(doors, base_url="http://127.0.0.1:8770", raise_server_exceptions=False) as made:
-        made.headers[SECRET] = OUR_SECRET
-        yield made
+def client(gateway):
+    with TestClient(
+        gateway, base_url="http://127.0.0.1:8770", raise_server_exceptions=False
+    ) as test_client:
+        test_client.headers[SECRET] = OUR_SECRET
+        yield test_client
 
 
 def status_by_headers(app, path, headers):
-    """The status of a POST whose body must not be read."""
-    sent = []
+    """Send a POST whose body must not be read and return its status."""
+    messages = []
 
     async def receive():
         raise AssertionError("the body was read")
 
     async def send(message):
-        sent.append(message)
+        messages.append(message)
 
     scope = {
         "type": "http",
@@ -77,7 +79,7 @@ def status_by_headers(app, path, headers):
     }
     scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     asyncio.run(app(scope, receive, send))
-    return sent[0]["status"]
+    return messages[0]["status"]
 
 
 @pytest.mark.parametrize(
@@ -96,17 +98,17 @@ def status_by_headers(app, path, headers):
     ],
 )
 @pytest.mark.parametrize("path", ["/webhook", "/predict"])
-def test_a_call_is_refused_before_its_body_is_read(doors, path, changed, status):
-    fit = {
+def test_invalid_headers_are_refused_before_the_body_is_read(gateway, path, changed, status):
+    valid = {
         "Host": "127.0.0.1:8770",
         "Content-Type": "application/json",
         "Content-Length": "60000",
         SECRET: OUR_SECRET,
     }
-    assert status_by_headers(doors, path, {**fit, **changed}) == status
+    assert status_by_headers(gateway, path, {**valid, **changed}) == status
 
 
-def test_calls_are_addressed_to_a_known_host(client):
+def test_calls_to_an_unknown_host_are_refused(client):
     for path in ("/health", "/versions"):
         assert client.get(path, headers={"Host": "evil.example:8770"}).status_code == 403
         for host in ("127.0.0.1:8770", "labelahead.internal:8770"):
@@ -115,9 +117,9 @@ def test_calls_are_addressed_to_a_known_host(client):
         assert client.post(path, json={}, headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_predictions_without_secret_are_for_known_hosts_only(doors):
+def test_predictions_without_a_secret_are_refused_for_unknown_hosts(gateway):
     app = LabelStudioGateway(
-        doors.calls, doors.page, secret=OUR_SECRET, predictions_need_secret=False
+        gateway.calls, gateway.page, secret=OUR_SECRET, predictions_need_secret=False
     )
     with TestClient(app, base_url="http://127.0.0.1:8770") as client:
         assert client.post("/predict", json={"tasks": []}).status_code == 200
@@ -162,7 +164,7 @@ def test_malformed_webhooks_are_client_errors(client):
     ],
 )
 @pytest.mark.parametrize("path", ["/webhook", "/predict"])
-def test_bodies_that_are_no_json_object_are_client_errors(client, path, content):
+def test_bodies_other_than_json_objects_are_client_errors(client, path, content):
     reply = client.post(path, content=content, headers={"Content-Type": "application/json"})
     assert (
         reply.status_code == 200

@@ -1,7 +1,4 @@
-"""The page beside Label Studio, in a real browser.
-
-Labels are looked at there, and given elsewhere.
-"""
+"""The page beside Label Studio, in a real browser, is read-only."""
 
 import pytest
 
@@ -15,23 +12,27 @@ playwright = pytest.importorskip(
 pytestmark = pytest.mark.skipif(
     pages.browser_path() is None, reason="BROWSER TESTS SKIPPED: no chromium"
 )
-CHANGING = "#answering, #first, #me, #help, #classes-of, #importing, #panel .looks button"
+EDITING_CONTROLS = "#answering, #first, #me, #help, #classes-of, #importing, #panel .looks button"
 
 
-def test_nothing_is_offered_that_would_change_a_label(tmp_path, started):
+def test_page_beside_label_studio_offers_no_change_of_labels(tmp_path, start_program):
     with replay() as studio, playwright.sync_playwright() as play:
-        bridge = started(
+        bridge = start_program(
             RealBridge, studio, studio.project, tmp_path / "out", "--embedding", "words"
         )
         browser = play.chromium.launch(executable_path=pages.browser_path(), args=pages.FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(1000 * PATIENCE)
-        complaints, changes = [], []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        errors, changes = [], []
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.on(
-            "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+            "console",
+            lambda message: errors.append(message.text) if message.type == "error" else None,
         )
-        page.on("request", lambda sent: changes.append(sent.url) if sent.method != "GET" else None)
+        page.on(
+            "request",
+            lambda request: changes.append(request.url) if request.method != "GET" else None,
+        )
         page.goto(bridge.url)
         link = page.locator("#item a")
         link.wait_for()
@@ -42,7 +43,7 @@ def test_nothing_is_offered_that_would_change_a_label(tmp_path, started):
         for tab in ("why", "progress", "doubts", "people", "data"):
             page.click(f"#tab-{tab}")
             page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
-            assert not any(node.is_visible() for node in page.locator(CHANGING).all()), tab
+            assert not any(node.is_visible() for node in page.locator(EDITING_CONTROLS).all()), tab
         assert page.locator("#panel a[data-form=csv]").is_visible()
         page.locator("#history button").first.click()
         page.wait_for_selector("#mode:has-text('anna@example.org: ')")
@@ -51,5 +52,5 @@ def test_nothing_is_offered_that_would_change_a_label(tmp_path, started):
         page.keyboard.press("Escape")
         link.wait_for()
         page.wait_for_timeout(300)
-        assert complaints == changes == []
+        assert errors == changes == []
         browser.close()

@@ -24,14 +24,14 @@ from tests.support.campaigns import blobs
 KINDS = ("crop", "flip", "crop-flip")
 
 
-def pictures(*shape, seed=0):
+def make_images(*shape, seed=0):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def augmented_one_by_one(x, kind, rng):
-    """Each picture by itself.
+def augment_one_by_one(x, kind, rng):
+    """Pad, crop and mirror each image separately.
 
-    Pad, cut out, mirror. Draws in the order that `augment_pictures` documents.
+    The random numbers are drawn in the order that `augment_pictures` documents.
     """
     n, _, h, w = x.shape
     p, q = compute_padding(h), compute_padding(w)
@@ -52,28 +52,28 @@ def augmented_one_by_one(x, kind, rng):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(40, 3, 32, 32), (7, 1, 8, 12), (1, 2, 3, 3)])
-def test_augment_pictures_equals_the_picture_by_picture_twin(kind, shape):
-    x = pictures(*shape)
+def test_augment_pictures_equals_image_by_image_reference(kind, shape):
+    x = make_images(*shape)
     before = x.clone()
     for seed in range(5):
         found = augment_pictures(x, kind, make_generator(seed, "a"))
-        assert torch.equal(found, augmented_one_by_one(x, kind, make_generator(seed, "a")))
+        assert torch.equal(found, augment_one_by_one(x, kind, make_generator(seed, "a")))
     assert torch.equal(x, before)
 
 
-def test_augment_pictures_uses_every_shift_and_both_sides():
-    x = pictures(1, 1, 32, 32).expand(4000, 1, 32, 32)
+def test_augment_pictures_uses_every_shift_and_both_orientations():
+    x = make_images(1, 1, 32, 32).expand(4000, 1, 32, 32)
     found = augment_pictures(x, "crop-flip", make_generator(0, "a"))
     assert compute_padding(32) == 4
     assert (
         len(torch.unique(found.flatten(1), dim=0)) == 2 * 9 * 9
-    )  # shifts of −4 to 4 both ways, mirrored or not
+    )  # shifts of −4 to 4 in both directions, mirrored or not
 
 
-def manual_training(model, x, y, how, seed, kind):
-    """Full-precision twin of `train` for a network without BatchNorm.
+def train_manually(model, x, y, how, seed, kind):
+    """Train in float64 by a plain loop with images augmented one by one.
 
-    Plain loop, pictures augmented one by one.
+    This is a reference of `train` for networks without BatchNorm.
     """
     model.train()
     optimiser = make_optimiser(list(model.parameters()), how, how.rate)
@@ -86,8 +86,8 @@ def manual_training(model, x, y, how, seed, kind):
         rows = torch.arange(len(x)) if at is None else at
         optimiser.param_groups[0]["lr"] = rate
         optimiser.zero_grad(set_to_none=True)
-        seen = augmented_one_by_one(x[rows], kind, rng)
-        (0.5 * (model(seen) - targets[rows]).square().sum() / len(rows)).backward()
+        augmented = augment_one_by_one(x[rows], kind, rng)
+        (0.5 * (model(augmented) - targets[rows]).square().sum() / len(rows)).backward()
         optimiser.step()
 
 
@@ -99,22 +99,22 @@ def test_train_uses_exactly_the_augmented_images(kind, batch):
     how = Training(steps=12, batch=batch, augment=kind)
     one, two = (build_model("fcn", (1, 8, 8), 3, width=8, seed=1).double() for _ in range(2))
     train(one, x, y, 3, how, seed=5)
-    manual_training(two, x, y, how, 5, kind)
+    train_manually(two, x, y, how, 5, kind)
     for p, q in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.allclose(p, q, atol=1e-10)
 
 
 class Recorder(nn.Module):
-    """A linear network that keeps what it was shown, by mode."""
+    """A linear network that records its inputs by mode."""
 
     def __init__(self):
         super().__init__()
         self.norm = nn.BatchNorm2d(1)
         self.last = nn.Linear(64, 3)
-        self.shown = {True: [], False: []}
+        self.inputs_by_mode = {True: [], False: []}
 
     def forward(self, x):
-        self.shown[self.training].append(x.detach().clone())
+        self.inputs_by_mode[self.training].append(x.detach().clone())
         return self.last(self.norm(x).flatten(1))
 
 
@@ -124,16 +124,19 @@ def test_augmentation_never_reaches_evaluation_kernel_or_outputs():
     train(
         model, x, y, 3, Training(steps=20, batch=10, augment="crop-flip", stop_accuracy=1.0), seed=0
     )
-    known = {tuple(row) for row in x.flatten(1).tolist()}
+    original_images = {tuple(row) for row in x.flatten(1).tolist()}
     assert any(
-        tuple(row) not in known for part in model.shown[True] for row in part.flatten(1).tolist()
+        tuple(row) not in original_images
+        for part in model.inputs_by_mode[True]
+        for row in part.flatten(1).tolist()
     )
-    assert model.shown[False]
+    assert model.inputs_by_mode[False]
     assert all(
-        tuple(row) in known for part in model.shown[False] for row in part.flatten(1).tolist()
+        tuple(row) in original_images
+        for part in model.inputs_by_mode[False]
+        for row in part.flatten(1).tolist()
     )
-    # Two networks with equal weights, one of them just trained with augmentation, are the same
-    # network.
+    # A network just trained with augmentation equals another network with the same weights.
     trained = build_model("cnn", (1, 8, 8), 3, width=4, seed=0)
     train(trained, x, y, 3, Training(steps=5, augment="crop-flip"), seed=0)
     other = build_model("cnn", (1, 8, 8), 3, width=4, seed=1)
@@ -143,7 +146,7 @@ def test_augmentation_never_reaches_evaluation_kernel_or_outputs():
 
 
 def test_augment_off_equals_a_plain_loop_bit_for_bit():
-    """To the last bit those of a plain loop that knows nothing of augmentation."""
+    """The weights equal those of a plain loop without augmentation, bit for bit."""
     x, y = blobs(30, (1, 8, 8))
     model = build_model("fcn", (1, 8, 8), 3, width=8, seed=3).double()
     train(model, x.double(), y, 3, Training(steps=15, batch=8), seed=2)
@@ -174,7 +177,7 @@ def test_augment_off_equals_a_plain_loop_bit_for_bit():
         ((torch.randn(12, 4), torch.randn(12, 4)), r"\(1, 4\)"),
     ],
 )
-def test_augment_is_refused_without_pictures(x, shape):
+def test_augment_is_refused_without_images(x, shape):
     y = torch.arange(12) % 3
     model = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
     if isinstance(x, torch.Tensor):
@@ -226,10 +229,7 @@ def test_augmented_campaign_resumes_bit_for_bit(tmp_path):
 
 
 def test_naive_retraining_augments_too():
-    """Dense networks are retrained many at a time without augmentation.
-
-    With it, one after the other by `train`.
-    """
+    """Dense networks are retrained stacked without augmentation, by `train` with it."""
     x, y = blobs(20, (1, 8, 8))
     model = build_model("fcn", (1, 8, 8), 3, width=8).eval()
     pool = la.Pool(20)

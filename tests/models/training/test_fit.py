@@ -33,15 +33,15 @@ def blobs(n=30, d=4, classes=3, seed=0, dtype=torch.float32):
     return (centres[y] + torch.randn(n, d, generator=rng)).to(dtype), y
 
 
-def small(classes=3, d=4, seed=0, **options):
+def make_small_network(classes=3, d=4, seed=0, **options):
     return build_model("mlp", (d,), classes, width=16, seed=seed, **options)
 
 
-def weights(model):
+def flatten_weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def normed(d=4, classes=3, seed=0):
+def make_batchnorm_network(d=4, classes=3, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(d, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes))
 
@@ -85,10 +85,10 @@ def test_train_linear_model_equals_manual_steps(loss, momentum):
 def test_train_clipping_bounds_the_step():
     x, y = blobs(dtype=torch.float64)
     model = nn.Linear(4, 3)
-    before = weights(model)
+    before = flatten_weights(model)
     how = Training(optimiser="sgd", schedule="constant", momentum=0.0, rate=1.0, steps=1, clip=0.01)
     train(model, 100 * x, y, 3, how, seed=0)
-    assert float((weights(model) - before).norm()) == pytest.approx(0.01, rel=1e-3)
+    assert float((flatten_weights(model) - before).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("steps", [4, 10, 33, 120])
@@ -126,17 +126,17 @@ def test_iter_batches_visits_every_sample_once_per_epoch(n, size, pairs):
     if first[0] is None:
         assert n <= size or (pairs and n < 4)
         return
-    epoch, seen = [], 0
+    epoch, visited = [], 0
     for part in first:
         epoch.append(part)
-        seen += len(part)
-        if seen == n:
+        visited += len(part)
+        if visited == n:
             assert torch.cat(epoch).sort().values.tolist() == list(range(n))
             sizes = [len(p) for p in epoch]
             assert max(sizes) - min(sizes) <= 1
             assert max(sizes) <= size + pairs
             assert min(sizes) >= (2 if pairs else 1)
-            epoch, seen = [], 0
+            epoch, visited = [], 0
     again = list(iter_batches(n, size, 1000, 5, pairs=pairs))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     other = list(iter_batches(n, size, 1000, 6, pairs=pairs))
@@ -148,7 +148,7 @@ def test_iter_batches_visits_every_sample_once_per_epoch(n, size, pairs):
 def test_train_fits_separable_data(loss, optimiser):
     x, y = blobs(60)
     rate = 0.1 if optimiser == "sgd" else 1e-2
-    model = small()
+    model = make_small_network()
     trained = train(model, x, y, 3, Training(loss=loss, optimiser=optimiser, rate=rate), seed=0)
     assert isinstance(trained, TrainingResult)
     assert trained.accuracy > 0.9
@@ -167,15 +167,15 @@ def test_train_same_seed_gives_bit_identical_weights(dropout):
     state = torch.random.get_rng_state()
     runs = []
     for seed in (1, 1, 2):
-        model = small(dropout=dropout)
+        model = make_small_network(dropout=dropout)
         trained = train(model, x, y, 3, how, seed=seed)
-        runs.append((weights(model), trained.loss))
-        torch.rand(1)  # the global generator is of no account
+        runs.append((flatten_weights(model), trained.loss))
+        torch.rand(1)  # the global generator has no effect
     assert torch.equal(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
     assert not torch.equal(runs[0][0], runs[2][0])
     torch.random.set_rng_state(state)
-    train(small(dropout=dropout), x, y, 3, how, seed=1)
+    train(make_small_network(dropout=dropout), x, y, 3, how, seed=1)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -195,9 +195,9 @@ def test_train_with_batchnorm_is_reproducible(name):
 
 @pytest.mark.usefixtures("float64")
 def test_recomputed_statistics_equal_those_of_the_labelled_set():
-    """Layer by layer with plain means and variances, for the final weights."""
+    """Compare with plain means and variances, layer by layer, for the final weights."""
     x, y = blobs(23, dtype=torch.float64)
-    model = normed().double()
+    model = make_batchnorm_network().double()
     train(model, x, y, 3, Training(steps=20, batch=8), seed=0)
     h = model[0](x)
     norm = model[1]
@@ -231,7 +231,7 @@ def test_recompute_batchnorm_statistics_averages_equal_batches(monkeypatch):
 
     monkeypatch.setattr(fit, "choose_batch_rows", lambda _: 4)
     x, _ = blobs(12, dtype=torch.float64)
-    model = normed().double().eval()
+    model = make_batchnorm_network().double().eval()
     recompute_batchnorm_statistics(model, [model[1]], x)
     h = model[0](x)
     assert torch.allclose(model[1].running_mean, h.mean(0))
@@ -248,14 +248,16 @@ def test_recompute_batchnorm_statistics_keeps_dropout_and_frozen_norms():
 
 @pytest.mark.parametrize("n", [2, 3, 5, 9])
 @pytest.mark.parametrize("batch", [1, 2, 4])
-def test_batchnorm_never_gets_a_single_sample(n, batch):
-    """BatchNorm1d raises on one, so that this would fail."""
+def test_batches_for_batchnorm_have_more_than_one_sample(n, batch):
+    """BatchNorm1d raises for a single sample, so `train` would fail."""
     x, y = blobs(n)
-    trained = train(normed(), x, y, 3, Training(steps=7, batch=batch), seed=0)
+    trained = train(make_batchnorm_network(), x, y, 3, Training(steps=7, batch=batch), seed=0)
     assert (batch == 1) == any("batches of two" in note for note in trained.notes)
 
 
-@pytest.mark.parametrize("make", [normed, small, lambda: nn.Linear(4, 3)])
+@pytest.mark.parametrize(
+    "make", [make_batchnorm_network, make_small_network, lambda: nn.Linear(4, 3)]
+)
 def test_train_accepts_one_labelled_sample(make):
     x, y = blobs(1)
     model = make()
@@ -272,18 +274,26 @@ def test_train_accepts_few_many_and_unseen_classes():
     x, y = blobs(6)
     for loss in ("squared", "cross-entropy"):
         how = Training(loss=loss, steps=5)
-        assert train(small(3), x, torch.ones(6, dtype=torch.long), 3, how, seed=0).loss >= 0
-        assert train(small(40), x, y, 40, how, seed=0).loss > 0
-        assert train(small(1), x, torch.zeros(6, dtype=torch.int32), 1, how, seed=0).accuracy == 1
+        assert (
+            train(make_small_network(3), x, torch.ones(6, dtype=torch.long), 3, how, seed=0).loss
+            >= 0
+        )
+        assert train(make_small_network(40), x, y, 40, how, seed=0).loss > 0
+        assert (
+            train(
+                make_small_network(1), x, torch.zeros(6, dtype=torch.int32), 1, how, seed=0
+            ).accuracy
+            == 1
+        )
 
 
 def test_train_with_zero_steps_only_measures():
     x, y = blobs()
-    model = small()
-    before = weights(model)
+    model = make_small_network()
+    before = flatten_weights(model)
     trained = train(model, x, y, 3, Training(steps=0), seed=0)
     assert trained.steps == 0
-    assert torch.equal(before, weights(model))
+    assert torch.equal(before, flatten_weights(model))
 
 
 @pytest.mark.parametrize(("n", "batch"), [(60, 16), (61, 60), (5, 32)])
@@ -291,11 +301,12 @@ def test_epochs_replace_steps(n, batch):
     x, y = blobs(n)
     how = Training(epochs=3, batch=batch, steps=7)
     steps = 3 * -(-n // batch)
-    told, counted = small(), small()
-    trained = train(told, x, y, 3, how, seed=0)
-    again = train(counted, x, y, 3, Training(steps=steps, batch=batch), seed=0)
+    by_epochs, by_steps = make_small_network(), make_small_network()
+    trained = train(by_epochs, x, y, 3, how, seed=0)
+    again = train(by_steps, x, y, 3, Training(steps=steps, batch=batch), seed=0)
     assert trained.steps == again.steps == steps
-    assert torch.equal(weights(told), weights(counted))  # the rate's rise and fall included
+    # including the schedule of the rate
+    assert torch.equal(flatten_weights(by_epochs), flatten_weights(by_steps))
     assert how.with_epochs_as_steps(n) == Training(steps=steps, batch=batch)
     assert Training(steps=7).with_epochs_as_steps(n) == Training(steps=7)
 
@@ -303,12 +314,14 @@ def test_epochs_replace_steps(n, batch):
 def test_train_stops_at_the_requested_accuracy():
     x, y = blobs(60)
     how = Training(rate=1e-2, schedule="constant", steps=500, stop_accuracy=0.9)
-    trained = train(small(), x, y, 3, how, seed=0)
+    trained = train(make_small_network(), x, y, 3, how, seed=0)
     assert trained.accuracy >= 0.9
     assert trained.steps < 500
     assert trained.notes == ()
     noise = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(0))
-    capped = train(small(), 0 * x, noise, 3, Training(steps=20, stop_accuracy=1.0), seed=0)
+    capped = train(
+        make_small_network(), 0 * x, noise, 3, Training(steps=20, stop_accuracy=1.0), seed=0
+    )
     assert capped.steps == 20
     assert "after all 20 steps" in capped.notes[0]
 
@@ -316,7 +329,7 @@ def test_train_stops_at_the_requested_accuracy():
 def test_stop_accuracy_uses_recomputed_statistics():
     x, y = blobs(60)
     how = Training(rate=1e-2, schedule="constant", steps=500, stop_accuracy=0.95, batch=16)
-    model = normed()
+    model = make_batchnorm_network()
     trained = train(model, x, y, 3, how, seed=0)
     assert trained.accuracy >= 0.95
     again = float((predict(model, x).argmax(1) == y).double().mean())
@@ -326,12 +339,14 @@ def test_stop_accuracy_uses_recomputed_statistics():
 def test_divergence_is_retried_with_a_smaller_rate():
     x, y = blobs()
     how = Training(optimiser="sgd", schedule="constant", rate=20.0, steps=200, momentum=0.0)
-    trained = train(small(), x, y, 3, how, seed=0)
+    trained = train(make_small_network(), x, y, 3, how, seed=0)
     assert trained.rate < 20
     assert len(trained.notes) == round(math.log10(20 / trained.rate))
     assert "began again with 2" in trained.notes[0]
-    fresh = train(small(), x, y, 3, Training(**(vars(how) | {"rate": trained.rate})), seed=0)
-    assert fresh.loss == trained.loss  # nothing of the failed attempts is left
+    fresh = train(
+        make_small_network(), x, y, 3, Training(**(vars(how) | {"rate": trained.rate})), seed=0
+    )
+    assert fresh.loss == trained.loss  # the failed attempts have no effect
 
 
 def test_growing_finite_loss_is_a_divergence():
@@ -373,7 +388,7 @@ def test_non_finite_weights_are_refused():
 
 def test_frozen_parameters_stay_frozen():
     x, y = blobs()
-    model = small()
+    model = make_small_network()
     model[1].requires_grad_(False)
     before = [p.detach().clone() for p in model.parameters()]
     train(model, x, y, 3, Training(steps=5, weight_decay=0.1), seed=0)
@@ -386,7 +401,7 @@ def test_frozen_parameters_stay_frozen():
 
 def test_train_uses_the_dtype_of_the_network():
     x, y = blobs()
-    model = small().double()
+    model = make_small_network().double()
     train(model, x, y.to(torch.uint8), 3, Training(steps=2), seed=0)
     assert predict(model, x).dtype == torch.float64
     tokens = torch.arange(12).view(6, 2)
@@ -397,11 +412,11 @@ def test_train_uses_the_dtype_of_the_network():
 def test_train_works_under_no_grad_and_keeps_inputs():
     x, y = blobs()
     copy_of_x = x.clone()
-    model = small()
-    before = weights(model)
+    model = make_small_network()
+    before = flatten_weights(model)
     with torch.no_grad():
         train(model, x, y, 3, Training(steps=2), seed=0)
-    assert not torch.equal(before, weights(model))
+    assert not torch.equal(before, flatten_weights(model))
     assert torch.equal(x, copy_of_x)
 
 
@@ -423,7 +438,7 @@ def test_train_works_under_no_grad_and_keeps_inputs():
 )
 def test_train_refuses_invalid_labelled_sets(inputs, labels, message):
     with pytest.raises(InputError, match=message):
-        train(small(), inputs, labels, 3, SGD, seed=0)
+        train(make_small_network(), inputs, labels, 3, SGD, seed=0)
 
 
 class Named(nn.Linear):
@@ -434,9 +449,9 @@ class Named(nn.Linear):
 def test_train_refuses_invalid_networks():
     x, y = blobs()
     with pytest.raises(ModelError, match="none of the network's 6 parameters"):
-        train(small().requires_grad_(False), x, y, 3, SGD, seed=0)
+        train(make_small_network().requires_grad_(False), x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="5 outputs for 3 classes"):
-        train(small(5), x, y, 3, SGD, seed=0)
+        train(make_small_network(5), x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="returned dict"):
         train(Named(4, 3), x, y, 3, SGD, seed=0)
     with pytest.raises(ModelError, match="got str"):
@@ -448,11 +463,11 @@ def test_train_refuses_invalid_networks():
     with pytest.raises(ModelError, match="depend on none of its trainable parameters"):
         train(unused, x, y, 3, SGD, seed=0)
     with pytest.raises(InputError, match="training is a dict"):
-        train(small(), x, y, 3, {}, seed=0)
+        train(make_small_network(), x, y, 3, {}, seed=0)
     with pytest.raises(InputError, match=r"inputs.float\(\)"):
-        train(small(), x.to(torch.uint8), y, 3, SGD, seed=0)
+        train(make_small_network(), x.to(torch.uint8), y, 3, SGD, seed=0)
     with pytest.raises(InputError, match="classes is 0"):
-        train(small(), x, y, 0, SGD, seed=0)
+        train(make_small_network(), x, y, 0, SGD, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -489,12 +504,12 @@ def test_training_refuses_invalid_settings(field, value):
 
 
 def test_initialise_model_supports_every_start():
-    previous = small(seed=9).state_dict()
+    previous = make_small_network(seed=9).state_dict()
     calls = []
 
     def factory(seed):
         calls.append(seed)
-        model = nn.Sequential(*small(seed=seed))
+        model = nn.Sequential(*make_small_network(seed=seed))
         model[1].weight.requires_grad_(False)
         return model
 
@@ -516,32 +531,40 @@ def test_initialise_model_supports_every_start():
 
 
 def test_initialise_model_keeps_previous_state_and_generator():
-    old = small(seed=9)
-    before = weights(old)
+    old = make_small_network(seed=9)
+    before = flatten_weights(old)
     state = torch.random.get_rng_state()
 
     def make(seed):
-        return nn.Sequential(nn.Flatten(), *list(small().children())[1:-1], nn.Linear(16, 3))
+        return nn.Sequential(
+            nn.Flatten(), *list(make_small_network().children())[1:-1], nn.Linear(16, 3)
+        )
 
     one, two = (initialise_model(make, None, Training(), seed=1) for _ in range(2))
-    assert torch.equal(weights(one), weights(two))  # a factory without a seed of its own
+    # a factory without a seed of its own
+    assert torch.equal(flatten_weights(one), flatten_weights(two))
     assert torch.equal(torch.random.get_rng_state(), state)
     model = initialise_model(make, old.state_dict(), Training(start="shrink"), seed=1)
     x, y = blobs()
     train(model, x, y, 3, Training(steps=3), seed=0)
-    assert torch.equal(weights(old), before)
+    assert torch.equal(flatten_weights(old), before)
 
 
 def test_initialise_model_refuses_a_mismatched_state():
     with pytest.raises(ModelError, match=r"do not fit the network .*start='cold'"):
-        initialise_model(lambda s: small(5), small(3).state_dict(), Training(start="warm"), seed=0)
+        initialise_model(
+            lambda s: make_small_network(5),
+            make_small_network(3).state_dict(),
+            Training(start="warm"),
+            seed=0,
+        )
     with pytest.raises(ModelError, match="returned a NoneType"):
         initialise_model(lambda s: None, None, Training(), seed=0)
 
 
 def test_predict_does_not_depend_on_the_batch_size():
     x, y = blobs(25)
-    model = normed()
+    model = make_batchnorm_network()
     train(model, x, y, 3, Training(steps=5), seed=0)
     with torch.no_grad():
         want = model(x)
@@ -553,7 +576,7 @@ def test_predict_does_not_depend_on_the_batch_size():
         assert torch.allclose(got, want, atol=1e-6)
         assert not got.requires_grad
         assert [m.training for m in model.modules()] == modes
-    assert predict(nn.Flatten(0), torch.zeros(3, 1)).shape == (3, 1)  # one output a sample
+    assert predict(nn.Flatten(0), torch.zeros(3, 1)).shape == (3, 1)  # one output per sample
 
 
 def test_predict_raises_on_nan():
@@ -568,7 +591,7 @@ def test_predict_raises_on_nan():
 
 
 def test_predict_restores_modes_after_an_error():
-    model = normed().train()
+    model = make_batchnorm_network().train()
     with pytest.raises(InputError, match="forward failed"):
         predict(model, torch.zeros(2, 9))
     assert all(m.training for m in model.modules())

@@ -32,13 +32,13 @@ from tests.support.waiting import PATIENCE, Gate, until
 
 
 def outcome(folder):
-    """What must not depend on how a campaign came to be: all but the clock."""
+    """Return rounds and labels without times: they must not depend on how the campaign ran."""
     store = Store(folder)
     rounds = [replace(r, seconds={}) for r in store.read_rounds()]
     return rounds, [(e.position, e.label, e.round) for e in store.read_labels()]
 
 
-def test_parse_contenders():
+def test_parse_contenders_accepts_modes_and_refuses_invalid_names():
     assert parse_contenders("random, flip:greedy,margin") == (
         Contender("random", "top"),
         Contender("flip", "greedy"),
@@ -63,7 +63,7 @@ def test_parse_contenders():
             parse_contenders(text)
 
 
-def own_strategies(folder):
+def write_strategy_file(folder):
     folder.mkdir(exist_ok=True)
     (folder / "own.py").write_text(
         "from labelahead.acquisition import flip\n\n"
@@ -73,8 +73,8 @@ def own_strategies(folder):
     return folder / "own.py"
 
 
-def test_parse_custom_contenders(tmp_path, monkeypatch):
-    path = own_strategies(tmp_path)
+def test_parse_contenders_accepts_strategy_files(tmp_path, monkeypatch):
+    path = write_strategy_file(tmp_path)
     monkeypatch.chdir(tmp_path)
     own = parse_contenders("own.py:mine, own.py:mine:greedy ,own.py:greedy,own:mine:top,random")
     assert own[:2] == (Contender(f"{path}:mine", "sequential"), Contender(f"{path}:mine", "greedy"))
@@ -93,13 +93,13 @@ def test_parse_custom_contenders(tmp_path, monkeypatch):
             parse_contenders(text)
     with pytest.raises(InputError, match=r"your own as file.py:name, where the processes"):
         parse_contenders([find_strategy("flip")])
-    other = own_strategies(tmp_path / "other")
+    other = write_strategy_file(tmp_path / "other")
     with pytest.raises(InputError, match=r"two strategies are called own.py:mine"):
         Comparison(tiny(tmp_path), parse_contenders(f"own.py:mine,{other}:mine"), (0,))
 
 
-def test_compare_with_custom_strategy(tmp_path):
-    path = own_strategies(tmp_path / "code")
+def test_custom_copy_of_flip_gives_same_campaign_as_flip(tmp_path):
+    path = write_strategy_file(tmp_path / "code")
     comparison = Comparison(tiny(tmp_path), parse_contenders(f"random,flip,{path}:mine"), (0,))
     done = compare(comparison, tmp_path / "a", workers=1)
     assert (done.finished, done.failed) == (3, ())
@@ -111,11 +111,11 @@ def test_compare_with_custom_strategy(tmp_path):
     assert same == own
 
 
-def test_comparison_round_trip(tmp_path):
+def test_format_comparison_round_trip(tmp_path):
     comparison = Comparison(tiny(tmp_path), parse_contenders("flip:greedy,margin"), (3, 4))
     (tmp_path / "compare.toml").write_text(format_comparison(comparison))
     assert read_comparison(tmp_path) == comparison
-    assert comparison.reference == parse_contender("flip:greedy")  # no random: the first
+    assert comparison.reference == parse_contender("flip:greedy")  # without random: the first
     assert comparison.campaign_for(parse_contender("margin"), 4).asking.strategy == "margin"
     assert comparison.campaign_for(parse_contender("margin"), 4).seed == 4
     more = merge_comparisons(
@@ -156,7 +156,7 @@ def test_damaged_comparison_plan_raises(tmp_path, text):
 
 
 def test_folder_without_newer_keys_has_same_configuration(tmp_path):
-    """Campaigns finished before `training.epochs` stand beside those that were run since."""
+    """Campaigns from before the key `training.epochs` are comparable with later ones."""
     before = replace(tiny(tmp_path), training=asdict(Training()))
     del before.training["epochs"]
     now = replace(before, training=asdict(Training()))
@@ -209,10 +209,10 @@ def test_folder_is_locked_during_comparison(tmp_path):
 
 def test_finished_comparison_starts_no_worker(tmp_path):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
-    seen = []
-    found = compare(read_comparison(folder), folder, on_begin=seen.append, on_event=seen.append)
+    events = []
+    found = compare(read_comparison(folder), folder, on_begin=events.append, on_event=events.append)
     assert (found.finished, found.failed) == (4, ())
-    assert [b.left for b in seen] == [0]
+    assert [b.left for b in events] == [0]
 
 
 NETWORK = """
@@ -228,7 +228,7 @@ def make(shape, classes):
 """
 
 
-def test_compare_end_to_end_and_extension(tmp_path):
+def test_compare_equals_single_runs_and_can_be_extended(tmp_path):
     (tmp_path / "net.py").write_text(NETWORK)
     campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
     comparison = Comparison(campaign, parse_contenders("random,margin"), (0, 1))
@@ -239,15 +239,15 @@ def test_compare_end_to_end_and_extension(tmp_path):
     assert (found.finished, found.failed, found.died) == (4, (), ())
     assert sum(e.kind == "round" for e in events) == 4 * 3
     assert read_comparison(folder) == comparison
-    # one thread each, in two processes that are not ours
+    # one thread each, in two worker processes
     rows = [line.split() for line in (tmp_path / "threads.txt").read_text().splitlines()]
     workers = {pid: (omp, n) for pid, omp, n in rows if int(pid) != os.getpid()}
     assert list(workers.values()) == [("1", "1")] * 2
-    # each is the campaign that `run` alone would have made, bit for bit
+    # each campaign equals that of `run`, bit for bit
     alone = tmp_path / "alone"
     run(comparison.campaign_for(parse_contender("margin"), 1), out=alone)
     assert outcome(alone) == outcome(folder / "margin" / "seed-1")
-    # within a seed all begin with the same labels; other seeds with others
+    # all strategies of a seed have the same seed set; other seeds have others
     first = {
         (a, s): [e for e in outcome(folder / a / f"seed-{s}")[1] if e[2] == 0]
         for a in ("random", "margin")
@@ -256,7 +256,7 @@ def test_compare_end_to_end_and_extension(tmp_path):
     assert first["random", 0] == first["margin", 0] != first["random", 1] == first["margin", 1]
     machine = json.loads((folder / "random" / "seed-0" / "machine.json").read_text())
     assert machine["campaigns side by side"] == 2
-    # more seeds and strategies: only what is new is run; a damaged one is reported, others go on
+    # with more seeds and strategies only new campaigns run; a damaged one is reported
     rounds = folder / "margin" / "seed-0" / "rounds.jsonl"
     rounds.write_text(rounds.read_text().replace('"number":1', '"number":', 1))
     kept = outcome(folder / "random" / "seed-1")
@@ -362,7 +362,7 @@ def test_interrupted_comparison_leaves_no_processes(tmp_path, how):
     until(lambda: (where / "labels.jsonl").exists() or process.poll() is not None)
     workers = children(process.pid)
     if how == signal.SIGINT:
-        os.killpg(process.pid, how)  # as a terminal does: to all of them
+        os.killpg(process.pid, how)  # as a terminal does: to the whole process group
     else:
         process.send_signal(how)
     out, err = process.communicate(timeout=PATIENCE)
@@ -373,5 +373,5 @@ def test_interrupted_comparison_leaves_no_processes(tmp_path, how):
     assert workers
     assert until(lambda: not any(map(alive, workers)))
     assert not is_finished(where)
-    with Store.open(where) as store:  # free, and whole as far as it goes
+    with Store.open(where) as store:  # unlocked and consistent
         assert 1 <= len(store.read_labels()) < 65

@@ -34,21 +34,21 @@ FOUR = {"random": 0.0, "entropy": -0.01, "margin": 0.05, "flip": 0.1}
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """Pictures take the time, and most tests look at numbers and words."""
+def without_figures(monkeypatch):
+    """Replace the figures, which take most of the time, for tests of numbers and text."""
     one = RenderedFigure("curves", b"png", b"svg", "<svg></svg>")
     monkeypatch.setattr(
         "labelahead.simulation.comparison.report_page.draw_figures", lambda s: {"curves": one}
     )
 
 
-def rows(path):
+def read_csv_rows(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 class Page(HTMLParser):
-    """What a page holds: its text, and its tags with their attributes."""
+    """The text of a page and its tags with their attributes."""
 
     VOID = ("meta", "br", "link", "img", "hr")
 
@@ -78,15 +78,15 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
 
 
-def page(written):
-    found = Page(written.page.read_text())
+def parse_page(written_report):
+    found = Page(written_report.page.read_text())
     assert found.open == []
-    # nothing undefined is ever shown
+    # the page shows no undefined value
     assert not re.search(r"\b(nan|inf|None|Estimate|undefined)\b", found.text), found.text
     return found
 
 
-def test_report_numbers_match_scipy(tmp_path, undrawn):
+def test_report_numbers_match_scipy(tmp_path, without_figures):
     curves = random_curves(6, FOUR)
     report(made_up(tmp_path / "a", curves))
     folder = tmp_path / "a" / "report"
@@ -95,19 +95,19 @@ def test_report_numbers_match_scipy(tmp_path, undrawn):
         name: np.array([np.trapezoid(c, LABELS) / width for c in by_seed.values()])
         for name, by_seed in curves.items()
     }
-    for row in rows(folder / "summary.csv"):
-        mine = areas[row["strategy"]]
-        low, high = stats.t.interval(0.95, 5, mine.mean(), stats.sem(mine))
-        assert float(row["area"]) == pytest.approx(mine.mean())
+    for row in read_csv_rows(folder / "summary.csv"):
+        own_areas = areas[row["strategy"]]
+        low, high = stats.t.interval(0.95, 5, own_areas.mean(), stats.sem(own_areas))
+        assert float(row["area"]) == pytest.approx(own_areas.mean())
         assert (float(row["area_low"]), float(row["area_high"])) == pytest.approx((low, high))
         ends = [c[-1] for c in curves[row["strategy"]].values()]
         assert float(row["final"]) == pytest.approx(np.mean(ends))
         assert float(row["seconds_kernel"]) == 0.2
         assert "seconds_test" not in row
         if row["strategy"] != "random":
-            gap = mine - areas["random"]
+            gap = own_areas - areas["random"]
             assert float(row["area_minus_reference"]) == pytest.approx(gap.mean())
-    for row in rows(folder / "tests.csv"):
+    for row in read_csv_rows(folder / "tests.csv"):
         wanted = stats.ttest_rel(areas[row["first"]], areas[row["second"]])
         assert float(row["p_paired_t"]) == pytest.approx(wanted.pvalue)
         assert float(row["p_holm"]) >= float(row["p_paired_t"])
@@ -115,134 +115,136 @@ def test_report_numbers_match_scipy(tmp_path, undrawn):
     wanted = stats.friedmanchisquare(*areas.values())
     assert s.by_seed.p == pytest.approx(wanted.pvalue)
     assert s.by_seed.blocks == 6
-    assert s.by_round.blocks == 6 * 3  # without the first round, which all share
-    curve = [r for r in rows(folder / "curves.csv") if r["strategy"] == "flip"]
+    assert s.by_round.blocks == 6 * 3  # without the first round, which all strategies share
+    curve = [r for r in read_csv_rows(folder / "curves.csv") if r["strategy"] == "flip"]
     at = np.array([c[2] for c in curves["flip"].values()])
     gap = at - np.array([c[2] for c in curves["random"].values()])
     assert float(curve[2]["accuracy"]) == pytest.approx(at.mean())
     low, high = stats.t.interval(0.95, 5, gap.mean(), stats.sem(gap))
     assert float(curve[2]["difference_low"]) == pytest.approx(low)
     assert float(curve[2]["difference_high"]) == pytest.approx(high)
-    assert len(rows(folder / "rounds.csv")) == 4 * 6 * 4
+    assert len(read_csv_rows(folder / "rounds.csv")) == 4 * 6 * 4
 
 
-def test_headline_of_winning_strategy(tmp_path, undrawn):
+def test_headline_names_winning_strategy(tmp_path, without_figures):
     curves = {
         "random": {s: [0.5, 0.6, 0.7, 0.8 + 0.001 * s] for s in (0, 1, 2)},
         "flip": {s: [0.5, 0.7, 0.9, 0.95 + 0.002 * s] for s in (0, 1, 2)},
     }
-    written = report(made_up(tmp_path / "a", curves))
+    written_report = report(made_up(tmp_path / "a", curves))
     # random's mean curve ends at 80.1 %; flip's passes it at 20 + 10·0.101/0.2 = 25.05
-    assert written.headline == "random needs 40 labels for what flip reaches with 25."
+    assert written_report.headline == "random needs 40 labels for what flip reaches with 25."
     assert "1.6 times as many (95 % interval 1.6 to 1.6) for 80.1 % test accuracy" in (
-        written.explanation
+        written_report.explanation
     )
-    found = page(written)
+    found = parse_page(written_report)
     first = next(i for i, (tag, _) in enumerate(found.tags) if tag == "h1")
     assert "p" not in [tag for tag, a in found.tags[:first] if a.get("class") != "kicker"]
-    assert found.text.index(written.headline) < found.text.index("Learning curves")
+    assert found.text.index(written_report.headline) < found.text.index("Learning curves")
 
 
-def test_headline_without_winner(tmp_path, undrawn):
+def test_headline_without_winner_says_so(tmp_path, without_figures):
     below = {"random": 0.05, "margin": 0.0, "entropy": 0.01}
-    written = report(made_up(tmp_path / "a", random_curves(5, below)))
-    assert written.headline == "No strategy beat random."
-    assert "below random" in written.explanation
-    page(written)
+    written_report = report(made_up(tmp_path / "a", random_curves(5, below)))
+    assert written_report.headline == "No strategy beat random."
+    assert "below random" in written_report.explanation
+    parse_page(written_report)
     early = {
         "random": {s: [0.5, 0.6, 0.7, 0.8] for s in range(3)},
         "margin": {s: [0.5, 0.7, 0.75, 0.76] for s in range(3)},
     }
-    written = report(made_up(tmp_path / "b", early))
-    assert "ahead of random along the way but does not reach the 80.0 %" in written.headline
-    page(written)
+    written_report = report(made_up(tmp_path / "b", early))
+    assert "ahead of random along the way but does not reach the 80.0 %" in written_report.headline
+    parse_page(written_report)
 
 
-def test_headline_marks_insignificant_lead(tmp_path, undrawn):
-    written = report(made_up(tmp_path / "a", random_curves(3, {"random": 0, "flip": 0.004}, 0.03)))
-    assert "may be chance" in written.explanation or "No strategy" in written.headline
-    assert any("Only 3 seeds" in w for w in written.warnings)
+def test_headline_marks_insignificant_lead(tmp_path, without_figures):
+    written_report = report(
+        made_up(tmp_path / "a", random_curves(3, {"random": 0, "flip": 0.004}, 0.03))
+    )
+    assert "may be chance" in written_report.explanation or "No strategy" in written_report.headline
+    assert any("Only 3 seeds" in w for w in written_report.warnings)
 
 
-def test_report_with_one_seed(tmp_path):
-    written = report(made_up(tmp_path / "a", random_curves(1, FOUR)))
-    text = page(written).text
+def test_report_with_one_seed_makes_no_test(tmp_path):
+    written_report = report(made_up(tmp_path / "a", random_curves(1, FOUR)))
+    text = parse_page(written_report).text
     assert "one seed gives no interval and no test" in text
     assert "No test was made" in text
-    assert "interval 1" not in written.explanation
-    assert any("One seed" in w for w in written.warnings)
-    assert not (written.page.parent / "critical-difference.png").exists()
+    assert "interval 1" not in written_report.explanation
+    assert any("One seed" in w for w in written_report.warnings)
+    assert not (written_report.page.parent / "critical-difference.png").exists()
 
 
-def test_report_with_identical_curves(tmp_path):
+def test_report_with_identical_curves_finds_no_difference(tmp_path):
     same = {s: [0.5, 0.6, 0.7, 0.8] for s in range(5)}
-    written = report(made_up(tmp_path / "a", {"random": same, "margin": same, "flip": same}))
-    text = page(written).text
-    assert written.headline == "No strategy beat random."
+    written_report = report(made_up(tmp_path / "a", {"random": same, "margin": same, "flip": same}))
+    text = parse_page(written_report).text
+    assert written_report.headline == "No strategy beat random."
     assert "p = 1.00" in text
     assert "does not differ significantly" in text
-    for row in rows(written.page.parent / "tests.csv"):
+    for row in read_csv_rows(written_report.page.parent / "tests.csv"):
         assert [float(row[k]) for k in ("p_paired_t", "p_holm", "p_nemenyi")] == [1, 1, 1]
 
 
-def test_report_uses_wilcoxon_for_two_strategies(tmp_path, undrawn):
+def test_report_uses_wilcoxon_for_two_strategies(tmp_path, without_figures):
     curves = random_curves(6, {"random": 0, "flip": 0.1})
-    written = report(made_up(tmp_path / "a", curves))
-    assert "Wilcoxon’s signed-rank test" in page(written).text
+    written_report = report(made_up(tmp_path / "a", curves))
+    assert "Wilcoxon’s signed-rank test" in parse_page(written_report).text
     s = summarise(read_curves(tmp_path / "a"))
     assert s.by_seed.p == pytest.approx(2 / 2**6)
     assert s.ranks is None
 
 
-def test_report_with_one_strategy(tmp_path):
-    written = report(made_up(tmp_path / "a", random_curves(3, {"random": 0})))
-    assert "nothing to compare it with" in written.headline
-    page(written)
+def test_report_with_one_strategy_compares_nothing(tmp_path):
+    written_report = report(made_up(tmp_path / "a", random_curves(3, {"random": 0})))
+    assert "nothing to compare it with" in written_report.headline
+    parse_page(written_report)
 
 
-def test_report_with_one_round(tmp_path):
+def test_report_with_one_round_has_no_by_round_summary(tmp_path):
     curves = {"random": {0: [0.5], 1: [0.6]}, "margin": {0: [0.5], 1: [0.6]}, "flip": {0: [0.7]}}
-    written = report(made_up(tmp_path / "a", curves, labels=(10,)))
-    page(written)
+    written_report = report(made_up(tmp_path / "a", curves, labels=(10,)))
+    parse_page(written_report)
     assert summarise(read_curves(tmp_path / "a")).by_round is None
 
 
-def test_report_pairs_common_seeds(tmp_path, undrawn):
+def test_report_pairs_common_seeds(tmp_path, without_figures):
     curves = {k: dict(v) for k, v in random_curves(5, FOUR).items()}
     for seed in (0, 3):
         del curves["flip"][seed]
     folder = made_up(tmp_path / "a", curves)
-    written = report(folder)
-    assert any("2 campaigns are not finished" in w for w in written.warnings)
+    written_report = report(folder)
+    assert any("2 campaigns are not finished" in w for w in written_report.warnings)
     s = summarise(read_curves(folder))
     assert s.pair(parse_contender("flip"), parse_contender("random")).difference.n == 3
     assert s.pair(parse_contender("margin"), parse_contender("random")).difference.n == 5
     assert s.by_seed.blocks == 3
-    assert "flip, seed 0; flip, seed 3" in page(written).text
-    curves["flip"] = {}  # none at all: left out, and said
+    assert "flip, seed 0; flip, seed 3" in parse_page(written_report).text
+    curves["flip"] = {}  # no campaign: left out with a warning
     text = (folder / "compare.toml").read_text()
     again = made_up(tmp_path / "b", {k: v for k, v in curves.items() if v})
     (again / "compare.toml").write_text(text)
-    written = report(again)
-    assert any("5 campaigns are not finished" in w for w in written.warnings)
-    page(written)
+    written_report = report(again)
+    assert any("5 campaigns are not finished" in w for w in written_report.warnings)
+    parse_page(written_report)
 
 
-def test_report_without_common_seed(tmp_path):
+def test_report_without_common_seed_compares_nothing(tmp_path):
     curves = random_curves(4, {"random": 0, "margin": 0.1})
     apart = {
         "random": {s: curves["random"][s] for s in (0, 1)},
         "margin": {s: curves["margin"][s] for s in (2, 3)},
     }
-    written = report(made_up(tmp_path / "a", apart))
-    page(written)
-    assert "nothing to compare" in written.headline
+    written_report = report(made_up(tmp_path / "a", apart))
+    parse_page(written_report)
+    assert "nothing to compare" in written_report.headline
 
 
-def test_report_warns_of_unfair_comparison(tmp_path, undrawn):
+def test_report_warns_of_unfair_comparison(tmp_path, without_figures):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     assert all(c.holds for c in read_curves(folder).checks)
-    text = page(report(folder)).text
+    text = parse_page(report(folder)).text
     assert "the same 10 initial labels, compared one by one" in text
     where = folder / "margin" / "seed-1"
     lines = (where / "labels.jsonl").read_text().replace('"position":3', '"position":77', 1)
@@ -254,14 +256,14 @@ def test_report_warns_of_unfair_comparison(tmp_path, undrawn):
     (where / "data.json").write_text(json.dumps({"name": "y"}))
     found = read_curves(folder)
     assert [c.holds for c in found.checks] == [False, False, False]
-    written = report(folder)
-    text = page(written).text
+    written_report = report(folder)
+    text = parse_page(written_report).text
     assert "first labels differ from those of the same seed's others: margin, seed 1" in text
     assert "training.steps" in text
-    assert len(written.warnings) == 4
+    assert len(written_report.warnings) == 4
 
 
-def test_curves_with_different_label_counts_are_interpolated(tmp_path, undrawn):
+def test_curves_with_different_label_counts_are_interpolated(tmp_path, without_figures):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     path = folder / "margin" / "seed-0" / "rounds.jsonl"
     path.write_text(path.read_text().replace('"labels":30', '"labels":32'))
@@ -276,9 +278,9 @@ def test_report_page_is_self_contained(tmp_path):
         json.dumps({"campaign": "flip, seed 1", "what": "died", "detail": "by signal SIGKILL"})
         + '\n{"cut sho'
     )
-    written = report(folder, accuracies=[0.7, 0.99])
-    found = page(written)
-    text = written.page.read_text()
+    written_report = report(folder, accuracies=[0.7, 0.99])
+    found = parse_page(written_report)
+    text = written_report.page.read_text()
     assert "<script" not in text
     assert not re.search(r'(src|href)="(http|//)|url\((?!#)|@import', text)
     ids = [a["id"] for _, a in found.tags if "id" in a]
@@ -288,9 +290,9 @@ def test_report_page_is_self_contained(tmp_path):
     pictures = [a for _, a in found.tags if a.get("role") == "img"]
     assert len(pictures) == sum(tag == "svg" for tag, _ in found.tags) == 4
     assert all(len(a["aria-label"]) > 30 for a in pictures)
-    for tag, attributes in found.tags:  # what it links to lies beside it
+    for tag, attributes in found.tags:  # the linked files are in the same folder
         if tag == "a":
-            assert (written.page.parent / attributes["href"]).stat().st_size > 0
+            assert (written_report.page.parent / attributes["href"]).stat().st_size > 0
     assert all(a.get("scope") for tag, a in found.tags if tag == "th")
     assert "prefers-color-scheme: dark" in text
     assert "its worker died by signal SIGKILL" in found.text
@@ -299,21 +301,21 @@ def test_report_page_is_self_contained(tmp_path):
     assert "Mohamadi" not in found.text
     assert STRATEGIES["margin"].paper in found.text
     for name in ("curves", "difference", "intervals", "critical-difference"):
-        with Image.open(written.page.parent / f"{name}.png") as picture:
+        with Image.open(written_report.page.parent / f"{name}.png") as picture:
             assert picture.size[0] > 1000
             assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
-    before = {p.name: p.read_bytes() for p in written.page.parent.iterdir()}
+    before = {p.name: p.read_bytes() for p in written_report.page.parent.iterdir()}
     report(folder, accuracies=[0.7, 0.99])
-    assert {p.name: p.read_bytes() for p in written.page.parent.iterdir()} == before
+    assert {p.name: p.read_bytes() for p in written_report.page.parent.iterdir()} == before
 
 
-def test_report_contains_reproducing_command(tmp_path, undrawn):
+def test_report_contains_reproducing_command(tmp_path, without_figures):
     curves = random_curves(4, {"random": 0, "flip:greedy": 0.1})
     for by_seed in curves.values():
         by_seed[7] = by_seed.pop(3)
-    written = report(made_up(tmp_path / "a", curves), out=tmp_path / "elsewhere")
-    assert written.page.parent == tmp_path / "elsewhere"
-    text = page(written).text
+    written_report = report(made_up(tmp_path / "a", curves), out=tmp_path / "elsewhere")
+    assert written_report.page.parent == tmp_path / "elsewhere"
+    text = parse_page(written_report).text
     assert "--strategies random,flip:greedy --seed 0 --seeds 3 --out again" in text
     assert "--seed 7 --seeds 1 --out again" in text
     from labelahead.learner.config import load_campaign
@@ -322,17 +324,17 @@ def test_report_contains_reproducing_command(tmp_path, undrawn):
     assert again.budget == read_comparison(tmp_path / "a").campaign.budget
 
 
-def test_report_escapes_names(tmp_path, undrawn):
+def test_report_escapes_names(tmp_path, without_figures):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     evil = "<script>alert(1)</script>&"
     for path in folder.rglob("*.toml"):
         path.write_text(path.read_text().replace('"digits"', json.dumps(evil)))
-    written = report(folder)
-    assert "<script" not in written.page.read_text()
-    assert f'name = "{evil}"' in page(written).text
+    written_report = report(folder)
+    assert "<script" not in written_report.page.read_text()
+    assert f'name = "{evil}"' in parse_page(written_report).text
 
 
-def test_contender_styles_are_distinct(tmp_path, undrawn):
+def test_contender_styles_are_distinct(tmp_path, without_figures):
     many = dict.fromkeys([*STRATEGIES][:11], 0.0) | {"flip:top": 0.0, "mlmoc:greedy": 0.0}
     folder = made_up(tmp_path / "a", random_curves(2, many, 0.05))
     s = summarise(read_curves(folder))
@@ -341,7 +343,7 @@ def test_contender_styles_are_distinct(tmp_path, undrawn):
     assert len(set(looks)) == len(looks) == len(many)
     for draw in (_draw_curves, _draw_differences, _draw_intervals, _draw_critical_difference):
         draw(s, styles)
-    page(report(folder))
+    parse_page(report(folder))
 
 
 def test_report_invalid_folders_raise(tmp_path):
@@ -366,7 +368,7 @@ def test_report_invalid_folders_raise(tmp_path):
         report(folder)
 
 
-def test_report_sentences():
+def test_report_formats_p_values_label_counts_and_seconds():
     assert [p_text(p) for p in (0.0, 0.00049, 0.0123, 0.5, 1.0)] == [
         "p < 0.001",
         "p < 0.001",
@@ -384,7 +386,7 @@ def test_report_sentences():
     ]
 
 
-def test_headline_with_equal_label_counts(tmp_path):
+def test_headline_with_equal_label_counts_claims_no_saving(tmp_path):
     curves = {
         "random": {s: [0.5, 0.8, 0.8, 0.8] for s in range(3)},
         "margin": {s: [0.5, 0.8, 0.9, 0.9] for s in range(3)},

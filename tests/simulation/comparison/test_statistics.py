@@ -23,7 +23,7 @@ from labelahead.simulation.comparison.statistics import (
 )
 
 LABELS = np.array([10.0, 20.0, 30.0, 40.0])
-ACCURACY = st.integers(0, 60).map(lambda i: i / 60)  # as of sixty test items: ties are common
+ACCURACY = st.integers(0, 60).map(lambda i: i / 60)  # as with sixty test items: ties are common
 curves = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(4)), elements=ACCURACY)
 tables = hnp.arrays(np.float64, st.tuples(st.integers(2, 8), st.integers(3, 5)), elements=ACCURACY)
 
@@ -41,7 +41,7 @@ def test_t_interval_matches_scipy(values):
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_t_interval_with_one_seed():
+def test_t_interval_with_one_seed_is_undefined():
     assert t_interval(np.array([0.7])) == statistics.Estimate(0.7, None, None, 1)
 
 
@@ -62,7 +62,7 @@ def test_area_under_curve_is_a_mean(accuracy):
     assert area_under_curve(LABELS * 3 + 7, accuracy) == pytest.approx(found)
 
 
-def labels_to_by_hand(labels, accuracy, target):
+def compute_labels_to_by_loop(labels, accuracy, target):
     best = accuracy[0]
     if best >= target:
         return labels[0]
@@ -79,23 +79,25 @@ def labels_to_by_hand(labels, accuracy, target):
     [
         ([0.5, 0.6, 0.7, 0.8], 0.65, 25.0),
         ([0.5, 0.6, 0.7, 0.8], 0.8, 40.0),
-        ([0.5, 0.6, 0.7, 0.8], 0.81, np.inf),  # never: no number is made up
-        ([0.5, 0.6, 0.7, 0.8], 0.4, 10.0),  # from the start
-        ([0.5, 0.9, 0.6, 0.8], 0.85, 10 + 10 * 0.35 / 0.4),  # once reached is reached
-        ([0.5, 0.7, 0.6, 0.9], 0.8, 35.0),  # from the best so far, not from the dip
+        ([0.5, 0.6, 0.7, 0.8], 0.81, np.inf),  # never reached: infinite
+        ([0.5, 0.6, 0.7, 0.8], 0.4, 10.0),  # reached at the start
+        ([0.5, 0.9, 0.6, 0.8], 0.85, 10 + 10 * 0.35 / 0.4),  # later drops do not count
+        ([0.5, 0.7, 0.6, 0.9], 0.8, 35.0),  # interpolated from the best so far, not from the drop
         ([0.5, 0.5, 0.5, 0.5], 0.5, 10.0),
     ],
 )
-def test_labels_to_accuracy(accuracy, target, wanted):
+def test_labels_to_accuracy_equals_manual_computation(accuracy, target, wanted):
     assert labels_to_accuracy(LABELS, np.array(accuracy), target) == pytest.approx(wanted)
-    assert labels_to_by_hand(LABELS, accuracy, target) == pytest.approx(wanted)
+    assert compute_labels_to_by_loop(LABELS, accuracy, target) == pytest.approx(wanted)
 
 
 @settings(deadline=None)
 @given(curves, ACCURACY)
 def test_labels_to_accuracy_matches_plain_loop(accuracy, target):
     found = labels_to_accuracy(LABELS, accuracy, target)
-    assert found == pytest.approx([labels_to_by_hand(LABELS, row, target) for row in accuracy])
+    assert found == pytest.approx(
+        [compute_labels_to_by_loop(LABELS, row, target) for row in accuracy]
+    )
     assert np.all(labels_to_accuracy(LABELS, accuracy, target + 0.1) >= found)
     assert np.all(found >= 10)
 
@@ -107,14 +109,14 @@ def test_compute_saving_matches_manual_computation():
     assert found.accuracy == pytest.approx(0.75)
     assert (found.reference, found.other) == pytest.approx((40, 28))
     assert found.ratio == pytest.approx(40 / 28)
-    # two seeds: the widened interval reaches from one seed alone to the other
+    # two seeds: the widened interval spans the values of both seeds
     alone = [compute_saving(LABELS, reference[i : i + 1], other[i : i + 1]).ratio for i in (0, 1)]
     assert (found.ratio_low, found.ratio_high) == pytest.approx((min(alone), max(alone)))
-    assert compute_saving(LABELS, reference, other) == found  # the same draws every time
+    assert compute_saving(LABELS, reference, other) == found  # the bootstrap draws are reproducible
     assert compute_saving(LABELS, reference, other, seed=1).ratio == found.ratio
 
 
-def test_compute_saving_if_target_is_not_reached():
+def test_compute_saving_if_target_is_not_reached_is_infinite():
     reference = np.array([[0.5, 0.6, 0.7, 0.8]] * 3)
     found = compute_saving(LABELS, reference, reference - 0.1)
     assert found.other == np.inf
@@ -123,26 +125,26 @@ def test_compute_saving_if_target_is_not_reached():
     assert found.other_high == np.inf
     same = compute_saving(LABELS, reference, reference)
     assert (same.ratio, same.ratio_low, same.ratio_high) == (1, 1, 1)
-    nobody = compute_saving(LABELS, reference, reference, 0.99)
-    assert (nobody.reference, nobody.ratio) == (np.inf, 1)
-    # sometimes reached: the interval says so at its open end, and holds no NaN
-    some = compute_saving(
+    unreached = compute_saving(LABELS, reference, reference, 0.99)
+    assert (unreached.reference, unreached.ratio) == (np.inf, 1)
+    # sometimes reached: the interval is open at one end and has no NaN
+    sometimes_reached = compute_saving(
         LABELS, reference, np.array([[0.5, 0.7, 0.8, 0.9], [0.5] * 4, [0.6] * 4]), 0.62
     )
-    assert some.other_high == np.inf
-    assert some.ratio_low == 0
-    assert some.ratio_high > 1
+    assert sometimes_reached.other_high == np.inf
+    assert sometimes_reached.ratio_low == 0
+    assert sometimes_reached.ratio_high > 1
 
 
 @settings(max_examples=20, deadline=None)
 @given(curves)
-def test_compute_saving_with_one_seed(accuracy):
+def test_compute_saving_with_one_seed_has_no_interval(accuracy):
     found = compute_saving(LABELS, accuracy[:1], accuracy[:1])
     assert found.ratio == 1
     assert found.ratio_low is None
 
 
-def test_bootstrap_interval_coverage():
+def test_bootstrap_interval_has_nominal_coverage():
     rng, hits, trials = np.random.default_rng(5), 0, 80
     rise = np.linspace(0.5, 0.8, 4)
     truth = compute_saving(LABELS, rise[None], rise[None] + 0.06).ratio
@@ -170,15 +172,15 @@ def test_friedman_matches_scipy(values):
 def test_wilcoxon_matches_all_sign_patterns(gaps):
     found = run_omnibus_test(np.array([[0.5 + g / 100, 0.5] for g in gaps]))
     assert found.test == "Wilcoxon"
-    left = np.array([g for g in gaps if g])
-    if len(left) < 2:
+    nonzero_gaps = np.array([g for g in gaps if g])
+    if len(nonzero_gaps) < 2:
         assert found.p == 1
         return
-    ranks = stats.rankdata(np.abs(left))
-    signs = np.array(list(product([-1, 1], repeat=len(left))))
+    ranks = stats.rankdata(np.abs(nonzero_gaps))
+    signs = np.array(list(product([-1, 1], repeat=len(nonzero_gaps))))
     sums = np.where(signs > 0, ranks, 0).sum(1)
-    seen, middle = ranks[left > 0].sum(), ranks.sum() / 2
-    wanted = np.mean(np.abs(sums - middle) >= abs(seen - middle) - 1e-9)
+    observed, middle = ranks[nonzero_gaps > 0].sum(), ranks.sum() / 2
+    wanted = np.mean(np.abs(sums - middle) >= abs(observed - middle) - 1e-9)
     assert found.p == pytest.approx(wanted)
 
 
@@ -204,19 +206,19 @@ def test_compare_pairs_matches_scipy_and_manual_holm(values):
 
 def test_compare_pairs_uses_common_seeds():
     columns = [{0: 0.5, 1: 0.6, 2: 0.9}, {1: 0.5, 2: 0.7, 3: 0.1}, {3: 0.2}]
-    (found,) = compare_pairs(columns)  # the third shares one seed with the second: no test
+    (found,) = compare_pairs(columns)  # the third shares only one seed with the second: no test
     assert (found.first, found.second, found.difference.n) == (0, 1, 2)
     assert found.difference.mean == pytest.approx(0.15)
     assert found.p == pytest.approx(stats.ttest_rel([0.6, 0.9], [0.5, 0.7]).pvalue)
     assert compare_pairs([{0: 1.0}, {0: 0.5}]) == []
 
 
-def test_compare_pairs_with_constant_differences():
+def test_compare_pairs_with_constant_differences_avoids_p_of_zero():
     same, above = {i: 0.5 + i / 10 for i in range(4)}, {i: 0.6 + i / 10 for i in range(4)}
     (pair,) = compare_pairs([same, same])
     assert (pair.p, pair.holm, pair.constant) == (1, 1, True)
     (pair,) = compare_pairs([above, same])
-    assert pair.p == pytest.approx(2 * 0.5**4)  # a t-test would say 0
+    assert pair.p == pytest.approx(2 * 0.5**4)  # a t-test would give 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -230,7 +232,7 @@ def test_ranks_and_nemenyi_match_libraries(values):
     p = nemenyi(values)
     assert p == pytest.approx(posthocs.posthoc_nemenyi_friedman(values).to_numpy())
     assert not np.isnan(p).any()
-    # the diagram's bar says the same as the p-values
+    # the bar of the diagram agrees with the p-values
     gap = np.abs(mean_ranks(values)[:, None] - mean_ranks(values))
     critical = critical_difference(values.shape[1], len(values))
     clear = np.abs(gap - critical) > 1e-3

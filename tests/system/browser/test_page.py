@@ -1,4 +1,4 @@
-"""The labelling page in a real browser, before a real server."""
+"""The labelling page in a real browser with a real server."""
 
 import csv
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 AXE = Path(__file__).with_name("axe.min.js")
 NAMES = ",".join("0123456789")
-PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+AFTER_PAINT = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 @pytest.fixture(scope="module")
@@ -36,428 +36,430 @@ def browser():
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     data = pages.write_digits(folder / "digits")
-    started = pages.Server(data, folder / "labels", "--classes", NAMES)
-    yield started
-    started.kill()
+    running = pages.Server(data, folder / "labels", "--classes", NAMES)
+    yield running
+    running.kill()
 
 
 @pytest.fixture
-def person(browser, server):
-    somebody = pages.Person(browser, server)
-    yield somebody
-    somebody.close()
+def annotator(browser, server):
+    new_annotator = pages.Annotator(browser, server)
+    yield new_annotator
+    new_annotator.close()
 
 
-def test_thirty_digits_by_keyboard_and_three_taken_back(person, server):
+def test_keyboard_labels_30_digits_and_undoes_3(annotator, server):
     before = server.labels()
-    done = person.label(30)
-    assert len(done) == 30
-    assert server.labels() == before | done
-    for item in reversed(list(done)[-3:]):
-        person.press("Backspace")
-        assert person.item == item
-        del done[item]
-        assert server.labels() == before | done
-        assert person.page.inner_text("#tally").startswith(f"{len(before | done)} labelled")
-    person.page.wait_for_selector("#history button")
-    assert "chosen" in person.page.inner_text("#reason") or "again" in person.page.inner_text(
+    labelled = annotator.label_items(30)
+    assert len(labelled) == 30
+    assert server.labels() == before | labelled
+    for item in reversed(list(labelled)[-3:]):
+        annotator.press_and_wait("Backspace")
+        assert annotator.item == item
+        del labelled[item]
+        assert server.labels() == before | labelled
+        assert annotator.page.inner_text("#tally").startswith(f"{len(before | labelled)} labelled")
+    annotator.page.wait_for_selector("#history button")
+    assert "chosen" in annotator.page.inner_text("#reason") or "again" in annotator.page.inner_text(
         "#reason"
     )
 
 
-def test_an_earlier_answer_is_changed_from_the_strip(person, server):
-    done = person.label(3)
-    asked = person.item
-    first, second = list(done)[:2]
-    strip = person.page.locator("#history button")
-    strip.filter(has=person.page.locator("img")).first.wait_for()
-    person.page.click(f'#history button[aria-label^="{second}:"]')
-    assert person.item == second
-    person.page.keyboard.press("Escape")
-    assert person.item == asked
-    person.page.click(f'#history button[aria-label^="{second}:"]')
-    person.press("0" if done[second] != "0" else "1")
-    assert server.labels()[second] == ("0" if done[second] != "0" else "1")
-    assert person.item == asked  # back at the question
-    person.page.focus(f'#history button[aria-label^="{first}:"]')
-    person.page.keyboard.press("7")
-    person.said("Saved: 7")
+def test_earlier_answer_can_be_changed_from_the_history(annotator, server):
+    labelled = annotator.label_items(3)
+    queried = annotator.item
+    first, second = list(labelled)[:2]
+    strip = annotator.page.locator("#history button")
+    strip.filter(has=annotator.page.locator("img")).first.wait_for()
+    annotator.page.click(f'#history button[aria-label^="{second}:"]')
+    assert annotator.item == second
+    annotator.page.keyboard.press("Escape")
+    assert annotator.item == queried
+    annotator.page.click(f'#history button[aria-label^="{second}:"]')
+    annotator.press_and_wait("0" if labelled[second] != "0" else "1")
+    assert server.labels()[second] == ("0" if labelled[second] != "0" else "1")
+    assert annotator.item == queried  # back at the query
+    annotator.page.focus(f'#history button[aria-label^="{first}:"]')
+    annotator.page.keyboard.press("7")
+    annotator.wait_for_message("Saved: 7")
     assert server.labels()[first] == "7"
-    assert person.item == asked
+    assert annotator.item == queried
 
 
-def test_a_new_class_skip_and_not_sure(person, server):
-    item = person.item
-    person.page.keyboard.press("/")
-    person.page.keyboard.type("smudge")
-    assert "New class" in person.page.inner_text("#hint")
-    person.page.keyboard.press("Enter")
-    person.said("New class")
+def test_keyboard_adds_a_class_skips_and_marks_unsure(annotator, server):
+    item = annotator.item
+    annotator.page.keyboard.press("/")
+    annotator.page.keyboard.type("smudge")
+    assert "New class" in annotator.page.inner_text("#hint")
+    annotator.page.keyboard.press("Enter")
+    annotator.wait_for_message("New class")
     assert item not in server.labels()  # added, not yet used
-    before = person.position
-    person.page.keyboard.press("Enter")
-    person.another(before)
+    before = annotator.position
+    annotator.page.keyboard.press("Enter")
+    annotator.wait_for_next_item(before)
     assert server.labels()[item] == "smudge"
-    item = person.item
-    before = person.position
-    person.page.keyboard.press("/")
-    person.page.keyboard.type("MUD")  # part of the name is enough
-    person.page.keyboard.press("Enter")
-    person.another(before)
+    item = annotator.item
+    before = annotator.position
+    annotator.page.keyboard.press("/")
+    annotator.page.keyboard.type("MUD")  # part of the name suffices
+    annotator.page.keyboard.press("Enter")
+    annotator.wait_for_next_item(before)
     assert server.labels()[item] == "smudge"
-    counted = server.get("/api/progress")
-    person.press("-")
-    person.press(".")
+    progress = server.get("/api/progress")
+    annotator.press_and_wait("-")
+    annotator.press_and_wait(".")
     after = server.get("/api/progress")
-    assert (after["skipped"], after["unsure"]) == (counted["skipped"] + 1, counted["unsure"] + 1)
+    assert (after["skipped"], after["unsure"]) == (progress["skipped"] + 1, progress["unsure"] + 1)
 
 
-def test_after_a_reload_the_same_item_is_asked(person, server):
-    person.label(2)
-    item, labels = person.item, server.labels()
-    person.page.reload()
-    person.page.wait_for_selector("#stage[data-position]")
-    assert person.item == item
+def test_reload_keeps_the_queried_item(annotator, server):
+    annotator.label_items(2)
+    item, labels = annotator.item, server.labels()
+    annotator.page.reload()
+    annotator.page.wait_for_selector("#stage[data-position]")
+    assert annotator.item == item
     assert server.labels() == labels
 
 
-def test_a_key_held_down_is_one_answer(person, server):
-    before, asked, key = len(server.labels()), person.position, person.digit
-    person.page.keyboard.down(key)
+def test_held_key_gives_one_answer(annotator, server):
+    before, position, key = len(server.labels()), annotator.position, annotator.digit
+    annotator.page.keyboard.down(key)
     for _ in range(5):
-        person.page.keyboard.down(key)  # without a release in between: what a held key sends
-    person.page.keyboard.up(key)
-    person.another(asked)
-    person.page.wait_for_timeout(200)
+        annotator.page.keyboard.down(key)  # as a held key repeats, without a release
+    annotator.page.keyboard.up(key)
+    annotator.wait_for_next_item(position)
+    annotator.page.wait_for_timeout(200)
     assert len(server.labels()) == before + 1
 
 
-def test_a_server_that_is_killed_loses_nothing(person, server):
-    done = person.label(2)
-    item, key = person.item, person.digit
+def test_answer_during_a_server_kill_is_saved_after_the_restart(annotator, server):
+    labelled = annotator.label_items(2)
+    item, key = annotator.item, annotator.digit
     labels = server.labels()
     server.kill()
-    person.page.keyboard.press(key)
-    person.page.wait_for_selector("#trouble:has-text('not saved yet')")
-    assert person.item == item  # nothing moves before it is saved
-    before = person.position
+    annotator.page.keyboard.press(key)
+    annotator.page.wait_for_selector("#trouble:has-text('not saved yet')")
+    assert annotator.item == item  # the page waits until the answer is saved
+    before = annotator.position
     server.start()
-    person.another(before)
-    person.page.wait_for_selector("#trouble", state="hidden")
-    assert server.labels() == labels | done | {item: key}
+    annotator.wait_for_next_item(before)
+    annotator.page.wait_for_selector("#trouble", state="hidden")
+    assert server.labels() == labels | labelled | {item: key}
     events = [h for h in server.get("/api/history?n=1000") if h["item"] == item]
     assert len(events) == 1
-    person.label(1)
+    annotator.label_items(1)
 
 
-def test_an_answer_whose_receipt_was_lost_is_recorded_once(person, server):
-    item, key, lost = person.item, person.digit, []
+def test_answer_with_a_lost_reply_is_recorded_once(annotator, server):
+    item, key, dropped = annotator.item, annotator.digit, []
 
-    def lose(route) -> None:
-        """The first answer arrives, but the page never hears of it."""
-        if lost:
+    def drop_first_reply(route) -> None:
+        """Let the first answer arrive, but drop its reply."""
+        if dropped:
             route.continue_()
         else:
-            lost.append(route.fetch())
+            dropped.append(route.fetch())
             route.abort()
 
-    person.page.route("**/api/answers", lose)
-    person.press(key)
-    assert lost
+    annotator.page.route("**/api/answers", drop_first_reply)
+    annotator.press_and_wait(key)
+    assert dropped
     assert server.labels()[item] == key
-    person.press("Backspace")  # had it been recorded twice, one label would be left
-    assert person.item == item
+    annotator.press_and_wait("Backspace")  # a duplicate would leave one label
+    assert annotator.item == item
     assert item not in server.labels()
 
 
-def test_a_server_without_room_is_waited_for(person, server):
-    """Held, then full, then well again.
+def test_answer_is_resent_until_a_full_server_accepts_it(annotator, server):
+    """The server is busy, then full, then available.
 
-    The page says so, keeps the answer, and sends it once more by itself.
+    The page shows the error, keeps the answer and sends it again by itself.
     """
-    item, key, before, sent = person.item, person.digit, person.position, []
-    held = []  # requests that are answered once the page has been looked at
-    person.page.route("**/api/answers", lambda route: held.append(route))
-    person.send_answer(key)
-    for status, said in [
+    item, key, before, sent = annotator.item, annotator.digit, annotator.position, []
+    pending = []  # requests to answer after the page was checked
+    annotator.page.route("**/api/answers", lambda route: pending.append(route))
+    annotator.send_answer(key)
+    for status, error in [
         (503, "the server cannot use its files now"),
         (507, ("the server's disk is full")),
     ]:
-        route = person.wait_until(lambda: held.pop(0) if held else None)
+        route = annotator.wait_until(lambda: pending.pop(0) if pending else None)
         sent.append(route.request.post_data_json["key"])
-        route.fulfill(status=status, json={"error": said}, headers={"Retry-After": "2"})
-        shown = f"Your answer is not saved yet: {said}. Retrying automatically"
-        person.page.wait_for_selector(f'#trouble:has-text("{shown}")')
-        assert person.item == item
+        route.fulfill(status=status, json={"error": error}, headers={"Retry-After": "2"})
+        shown = f"Your answer is not saved yet: {error}. Retrying automatically"
+        annotator.page.wait_for_selector(f'#trouble:has-text("{shown}")')
+        assert annotator.item == item
         assert item not in server.labels()
-    route = person.wait_until(lambda: held.pop(0) if held else None)
+    route = annotator.wait_until(lambda: pending.pop(0) if pending else None)
     sent.append(route.request.post_data_json["key"])
     route.continue_()
-    person.another(before)
-    person.page.wait_for_selector("#trouble", state="hidden")
+    annotator.wait_for_next_item(before)
+    annotator.page.wait_for_selector("#trouble", state="hidden")
     assert len(sent) == 3
     assert len(set(sent)) == 1
     assert server.labels()[item] == key
-    person.page.unroute("**/api/answers")
+    annotator.page.unroute("**/api/answers")
     full = {"error": "the server's disk is full"}
-    person.page.route(
+    annotator.page.route(
         "**/api/progress", lambda route: route.fulfill(status=507, json=full), times=1
     )
-    person.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')")
-    person.page.wait_for_selector("#trouble", state="hidden")
-    person.label(1)
+    annotator.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')")
+    annotator.page.wait_for_selector("#trouble", state="hidden")
+    annotator.label_items(1)
 
 
-def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
-    item, key = person.item, person.digit
-    person.page.route("**/api/answers", lambda route: route.abort())
-    person.page.on("dialog", lambda dialog: dialog.accept())
-    person.send_answer(key)
-    person.page.wait_for_selector("#trouble:has-text('not saved yet')")
+def test_answer_interrupted_by_a_reload_is_resent(annotator, server):
+    item, key = annotator.item, annotator.digit
+    annotator.page.route("**/api/answers", lambda route: route.abort())
+    annotator.page.on("dialog", lambda dialog: dialog.accept())
+    annotator.send_answer(key)
+    annotator.page.wait_for_selector("#trouble:has-text('not saved yet')")
     assert item not in server.labels()
-    person.page.unroute("**/api/answers")
-    person.page.route("**/api/answers", lambda route: route.continue_())
-    person.page.reload()
-    person.page.wait_for_function(
+    annotator.page.unroute("**/api/answers")
+    annotator.page.route("**/api/answers", lambda route: route.continue_())
+    annotator.page.reload()
+    annotator.page.wait_for_function(
         "item => (document.getElementById('asked').textContent || item) !== item", arg=item
     )
     assert server.labels()[item] == key
 
 
-def test_two_people_never_have_the_same_item(browser, server):
-    anna, bob = pages.Person(browser, server), pages.Person(browser, server)
-    anna.call_me("anna")
-    bob.call_me("bob")
-    seen = {}
+def test_two_annotators_get_different_items_and_conflicts_are_settled(browser, server):
+    anna, bob = pages.Annotator(browser, server), pages.Annotator(browser, server)
+    anna.set_name("anna")
+    bob.set_name("bob")
+    labelled = {}
     for _ in range(6):
         assert anna.position != bob.position
-        for person in (anna, bob):
-            assert person.item not in seen
-            seen |= person.label(1)
+        for annotator in (anna, bob):
+            assert annotator.item not in labelled
+            labelled |= annotator.label_items(1)
     people = {p["who"]: p["labels"] for p in server.get("/api/people")["people"]}
     assert people["anna"] == people["bob"] == 6
-    item = next(iter(seen))  # anna's first; bob says otherwise, cleo settles it for anna
-    other = "0" if seen[item] != "0" else "1"
+    item = next(iter(labelled))  # anna's first; bob disagrees, cleo settles it
+    other = "0" if labelled[item] != "0" else "1"
     assert bob.page.locator(f'#history button[aria-label^="{item}:"]').count() == 0
     position = next(h["position"] for h in server.get("/api/history") if h["item"] == item)
     Client(server.url, who="bob").answer(position, other)
     assert [c["item"] for c in server.get("/api/people")["conflicts"]] == [item]
-    cleo = pages.Person(browser, server)
-    cleo.call_me("cleo")
+    cleo = pages.Annotator(browser, server)
+    cleo.set_name("cleo")
     cleo.page.click("#tab-people")
-    cleo.page.click(f'#panel button[aria-label="It is {seen[item]}: {item}"]')
-    cleo.said(f"Saved: {seen[item]}")
+    cleo.page.click(f'#panel button[aria-label="It is {labelled[item]}: {item}"]')
+    cleo.wait_for_message(f"Saved: {labelled[item]}")
     people = server.get("/api/people")
     assert (people["conflicts"], people["compared"], people["agree"]) == ([], 1, 0)
-    assert server.labels()[item] == seen[item]
+    assert server.labels()[item] == labelled[item]
     before = cleo.position
     cleo.page.keyboard.press("Backspace")
-    cleo.another(before)
+    cleo.wait_for_next_item(before)
     assert [c["item"] for c in server.get("/api/people")["conflicts"]] == [item]
-    for person in (anna, bob, cleo):
-        person.close()
+    for annotator in (anna, bob, cleo):
+        annotator.close()
 
 
-def test_labels_are_exported_and_brought_back(person, server, tmp_path):
-    person.label(3)
+def test_exported_labels_can_be_imported_again(annotator, server, tmp_path):
+    annotator.label_items(3)
     labels = server.labels()
-    person.page.click("#tab-data")
-    with person.page.expect_download() as download:
-        person.page.click("a[data-form=csv]")
+    annotator.page.click("#tab-data")
+    with annotator.page.expect_download() as download:
+        annotator.page.click("a[data-form=csv]")
     file = tmp_path / "labels.csv"
     download.value.save_as(file)
     for _ in range(3):
-        person.press("Backspace")
+        annotator.press_and_wait("Backspace")
     assert len(server.labels()) == len(labels) - 3
-    person.page.set_input_files("#importing", file)
-    person.page.wait_for_selector("#imported:has-text('imported')")
+    annotator.page.set_input_files("#importing", file)
+    annotator.page.wait_for_selector("#imported:has-text('imported')")
     assert server.labels() == labels
 
 
-def test_the_model_is_taken_along(person, server, tmp_path):
-    person.label(12)
-    person.page.click("#tab-data")
-    with person.page.expect_download() as download:
-        person.page.click("#take-model")
+def test_downloaded_model_predicts_as_the_export_does(annotator, server, tmp_path):
+    annotator.label_items(12)
+    annotator.page.click("#tab-data")
+    with annotator.page.expect_download() as download:
+        annotator.page.click("#take-model")
     file = tmp_path / "model.zip"
     download.value.save_as(file)
     assert download.value.suggested_filename == "digits-model.zip"
-    person.page.wait_for_selector("#model-told:has-text('Downloaded')")
+    annotator.page.wait_for_selector("#model-told:has-text('Downloaded')")
     with zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path / "model")
     model = la.load_model(tmp_path / "model")
     assert sum(model.about["labels"].values()) == len(server.labels())
-    person.page.check("#rest")
-    with person.page.expect_download() as download:
-        person.page.click("a[data-form=csv]")
+    annotator.page.check("#rest")
+    with annotator.page.expect_download() as download:
+        annotator.page.click("a[data-form=csv]")
     download.value.save_as(tmp_path / "all.csv")
-    person.page.wait_for_selector("#exported:has-text('Downloaded')")
+    annotator.page.wait_for_selector("#exported:has-text('Downloaded')")
     rows = list(csv.DictReader((tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()))
     predicted = {
         r["id"]: (r["prediction"], float(r["probability"]))
         for r in rows
         if r["source"] == "prediction"
     }
-    said = model.predict(server.command[4])
-    likely = dict(
+    predictions = model.predict(server.command[4])
+    expected = dict(
         zip(
-            said.items,
-            zip(said.labels, said.probabilities.amax(1).tolist(), strict=True),
+            predictions.items,
+            zip(predictions.labels, predictions.probabilities.amax(1).tolist(), strict=True),
             strict=True,
         )
     )
     assert predicted
     for item, (label, probability) in predicted.items():
-        assert likely[item][0] == label
-        assert likely[item][1] == pytest.approx(probability, abs=1e-6)
-    known = {c["name"] for c in server.get("/api/session")["classes"]}  # others may have added some
-    assert {*model.predict(server.command[4]).labels} <= known
+        assert expected[item][0] == label
+        assert expected[item][1] == pytest.approx(probability, abs=1e-6)
+    class_names = {
+        c["name"] for c in server.get("/api/session")["classes"]
+    }  # other tests may have added some
+    assert {*model.predict(server.command[4]).labels} <= class_names
 
 
-def test_the_panels_explain(person, server):
-    person.label(12)
-    # Once a training is done; of the item before, which has a label by now, other things are said.
-    assert until(lambda: "Predicted class" in person.page.inner_text("#panel"))
-    person.page.wait_for_selector("#panel .bars")
-    person.label(1)
-    item, guess = person.item, person.page.inner_text("#guess strong")
-    person.press("Enter")  # agrees
-    assert server.labels()[item] == guess
-    person.page.click("#tab-progress")
-    person.page.wait_for_selector("#map canvas")
-    assert re.search(r"\d+ unlabelled items", person.page.inner_text("#map"))
-    person.page.locator("#map canvas").scroll_into_view_if_needed()
-    box = person.page.locator("#map canvas").bounding_box()
-    for step in range(400):  # somewhere there is an item; it says its name
+def test_panels_show_predictions_progress_map_and_doubts(annotator, server):
+    annotator.label_items(12)
+    # Predictions are shown after the training; an item that has a label shows other details.
+    assert until(lambda: "Predicted class" in annotator.page.inner_text("#panel"))
+    annotator.page.wait_for_selector("#panel .bars")
+    annotator.label_items(1)
+    item, predicted = annotator.item, annotator.page.inner_text("#guess strong")
+    annotator.press_and_wait("Enter")  # accepts the prediction
+    assert server.labels()[item] == predicted
+    annotator.page.click("#tab-progress")
+    annotator.page.wait_for_selector("#map canvas")
+    assert re.search(r"\d+ unlabelled items", annotator.page.inner_text("#map"))
+    annotator.page.locator("#map canvas").scroll_into_view_if_needed()
+    box = annotator.page.locator("#map canvas").bounding_box()
+    for step in range(400):  # search for an item; it shows its name
         x, y = step % 20 / 20 * box["width"], step // 20 / 20 * box["height"]
-        person.page.mouse.move(box["x"] + x + 1, box["y"] + y + 1)
-        person.page.evaluate(PAINTED)
-        name = re.search(r"n\d{4}-\d\.png:", person.page.inner_text("#map .hover"))
+        annotator.page.mouse.move(box["x"] + x + 1, box["y"] + y + 1)
+        annotator.page.evaluate(AFTER_PAINT)
+        name = re.search(r"n\d{4}-\d\.png:", annotator.page.inner_text("#map .hover"))
         if name:
             break
     assert name
-    assert f"{len(server.labels())}" in person.page.inner_text(".figures")
-    person.page.click("#tab-doubts")
-    person.page.wait_for_selector("#panel h2:has-text('Review')")
+    assert f"{len(server.labels())}" in annotator.page.inner_text(".figures")
+    annotator.page.click("#tab-doubts")
+    annotator.page.wait_for_selector("#panel h2:has-text('Review')")
     enough = server.get("/api/doubts")["enough"]
-    assert ("Too few labels yet" in person.page.inner_text("#panel")) == (not enough)
+    assert ("Too few labels yet" in annotator.page.inner_text("#panel")) == (not enough)
 
 
-def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
-    """Also after the server was killed; until somebody brings it back."""
+def test_kept_label_is_not_doubted_again_after_a_server_kill(browser, tmp_path):
+    """The label stays kept after a kill, until an annotator reviews it again."""
     data = tmp_path / "shades"
     data.mkdir()
     for i in range(20):
         shade = (40 if i % 2 else 200) + i
         pages.Image.new("L", (8, 8), shade).save(data / f"{i:02d}.png")
-    given, wrong = tmp_path / "given.csv", 6
+    label_file, wrong = tmp_path / "given.csv", 6
     rows = [f"{i:02d}.png,{'dark' if i % 2 or i == wrong else 'light'}" for i in range(16)]
-    given.write_text("\n".join(["item,label", *rows]))
+    label_file.write_text("\n".join(["item,label", *rows]))
     options = ("--classes", "light,dark", "--model", "mlp", "--width", "16")
-    server = pages.Server(data, tmp_path / "labels", *options, "--labels", str(given))
+    server = pages.Server(data, tmp_path / "labels", *options, "--labels", str(label_file))
     try:
         Client(server.url).wait(PATIENCE)
         assert [d["item"] for d in server.get("/api/doubts")["doubts"]] == ["06.png"]
-        person = pages.Person(browser, server)
-        person.page.click("#tab-doubts")
-        person.page.click("#panel button:has-text('Keep dark')")
-        person.said("Saved: dark kept")
-        person.page.wait_for_selector("#panel summary:has-text('1 kept')")
-        assert "No label needs a review" in person.page.inner_text("#panel")
-        person.page.keyboard.press("Backspace")
-        person.said("open for review again")
-        person.page.click("#panel button:has-text('Keep dark')")
-        person.page.wait_for_selector("#panel summary:has-text('1 kept')")
+        annotator = pages.Annotator(browser, server)
+        annotator.page.click("#tab-doubts")
+        annotator.page.click("#panel button:has-text('Keep dark')")
+        annotator.wait_for_message("Saved: dark kept")
+        annotator.page.wait_for_selector("#panel summary:has-text('1 kept')")
+        assert "No label needs a review" in annotator.page.inner_text("#panel")
+        annotator.page.keyboard.press("Backspace")
+        annotator.wait_for_message("open for review again")
+        annotator.page.click("#panel button:has-text('Keep dark')")
+        annotator.page.wait_for_selector("#panel summary:has-text('1 kept')")
         server.kill()
-        server.command = server.command[:-2]  # the labels are there
+        server.command = server.command[:-2]  # the labels are already imported
         server.start()
-        person.page.reload()
-        person.page.click("#tab-doubts")
-        person.page.wait_for_selector("#panel p:has-text('No label needs a review')")
-        person.page.focus("#panel summary")
-        person.page.keyboard.press("Enter")
-        assert "kept by me" in person.page.inner_text("#panel details")
-        person.page.evaluate(AXE.read_text())
-        assert serious(person.page) == []
-        person.page.click("#panel button:has-text('Review again')")
-        person.page.wait_for_selector("#panel button:has-text('Keep dark')")
-        assert person.page.locator("#panel summary").count() == 0
+        annotator.page.reload()
+        annotator.page.click("#tab-doubts")
+        annotator.page.wait_for_selector("#panel p:has-text('No label needs a review')")
+        annotator.page.focus("#panel summary")
+        annotator.page.keyboard.press("Enter")
+        assert "kept by me" in annotator.page.inner_text("#panel details")
+        annotator.page.evaluate(AXE.read_text())
+        assert find_accessibility_violations(annotator.page) == []
+        annotator.page.click("#panel button:has-text('Review again')")
+        annotator.page.wait_for_selector("#panel button:has-text('Keep dark')")
+        assert annotator.page.locator("#panel summary").count() == 0
         assert server.labels()["06.png"] == "dark"
-        person.close()
+        annotator.close()
     finally:
         server.kill()
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_nothing_stands_in_the_way_of_anyone(browser, server, look):
+def test_page_has_no_serious_accessibility_violation(browser, server, look):
     scheme = "dark" if look == "dark" else "light"
-    person = pages.Person(browser, server, color_scheme=scheme, reduced_motion="reduce")
+    annotator = pages.Annotator(browser, server, color_scheme=scheme, reduced_motion="reduce")
     if look == "phone":
-        person.page.set_viewport_size({"width": 360, "height": 740})
-    person.page.evaluate(AXE.read_text())
+        annotator.page.set_viewport_size({"width": 360, "height": 740})
+    annotator.page.evaluate(AXE.read_text())
     for tab in ("why", "progress", "doubts", "people", "data"):
-        person.page.click(f"#tab-{tab}")
-        person.page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
-        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert person.page.evaluate(wide) == 0
-        assert serious(person.page) == [], tab
-    person.page.keyboard.press("?")
-    assert serious(person.page) == []
-    person.close()
+        annotator.page.click(f"#tab-{tab}")
+        annotator.page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert annotator.page.evaluate(overflow) == 0
+        assert find_accessibility_violations(annotator.page) == [], tab
+    annotator.page.keyboard.press("?")
+    assert find_accessibility_violations(annotator.page) == []
+    annotator.close()
 
 
-def test_a_first_visit_from_two_names_to_the_last_item(browser, tmp_path):
+def test_first_visit_from_class_names_to_the_last_item(browser, tmp_path):
     posts = [f"Post {i}: <b>the arm</b> cannot lift its own weight." for i in range(4)]
     (tmp_path / "posts.csv").write_text("\n".join(["text", *posts]) + "\n")
     server = pages.Server(tmp_path / "posts.csv", tmp_path / "labels")
     try:
-        person = pages.Person(browser, server)
-        page = person.page
+        annotator = pages.Annotator(browser, server)
+        page = annotator.page
         page.evaluate(AXE.read_text())
-        assert serious(page) == []
+        assert find_accessibility_violations(page) == []
         page.fill("#first [name=names]", "space, Space")
         page.click("#first button")
         assert "twice" in page.inner_text("#first .lost")
         page.fill("#first [name=names]", "space\ncars,\n\n")
         page.keyboard.press("Control+Enter")
         page.wait_for_selector("#classes button")
-        assert page.inner_text(".prose") in posts  # markup in data is text
+        assert page.inner_text(".prose") in posts  # markup in the data is shown as text
         for _ in posts:
-            person.press("1")
+            annotator.press_and_wait("1")
         assert "Nothing left to label" in page.inner_text("#item")
         assert page.locator(".commands button:visible").all_inner_texts() == ["Undo ⌫"]
         assert set(server.labels().values()) == {"space"}
         assert len(server.labels()) == len(posts)
-        page.keyboard.press("1")  # there is nothing that it could answer
-        person.press("Backspace")
+        page.keyboard.press("1")  # no query: the key has no effect
+        annotator.press_and_wait("Backspace")
         assert len(server.labels()) == len(posts) - 1
-        person.close()
+        annotator.close()
     finally:
         server.kill()
 
 
-def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
+def test_grid_is_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
     data = pages.write_digits(tmp_path / "digits", 300)
     server = pages.Server(data, tmp_path / "labels", "--classes", NAMES, "--model", "exact")
     try:
         client = Client(server.url)
         client.wait(PATIENCE)
-        asked = client.question()
+        query = client.question()
         for _ in range(60):
-            asked = client.answer(asked["position"], asked["item"][-5])["next"]
+            query = client.answer(query["position"], query["item"][-5])["next"]
         client.wait(PATIENCE)
-        person = pages.Person(browser, server)
-        page, before = person.page, server.labels()
+        annotator = pages.Annotator(browser, server)
+        page, before = annotator.page, server.labels()
         page.keyboard.press(",")
         page.wait_for_selector("#many[open] #manyitems button")
         page.evaluate(AXE.read_text())
-        assert serious(page) == []
-        wanted = re.search(r"“(\d)”", page.inner_text("#manytitle"))[1]
+        assert find_accessibility_violations(page) == []
+        digit = re.search(r"“(\d)”", page.inner_text("#manytitle"))[1]
         shown = [
             b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()
         ]
-        wrong = [i for i, name in enumerate(shown) if name[-5] != wanted]
-        for i in {0, *wrong}:  # by its key, and again by the arrows and the space bar
+        wrong = [i for i, name in enumerate(shown) if name[-5] != digit]
+        for i in {0, *wrong}:  # by key, then by arrows and space bar
             page.keyboard.press("123456789abcdefghijklmnopqrstuvwxyz"[i])
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Space")
@@ -465,20 +467,20 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
         confirmed = [name for i, name in enumerate(shown) if i not in {0, 1, *wrong}]
         page.keyboard.press("Enter")
         page.wait_for_selector("#manytold:has-text('Saved')")
-        assert server.labels() == before | dict.fromkeys(confirmed, wanted)
-        server.kill()  # all of the grid is on the disk
+        assert server.labels() == before | dict.fromkeys(confirmed, digit)
+        server.kill()  # the whole grid is saved
         server.start()
-        assert server.labels() == before | dict.fromkeys(confirmed, wanted)
-        again = [
+        assert server.labels() == before | dict.fromkeys(confirmed, digit)
+        next_shown = [
             b.get_attribute("title").split(":")[0] for b in page.locator("#manyitems button").all()
         ]
-        assert not {*again} & {*shown}
+        assert not {*next_shown} & {*shown}
         page.focus("#manyback")
-        page.keyboard.press("Enter")  # as a click or Backspace would
+        page.keyboard.press("Enter")  # like a click or Backspace
         page.wait_for_selector(f"#manytold:has-text('Undone: {len(confirmed)} ')")
         assert server.labels() == before
         page.wait_for_selector("#manyitems button")
-        out = [
+        exceptions = [
             page.locator("#manyitems button").nth(i).get_attribute("title").split(":")[0]
             for i in (0, 1)
         ]
@@ -486,73 +488,73 @@ def test_many_are_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
             page.keyboard.press(key)
         page.wait_for_selector("#manytold:has-text('2 exceptions will be queried afterwards')")
         page.keyboard.press("Escape")
-        for name in out:
+        for name in exceptions:
             page.wait_for_selector("#mode:has-text('You marked it as not')")
-            assert person.item == name
-            person.press(person.digit)
+            assert annotator.item == name
+            annotator.press_and_wait(annotator.digit)
             assert server.labels()[name] == name[-5]
         assert page.locator("#mode").is_hidden()
-        person.close()
+        annotator.close()
     finally:
         server.kill()
 
 
-def test_classes_are_changed_on_the_page(browser, tmp_path):
+def test_classes_are_renamed_merged_removed_and_restored_on_the_page(browser, tmp_path):
     data = pages.write_digits(tmp_path / "digits", 40)
     server = pages.Server(
         data, tmp_path / "labels", "--classes", "odd,even,other,more", "--model", "exact"
     )
     try:
-        person, other = pages.Person(browser, server), pages.Person(browser, server)
-        page = person.page
+        annotator, other = pages.Annotator(browser, server), pages.Annotator(browser, server)
+        page = annotator.page
         for key in "123":
-            person.press(key)
+            annotator.press_and_wait(key)
         page.click("#tab-data")
         page.evaluate(AXE.read_text())
-        assert serious(page) == []
+        assert find_accessibility_violations(page) == []
         page.select_option("#class-which", label="other")
         page.fill("#class-name", "neither")
         page.click("#class-rename")
-        person.said("Renamed “other” to “neither”")
+        annotator.wait_for_message("Renamed “other” to “neither”")
         page.select_option("#class-which", label="neither")
         page.select_option("#class-into", label="even")
         page.click("#class-merge")
-        person.said("Merged “neither” into “even”")
+        annotator.wait_for_message("Merged “neither” into “even”")
         assert sorted(server.labels().values()) == ["even", "even", "odd"]
         other.page.wait_for_function(
             "() => document.querySelectorAll('#classes button').length === 3"
         )
         page.select_option("#class-which", label="odd")
         page.click("#class-remove")
-        person.said("its items are unlabelled again")
+        annotator.wait_for_message("its items are unlabelled again")
         assert sorted(server.labels().values()) == ["even", "even"]
         assert page.locator("#classes button").all_inner_texts() == ["2\neven", "4\nmore"]
         page.click("#stage", position={"x": 5, "y": 5})
-        there = (
+        has_classes = (
             "names => !document.body.classList.contains('busy') && names === "
             "[...document.querySelectorAll('#classes .called')].map(b => b.textContent).join()"
         )
         for names in ("odd,even,more", "odd,even,neither,more", "odd,even,other,more"):
             page.keyboard.press("Backspace")
-            page.wait_for_function(there, arg=names)
+            page.wait_for_function(has_classes, arg=names)
         page.keyboard.press("Backspace")
-        person.said("label the item again")
+        annotator.wait_for_message("label the item again")
         assert sorted(server.labels().values()) == ["even", "odd"]
         assert page.locator("#classes button").count() == 4
         page.select_option("#class-which", label="more")
         page.fill("#class-name", "le")
-        Client(server.url).add_class("new")  # by somebody else, meanwhile
+        Client(server.url).add_class("new")  # by another client meanwhile
         page.wait_for_selector("#class-which option:has-text('new')", state="attached")
         chosen = "() => document.getElementById('class-which').selectedOptions[0].textContent"
         assert (page.evaluate(chosen), page.input_value("#class-name")) == ("more", "le")
-        person.close()
+        annotator.close()
         other.close()
     finally:
         server.kill()
 
 
-def test_what_is_seen_of_photographs(browser, tmp_path):
-    """No path that tells, room for the picture, all its pixels when enlarged, badges, an end."""
+def test_photographs_fill_the_page_and_can_be_enlarged(browser, tmp_path):
+    """The folder name is hidden, the image is large and zoomable, and the end is shown."""
     folder = tmp_path / "pets"
     for i in range(14):
         kind = "cat" if i % 2 else "dog"
@@ -561,17 +563,15 @@ def test_what_is_seen_of_photographs(browser, tmp_path):
         pixels.save(folder / kind / f"{i:02d}.jpg", quality=60)
     server = pages.Server(folder, tmp_path / "labels", "--model", "mlp", "--width", "8")
     try:
-        person = pages.Person(browser, server)
-        page = person.page
-        assert re.fullmatch(r"…/\d\d\.jpg", person.item)
+        annotator = pages.Annotator(browser, server)
+        page = annotator.page
+        assert re.fullmatch(r"…/\d\d\.jpg", annotator.item)
         assert server.get("/api/question")["item"].startswith(
             ("cat/", "dog/")
-        )  # programs are told all
-        tall = page.locator("#item img").bounding_box()["height"]
-        assert tall > 0.5 * 900
-        page.set_viewport_size(
-            {"width": 1280, "height": 800}
-        )  # nothing that answers is out of sight
+        )  # the API has the whole path
+        height = page.locator("#item img").bounding_box()["height"]
+        assert height > 0.5 * 900
+        page.set_viewport_size({"width": 1280, "height": 800})  # all answer buttons stay visible
         assert page.locator("#item img").bounding_box()["height"] >= 0.5 * 800
         answering = [node.bounding_box() for node in page.locator("#answering button, #said").all()]
         assert all(box["y"] + box["height"] <= 800 for box in answering)
@@ -586,35 +586,33 @@ def test_what_is_seen_of_photographs(browser, tmp_path):
         page.wait_for_function(
             "w => document.querySelector('#large img').clientWidth > 1.4 * w", arg=before
         )
-        at = "document.querySelector('#large > div').scrollLeft"
-        left = page.evaluate(at)
+        scroll_left = "document.querySelector('#large > div').scrollLeft"
+        left = page.evaluate(scroll_left)
         page.mouse.down()
-        page.mouse.move(
-            540, 350, steps=5
-        )  # the second step would begin to drag the picture itself away
+        page.mouse.move(540, 350, steps=5)  # a second step would drag the image itself
         page.mouse.up()
-        assert page.evaluate(at) == pytest.approx(left + 100, abs=2)
+        assert page.evaluate(scroll_left) == pytest.approx(left + 100, abs=2)
         page.keyboard.press("Escape")
-        person.press("1")
-        person.press("Backspace")  # whoever is asked again is not told what was learnt
+        annotator.press_and_wait("1")
+        annotator.press_and_wait("Backspace")  # a repeated query hides the prediction
         assert "you undid your answer" in page.inner_text("#reason")
         assert page.locator("#guess").is_hidden()
         page.reload()
         page.wait_for_selector("#reason:has-text('you undid your answer')")
         assert page.locator("#guess").is_hidden()
         for i in range(14):
-            person.press("12"[i % 2])
+            annotator.press_and_wait("12"[i % 2])
         page.wait_for_selector("#summary:has-text('14 labels: 7 × cat, 7 × dog')")
         page.click("#item button:has-text('Export')")
         page.wait_for_selector("#tab-data[aria-selected=true]")
         assert page.evaluate("document.getElementById('bar').value") == 1
-        person.close()
+        annotator.close()
     finally:
         server.kill()
 
 
-def serious(page) -> list[tuple[str, list[str]]]:
-    """What axe finds that keeps somebody from using the page."""
+def find_accessibility_violations(page) -> list[tuple[str, list[str]]]:
+    """Return the serious and critical violations that axe finds."""
     return [
         (v["id"], [n["html"][:120] for n in v["nodes"]][:3])
         for v in page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
