@@ -236,7 +236,7 @@ def test_kernel_blocks_are_computed_in_chunks(monkeypatch):
 def test_exact_posterior_accepts_new_classes():
     x, _ = make_clouds()
     kernel = CosineKernel(normalise_rows(x, range(N)), lambda c: mix_kernels(c, (1.0, 0.0, 0.0)))
-    pool_posterior = PoolPosterior(
+    pool_posterior = PoolPosterior.from_prior(
         torch.arange(N), prior(torch.full((N, C), 1 / C).double(), kernel, noise=0.1), {0: 0, 1: 1}
     )
     wider = pool_posterior.with_labels({0: 0, 1: 1, 5: 3}, 4)

@@ -1,5 +1,7 @@
 """PoolPosterior against a posterior conditioned from scratch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixture_kernel
-from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions, drift_warning
 
 N, C = 14, 3
 POINTS = torch.tensor([40, 3, 17, 8, 99, 51, 2, 75, 30, 61, 12, 5, 88, 23])
@@ -59,11 +61,10 @@ def apply_step(step, labels, classes):
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
 def test_with_labels_matches_posterior_from_scratch(steps, rank, cache_cross_covariance):
     pool_posterior, labels, classes = (
-        PoolPosterior(
+        PoolPosterior.from_prior(
             POINTS,
             make_prior(rank=rank),
-            evaluation=5,
-            cache_cross_covariance=cache_cross_covariance,
+            options=PosteriorOptions(evaluation=5, cache_cross_covariance=cache_cross_covariance),
         ),
         {},
         C,
@@ -97,7 +98,11 @@ def test_with_labels_matches_posterior_from_scratch(steps, rank, cache_cross_cov
 def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance, acquisition):
     """Sums over evaluation points are updated for corrections, removed labels and new classes."""
     pool_posterior, labels, classes = (
-        PoolPosterior(POINTS, make_prior(rank=rank), cache_cross_covariance=cache_cross_covariance),
+        PoolPosterior.from_prior(
+            POINTS,
+            make_prior(rank=rank),
+            options=PosteriorOptions(cache_cross_covariance=cache_cross_covariance),
+        ),
         {},
         C,
     )
@@ -106,13 +111,14 @@ def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance
         pool_posterior = pool_posterior.with_labels(labels, classes)
         if not len(pool_posterior.view.candidates):
             continue
-        naive = PoolPosterior(POINTS, make_prior(classes, rank), labels)
-        naive.view = view(
+        naive = PoolPosterior.from_prior(POINTS, make_prior(classes, rank), labels)
+        pool_view = view(
             naive.posterior,
             pool_posterior.view.candidates,
             pool_posterior.view.evaluation,
             baseline="linearised",
         )
+        naive = replace(naive, view=pool_view)
         assert torch.allclose(
             pool_posterior.scores(acquisition), naive.scores(acquisition), atol=1e-7
         )
@@ -120,7 +126,9 @@ def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance
 
 @pytest.mark.parametrize("baseline", ["outputs", "linearised"])
 def test_with_labels_uses_linearised_baseline(baseline):
-    pool_posterior = PoolPosterior(POINTS, make_prior(), {40: 0, 99: 1}, baseline=baseline)
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, make_prior(), {40: 0, 99: 1}, PosteriorOptions(baseline=baseline)
+    )
     assert pool_posterior.view.baseline == baseline
     assert pool_posterior.with_labels({40: 0, 99: 1}).view.baseline == baseline
     for labels in ({40: 0, 99: 1, 3: 2}, {40: 0, 99: 2}, {40: 0}, {3: 2}, {}):
@@ -128,7 +136,9 @@ def test_with_labels_uses_linearised_baseline(baseline):
 
 
 def test_drift_is_share_of_candidates_with_other_class():
-    pool_posterior = PoolPosterior(POINTS, make_prior(), {40: 0, 99: 1, 3: 1}, evaluation=4)
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, make_prior(), {40: 0, 99: 1, 3: 1}, PosteriorOptions(evaluation=4)
+    )
     left = [i for i, p in enumerate(POINTS.tolist()) if p not in (40, 99, 3)]
     post = condition_from_scratch({40: 0, 99: 1, 3: 1})
     differing = sum(
@@ -136,8 +146,11 @@ def test_drift_is_share_of_candidates_with_other_class():
     )
     assert 0 < differing < len(left)
     assert pool_posterior.drift() == pytest.approx(differing / len(left))
-    assert PoolPosterior(POINTS, make_prior()).drift() == 0.0
-    assert PoolPosterior(POINTS, make_prior(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
+    assert PoolPosterior.from_prior(POINTS, make_prior()).drift() == 0.0
+    assert (
+        PoolPosterior.from_prior(POINTS, make_prior(), dict.fromkeys(POINTS.tolist(), 0)).drift()
+        is None
+    )
 
 
 def test_drift_above_ten_percent_warns():
@@ -148,13 +161,13 @@ def test_drift_above_ten_percent_warns():
 
 
 def test_can_update_incrementally_for_small_changes():
-    pool_posterior = PoolPosterior(POINTS, make_prior(), {40: 0, 3: 1, 17: 2})
+    pool_posterior = PoolPosterior.from_prior(POINTS, make_prior(), {40: 0, 3: 1, 17: 2})
     assert pool_posterior.can_update_incrementally({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
     assert pool_posterior.can_update_incrementally({40: 2, 3: 0, 17: 2})
     assert pool_posterior.can_update_incrementally({40: 0, 3: 1})
     assert pool_posterior.can_update_incrementally({})
     assert not pool_posterior.can_update_incrementally({3: 1, 17: 2})
-    wide = PoolPosterior(
+    wide = PoolPosterior.from_prior(
         POINTS[:4], prior(torch.zeros(4, 2).double(), torch.eye(8).double(), noise=1e-2), {40: 0}
     )
     assert not wide.can_update_incrementally({40: 1})
@@ -166,13 +179,15 @@ def test_can_update_incrementally_for_small_changes():
 def test_initial_labels_match_with_labels():
     labels = {17: 0, 1000: 2, 5: 1}
     assert torch.equal(
-        PoolPosterior(POINTS, make_prior(), labels).posterior.mean,
+        PoolPosterior.from_prior(POINTS, make_prior(), labels).posterior.mean,
         condition_from_scratch(labels).mean,
     )
 
 
 def test_best_excludes_given_positions():
-    pool_posterior = PoolPosterior(POINTS, make_prior(), {40: 0, 99: 1}, evaluation=6)
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, make_prior(), {40: 0, 99: 1}, PosteriorOptions(evaluation=6)
+    )
     scores = flip(
         view(
             pool_posterior.posterior, pool_posterior.view.candidates, pool_posterior.view.evaluation
@@ -187,7 +202,7 @@ def test_best_excludes_given_positions():
 
 @pytest.mark.parametrize("mode", ["top", "greedy", "sequential"])
 def test_select_batch_and_oracle_use_positions(mode):
-    pool_posterior, queried = PoolPosterior(POINTS, make_prior(), {40: 0, 99: 1}), []
+    pool_posterior, queried = PoolPosterior.from_prior(POINTS, make_prior(), {40: 0, 99: 1}), []
 
     def oracle(position):
         queried.append(position)
@@ -206,14 +221,16 @@ def test_select_batch_and_oracle_use_positions(mode):
 
 
 def test_fully_labelled_posterior_accepts_corrections_only():
-    pool_posterior = PoolPosterior(POINTS, make_prior(), {int(p): int(p) % C for p in POINTS})
+    pool_posterior = PoolPosterior.from_prior(
+        POINTS, make_prior(), {int(p): int(p) % C for p in POINTS}
+    )
     assert pool_posterior.best("flip") is None
     assert pool_posterior.rank_candidates("flip") == []
     assert pool_posterior.with_labels({**pool_posterior.labels, 40: 2}).labels[40] == 2
 
 
 def test_unknown_position_raises():
-    pool_posterior = PoolPosterior(POINTS, make_prior())
+    pool_posterior = PoolPosterior.from_prior(POINTS, make_prior())
     assert 40 in pool_posterior
     assert 7 not in pool_posterior
     with pytest.raises(InputError, match="item 7 is not in play"):
@@ -222,7 +239,7 @@ def test_unknown_position_raises():
 
 def test_nan_scores_raise():
     with pytest.raises(NumericalError, match="NaN"):
-        PoolPosterior(POINTS, make_prior()).best(
+        PoolPosterior.from_prior(POINTS, make_prior()).best(
             lambda view, rng: torch.full(view.candidates.shape, torch.nan)
         )
 
@@ -238,8 +255,11 @@ def make_clustered_posterior(seed, labels, n=300, classes=4):
     cluster_prior = prior(outputs, (psi @ psi.T).square(), noise=1e-1)
     points = torch.randperm(5 * n, generator=rng)[:n]
     labelled = {int(points[i]): int(truth[i]) for i in torch.randperm(n, generator=rng)[:labels]}
-    pool_posterior = PoolPosterior(
-        points, cluster_prior, labelled, evaluation=80, cache_cross_covariance=True
+    pool_posterior = PoolPosterior.from_prior(
+        points,
+        cluster_prior,
+        labelled,
+        PosteriorOptions(evaluation=80, cache_cross_covariance=True),
     )
     return pool_posterior, labelled, dict(zip(points.tolist(), truth.tolist(), strict=True))
 
@@ -324,13 +344,11 @@ def make_labels(n):
 
 def test_nystrom_labels_keep_predictions_above_max_exact_labels():
     nystrom, whole = (
-        PoolPosterior(
+        PoolPosterior.from_prior(
             torch.arange(60),
             make_cosine_prior(),
             make_labels(40),
-            evaluation=9,
-            cache_cross_covariance=True,
-            max_exact_labels=m,
+            PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=m),
         )
         for m in (20, None)
     )
@@ -344,21 +362,22 @@ def test_nystrom_labels_keep_predictions_above_max_exact_labels():
     assert wider.posterior.nystrom_labels is not None
     assert wider.classes == C + 2
     assert (
-        PoolPosterior(
-            torch.arange(60), make_cosine_prior(), make_labels(20), max_exact_labels=20
+        PoolPosterior.from_prior(
+            torch.arange(60),
+            make_cosine_prior(),
+            make_labels(20),
+            PosteriorOptions(max_exact_labels=20),
         ).posterior.nystrom_labels
         is None
     )
 
 
 def test_nystrom_posterior_supports_corrections_additions_and_removals():
-    pool_posterior = PoolPosterior(
+    pool_posterior = PoolPosterior.from_prior(
         torch.arange(60),
         make_cosine_prior(),
         make_labels(40),
-        evaluation=9,
-        cache_cross_covariance=True,
-        max_exact_labels=20,
+        PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=20),
     )
     more = pool_posterior.with_labels(make_labels(43))
     assert more.posterior.nystrom_labels is not None
@@ -379,19 +398,17 @@ def test_nystrom_posterior_supports_corrections_additions_and_removals():
     assert not more.can_update_incrementally(without_one)
     assert not more.can_update_incrementally(make_labels(39))
     refitted = more.with_labels(without_one)
-    exact = PoolPosterior(torch.arange(60), make_cosine_prior(), without_one).posterior
+    exact = PoolPosterior.from_prior(torch.arange(60), make_cosine_prior(), without_one).posterior
     assert refitted.labels == without_one
     assert torch.allclose(refitted.posterior.mean, exact.mean, atol=2e-2)
 
 
 def test_shortlist_of_nystrom_posterior_scores_alike():
-    pool_posterior = PoolPosterior(
+    pool_posterior = PoolPosterior.from_prior(
         torch.arange(60),
         make_cosine_prior(),
         make_labels(40),
-        evaluation=9,
-        cache_cross_covariance=True,
-        max_exact_labels=20,
+        PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=20),
     )
     short = pool_posterior.build_shortlist("flip", 8)
     best = pool_posterior.rank_candidates("flip", 8)
@@ -412,3 +429,22 @@ def test_shortlist_of_nystrom_posterior_scores_alike():
         after.points[after.view.candidates].tolist(), after.scores("flip").tolist(), strict=True
     ):
         assert score == pytest.approx(scores[p], rel=1e-4, abs=1e-6)
+
+
+def test_from_kernel_matches_conditioning_the_prior_by_hand():
+    labels = {40: 0, 99: 1, 1000: 2}
+    given = make_prior()
+    kernel = given.covariance.block(torch.arange(N), torch.arange(N))
+    made = PoolPosterior.from_kernel(
+        POINTS, given.outputs, {"kernel": kernel}, 1e-2, labels, PosteriorOptions(), classes=C + 1
+    )
+    naive = prior(
+        torch.cat([given.outputs, torch.zeros(N, 1).double()], 1), kernel, noise=1e-2
+    ).condition([0, 4], torch.eye(C + 1).double()[[0, 1]])
+    assert made.labels == {40: 0, 99: 1}
+    torch.testing.assert_close(made.posterior.mean, naive.mean)
+    torch.testing.assert_close(made.posterior.variance(), naive.variance())
+    wider = PoolPosterior.from_kernel(
+        POINTS, given.outputs, {"kernel": kernel, "scale": 7.0}, 1e-2, labels, PosteriorOptions()
+    )
+    assert (wider.classes, wider.posterior.noise) == (C, 7e-2)

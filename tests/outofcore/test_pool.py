@@ -13,7 +13,7 @@ from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.outofcore import LargePool, embed
-from labelahead.outofcore.scoring import kernel_inputs, posterior_at
+from labelahead.outofcore.scoring import posterior_at
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
 
 N = 120
@@ -130,7 +130,7 @@ def test_subset_posterior_is_exact_after_further_label(pool):
     more = pool_posterior.with_labels(pool_posterior.labels | {position: int(y[position])})
     every = posterior_at(
         subset.model,
-        *kernel_inputs(subset.model, torch.from_numpy(x)),
+        *subset.model.kernel_inputs(torch.from_numpy(x)),
         torch.zeros(0, dtype=torch.int64),
     )
     naive = every.condition([*at.tolist(), position], torch.as_tensor(y[[*at.tolist(), position]]))

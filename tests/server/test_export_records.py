@@ -27,7 +27,7 @@ from labelahead.integrations.label_studio.interface import read_interface
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.server.page_model import PageModel
-from labelahead.server.refresh import TrainingRequest
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
 from tests.support.web_sessions import CHANGE, page, photos
 

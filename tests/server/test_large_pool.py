@@ -12,7 +12,7 @@ import torch
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mix_kernels
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.pool import Labelled
 from labelahead.server import large_pool as large
@@ -83,8 +83,11 @@ def build_naive_posterior(store_folder, session):
         noise=page_model.snapshot.noise,
     )
     labels = session.service.label_state.labels
-    return PoolPosterior(
-        page_model.pool_posterior.points, start, labels, evaluation=page_model.snapshot.evaluation
+    return PoolPosterior.from_prior(
+        page_model.pool_posterior.points,
+        start,
+        labels,
+        PosteriorOptions(evaluation=page_model.snapshot.evaluation),
     )
 
 

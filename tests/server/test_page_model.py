@@ -12,7 +12,7 @@ from labelahead.acquisition import flip
 from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError
 from labelahead.server.page_model import PageModel
-from labelahead.server.snapshot import Snapshot
+from labelahead.server.snapshot import NetworkSnapshot
 
 N, C = 30, 3
 POSITIONS = torch.arange(N) * 7 + 2  # positions in the data set, not rows of the snapshot
@@ -23,12 +23,11 @@ def make_snapshot(*, dense=True, round=1, trained=(), n=N):
     psi = torch.randn(n, 12, generator=rng, dtype=torch.float64)
     outputs = torch.randn(n, C, generator=rng, dtype=torch.float64) / 3
     kernel = psi @ psi.T
-    return Snapshot(
+    return NetworkSnapshot(
         round=round,
         points=POSITIONS[:n],
         outputs=outputs,
-        kernel=kernel if dense else None,
-        features=None if dense else psi,
+        kernel_arguments={"kernel": kernel} if dense else {"features": psi},
         labels=dict(trained),
         noise=1e-2,
         evaluation=20,
@@ -40,7 +39,8 @@ def fit_from_scratch(frozen, labels, classes):
     row_of = {int(p): i for i, p in enumerate(frozen.points)}
     labelled = sorted((row_of[p], c) for p, c in labels.items() if p in row_of)
     outputs = torch.cat([frozen.outputs, torch.zeros(len(frozen.points), classes - C).double()], 1)
-    kernel = frozen.kernel if frozen.kernel is not None else frozen.features @ frozen.features.T
+    given = frozen.kernel_arguments
+    kernel = given["kernel"] if "kernel" in given else given["features"] @ given["features"].T
     post = prior(outputs, kernel, noise=frozen.noise)
     if not labelled:
         return post
@@ -142,12 +142,11 @@ def explain_item(means, *, correlated, classes=2):
     """
     kernel = torch.eye(3, dtype=torch.float64)
     kernel[0, 1:] = kernel[1:, 0] = correlated
-    frozen = Snapshot(
+    frozen = NetworkSnapshot(
         round=1,
         points=torch.arange(3),
         outputs=torch.tensor(means, dtype=torch.float64),
-        kernel=kernel,
-        features=None,
+        kernel_arguments={"kernel": kernel},
         labels={},
         noise=1e-2,
         evaluation=None,
@@ -206,7 +205,7 @@ def test_explain_contributions_of_labels_sum_to_the_prediction():
     frozen = make_snapshot()
     labels = {int(POSITIONS[i]): i % C for i in range(5)}
     page_model = PageModel.from_snapshot(frozen, labels, C)
-    i, theta = 17, frozen.kernel.double()
+    i, theta = 17, frozen.kernel_arguments["kernel"].double()
     at = page_model.pool_posterior.posterior.labelled
     weights = theta[i, at][:, None] * page_model.pool_posterior.posterior.weights()
     mean = frozen.outputs[i] + weights.sum(0)

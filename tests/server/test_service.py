@@ -8,9 +8,10 @@ from labelahead.errors import InputError, StorageError
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.server.page_model import PageModel
-from labelahead.server.snapshot import save_snapshot
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
-from labelahead.server.worker import TrainingRequest, Worker
+from labelahead.server.snapshot_files import save_snapshot
+from labelahead.server.worker import Worker
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 
@@ -209,16 +210,14 @@ def test_random_sample_changes_the_error_estimate_and_not_the_network(tmp_path):
     full_sample = build_snapshot(prepared, TrainingRequest(1, labels, 2, tuple(range(20))))
     for other in (partial_sample, full_sample):
         assert torch.equal(other.outputs, biased.outputs)
-        assert torch.equal(other.kernel, biased.kernel)
-        assert other.facts["second_look"] == biased.facts["second_look"]
-    assert biased.facts["loo"] is None
-    assert (
-        0
-        <= partial_sample.facts["loo"] * 15
-        == pytest.approx(round(partial_sample.facts["loo"] * 15))
-    )
-    assert 0 <= full_sample.facts["loo"] * 20 == pytest.approx(round(full_sample.facts["loo"] * 20))
-    assert partial_sample.facts["loo_error"] != full_sample.facts["loo_error"]
+        assert torch.equal(other.kernel_arguments["kernel"], biased.kernel_arguments["kernel"])
+        assert other.fit_facts.leave_one_out.rows == biased.fit_facts.leave_one_out.rows
+    assert biased.fit_facts.leave_one_out.sample_accuracy is None
+    first, second = (s.fit_facts.leave_one_out for s in (partial_sample, full_sample))
+    right = 15 * first.sample_accuracy, 20 * second.sample_accuracy
+    assert right == pytest.approx((round(right[0]), round(right[1])))
+    assert min(right) >= 0
+    assert first.squared_error != second.squared_error
 
 
 def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):

@@ -17,7 +17,7 @@ import torch
 from labelahead.data.loading import load_source
 from labelahead.learner.config import parse_campaign
 from labelahead.server import snapshot_builder as builder_module
-from labelahead.server.refresh import TrainingRequest, refresh_snapshot
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import SnapshotBuilder, load_page_data, shuffle_positions
 from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
@@ -80,7 +80,7 @@ def test_build_snapshots_adds_items_until_the_whole_pool_is_covered(tmp_path):
     )
     assert builder.encodes_in_steps
     assert [len(s.points) for s in snapshots[:1]] == [6]
-    assert [s.facts["whole"] for s in snapshots] == [False] * (len(snapshots) - 1) + [True]
+    assert [s.pool_facts.is_whole for s in snapshots] == [False] * (len(snapshots) - 1) + [True]
     for before, after in pairwise(snapshots):
         assert set(before.points.tolist()) < set(after.points.tolist())
     assert sorted(snapshots[-1].points.tolist()) == list(range(35))
@@ -102,7 +102,7 @@ def test_last_snapshot_equals_one_built_from_all_items_at_once(tmp_path, monkeyp
     monkeypatch.setattr(builder_module, "FIRST_ITEMS", 1000)
     _, (at_once,), _ = build_all(config, TrainingRequest(0, (), 2))
     request = TrainingRequest(1, tuple((p, p % 2) for p in range(12)), 2)
-    stepwise, whole = (refresh_snapshot(s, request) for s in (snapshots[-1], at_once))
+    stepwise, whole = (s.refresh(request) for s in (snapshots[-1], at_once))
     stepwise_mean, whole_mean = (
         s.build_posterior(s.labels, 2).mean(list(range(12, 40))) for s in (stepwise, whole)
     )
@@ -127,7 +127,7 @@ def test_unreadable_images_are_excluded_and_listed(tmp_path, embedding):
     builder, snapshots, _ = build_all(config, TrainingRequest(0, (), 2))
     assert sorted(builder.unreadable) == [3, 11]
     assert sorted(snapshots[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
-    assert snapshots[-1].facts["unreadable"] == builder.unreadable
+    assert snapshots[-1].pool_facts.unreadable == builder.unreadable
     trained = parse_campaign(
         {
             "data": {"name": str(folder), "checked": False},
@@ -138,11 +138,11 @@ def test_unreadable_images_are_excluded_and_listed(tmp_path, embedding):
     _, (snapshot,), _ = build_all(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2))
     assert snapshot.labels == {19: 1, 12: 0}
     assert (
-        set(snapshot.facts["map"]["points"])
+        set(snapshot.pool_facts.map.points)
         == set(snapshot.points.tolist())
         == {p for p in range(20) if p not in (3, 11)}
     )
-    assert sorted(row[0] for row in snapshot.facts["second_look"]) == [12, 19]
+    assert sorted(row.position for row in snapshot.fit_facts.leave_one_out.rows) == [12, 19]
 
 
 def test_load_page_data_keeps_the_order_of_a_folder_with_new_files(tmp_path):

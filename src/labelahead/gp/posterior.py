@@ -533,6 +533,7 @@ def prior(
     *,
     features: Tensor | None = None,
     noise: float = 1e-5,
+    scale: float | None = None,
 ) -> Posterior:
     """Build the posterior without labels: mean f, covariance Θ.
 
@@ -546,6 +547,7 @@ def prior(
         noise: Relative regulariser λ; σ = λ·mean diag Θ is added to Θ(X,X) and to u. 1e-5 survives
             duplicate points in float32; `flip` was studied with 1e-3, and a large value (0.1) keeps
             MLMOC away from near-copies of labelled points.
+        scale: Mean diag Θ, if it is that of a larger pool; default: of these points.
 
     Returns:
         A posterior without labels: call `condition` to add some.
@@ -562,7 +564,8 @@ def prior(
     if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
         raise InputError(f"noise is {noise!r}; expected a finite number >= 0, such as 1e-5")
     theta, width = _check_kernel(kernel, features, *f.shape)
-    scale = float(theta.diagonal((), 1).mean())
+    if scale is None:
+        scale = float(theta.diagonal((), 1).mean())
     if not (scale > 0 and math.isfinite(scale)):
         raise InputError(
             f"the kernel's mean diagonal is {scale:.3g}; expected a positive finite number: a "

@@ -300,6 +300,20 @@ class ExactModel(nn.Module):
         """Return the kernel mixture."""
         return Mixture(*self.mixture.tolist())
 
+    @property
+    def noise(self) -> float:
+        """Relative noise, chosen together with the mixture."""
+        return self.get_mixture().noise
+
+    def kernel_inputs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return unit rows (n, d), the inputs of the kernel, and the prior mean (n, C)."""
+        mean = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
+        return self.normalise_rows(rows), mean
+
+    def kernel_arguments(self, units: Tensor) -> dict[str, Any]:
+        """Return the mixture kernel between unit rows (n, d), as arguments of `prior`."""
+        return {"kernel": mixture_kernel(units, self.get_mixture().weights)}
+
     def forward(self, x: Tensor) -> Tensor:
         """Compute 1/C + K(x, X) α."""
         return self.predict_units(self.normalise_rows(x))
@@ -334,6 +348,10 @@ class ExactModel(nn.Module):
             (n, C) float64 on the CPU; 1/C before the first label.
         """
         return self.predict_proba_units(self.normalise_rows(x), classes)
+
+    def predict_proba_at(self, units: Tensor, start: Tensor, classes: int | None = None) -> Tensor:
+        """Do the same as `predict_proba` for the inputs (n, d) and (n, C) of the kernel."""
+        return self.predict_proba_units(units, classes)
 
     def predict_proba_units(self, units: Tensor, classes: int | None = None) -> Tensor:
         """Do the same as `predict_proba` for unit rows (n, d)."""
@@ -474,6 +492,10 @@ class FittedExactModel(FittedModel):
         """Return calibrated class probabilities (q, C)."""
         return self.kernel_model.predict_proba(self.inputs[at], classes)
 
+    def calibrate(self, votes: Tensor) -> None:
+        """Calibrate the probabilities on some of the labels. votes: (L,) bool."""
+        self.kernel_model.calibrate(votes)
+
     def embedding(self, at: Tensor) -> Tensor:
         """Return unit features (q, d), float64."""
         return self.kernel_model.normalise_rows(self.inputs[at]).double().cpu()
@@ -492,11 +514,8 @@ class FittedExactModel(FittedModel):
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """Return the mixture kernel, evaluated on demand. It is scalar and never sketched."""
-        return {
-            "kernel": mixture_kernel(
-                self.kernel_model.normalise_rows(self.inputs[at]), self.mixture.weights
-            )
-        }
+        model = self.kernel_model
+        return model.kernel_arguments(model.normalise_rows(self.inputs[at]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,6 +122,12 @@ class FittedModel:
             )
         return x
 
+    def calibrate(self, votes: Tensor) -> None:
+        """Do nothing: outputs of a trained network depend on all labels.
+
+        votes: (L,) bool, the labels to calibrate on.
+        """
+
     def accuracy(self, at: Tensor, labels: Tensor) -> float | None:
         """Return the accuracy at some positions; None without any."""
         if not len(at):

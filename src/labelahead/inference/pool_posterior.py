@@ -6,8 +6,9 @@ converts one to the other.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +18,11 @@ from labelahead.acquisition import Acquisition
 from labelahead.acquisition import batch_selection as select
 from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.probability import probabilities
-from labelahead.errors import InputError
+from labelahead.data.positions import PositionIndex
 from labelahead.gp.nystrom import approximate_posterior
-from labelahead.gp.posterior import Posterior
+from labelahead.gp.posterior import Posterior, prior
 
-__all__ = ["MAX_DRIFT", "PoolPosterior", "drift_warning"]
+__all__ = ["MAX_DRIFT", "PoolPosterior", "PosteriorOptions", "drift_warning"]
 
 MAX_INCREMENTAL_LABELS = 64  # new labels that an incremental update adds at most
 NEW_LABELS_DIVISOR = 4  # beyond 1/4 new labels a refit is cheaper
@@ -50,65 +51,27 @@ def drift_warning(drift: float | None) -> str | None:
     )
 
 
-class PoolPosterior:
-    """The posterior at some items of the data set, given labels. Immutable: `with_labels` returns a
-    new one.
+@dataclass(frozen=True)
+class PosteriorOptions:
+    """How a posterior over a pool is conditioned and scored.
 
-    Args:
-        points: (n,) positions of the items in the data set.
-        start: The posterior at them before any label.
-        labels: position -> class. Labels of other items are ignored.
+    Attributes:
         evaluation: Acquisition functions sum over the first so many unlabelled points; None: over
             all.
-        baseline: The predictions that changes are measured from (`View`): "outputs" if `start` is
-            that of a network trained on exactly these labels.
+        baseline: The predictions that changes are measured from (`View`): "outputs" if the prior
+            mean is that of a network trained on exactly the labels.
         cache_cross_covariance: Keep k(candidates, evaluation), which makes single labels cheap.
         max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`),
             which bounds the memory.
-        initial_weights: (n, C) α, the first guess of that approximation.
     """
 
-    def __init__(
-        self,
-        points: Tensor,
-        start: Posterior,
-        labels: Mapping[int, int] | None = None,
-        *,
-        evaluation: int | None = None,
-        baseline: str = "linearised",
-        cache_cross_covariance: bool = False,
-        max_exact_labels: int | None = None,
-        initial_weights: Tensor | None = None,
-    ) -> None:
-        self.points = points
-        self.start = start
-        self.evaluation = evaluation
-        self.cache_cross_covariance = cache_cross_covariance
-        self.max_exact_labels = max_exact_labels
-        self.baseline = baseline
-        self._row_by_position = {p: i for i, p in enumerate(points.tolist())}
-        self._condition_prior(labels or {}, initial_weights)
+    evaluation: int | None = None
+    baseline: str = "linearised"
+    cache_cross_covariance: bool = False
+    max_exact_labels: int | None = None
 
-    def _condition_prior(
-        self, labels: Mapping[int, int], initial_weights: Tensor | None = None
-    ) -> None:
-        """Condition the prior on exactly these labels."""
-        self.labels = self._keep_points(labels)
-        # Cached values of the prior could change the rounding here.
-        post = replace(self.start, _cache={})
-        if self.labels:
-            at, classes = self.rows_of(self.labels), torch.tensor(list(self.labels.values()))
-            if self.max_exact_labels is None or len(at) <= self.max_exact_labels:
-                post = post.condition(at, classes)
-            else:
-                post = approximate_posterior(
-                    post, at, classes, self.max_exact_labels, initial_weights
-                )
-        self.view = self._build_view(post)
-        self._scores: dict[str | Acquisition, Tensor] = {}
-        self._orders: dict[str | Acquisition, list[int]] = {}
-
-    def _build_view(self, post: Posterior) -> View:
+    def build_view(self, post: Posterior) -> View:
+        """Build the view of a posterior, whose candidates are the unlabelled points."""
         left = (~post.is_labelled).nonzero().squeeze(1)
         if not len(left):  # no candidate is left, but labels may still be corrected
             return View(
@@ -127,6 +90,99 @@ class PoolPosterior:
             baseline=self.baseline,
             cache_cross_covariance=self.cache_cross_covariance,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class PoolPosterior:
+    """The posterior at some items of the data set, given labels.
+
+    Build it by `from_kernel` or `from_prior`; `with_labels` returns another one.
+
+    Attributes:
+        points: (n,) positions of the items in the data set.
+        start: The posterior at them before any label.
+        labels: position -> class.
+        view: The posterior given the labels, with its candidates and evaluation points.
+        options: How it is conditioned and scored.
+        index: Rows of the items that can be labelled and predicted.
+    """
+
+    points: Tensor
+    start: Posterior
+    labels: Mapping[int, int]
+    view: View
+    options: PosteriorOptions
+    index: PositionIndex
+    # of `view`, filled on demand
+    _scores: dict[str | Acquisition, Tensor] = field(default_factory=dict, repr=False)
+    _orders: dict[str | Acquisition, list[int]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_kernel(
+        cls,
+        points: Tensor,
+        mean: Tensor,
+        kernel_arguments: Mapping[str, Any],
+        noise: float,
+        labels: Mapping[int, int],
+        options: PosteriorOptions,
+        *,
+        classes: int = 0,
+        initial_weights: Tensor | None = None,
+    ) -> "PoolPosterior":
+        """Condition a prior, given by its mean and kernel, on exactly these labels.
+
+        Args:
+            points: (n,) positions of the items in the data set.
+            mean: (n, C) prior mean.
+            kernel_arguments: The arguments of `prior` that describe the kernel: "kernel" or
+                "features", and perhaps "scale".
+            noise: Relative noise.
+            labels: position -> class. Labels of other items are ignored.
+            options: How to condition and score.
+            classes: Least number of classes; the prior mean of further ones is 0.
+            initial_weights: (n, C) α, the first guess if labels are approximated.
+        """
+        start = prior(mean, **kernel_arguments, noise=noise)
+        if classes > start.classes:
+            start = start.with_classes(classes)
+        return cls.from_prior(points, start, labels, options, initial_weights=initial_weights)
+
+    @classmethod
+    def from_prior(
+        cls,
+        points: Tensor,
+        start: Posterior,
+        labels: Mapping[int, int] | None = None,
+        options: PosteriorOptions | None = None,
+        *,
+        initial_weights: Tensor | None = None,
+        index: PositionIndex | None = None,
+    ) -> "PoolPosterior":
+        """Condition the prior at some items on exactly these labels.
+
+        Args:
+            points: (n,) positions of the items in the data set.
+            start: The posterior at them before any label.
+            labels: position -> class. Labels of other items are ignored.
+            options: How to condition and score.
+            initial_weights: (n, C) α, the first guess if labels are approximated.
+            index: Rows of the items, if it is known.
+        """
+        options = options or PosteriorOptions()
+        index = index or PositionIndex(points)
+        known = index.keep_known_values(labels or {})
+        # Cached values of the prior could change the rounding here.
+        post = replace(start, _cache={})
+        if known:
+            at, classes = index.rows_of(known), torch.tensor(list(known.values()))
+            if options.max_exact_labels is None or len(at) <= options.max_exact_labels:
+                post = post.condition(at, classes)
+            else:
+                post = approximate_posterior(
+                    post, at, classes, options.max_exact_labels, initial_weights
+                )
+        return cls(points, start, known, options.build_view(post), options, index)
 
     def can_update_incrementally(self, labels: Mapping[int, int]) -> bool:
         """Return whether `with_labels` takes milliseconds for these labels.
@@ -163,43 +219,41 @@ class PoolPosterior:
         `can_update_incrementally`.
         """
         target_labels, classes = self._keep_points(labels), max(classes, self.classes)
-        other = object.__new__(PoolPosterior)
-        other.points = self.points
-        other.evaluation = self.evaluation
-        other.cache_cross_covariance = self.cache_cross_covariance
-        other._row_by_position = self._row_by_position
-        other.max_exact_labels = self.max_exact_labels
-        other.baseline = self.baseline if target_labels == self.labels else "linearised"
+        options = self.options
+        if target_labels != self.labels:
+            options = replace(options, baseline="linearised")
         wider = classes != self.classes
-        other.start = self.start.with_classes(classes) if wider else self.start
+        start = self.start.with_classes(classes) if wider else self.start
         if not self._is_update_cheaper(target_labels) or (wider and self.posterior.width != 1):
-            other._condition_prior(target_labels, self.nystrom_weights(classes))
-            return other
+            return PoolPosterior.from_prior(
+                self.points,
+                start,
+                target_labels,
+                options,
+                initial_weights=self.nystrom_weights(classes),
+                index=self.index,
+            )
         removed = len(self.labels.keys() - target_labels.keys())
         kept = {p: target_labels[p] for p in self.labels if p in target_labels}
         new = {p: c for p, c in target_labels.items() if p not in self.labels}
         changed = [i for i, p in enumerate(kept) if kept[p] != self.labels[p]]
-        other.labels = {**kept, **new}
-        other.view = self.view
-        other._scores = self._scores
-        other._orders = self._orders
+        current = self.view
         if wider:
-            other.view = other.view.with_posterior(self.posterior.with_classes(classes))
+            current = current.with_posterior(current.posterior.with_classes(classes))
         if removed:
-            other.view = other._build_view(other.posterior.without_last_labels(removed))
+            current = options.build_view(current.posterior.without_last_labels(removed))
         if changed:
-            at = other.view.candidates.new_tensor(changed)
+            at = current.candidates.new_tensor(changed)
             targets = one_hot(
                 at.new_tensor([list(kept.values())[i] for i in changed]), classes
             ).double()
-            other.view = other.view.with_posterior(other.posterior.with_targets(at, targets))
+            current = current.with_posterior(current.posterior.with_targets(at, targets))
         if new:
-            other.view = other.view.condition(self.rows_of(new), torch.tensor(list(new.values())))
-        other.view = other.view.with_baseline(other.baseline)
-        if other.view is not self.view:
-            other._scores = {}
-            other._orders = {}
-        return other
+            current = current.condition(self.rows_of(new), torch.tensor(list(new.values())))
+        current = current.with_baseline(options.baseline)
+        if current is self.view:  # scores stay valid
+            return replace(self, start=start, labels={**kept, **new}, options=options)
+        return PoolPosterior(self.points, start, {**kept, **new}, current, options, self.index)
 
     def nystrom_weights(self, classes: int) -> Tensor | None:
         """Return α (n, C) of the approximated labels, as a first guess for a refit; None without any."""
@@ -211,11 +265,11 @@ class PoolPosterior:
         return out
 
     def _keep_points(self, labels: Mapping[int, int]) -> dict[int, int]:
-        return {p: c for p, c in labels.items() if p in self._row_by_position}
+        return self.index.keep_known_values(labels)
 
     def __contains__(self, position: int) -> bool:
         """Return whether the item is one of the points."""
-        return position in self._row_by_position
+        return position in self.index
 
     def has_labels(self, labels: Mapping[int, int], classes: int) -> bool:
         """Return whether it is conditioned on exactly these labels."""
@@ -251,10 +305,7 @@ class PoolPosterior:
 
     def rows_of(self, positions: Collection[int]) -> Tensor:
         """Return the rows (q,) of these items along `points`."""
-        outside = next((p for p in positions if p not in self._row_by_position), None)
-        if outside is not None:
-            raise InputError(f"item {outside} is not in play now; it may be after a training")
-        return torch.tensor([self._row_by_position[p] for p in positions], dtype=torch.int64)
+        return self.index.rows_of(positions)
 
     def mean(self, positions: Sequence[int]) -> Tensor:
         """Return f_lin (q, C) at some items."""
@@ -300,7 +351,7 @@ class PoolPosterior:
         if free is None:
             return None
         return free, float(
-            scores[(self.view.candidates == self._row_by_position[free]).nonzero()[0, 0]]
+            scores[(self.view.candidates == self.index.row_of(free)).nonzero()[0, 0]]
         )
 
     def build_shortlist(self, acquisition: str | Acquisition, n: int) -> "PoolPosterior":
@@ -320,26 +371,22 @@ class PoolPosterior:
             [self.posterior.covariance_block(first, first), self.view.covariance(some)[:, others]],
             1,
         )
-        short = object.__new__(PoolPosterior)
-        short.points = self.points[at.cpu()]
-        short.evaluation = self.evaluation
-        short.cache_cross_covariance = True
-        short.max_exact_labels = None
-        short.baseline = self.baseline
-        short._row_by_position = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
-        short.start = self.posterior.restricted_to(at, rows)
-        short.labels = {}
-        short._scores = {}
-        short._orders = {}
-        short.view = View(
-            short.start,
-            place[first],
-            place[summed],
-            None,
-            baseline=self.baseline,
-            cache_cross_covariance=True,
+        points, start = self.points[at.cpu()], self.posterior.restricted_to(at, rows)
+        return PoolPosterior(
+            points,
+            start,
+            {},
+            View(
+                start,
+                place[first],
+                place[summed],
+                None,
+                baseline=self.options.baseline,
+                cache_cross_covariance=True,
+            ),
+            replace(self.options, cache_cross_covariance=True, max_exact_labels=None),
+            PositionIndex(points[: len(first)]),
         )
-        return short
 
     def select_batch(
         self,

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from labelahead.data.classes import merge_class_lists, sort_names
 from labelahead.data.labels import read_labelled_names, read_labels_for_ids
+from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import MAX_BIAS_FEATURE_COLUMNS, ExactLearner, ExactModel
 from labelahead.inference.forecast import ErrorForecast
-from labelahead.inference.network import outputs_to_probabilities
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.learner.labelling_query import QueryItem
 from labelahead.outofcore.addresses import absolute_address, list_files, remove_file
 from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
@@ -34,9 +34,7 @@ from labelahead.outofcore.scoring import (
     Model,
     RankedCandidates,
     ScoringContext,
-    kernel_inputs,
     predict_part,
-    prior_at,
     rank_best,
     score_finalists_on_part,
     score_part,
@@ -97,22 +95,28 @@ class PoolSubset:
         """Return the exact posterior of these items; each further label takes milliseconds
         (`with_labels`).
         """
-        start = prior_at(self.model, self.units, self.start)
         known = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
         )
-        return PoolPosterior(
-            self.positions, start, known, evaluation=self.evaluation, cache_cross_covariance=True
+        return PoolPosterior.from_kernel(
+            self.positions,
+            self.start,
+            self.model.kernel_arguments(self.units),
+            self.model.noise,
+            known,
+            PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
         )
 
-    def predict_proba(self, places: Tensor) -> Tensor:
-        """Return class probabilities (q, C) of items by their index (q,) in the subset."""
-        units, classes = self.units[places], len(self.labelled.classes) or None
-        if isinstance(self.model, SketchedModel):
-            return outputs_to_probabilities(
-                self.start[places] + units.double() @ self.model.weight, "squared", classes
-            )
-        return self.model.predict_proba_units(units, classes)
+    @cached_property
+    def index(self) -> PositionIndex:
+        """The rows of the items in the subset."""
+        return PositionIndex(self.positions)
+
+    def predict_proba(self, rows: Tensor) -> Tensor:
+        """Return class probabilities (q, C) of items by their row (q,) in the subset."""
+        return self.model.predict_proba_at(
+            self.units[rows], self.start[rows], len(self.labelled.classes) or None
+        )
 
 
 @dataclass(frozen=True)
@@ -415,7 +419,7 @@ class LargePool:
             model = self.fit(labelled, rows)
             acquisition = chosen.choose_acquisition(labelled.numbers.tolist())
             assert isinstance(acquisition, str)
-            units, start = kernel_inputs(model, rows)
+            units, start = model.kernel_inputs(rows)
             known = ScoringContext(
                 model,
                 labelled.positions,
@@ -432,7 +436,7 @@ class LargePool:
             more = best.positions[~torch.isin(best.positions, evaluation_positions)]
             others, more_names = self.read_items(more, engine)
         subset = torch.cat([labelled.positions, evaluation_positions, more])
-        more_units, more_start = kernel_inputs(model, others)
+        more_units, more_start = model.kernel_inputs(others)
         every, begin = torch.cat([units, more_units]), torch.cat([start, more_start])
         return PoolSubset(
             subset,
@@ -472,7 +476,7 @@ class LargePool:
         """
         first = best.positions[:finalists]
         rows, _ = self.read_items(first, engine)
-        units, start = kernel_inputs(known.model, rows)
+        units, start = known.model.kernel_inputs(rows)
         before = len(known.labelled)
         units, start = (
             torch.cat([known.units[:before], units]),
@@ -557,12 +561,11 @@ class LargePool:
             picks, scores = pool_posterior.select_batch(
                 acquisition, n, make_generator(seed, "pick", len(labelled.positions)), "greedy"
             )
-        place = {p: i for i, p in enumerate(subset.positions.tolist())}
-        names = [subset.names[place[position]] for position in picks.tolist()]
+        names = [subset.names[subset.index.row_of(position)] for position in picks.tolist()]
         query_items: list[QueryItem] = []
         records, column = self._records(picks, names), self.manifest.reading.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
-            sure, guess = subset.predict_proba(torch.tensor([place[position]]))[0].max(0)
+            sure, guess = subset.predict_proba(subset.index.rows_of([position]))[0].max(0)
             say = len(labelled.positions) > 0
             label = labelled.classes[int(guess)] if say else None
             name, text = names[len(query_items)], None

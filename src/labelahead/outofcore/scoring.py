@@ -16,10 +16,11 @@ from torch import Tensor
 
 from labelahead.acquisition.batch_selection import score_candidates
 from labelahead.acquisition.pool_view import view
+from labelahead.data.positions import PositionIndex
 from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior
-from labelahead.inference.exact import ExactModel, mixture_kernel
+from labelahead.inference.exact import ExactModel
 from labelahead.outofcore.addresses import Array, write_file
 from labelahead.outofcore.partitions import PoolSchema, read_partition_records
 from labelahead.outofcore.sketched_kernel import SketchedModel
@@ -29,10 +30,8 @@ __all__ = [
     "Model",
     "RankedCandidates",
     "ScoringContext",
-    "kernel_inputs",
     "posterior_at",
     "predict_part",
-    "prior_at",
     "rank_best",
     "score_finalists_on_part",
     "score_part",
@@ -45,23 +44,6 @@ MAX_BLOCK_ITEMS, MIN_BLOCK_ITEMS = (
 MAX_BLOCK_PAIRS = MAX_BLOCK_ITEMS * 1024
 
 Model = ExactModel | SketchedModel
-
-
-def kernel_inputs(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return stored rows (n, d) as inputs of the kernel, and the prior mean (n, C)."""
-    if isinstance(model, SketchedModel):
-        return model.kernel_inputs(rows)
-    return model.normalise_rows(rows), torch.full(
-        (len(rows), model.classes), 1 / model.classes, dtype=torch.float64
-    )
-
-
-def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
-    """Return the prior at these items."""
-    if isinstance(model, SketchedModel):
-        return model.prior(units, start)
-    mixture = model.get_mixture()
-    return prior(start, mixture_kernel(units, mixture.weights), noise=mixture.noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +69,7 @@ class ScoringContext:
 
 def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
     """Return the posterior at units (n, d), the first of which have these labels (L,)."""
-    before = prior_at(model, units, start)
+    before = prior(start, **model.kernel_arguments(units), noise=model.noise)
     return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
 
 
@@ -153,27 +135,19 @@ def _iterate_posteriors(
     size = min(
         MAX_BLOCK_ITEMS, max(MIN_BLOCK_ITEMS, MAX_BLOCK_PAIRS // max(1, len(known.evaluation)))
     )
+    index = PositionIndex(known.evaluation)
     for start, features in read_blocks(entry, size):
         positions = torch.arange(offset + start, offset + start + len(features))
-        place = _match_positions(positions, known.evaluation)
+        place = index.find_rows(positions)
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
         post = base_posterior.with_points(
-            *kernel_inputs(known.model, _to_tensor(features[fresh.numpy()]))
+            *known.model.kernel_inputs(_to_tensor(features[fresh.numpy()]))
         )
         again = (place >= 0).nonzero().squeeze(1)
         here = torch.cat(
             [labelled + place[again], torch.arange(len(base_posterior.outputs), len(post.outputs))]
         )
         yield post, here, torch.cat([positions[again], positions[fresh]])
-
-
-def _match_positions(positions: Tensor, sample: Tensor) -> Tensor:
-    """Return the index in the sample of each position (q,); −1 if it is not in the sample."""
-    if not len(sample):
-        return torch.full_like(positions, -1)
-    ordered, order = sample.sort()
-    place = torch.searchsorted(ordered, positions).clamp_max_(len(sample) - 1)
-    return torch.where(ordered[place] == positions, order[place], -1)
 
 
 def _to_tensor(features: Array) -> Tensor:

@@ -159,13 +159,17 @@ class SketchedModel:
         """The features."""
         return self.kernel_inputs(rows)[0]
 
-    def prior(self, units: Tensor, start: Tensor) -> Posterior:
-        """Return the prior at features (n, k).
+    def kernel_arguments(self, units: Tensor) -> dict[str, Any]:
+        """Return the kernel between features (n, k), as arguments of `prior`.
 
         The noise is scaled by the whole pool, whichever points these are.
         """
-        before = prior(start, features=units, noise=self.noise)
-        return replace(before, noise=self.noise * self.scale, scale=self.scale)
+        return {"features": units, "scale": self.scale}
+
+    def _condition(self, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
+        """Return the posterior at features (n, k), the first of which have labels (L,)."""
+        before = prior(start, **self.kernel_arguments(units), noise=self.noise)
+        return before.condition(torch.arange(len(labels)), labels)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return the outputs (n, C)."""
@@ -174,7 +178,11 @@ class SketchedModel:
 
     def predict_proba(self, rows: Tensor, classes: int | None = None) -> Tensor:
         """Return class probabilities (n, C), as for a trained network."""
-        return outputs_to_probabilities(self(rows), "squared", classes)
+        return self.predict_proba_at(*self.kernel_inputs(rows), classes)
+
+    def predict_proba_at(self, units: Tensor, start: Tensor, classes: int | None = None) -> Tensor:
+        """Do the same as `predict_proba` for the inputs (n, k) and (n, C) of the kernel."""
+        return outputs_to_probabilities(start + units.double() @ self.weight, "squared", classes)
 
     def fit(self, rows: Tensor, labels: Tensor) -> "SketchedModel":
         """Fit labels (L,) of rows (L, k + C).
@@ -193,14 +201,13 @@ class SketchedModel:
                 key=lambda value: float(solve_leave_one_out(K, value, targets)[1].square().sum()),
             )
         chosen = replace(self, noise=noise)
-        post = chosen.prior(psi, start).condition(torch.arange(len(labels)), labels)
+        post = chosen._condition(psi, start, labels)
         return replace(chosen, weight=psi.double().T @ post.weights())
 
     def forecast_error(self, rows: Tensor, labels: Tensor) -> ErrorForecast:
         """Estimate and forecast the error at the rows after the first L, which have these labels."""
-        at = torch.arange(len(labels))
-        post = self.prior(*self.kernel_inputs(rows)).condition(at, labels)
-        return forecast_error(post, torch.arange(len(at), len(rows)))
+        post = self._condition(*self.kernel_inputs(rows), labels)
+        return forecast_error(post, torch.arange(len(labels), len(rows)))
 
 
 def create_sketched_model(

@@ -31,11 +31,11 @@ from labelahead.server.export_content import (
     column_types,
     export_content,
 )
-from labelahead.server.fitting import PoolPredictions
 from labelahead.server.huggingface import write_data_set
 from labelahead.server.label_state import LabelState
 from labelahead.server.label_studio_tasks import labelling_config, studio_tasks
 from labelahead.server.service import LabellingService
+from labelahead.server.snapshot import PoolPredictions
 
 __all__ = [
     "CONFIG_FORMAT",

@@ -9,25 +9,25 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import UNKNOWN
+from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
 from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.learner.config import Campaign
 from labelahead.learner.export import LEAVE_ONE_OUT_CAVEAT, ExportedModel, export_model
 from labelahead.learner.preparation import PreparedCampaign
 from labelahead.outofcore.store import is_store
 from labelahead.seeds import make_generator
+from labelahead.server.exact_snapshot import ERROR_ESTIMATE_ITEMS
 from labelahead.server.label_state import LabelState
-from labelahead.server.refresh import ERROR_ESTIMATE_ITEMS, TrainingRequest, UnitFit, fit_units
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot import Snapshot
+from labelahead.server.snapshot import LabelFit, PoolPredictions, Snapshot, TrainingRequest
 from labelahead.server.snapshot_builder import ProgressCallback, SnapshotBuilder
 
 __all__ = [
     "CurrentModel",
-    "LabelFit",
-    "PoolPredictions",
+    "SessionFit",
     "build_exported_model",
     "fit_labels",
     "predict_pool",
@@ -45,45 +45,18 @@ def reject_large_pool(campaign: Campaign) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelFit:
-    """A model fitted on all labels of a session. Its positions are indices into `points`."""
+class SessionFit:
+    """A model fitted on all labels of a session. `at` and `learnt` count rows of `points`."""
 
     points: Tensor  # (n,) positions in the data set
     ready: PreparedCampaign
     learner: NetworkLearner | ExactLearner
     learnt: FittedModel
     labels: Mapping[int, int]  # position in the data set -> index of its class
-    at: Tensor  # (L,) places
+    at: Tensor  # (L,) rows
     given: Tensor  # (L,) indices of classes
     votes: Tensor  # (L,) bool: not bulk-confirmed
     seed: int
-
-
-@dataclass(frozen=True, eq=False)
-class PoolPredictions:
-    """Class probabilities of the items of a session.
-
-    classes: class number of each column. positions: the items that could be read.
-    """
-
-    positions: Tensor  # (n,)
-    classes: tuple[int, ...]
-    probabilities: Tensor  # (n, C)
-
-    def by_class_number(self, count: int) -> dict[int, list[float]]:
-        """Return probabilities of all class numbers below `count`, by position.
-
-        They are 0 for merged and removed classes.
-        """
-        every = self.probabilities.new_zeros((len(self.positions), count))
-        every[:, list(self.classes)] = self.probabilities
-        return dict(zip(self.positions.tolist(), every.tolist(), strict=True))
-
-    def pick_best(self) -> dict[int, tuple[int, float]]:
-        """Return the most probable class of each item and its probability, by position."""
-        sure, index = self.probabilities.max(1)
-        rows = zip(self.positions.tolist(), index.tolist(), sure.tolist(), strict=True)
-        return {p: (self.classes[i], q) for p, i, q in rows}
 
 
 def predict_pool(
@@ -92,7 +65,7 @@ def predict_pool(
     """Predict all items with a model fitted now on all labels, as `export-model` and `predict` do.
 
     Args:
-        assignment: of the session.
+        service: Of the session.
         schedule: Schedule of the session; computed embeddings are reused.
         tell: Called with the progress of computing embeddings.
 
@@ -102,17 +75,17 @@ def predict_pool(
     with service.lock:
         label_state, page_model = service.label_state, service.page_model
     _require_two_classes(label_state)
-    if page_model is not None and page_model.snapshot.units is not None and schedule.is_complete():
-        fit = _fit_exact(page_model.snapshot, label_state)
-        p = fit.model.predict_proba_units(page_model.snapshot.units)
-        return PoolPredictions(page_model.snapshot.points, tuple(fit.class_numbers.tolist()), p)
+    if page_model is not None and schedule.is_complete():
+        fit = page_model.snapshot.fit_labels(_make_request(label_state))
+        if fit is not None:
+            return fit.predict(page_model.snapshot.points)
     made = fit_labels(service, schedule, tell)
     p = made.learnt.predict_proba(torch.arange(len(made.points)), len(label_state.active_classes))
     return PoolPredictions(made.points, label_state.active_classes, p)
 
 
-def _fit_exact(snapshot: Snapshot, label_state: LabelState) -> UnitFit:
-    order = TrainingRequest(
+def _make_request(label_state: LabelState) -> TrainingRequest:
+    return TrainingRequest(
         1,
         tuple(label_state.labels.items()),
         len(label_state.classes),
@@ -120,9 +93,6 @@ def _fit_exact(snapshot: Snapshot, label_state: LabelState) -> UnitFit:
         tuple(label_state.confirmed),
         label_state.active_classes,
     )
-    fit = fit_units(snapshot, order)
-    fit.model.calibrate(fit.votes)
-    return fit
 
 
 class CurrentModel:
@@ -134,8 +104,8 @@ class CurrentModel:
 
     def __init__(self, service: LabellingService) -> None:
         self.service = service
-        self._fitted: UnitFit | None = None
-        self._state: Any = None  # state of the labels that it was fitted on
+        self._fitted: LabelFit | None = None
+        self._fitted_on: tuple[Tensor, TrainingRequest] | None = None  # points, labels
         self._fitting = threading.Lock()
 
     def predict_item(self, position: int) -> tuple[int, float] | None:
@@ -144,18 +114,22 @@ class CurrentModel:
             label_state, page_model = self.service.label_state, self.service.page_model
         if page_model is None or position not in page_model.pool_posterior:
             return None
-        units = page_model.snapshot.units
-        if units is None or len(set(label_state.labels.values())) < 2:
+        fit = None
+        if len(set(label_state.labels.values())) > 1:
+            fit = self._fit(page_model.snapshot, _make_request(label_state))
+        if fit is None:
             return next(iter(page_model.predict_classes(position, 1)), None)
+        return fit.predict(torch.tensor([position])).pick_best()[position]
+
+    def _fit(self, snapshot: Snapshot, request: TrainingRequest) -> LabelFit | None:
+        """Fit the labels, unless they are those of the last fit; None if that needs a training."""
         with self._fitting:
-            state = dict(label_state.labels), label_state.active_classes, set(label_state.confirmed)
-            if self._fitted is None or self._fitted.units is not units or self._state != state:
-                self._fitted, self._state = _fit_exact(page_model.snapshot, label_state), state
-            fit = self._fitted
-        sure, best = fit.model.predict_proba_units(
-            units[page_model.pool_posterior.rows_of([position])]
-        )[0].max(0)
-        return int(fit.class_numbers[best]), float(sure)
+            # A refreshed snapshot has the same points.
+            points, last = self._fitted_on or (None, None)
+            if points is not snapshot.points or last != request:
+                self._fitted = snapshot.fit_labels(request)
+                self._fitted_on = snapshot.points, request
+            return self._fitted
 
 
 def _require_two_classes(label_state: LabelState) -> None:
@@ -170,7 +144,7 @@ def _require_two_classes(label_state: LabelState) -> None:
 
 def fit_labels(
     service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
-) -> LabelFit:
+) -> SessionFit:
     """Fit a model on all current labels, with the settings of the page.
 
     Raises:
@@ -194,21 +168,20 @@ def fit_labels(
     held = dict.fromkeys(service.held_out, UNKNOWN)
     builder = SnapshotBuilder(campaign, (service.items.data, None), held, service.excluded)
     points, ready = builder.prepare_items(labels, tell)
-    place = {p: i for i, p in enumerate(points.tolist())}
-    labels = {p: c for p, c in labels.items() if p in place}  # items that can still be read
+    index = PositionIndex(points)
+    labels = index.keep_known_values(labels)  # of items that can still be read
     learner, seed = (
         ready.make_learner(max(len(number), 2)),
         ready.training.derive_seed(campaign.seed, 0),
     )
-    at, given = torch.tensor([place[p] for p in labels]), torch.tensor(list(labels.values()))
+    at, given = index.rows_of(labels), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in label_state.confirmed for p in labels])
     order = (
         at.argsort()
     )  # a training does not depend on who answered first; estimates do, and keep that order
     learnt = learner.fit(at[order], given[order], seed=seed)
-    if isinstance(learnt.model, ExactModel):
-        learnt.model.calibrate(votes[order])
-    return LabelFit(points, ready, learner, learnt, labels, at, given, votes, seed)
+    learnt.calibrate(votes[order])
+    return SessionFit(points, ready, learner, learnt, labels, at, given, votes, seed)
 
 
 def build_exported_model(
@@ -232,7 +205,7 @@ def build_exported_model(
     )
 
 
-def _estimate_accuracy(made: LabelFit) -> dict[str, Any]:
+def _estimate_accuracy(made: SessionFit) -> dict[str, Any]:
     """Estimate the accuracy on the unlabelled items.
 
     If there are none, on the labelled items. Empty for a trained network.

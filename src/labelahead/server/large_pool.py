@@ -19,6 +19,7 @@ from torch import Tensor
 from labelahead.data import Data
 from labelahead.data.dataset import Rows, UnreadableImagesError, as_positions, check_image_size
 from labelahead.data.folder import decode_square, decode_whole
+from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact import ExactModel
@@ -27,11 +28,12 @@ from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
 from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address, read_rows
 from labelahead.outofcore.pool import Labelled
+from labelahead.server.exact_snapshot import ExactSnapshot
 from labelahead.server.items import StoredPictures
-from labelahead.server.refresh import TrainingRequest, refresh_snapshot
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot import Snapshot, save_snapshot
+from labelahead.server.snapshot import PoolFacts, TrainingRequest
 from labelahead.server.snapshot_builder import MAX_ACTIVE_ITEMS, ProgressCallback, compute_map
+from labelahead.server.snapshot_files import save_snapshot
 
 __all__ = ["LargePoolWorker", "PoolPictures"]
 
@@ -209,9 +211,9 @@ class LargePoolWorker:
             )
             self._add_items(held.positions, engine)
         assert isinstance(held.model, ExactModel)
-        place = {p: i for i, p in enumerate(self.positions)}
-        sample = held.positions[len(known) : len(known) + held.evaluation].tolist()
-        return self._save_snapshot(held.model, [place[p] for p in sample if p in place], len(known))
+        index = PositionIndex(torch.tensor(self.positions))
+        rows = index.find_rows(held.positions[len(known) : len(known) + held.evaluation])
+        return self._save_snapshot(held.model, rows[rows >= 0].tolist(), len(known))
 
     def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
         """Set the service to add items to. names: further items to load, if they are in the pool."""
@@ -247,23 +249,23 @@ class LargePoolWorker:
         every = torch.arange(len(self.positions))
         points = torch.cat([first, every[~torch.isin(every, first)]])
         units, weights = model.normalise_rows(self.rows[points]), model.get_mixture()
-        facts = {"labels": 0, "whole": True, "random": len(first), "scored": scored}
-        made = Snapshot(
+        made = ExactSnapshot(
             round=0,
             points=points,
-            outputs=torch.zeros((len(points), 2), dtype=torch.float64),
-            kernel=None,
-            features=None,
             labels={},
             noise=weights.noise,
             strategy=self.strategy,
             evaluation=max(1, len(first)),
-            facts={**facts, "map": compute_map(points, {"features": units})},
+            pool_facts=PoolFacts(
+                compute_map(points, {"features": units}),
+                random_points=len(first),
+                labels_at_scoring=scored,
+            ),
             units=units,
             weights=weights.weights,
         )
         path = self.folder / "snapshot-00000.pt"
-        save_snapshot(refresh_snapshot(made, TrainingRequest(0, (), 2)), path)
+        save_snapshot(made, path)
         return path
 
     def _add_items(self, positions: Tensor, engine: Executor) -> None:

@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
-from labelahead.gp.calibration import gaussian_class_probabilities, leading_probability
-from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.server.snapshot import Snapshot
 from labelahead.strategies import find_strategy
@@ -197,30 +195,9 @@ class PageModel:
         )
         return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
 
-    def predict_proba(self, places: Tensor) -> Tensor:
-        """Return (q, C) class probabilities at (q,) indices.
-
-        Those of the exact learner are calibrated by leave-one-out errors; this is not possible for a
-        trained network, whose outputs depend on all labels.
-        """
-        if self.snapshot.units is None:
-            # If the network was trained on exactly these labels, its own outputs are used; with
-            # later answers, its linearisation.
-            trained = bool(self.snapshot.round) and self.pool_posterior.has_labels(
-                self.snapshot.labels, self.pool_posterior.classes
-            )
-            return outputs_to_probabilities(
-                (self.pool_posterior.start if trained else self.pool_posterior.posterior).mean[
-                    places
-                ],
-                "squared",
-            )
-        post, there = self.pool_posterior.posterior, self._active_classes
-        variance = self._variance_scale * post.variance()[places].clamp_min(1e-9 * post.scale)
-        predict_proba = gaussian_class_probabilities(post.mean[places][:, there], variance)
-        return predict_proba.new_zeros(len(places), self.pool_posterior.classes).index_copy_(
-            1, there, predict_proba
-        )
+    def predict_proba(self, rows: Tensor) -> Tensor:
+        """Return (q, C) class probabilities at (q,) rows."""
+        return self.snapshot.predict_proba(self.pool_posterior, rows, self._active_classes)
 
     @cached_property
     def _active_classes(self) -> Tensor:
@@ -239,23 +216,9 @@ class PageModel:
         return len(self.pool_posterior.view.candidates) * len(self.pool_posterior.view.evaluation)
 
     @cached_property
-    def _variance_scale(self) -> float:
-        return float(self.snapshot.facts.get("spread") or self.pool_posterior.posterior.amplitude())
-
-    @cached_property
     def confidence(self) -> Tensor:
         """Return (n,) probabilities of the predicted class of all items."""
-        if self.snapshot.units is None:
-            return self.pool_posterior.probabilities.amax(1)
-        post = self.pool_posterior.posterior
-        mean = (
-            post.mean
-            if len(self._active_classes) == self.pool_posterior.classes
-            else post.mean[:, self._active_classes]
-        )
-        return leading_probability(
-            mean, self._variance_scale * post.variance().clamp_min(1e-9 * post.scale)
-        )
+        return self.snapshot.confidence(self.pool_posterior, self._active_classes)
 
     def explain(self, position: int) -> dict[str, Any]:
         """Explain a query: effect of each answer, most affected items, and contributing labels.

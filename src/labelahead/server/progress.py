@@ -9,8 +9,9 @@ from labelahead.learner.stopping import MIN_LABELS as ENOUGH_LABELS
 from labelahead.learner.stopping import stopping_progress
 from labelahead.server.label_state import LabelState
 from labelahead.server.page_model import PageModel
-from labelahead.server.schedule import FORECAST_FIELDS, Schedule
+from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
+from labelahead.server.snapshot import FORECAST_FIELDS, LeaveOneOutRow
 
 __all__ = [
     "build_map",
@@ -122,10 +123,10 @@ def build_map(service: LabellingService) -> dict[str, Any]:
     """Return the pool projected onto its two leading kernel components."""
     with service.lock:
         page_model, labels = service.page_model, dict(service.label_state.labels)
-    facts = page_model.snapshot.facts.get("map") if page_model else None
-    if page_model is None or not facts:
+    if page_model is None:
         return {"points": [], "labelled": [], "round": None}
-    shown = list(zip(facts["points"], facts["x"], facts["y"], strict=True))
+    pool_map = page_model.snapshot.pool_facts.map
+    shown = list(zip(pool_map.points, pool_map.x, pool_map.y, strict=True))
     labelled = [[p, x, y, labels[p]] for p, x, y in shown if p in labels]
     rest = [row for row in shown if row[0] not in labels]
     guesses: list[int | None] = [None] * len(rest)
@@ -138,28 +139,33 @@ def build_map(service: LabellingService) -> dict[str, Any]:
     return {"points": points, "labelled": labelled, "round": page_model.snapshot.round}
 
 
-def _get_leave_one_out_rows(page_model: PageModel | None) -> Sequence[Any]:
+def _get_leave_one_out_rows(page_model: PageModel | None) -> Sequence[LeaveOneOutRow]:
     """Return the leave-one-out prediction of every label, as of the last training."""
-    return page_model.snapshot.facts.get("second_look", ()) if page_model else ()
+    if page_model is None:
+        return ()
+    facts = page_model.snapshot.fit_facts.leave_one_out
+    return () if facts is None else facts.rows
 
 
-def _has_enough_rows(judged: Sequence[Any]) -> bool:
-    return len(judged) >= MIN_LABELS_PER_CLASS * max(1, len({row[1] for row in judged}))
+def _has_enough_rows(judged: Sequence[LeaveOneOutRow]) -> bool:
+    return len(judged) >= MIN_LABELS_PER_CLASS * max(1, len({row.label for row in judged}))
 
 
-def _find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[Any]:
+def _find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[LeaveOneOutRow]:
     """Return the leave-one-out rows that contradict their label, the most suspicious first."""
     judged, active_classes = _get_leave_one_out_rows(page_model), set(label_state.active_classes)
     rows = [
         row
         for row in judged
-        if row[4] - row[5] > MIN_OUTPUT_GAP
-        and label_state.labels.get(row[0]) == row[1]
-        and row[0] not in label_state.kept_labels
-        and row[2] in active_classes
+        if row.output - row.output_of_label > MIN_OUTPUT_GAP
+        and label_state.labels.get(row.position) == row.label
+        and row.position not in label_state.kept_labels
+        and row.suggested in active_classes
     ]
     # Ordered by the difference of the outputs of the suggested class and of the label.
-    return sorted(rows, key=lambda row: row[5] - row[4]) if _has_enough_rows(judged) else []
+    if not _has_enough_rows(judged):
+        return []
+    return sorted(rows, key=lambda row: row.output_of_label - row.output)
 
 
 def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
@@ -178,14 +184,14 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
     judged = _get_leave_one_out_rows(page_model)
     rows = [
         {
-            **describe(p),
-            "label": label,
-            "who": label_state.find_deciding_answer(p).who,
-            "suggested": suggested,
-            "output": output,
-            "output_of_label": own,
+            **describe(row.position),
+            "label": row.label,
+            "who": label_state.find_deciding_answer(row.position).who,
+            "suggested": row.suggested,
+            "output": row.output,
+            "output_of_label": row.output_of_label,
         }
-        for p, label, suggested, _, output, own in _find_doubtful(page_model, label_state)[:n]
+        for row in _find_doubtful(page_model, label_state)[:n]
     ]
     newest = sorted(label_state.kept_labels.items(), key=lambda pair: -pair[1].seq)[:n]
     return {

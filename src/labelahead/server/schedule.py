@@ -16,10 +16,10 @@ from labelahead.server.journal_files import MissingLabels
 from labelahead.server.label_state import LabelState
 from labelahead.server.large_pool import LargePoolWorker
 from labelahead.server.page_model import PageModel
-from labelahead.server.refresh import TrainingRequest, refresh_snapshot
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot import Snapshot, load_snapshot
+from labelahead.server.snapshot import FORECAST_FIELDS, FitFacts, Snapshot, TrainingRequest
 from labelahead.server.snapshot_builder import FIRST_ITEMS, MAX_ACTIVE_ITEMS
+from labelahead.server.snapshot_files import SnapshotFormatError, load_snapshot
 from labelahead.server.worker import Worker
 
 __all__ = ["Schedule"]
@@ -32,7 +32,6 @@ SCORING_TASK = (
 )
 MAX_NAMES_SHOWN = 5  # of unreadable pictures in a message
 STORAGE_MESSAGE = "the server cannot use its files; see its terminal"
-FORECAST_FIELDS = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
 
 
@@ -99,7 +98,7 @@ class Schedule:
     def is_complete(self) -> bool:
         """Return whether the page model contains all items that can be queried."""
         page_model, service = self.service.page_model, self.service
-        if page_model is None or not page_model.snapshot.facts.get("whole", True):
+        if page_model is None or not page_model.snapshot.pool_facts.is_whole:
             return False
         there = len(service.items) - len(service.held_out) - len(service.excluded)
         return len(page_model.snapshot.points) >= min(there, MAX_ACTIVE_ITEMS)
@@ -204,28 +203,33 @@ class Schedule:
         for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
             try:
                 snapshot, classes = load_snapshot(last), len(label_state.classes)
-                self._require_labels(last, snapshot, {position for position, _ in said})
-                fits = snapshot.outputs.shape[1] <= max(classes, 2)
+                self._require_labels(last, snapshot.labels, {position for position, _ in said})
+                fits = snapshot.classes <= max(classes, 2)
                 if fits and said.issuperset(snapshot.labels.items()):
                     page_model = PageModel.from_snapshot(
                         snapshot, label_state.labels, classes, label_state.class_mapping
                     )
                     page_model.best_score()  # raises here if the acquisition function fails
                     self.service.set_page_model(page_model)
-                    self._labels_at_scoring = int(snapshot.facts.get("scored", 0))
+                    self._labels_at_scoring = snapshot.pool_facts.labels_at_scoring
                     return
             except MissingLabels:
                 raise
+            except SnapshotFormatError as error:
+                self._require_labels(last, error.labels, {position for position, _ in said})
+                log.info("%s; it is rebuilt by a training", error)
             except Exception as error:  # a snapshot is only a cache: labels are in the journal
                 log.warning("%s cannot be used (%s); it is rebuilt by a training", last, error)
 
-    def _require_labels(self, path: Path, snapshot: Snapshot, labelled: Set[int | None]) -> None:
-        """Raise if a snapshot has labels that the journal lacks.
+    def _require_labels(
+        self, path: Path, fitted: Mapping[int, int], labelled: Set[int | None]
+    ) -> None:
+        """Raise if a snapshot was fitted on labels that the journal lacks.
 
         labelled: items that ever had a label. A read-only copy of the journal may be older than the
         snapshot.
         """
-        missing = snapshot.labels.keys() - labelled
+        missing = fitted.keys() - labelled
         if missing and not self.service.journal.is_read_only:
             lacking = f"has no label of {len(missing)} items that {path.name} was trained on"
             raise MissingLabels(self.service.journal.path, lacking)
@@ -371,11 +375,12 @@ class Schedule:
         page_model = self.service.page_model
         try:
             before = wider or (page_model.snapshot if page_model else None)
-            if before is not None and before.units is not None:
+            refreshed = None if before is None else before.refresh(order)
+            if refreshed is not None:
                 fresh = (
                     wider is None or page_model is None or order.round > page_model.snapshot.round
                 )
-                self._install_snapshot(refresh_snapshot(before, order), fresh=fresh)
+                self._install_snapshot(refreshed, fresh=fresh)
                 return
             self.message = ""
             self._install_snapshot(load_snapshot(self.worker.run(order, tell)))
@@ -415,7 +420,7 @@ class Schedule:
         fresh: whether the snapshot has new labels, not only more items.
         """
         label_state = self.service.label_state
-        excluded = snapshot.facts.get("unreadable", {})
+        excluded = snapshot.pool_facts.unreadable
         if set(excluded) - self.service.excluded.keys():
             self.service.exclude_items(excluded)
         page_model = PageModel.from_snapshot(
@@ -428,20 +433,14 @@ class Schedule:
         )
         self.service.set_page_model(page_model)
         if snapshot.round and fresh:
-            facts = snapshot.facts
-            measured = {
-                name: facts.get(name)
-                for name in ("accuracy", "loo", "loo_all", "loo_error", "drift", *FORECAST_FIELDS)
-            }
-            seconds = round(facts["train_seconds"] + facts["kernel_seconds"], 3)
-            entry = {"labels": facts["labels"], **measured, "gain": gain, "seconds": seconds}
+            entry = snapshot.fit_facts.describe_round(gain)
             self.rounds.append(entry)
             with (self.folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
-        self.message = "; ".join(self._describe_problems(snapshot.facts))
+        self.message = "; ".join(self._describe_problems(snapshot.fit_facts))
 
-    def _describe_problems(self, facts: Mapping[str, Any]) -> Iterator[str]:
-        yield from facts.get("notes", ())
+    def _describe_problems(self, facts: FitFacts) -> Iterator[str]:
+        yield from facts.notes
         excluded, items = list(self.service.excluded), self.service.items
         if excluded:
             names = ", ".join(str(items.ids[p]) for p in excluded[:MAX_NAMES_SHOWN]) + (
@@ -450,5 +449,9 @@ class Schedule:
             yield f"{len(excluded)} pictures cannot be read and are excluded: {names}"
 
     def _remove_old_snapshots(self) -> None:
-        for old in sorted(self.folder.glob("snapshot-*.pt"))[:-MAX_SNAPSHOT_FILES]:
+        # By time: a file that cannot be used may have a higher number than its successors.
+        files = sorted(
+            self.folder.glob("snapshot-*.pt"), key=lambda path: (path.stat().st_mtime_ns, path.name)
+        )
+        for old in files[:-MAX_SNAPSHOT_FILES]:
             old.unlink(missing_ok=True)

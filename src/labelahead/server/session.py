@@ -107,18 +107,26 @@ def open_session(
     known = {normalise_name(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if normalise_name(n) not in known)
     items = _make_items(inputs)
-    about = {"items": data.ids, "fingerprint": items.fingerprint, "sizes": items.sizes}
-    with Journal(folder, classes=[*named, *more], copy=inputs.copy, **about) as journal:  # type: ignore[arg-type]
+    with Journal(
+        folder,
+        classes=[*named, *more],
+        items=data.ids,
+        fingerprint=items.fingerprint,
+        sizes=items.sizes,
+        copy=inputs.copy,
+    ) as journal:
         if not read_only:
             _remove_leftovers(folder)
         held = _find_held_out(journal, measured, notes)
-        how = {
-            "seed": campaign.seed,
-            "overlap": overlap,
-            "budget": budget,
-            "order": pool_worker and pool_worker.random_positions,
-        }
-        service = LabellingService(journal, items, held_out=held, **how)  # type: ignore[arg-type]
+        service = LabellingService(
+            journal,
+            items,
+            held_out=held,
+            seed=campaign.seed,
+            overlap=overlap,
+            budget=budget,
+            order=pool_worker.random_positions if pool_worker else None,
+        )
         notes += _describe_file_changes(service, len(inputs.recorded))
         if pool_worker:
             pool_worker.connect(service, read_labelled_names(labels) if labels is not None else ())
@@ -213,8 +221,15 @@ def _load_large_pool(
     """Open an out-of-core pool."""
     store = campaign.data.name
     folder, recorded, copy = _locate_journal(out, store, read_only)
-    how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
-    held = LargePoolWorker(store, folder, recorded, executor=executor, classes=classes, **how)  # type: ignore[arg-type]
+    held = LargePoolWorker(
+        store,
+        folder,
+        recorded,
+        executor=executor,
+        classes=classes,
+        strategy=str(campaign.asking.strategy),
+        seed=campaign.seed,
+    )
     return SessionInputs(
         folder, recorded, held.data, None, EXACT, held.embedding, pool_worker=held, copy=copy
     )

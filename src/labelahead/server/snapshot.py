@@ -1,50 +1,268 @@
-"""Snapshots: outputs and kernel of all items after a training, stored as a file for the page."""
+"""Snapshots: predictions and kernel of the items that can be queried, after a fit.
 
+`Snapshot` is the interface. `NetworkSnapshot` is that of a trained network; the exact learner's is
+in `exact_snapshot`.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from labelahead.files import replace_file
-from labelahead.gp.posterior import prior
-from labelahead.inference.exact import MAX_SELECTION_LABELS, mixture_kernel
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.data.positions import PositionIndex
+from labelahead.inference.forecast import ErrorForecast
+from labelahead.inference.network import outputs_to_probabilities
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 
-__all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
+__all__ = [
+    "FORECAST_FIELDS",
+    "FitFacts",
+    "LabelFit",
+    "LeaveOneOutFacts",
+    "LeaveOneOutRow",
+    "NetworkSnapshot",
+    "PoolFacts",
+    "PoolMap",
+    "PoolPredictions",
+    "Snapshot",
+    "TrainingRequest",
+]
+
+FORECAST_FIELDS = ("error_rate", "error_low", "error_high", "fall")
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """A request to fit a model on these labels; round 0 uses no labels."""
+
+    round: int
+    labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
+    classes: int
+    random_sample: tuple[int, ...] = ()  # labelled positions that are a random sample
+    confirmed: tuple[int, ...] = ()  # positions that were bulk-confirmed
+    # class numbers that are neither merged nor removed; None: all
+    active_classes: tuple[int, ...] | None = None
+
+    @property
+    def class_numbers(self) -> tuple[int, ...]:
+        """Return the class numbers that can be predicted, at least two."""
+        active_classes = (
+            tuple(range(self.classes)) if self.active_classes is None else self.active_classes
+        )
+        return active_classes if len(active_classes) > 1 else tuple(range(max(self.classes, 2)))
+
+    def with_rows(self, index: PositionIndex) -> "TrainingRequest":
+        """Return the request with rows instead of positions; other items are left out."""
+
+        def rows(positions: Sequence[int]) -> tuple[int, ...]:
+            return tuple(index.row_of(p) for p in index.keep_known(positions))
+
+        return replace(
+            self,
+            labels=tuple((index.row_of(p), c) for p, c in self.labels if p in index),
+            random_sample=rows(self.random_sample),
+            confirmed=rows(self.confirmed),
+        )
+
+
+@dataclass(frozen=True)
+class PoolMap:
+    """Coordinates of some items on a plane."""
+
+    points: tuple[int, ...] = ()  # positions
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class PoolFacts:
+    """Facts about the items of a snapshot, independent of the labels."""
+
+    map: PoolMap = field(default_factory=PoolMap)
+    unreadable: Mapping[int, str] = field(default_factory=dict)  # position -> reason
+    is_whole: bool = True  # no item will be added
+    random_points: int | None = None  # the first so many points are in random order; None: all
+    labels_at_scoring: int = 0  # when an out-of-core pool was scored
+
+
+class LeaveOneOutRow(NamedTuple):
+    """A label and its leave-one-out prediction."""
+
+    position: int
+    label: int
+    suggested: int  # class with the largest output
+    residual: float  # norm
+    output: float  # of the suggested class
+    output_of_label: float
+
+
+@dataclass(frozen=True)
+class LeaveOneOutFacts:
+    """Leave-one-out predictions of all labels.
+
+    Attributes:
+        rows: One per label.
+        accuracy: Of all labels, most of which were queried.
+        sample_accuracy: Of the labels that are a random sample; None without any.
+        squared_error: Mean of that sample, or of all labels.
+    """
+
+    rows: tuple[LeaveOneOutRow, ...]
+    accuracy: float
+    sample_accuracy: float | None
+    squared_error: float
+
+    @classmethod
+    def from_predictions(
+        cls,
+        outputs: Tensor,
+        residuals: Tensor,
+        labelled: Tensor,
+        labels: Tensor,
+        random_sample: Sequence[int],
+    ) -> "LeaveOneOutFacts":
+        """Compute the facts.
+
+        Args:
+            outputs: (L, C) leave-one-out predictions.
+            residuals: (L, C).
+            labelled: (L,) positions.
+            labels: (L,) class numbers.
+            random_sample: Positions that are a random sample.
+        """
+        # No label supports a class without one.
+        outputs = outputs[:, : max(int(labels.max()) + 1, 2)]
+        size, guess = residuals.norm(dim=1), outputs.argmax(1)
+        rows = tuple(
+            LeaveOneOutRow(
+                int(p),
+                int(c),
+                int(g),
+                round(float(r), 4),
+                round(float(o[g]), 4),
+                round(float(o[c]), 4),
+            )
+            for p, c, g, r, o in zip(labelled, labels, guess, size, outputs, strict=True)
+        )
+        right = guess == labels
+        sample = torch.isin(labelled, torch.tensor(random_sample, dtype=torch.int64))
+        judged = sample if random_sample else torch.ones_like(sample)
+        return cls(
+            rows,
+            accuracy=float(right.double().mean()),
+            sample_accuracy=float(right[sample].double().mean()) if random_sample else None,
+            squared_error=float(size[judged].square().mean()),
+        )
+
+
+@dataclass(frozen=True)
+class FitFacts:
+    """Facts about a fit.
+
+    Attributes:
+        labels: Number of labels.
+        seconds: Duration of the fit and of its kernel.
+        accuracy: On the test items; None without any.
+        drift: As `PoolPosterior.drift`.
+        notes: Problems to report.
+        leave_one_out: None with fewer than two labels.
+        forecast: None for a trained network.
+    """
+
+    labels: int = 0
+    seconds: float = 0.0
+    accuracy: float | None = None
+    drift: float | None = None
+    notes: tuple[str, ...] = ()
+    leave_one_out: LeaveOneOutFacts | None = None
+    forecast: ErrorForecast | None = None
+
+    def describe_round(self, gain: float | None) -> dict[str, Any]:
+        """Return the line of `rounds.jsonl`. gain: score of the best candidate."""
+        others, forecast = self.leave_one_out, self.forecast
+        estimate = (None,) * 4 if forecast is None else (*forecast.error, forecast.fall)
+        return {
+            "labels": self.labels,
+            "accuracy": self.accuracy,
+            "loo": others and others.sample_accuracy,
+            "loo_all": others and others.accuracy,
+            "loo_error": others and others.squared_error,
+            "drift": self.drift,
+            **dict(zip(FORECAST_FIELDS, estimate, strict=True)),
+            "gain": gain,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
-    """Outputs and kernel of a network at the items that can be queried.
+class PoolPredictions:
+    """Class probabilities of the items of a session.
 
-    outputs are on the scale of one-hot targets: probabilities after cross-entropy. Exactly one of
-    kernel (n, n), features (n, k) and units (n, d) is set; all are scalar kernels, so that a new
-    class is one more column. units: normalised embeddings of the exact learner, whose kernel mixes
-    functions of their cosines with `weights`; test: units and classes of the test items.
+    classes: class number of each column. positions: the items that could be read.
     """
 
-    round: int  # 0: before any training
-    points: Tensor  # (n,) positions
-    outputs: Tensor  # (n, C)
-    kernel: Tensor | None
-    features: Tensor | None
-    labels: Mapping[int, int]  # position -> class, used for training
+    positions: Tensor  # (n,)
+    classes: tuple[int, ...]
+    probabilities: Tensor  # (n, C)
+
+    def by_class_number(self, count: int) -> dict[int, list[float]]:
+        """Return probabilities of all class numbers below `count`, by position.
+
+        They are 0 for merged and removed classes.
+        """
+        every = self.probabilities.new_zeros((len(self.positions), count))
+        every[:, list(self.classes)] = self.probabilities
+        return dict(zip(self.positions.tolist(), every.tolist(), strict=True))
+
+    def pick_best(self) -> dict[int, tuple[int, float]]:
+        """Return the most probable class of each item and its probability, by position."""
+        sure, index = self.probabilities.max(1)
+        rows = zip(self.positions.tolist(), index.tolist(), sure.tolist(), strict=True)
+        return {p: (self.classes[i], q) for p, i, q in rows}
+
+
+class LabelFit(Protocol):
+    """A model fitted on labels of a snapshot's items."""
+
+    def predict(self, positions: Tensor) -> PoolPredictions:
+        """Return class probabilities of items (q,) of the snapshot."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Snapshot(ABC):
+    """Predictions and kernel of a model at the items that can be queried.
+
+    The kernel is scalar, so that a new class is one more column.
+
+    Attributes:
+        round: 0: before any training.
+        points: (n,) positions of the items.
+        labels: position -> class, used for the fit.
+        noise: Relative noise.
+        strategy: Name of the strategy.
+        evaluation: Size of the evaluation set; None: all items.
+        pool_facts: Facts about the items.
+        fit_facts: Facts about the fit.
+    """
+
+    round: int
+    points: Tensor
+    labels: Mapping[int, int]
     noise: float = 1e-3
     strategy: str = "flip"
     evaluation: int | None = 1000
-    facts: Mapping[str, Any] = field(default_factory=dict)  # accuracy, seconds, map, second look
-    units: Tensor | None = None
-    weights: tuple[float, ...] = ()
-    test: tuple[Tensor, Tensor] | None = None
-    # noise set by the user, instead of the noise selected with the weights
-    own_noise: float | None = None
-    # (n, C) α of the exact learner's labels, the starting point of the solver
-    pushes: Tensor | None = None
+    pool_facts: PoolFacts = field(default_factory=PoolFacts)
+    fit_facts: FitFacts = field(default_factory=FitFacts)
 
+    @property
+    @abstractmethod
+    def classes(self) -> int:
+        """Number of classes C."""
+
+    @abstractmethod
     def build_posterior(
         self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
     ) -> PoolPosterior:
@@ -52,37 +270,102 @@ class Snapshot:
 
         class_mapping: as in `LabelState`.
         """
-        kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
-        outputs = (
-            _map_outputs(self.outputs, class_mapping)
-            if self.units is None
-            else _make_uniform(self.outputs, class_mapping)
+
+    @abstractmethod
+    def predict_proba(
+        self, pool_posterior: PoolPosterior, rows: Tensor, active_classes: Tensor
+    ) -> Tensor:
+        """Return class probabilities (q, C) at rows (q,) of a posterior of this snapshot.
+
+        active_classes: classes that are neither merged nor removed.
+        """
+
+    @abstractmethod
+    def confidence(self, pool_posterior: PoolPosterior, active_classes: Tensor) -> Tensor:
+        """Return the probability (n,) of the predicted class of all items."""
+
+    @abstractmethod
+    def refresh(self, request: TrainingRequest) -> "Snapshot | None":
+        """Return the snapshot after these labels; None if that needs a training."""
+
+    @abstractmethod
+    def fit_labels(self, request: TrainingRequest) -> LabelFit | None:
+        """Fit a model on these labels only; None if that needs a training."""
+
+    def with_positions(self, positions: Tensor) -> "Snapshot":
+        """Return the snapshot of a part of a data set, with positions in the data set.
+
+        positions: (m,) by the position in the part.
+        """
+        shown = self.pool_facts.map
+        pool_map = replace(shown, points=tuple(positions[list(shown.points)].tolist()))
+        fit_facts, others = self.fit_facts, self.fit_facts.leave_one_out
+        if others is not None:
+            rows = tuple(row._replace(position=int(positions[row.position])) for row in others.rows)
+            fit_facts = replace(fit_facts, leave_one_out=replace(others, rows=rows))
+        return replace(
+            self,
+            points=positions[self.points],
+            labels={int(positions[p]): c for p, c in self.labels.items()},
+            pool_facts=replace(self.pool_facts, map=pool_map),
+            fit_facts=fit_facts,
         )
-        start = prior(outputs, kernel, features=self.features, noise=self.noise)
-        start = start.with_classes(max(classes, start.classes))
-        guess = (
-            None
-            if self.pushes is None
-            else pad(self.pushes, (0, start.classes - self.pushes.shape[1]))
-        )
-        most = None if self.units is None else MAX_SELECTION_LABELS
-        return PoolPosterior(
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NetworkSnapshot(Snapshot):
+    """Snapshot of a trained network.
+
+    Attributes:
+        outputs: (n, C) on the scale of one-hot targets: probabilities after cross-entropy.
+        kernel_arguments: The kernel (n, n) as {"kernel": ...}, or {"features": ...} (n, k).
+    """
+
+    outputs: Tensor
+    kernel_arguments: Mapping[str, Tensor]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes C."""
+        return self.outputs.shape[1]
+
+    def build_posterior(
+        self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
+    ) -> PoolPosterior:
+        """Build the posterior of all items given these labels, from the network's outputs."""
+        return PoolPosterior.from_kernel(
             self.points,
-            start,
+            _map_outputs(self.outputs, class_mapping),
+            self.kernel_arguments,
+            self.noise,
             labels,
-            evaluation=self.evaluation,
-            cache_cross_covariance=True,
-            max_exact_labels=most,
-            initial_weights=guess,
+            PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
+            classes=classes,
         )
 
+    def predict_proba(
+        self, pool_posterior: PoolPosterior, rows: Tensor, active_classes: Tensor
+    ) -> Tensor:
+        """Return the network's probabilities if it was trained on exactly these labels.
 
-def _make_uniform(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor:
-    """Return (n, C) prior outputs of the exact learner, uniform over the existing classes."""
-    gone = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
-    start = torch.full_like(outputs, 1 / max(outputs.shape[1] - len(gone), 1))
-    start[:, gone] = 0
-    return start
+        With later answers, those of its linearisation. They cannot be calibrated by leave-one-out
+        errors, because the outputs depend on all labels.
+        """
+        is_trained = bool(self.round) and pool_posterior.has_labels(
+            self.labels, pool_posterior.classes
+        )
+        post = pool_posterior.start if is_trained else pool_posterior.posterior
+        return outputs_to_probabilities(post.mean[rows], "squared")
+
+    def confidence(self, pool_posterior: PoolPosterior, active_classes: Tensor) -> Tensor:
+        """Return the probability (n,) of the predicted class of all items."""
+        return pool_posterior.probabilities.amax(1)
+
+    def refresh(self, request: TrainingRequest) -> None:
+        """Return None: new labels need a training."""
+
+    def fit_labels(self, request: TrainingRequest) -> None:
+        """Return None: labels need a training."""
 
 
 def _map_outputs(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor:
@@ -102,15 +385,3 @@ def _map_outputs(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor
             kept[:, into] += outputs[:, c]
     here = kept.sum(1, keepdim=True)
     return torch.where(here > 0, kept * total / here.clamp_min(torch.finfo(kept.dtype).tiny), kept)
-
-
-def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Write a snapshot atomically."""
-    state = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
-    state |= {"labels": dict(snapshot.labels), "facts": dict(snapshot.facts)}
-    replace_file(path, lambda file: torch.save(state, file))
-
-
-def load_snapshot(path: Path) -> Snapshot:
-    """Load a snapshot; only tensors and plain values are unpickled."""
-    return Snapshot(**torch.load(path, map_location="cpu", weights_only=True))

@@ -7,7 +7,6 @@ be queried within seconds whatever the size of the pool, and the others follow.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from labelahead.data.dataset import UNKNOWN, Loaded, UnreadableImagesError
 from labelahead.data.folder import arrange_by_ids
 from labelahead.data.loading import load_source
 from labelahead.data.pool import Pool
+from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactModel
 from labelahead.inference.network import FittedModel
@@ -29,8 +29,16 @@ from labelahead.learner.preparation import (
     prepare_campaign,
 )
 from labelahead.seeds import make_generator
-from labelahead.server.refresh import TrainingRequest, leave_one_out_facts, refresh_snapshot
-from labelahead.server.snapshot import Snapshot
+from labelahead.server.exact_snapshot import ExactSnapshot
+from labelahead.server.snapshot import (
+    FitFacts,
+    LeaveOneOutFacts,
+    NetworkSnapshot,
+    PoolFacts,
+    PoolMap,
+    Snapshot,
+    TrainingRequest,
+)
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
@@ -107,9 +115,10 @@ class SnapshotBuilder:
             at, ready = self._prepare_readable(every[:size], len(every), tell)
             last = size == sizes[-1]
             if len(at) or last:
-                made = build_snapshot(ready, _to_local(order, at), tell)
-                facts = {"unreadable": dict(self.unreadable), "whole": last}
-                yield _to_global(replace(made, facts={**made.facts, **facts}), at), last
+                made = build_snapshot(ready, order.with_rows(PositionIndex(at)), tell)
+                made = made.with_positions(at)
+                facts = replace(made.pool_facts, unreadable=dict(self.unreadable), is_whole=last)
+                yield replace(made, pool_facts=facts), last
 
     def _encoding_order(self, labelled: Sequence[int]) -> Tensor:
         """Return (m,) positions in the order of encoding; of a very large pool a random part."""
@@ -175,43 +184,27 @@ def _take_part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
     return some, Answers(labels, some.ids)
 
 
-def _to_local(order: TrainingRequest, at: Tensor) -> TrainingRequest:
-    """Express a request in indices along (m,) positions; other items are left out."""
-    place = {p: i for i, p in enumerate(at.tolist())}
-    labels = tuple((place[p], c) for p, c in order.labels if p in place)
-    random_sample, confirmed = (
-        tuple(place[p] for p in some if p in place)
-        for some in (order.random_sample, order.confirmed)
-    )
-    return replace(order, labels=labels, random_sample=random_sample, confirmed=confirmed)
-
-
-def _to_global(made: Snapshot, at: Tensor) -> Snapshot:
-    """Express a snapshot along (m,) positions in positions of the data set."""
-    shown = made.facts["map"]
-    facts = {**made.facts, "map": {**shown, "points": [int(at[i]) for i in shown["points"]]}}
-    if "second_look" in facts:
-        facts["second_look"] = [[int(at[row[0]]), *row[1:]] for row in facts["second_look"]]
-    labels = {int(at[i]): c for i, c in made.labels.items()}
-    return replace(made, points=at[made.points], labels=labels, facts=facts)
-
-
 def build_snapshot(
     ready: PreparedCampaign, order: TrainingRequest, tell: ProgressCallback | None = None
 ) -> Snapshot:
-    """Train a new network on the labels and compute its kernel, as a campaign does."""
+    """Fit a model on the labels and compute its kernel, as a campaign does."""
     say = tell or (lambda what, done: None)
+    if ready.campaign.model.name == EXACT:
+        return _build_exact_snapshot(ready, say).refresh(order)
+    return _build_network_snapshot(ready, order, say)
+
+
+def _build_network_snapshot(
+    ready: PreparedCampaign, order: TrainingRequest, say: ProgressCallback
+) -> NetworkSnapshot:
+    """Train a new network on the labels; round 0: on none."""
     campaign, inputs = ready.campaign, ready.inputs
-    if campaign.model.name == EXACT:
-        return refresh_snapshot(_build_unit_snapshot(ready, say), order)
     asking, classes = _query_config(campaign.asking, len(inputs)), max(order.classes, 2)
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
-    seed = ready.training.derive_seed(
-        campaign.seed, max(order.round - 1, 0)
-    )  # campaigns count rounds from 0
-    facts: dict[str, Any] = {"labels": len(pool)}
+    # Campaigns count rounds from 0.
+    seed = ready.training.derive_seed(campaign.seed, max(order.round - 1, 0))
     if order.round:
         say("training", 0.0)
     learner, trained = (
@@ -219,11 +212,12 @@ def build_snapshot(
         pool if order.round else Pool(len(inputs), test=ready.data.test),
     )
     learnt = learner.fit(trained.labelled, trained.labels, seed=seed)
+    notes: tuple[str, ...] = ()
+    accuracy: float | None = None
+    drift: float | None = None
     if learnt.trained:
-        done = learnt.trained
-        facts |= {"train_accuracy": done.accuracy, "steps": done.steps, "notes": list(done.notes)}
-        facts["accuracy"] = _measure_accuracy(ready, learnt)
-    facts["train_seconds"] = learnt.seconds
+        notes = tuple(learnt.trained.notes)
+        accuracy = _measure_accuracy(ready, learnt)
     say("kernel", 0.5)
     start = time.perf_counter()
     now = QueryContext.from_pool(
@@ -232,33 +226,34 @@ def build_snapshot(
     tangent = now.kernel_arguments
     outputs = now.start if order.round else torch.zeros_like(now.start)
     if order.round:
-        facts["drift"] = now.drift
-        facts["notes"] = [*facts.get("notes", ()), *filter(None, [drift_warning(now.drift)])]
-    facts["kernel_seconds"] = time.perf_counter() - start
+        drift = now.drift
+        notes = (*notes, *filter(None, [drift_warning(drift)]))
+    seconds = learnt.seconds + time.perf_counter() - start
     say("map", 0.9)
-    facts["map"] = compute_map(now.points, tangent)
+    pool_map = compute_map(now.points, tangent)
+    leave_one_out = None
     if len(pool) > 1:
         others, residual = learner.leave_one_out_predictions(
             pool.labelled, pool.labels, seed=seed, find_wrong_labels=True
         )
-        facts |= leave_one_out_facts(
+        leave_one_out = LeaveOneOutFacts.from_predictions(
             others, residual, pool.labelled, pool.labels, order.random_sample
         )
-    return Snapshot(
+    return NetworkSnapshot(
         round=order.round,
         points=now.points,
         outputs=outputs.double().cpu(),
-        kernel=tangent.get("kernel"),
-        features=tangent.get("features"),
+        kernel_arguments=tangent,
         labels=dict(order.labels) if order.round else {},
         noise=now.noise,
         strategy=str(asking.strategy) if order.round else "resolve",
         evaluation=asking.evaluation,
-        facts=facts,
+        pool_facts=PoolFacts(pool_map),
+        fit_facts=FitFacts(len(pool), seconds, accuracy, drift, notes, leave_one_out),
     )
 
 
-def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snapshot:
+def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> ExactSnapshot:
     """Build the snapshot of the exact learner without labels; later ones reuse its embeddings."""
     campaign, inputs = ready.campaign, ready.rows
     asking = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
@@ -270,24 +265,21 @@ def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snap
     say("kernel", 0.5)
     model = ready.make_learner(2).network(0)
     assert isinstance(model, ExactModel)
-    assert isinstance(inputs, Tensor)  # embeddings are always tensors
     units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
-    return Snapshot(
+    mixture, evaluation = model.get_mixture(), asking.evaluation
+    if len(points) > MAX_DENSE_ITEMS:
+        evaluation = min(evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
+    return ExactSnapshot(
         round=0,
         points=points,
-        outputs=torch.zeros((len(points), 2), dtype=torch.float64),
-        kernel=None,
-        features=None,
         labels={},
-        noise=asking.noise or model.get_mixture().noise,
+        noise=asking.noise or mixture.noise,
         own_noise=asking.noise,
         strategy=str(asking.strategy),
-        evaluation=min(asking.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
-        if len(points) > MAX_DENSE_ITEMS
-        else asking.evaluation,
-        facts={"labels": 0, "map": compute_map(points, {"features": units})},
+        evaluation=evaluation,
+        pool_facts=PoolFacts(compute_map(points, {"features": units})),
         units=units,
-        weights=model.get_mixture().weights,
+        weights=mixture.weights,
         test=(model.normalise_rows(inputs[known]).cpu(), ready.answers.take(known))
         if ready.answers and len(known)
         else None,
@@ -328,11 +320,11 @@ def _find_known_test(ready: PreparedCampaign) -> Tensor:
     return test[:0] if ready.answers is None else test[ready.answers.has_label[test]]
 
 
-def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
+def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> PoolMap:
     """Return the two leading components of the centred kernel, for at most `MAP_POINTS` points."""
     n = min(len(points), MAP_POINTS)
     if n < 3:
-        return {"points": points.tolist(), "x": [0.0] * n, "y": [0.0] * n}
+        return PoolMap(tuple(points.tolist()), (0.0,) * n, (0.0,) * n)
     if "kernel" in tangent:
         K = tangent["kernel"][:n, :n].double().cpu()
         centred = K - K.mean(0) - K.mean(1)[:, None] + K.mean()
@@ -347,8 +339,8 @@ def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]
     xy = torch.nn.functional.pad(xy, (0, 2 - xy.shape[1]))  # a single column gives points on a line
     xy = xy * torch.sign(xy[xy.abs().argmax(0), torch.arange(2)])  # fix the sign
     xy = xy / xy.abs().amax(0).clamp_min(1e-12)
-    return {"points": points[:n].tolist(), "x": _rounded(xy[:, 0]), "y": _rounded(xy[:, 1])}
+    return PoolMap(tuple(points[:n].tolist()), _round_values(xy[:, 0]), _round_values(xy[:, 1]))
 
 
-def _rounded(values: Tensor) -> list[float]:
-    return [round(v, 4) for v in values.tolist()]
+def _round_values(values: Tensor) -> tuple[float, ...]:
+    return tuple(round(v, 4) for v in values.tolist())

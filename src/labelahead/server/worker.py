@@ -19,11 +19,11 @@ import torch
 from labelahead.errors import LabelaheadError
 from labelahead.learner.config import parse_campaign
 from labelahead.processes import ignore_sigint, run_in_worker
-from labelahead.server.refresh import TrainingRequest
-from labelahead.server.snapshot import save_snapshot
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import ProgressCallback, SnapshotBuilder, load_page_data
+from labelahead.server.snapshot_files import save_snapshot
 
-__all__ = ["TrainingRequest", "Worker", "run_worker"]
+__all__ = ["Worker", "run_worker"]
 
 STOP_SECONDS = 5.0  # for a process to end by itself before it is killed
 # After the first snapshot the process lowers its priority, so that answers are processed first.

@@ -16,10 +16,9 @@ from labelahead.acquisition.pool_view import View
 from labelahead.batching import Samples
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
-from labelahead.gp.posterior import prior
 from labelahead.inference.exact import wrap_fitted_model
 from labelahead.inference.network import FittedModel
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.models.training import AuxiliaryObjective, Training
 from labelahead.seeds import make_generator
 from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig
@@ -157,12 +156,13 @@ class QueryContext:
         with self.time_stage("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
             # Candidates are in random order, so the first ones are a random sample.
-            return PoolPosterior(
+            return PoolPosterior.from_kernel(
                 self.points,
-                prior(start, **tangent, noise=self.noise),
+                start,
+                tangent,
+                self.noise,
                 known,
-                evaluation=self.asking.evaluation,
-                baseline=self.fitted.baseline,
+                PosteriorOptions(evaluation=self.asking.evaluation, baseline=self.fitted.baseline),
             )
 
     @cached_property

@@ -12,7 +12,7 @@ import torch
 from labelahead.data.loading import load_source
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
-from labelahead.server.refresh import TrainingRequest, fit_units, refresh_snapshot
+from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import _set_test_items, build_snapshot
 
 
@@ -36,13 +36,14 @@ def make_request(round, count):
 def test_build_snapshot_without_labels_covers_the_pool_with_uniform_outputs(prepared):
     first = build_snapshot(prepared, make_request(0, 0))
     assert sorted(first.points.tolist()) == list(range(80))  # all but the test items
-    assert torch.equal(first.outputs, torch.full((80, 3), 1 / 3, dtype=torch.float64))
+    mean = first.build_posterior({}, 3).posterior.mean
+    assert torch.equal(mean, torch.full((80, 3), 1 / 3, dtype=torch.float64))
     assert (first.round, first.labels) == (0, {})
 
 
-def test_refresh_snapshot_equals_the_learners_fit(prepared):
+def test_refresh_equals_the_learners_fit(prepared):
     first = build_snapshot(prepared, make_request(0, 0))
-    refreshed = refresh_snapshot(refresh_snapshot(first, make_request(1, 20)), make_request(2, 60))
+    refreshed = first.refresh(make_request(1, 20)).refresh(make_request(2, 60))
     learner = prepared.make_learner(3)
     labelled = torch.arange(60)
     fitted = learner.fit(labelled, labelled % 3)
@@ -56,24 +57,23 @@ def test_refresh_snapshot_equals_the_learners_fit(prepared):
         atol=1e-5,
     )
     test = torch.arange(80, 90)
-    assert refreshed.facts["accuracy"] == fitted.accuracy(test, test % 3)
-    forecast_facts = learner.forecast_error(
+    assert refreshed.fit_facts.accuracy == fitted.accuracy(test, test % 3)
+    forecast = learner.forecast_error(
         labelled, labelled % 3, refreshed.points[~torch.isin(refreshed.points, labelled)]
     )
-    assert refreshed.facts["error_rate"] == pytest.approx(forecast_facts.error.rate, abs=1e-6)
-    assert refreshed.facts["fall"] == pytest.approx(forecast_facts.fall, rel=1e-3)
+    assert refreshed.fit_facts.forecast.error.rate == pytest.approx(forecast.error.rate, abs=1e-6)
+    assert refreshed.fit_facts.forecast.fall == pytest.approx(forecast.fall, rel=1e-3)
     loo_outputs, _ = learner.leave_one_out_predictions(labelled, labelled % 3)
-    assert refreshed.facts["loo_all"] == float(
+    assert refreshed.fit_facts.leave_one_out.accuracy == float(
         (loo_outputs.argmax(1) == labelled % 3).double().mean()
     )
 
 
-def test_refresh_snapshot_accepts_classes_added_later(prepared):
-    refreshed = refresh_snapshot(
-        build_snapshot(prepared, make_request(0, 0)),
-        TrainingRequest(1, tuple((p, p % 3) for p in range(12)), 5),
+def test_refresh_accepts_classes_added_later(prepared):
+    refreshed = build_snapshot(prepared, make_request(0, 0)).refresh(
+        TrainingRequest(1, tuple((p, p % 3) for p in range(12)), 5)
     )
-    assert refreshed.outputs.shape == (80, 5)
+    assert refreshed.classes == 5
     assert refreshed.build_posterior(refreshed.labels, 5).classes == 5
 
 
@@ -81,30 +81,26 @@ def test_build_snapshot_maps_a_table_of_one_column(tmp_path):
     np.savez(tmp_path / "one.npz", x=np.linspace(0, 1, 30, dtype=np.float32)[:, None])
     tables = {"data": {"name": str(tmp_path / "one.npz")}, "model": {"name": "exact"}, "threads": 1}
     first = build_snapshot(prepare_campaign(parse_campaign(tables)), make_request(0, 0))
-    assert len(first.facts["map"]["x"]) == len(first.facts["map"]["y"]) == 30
+    assert len(first.pool_facts.map.x) == len(first.pool_facts.map.y) == 30
 
 
-def test_refresh_snapshot_is_independent_of_earlier_refreshes_and_label_order(prepared):
+def test_refresh_is_independent_of_earlier_refreshes_and_label_order(prepared):
     first = build_snapshot(prepared, make_request(0, 0))
-    at_once = refresh_snapshot(first, make_request(2, 60))
-    step_by_step = refresh_snapshot(
-        refresh_snapshot(first, make_request(1, 20)), make_request(2, 60)
-    )
-    backwards = refresh_snapshot(
-        first, replace(make_request(2, 60), labels=make_request(2, 60).labels[::-1])
-    )
+    at_once = first.refresh(make_request(2, 60))
+    step_by_step = first.refresh(make_request(1, 20)).refresh(make_request(2, 60))
+    backwards = first.refresh(replace(make_request(2, 60), labels=make_request(2, 60).labels[::-1]))
     for other in (step_by_step, backwards):
         assert (other.weights, other.noise) == (at_once.weights, at_once.noise)
-        assert other.facts["spread"] == pytest.approx(at_once.facts["spread"], rel=1e-9)
+        assert other.fit_facts.forecast.spread == pytest.approx(
+            at_once.fit_facts.forecast.spread, rel=1e-9
+        )
 
 
-def test_refresh_snapshot_after_removing_a_class_equals_one_without_it(prepared):
+def test_refresh_after_removing_a_class_equals_one_without_it(prepared):
     first = build_snapshot(prepared, make_request(0, 0))
     labels = tuple((p, 2 * (p % 2)) for p in range(40))  # classes 0 and 2; class 1 was removed
-    removed = refresh_snapshot(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
-    without_class = refresh_snapshot(
-        first, TrainingRequest(1, tuple((p, c // 2) for p, c in labels), 2)
-    )
+    removed = first.refresh(TrainingRequest(1, labels, 3, active_classes=(0, 2)))
+    without_class = first.refresh(TrainingRequest(1, tuple((p, c // 2) for p, c in labels), 2))
     assert (removed.weights, removed.noise) == (without_class.weights, without_class.noise)
     pool_posterior, other = (
         removed.build_posterior(removed.labels, 3, (0, None, 2)),
@@ -114,6 +110,7 @@ def test_refresh_snapshot_after_removing_a_class_equals_one_without_it(prepared)
         pool_posterior.posterior.mean[:, [0, 2]], other.posterior.mean, atol=1e-12
     )
     assert torch.equal(pool_posterior.posterior.mean[:, 1], torch.zeros(80, dtype=torch.float64))
-    fit = fit_units(first, TrainingRequest(1, labels, 3, active_classes=(0, 2)))
+    fit = first.fit_labels(TrainingRequest(1, labels, 3, active_classes=(0, 2)))
     assert fit.class_numbers.tolist() == [0, 2]
-    assert fit.model.predict_proba_units(first.units).shape == (80, 2)
+    predicted = fit.predict(first.points[:5])
+    assert (predicted.classes, predicted.probabilities.shape) == ((0, 2), (5, 2))
