@@ -19,9 +19,18 @@ items, two of them labelled:
 """
 
 from labelahead.acquisition.batch_selection import Selection, best, greedy, sequential, top
-from labelahead.acquisition.functions import changes, eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition.functions import (
+    ACQUISITIONS,
+    Acquisition,
+    changes,
+    eer,
+    emoc,
+    flip,
+    mlmoc,
+    resolve,
+    variance,
+)
 from labelahead.acquisition.pool_view import View, view
-from labelahead.acquisition.registry import ACQUISITIONS, Acquisition
 
 __all__ = [
     "ACQUISITIONS",

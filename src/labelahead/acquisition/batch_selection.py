@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labelahead.acquisition.functions import ACQUISITIONS, Acquisition
 from labelahead.acquisition.pool_view import View
-from labelahead.acquisition.registry import ACQUISITIONS, Acquisition
 from labelahead.errors import InputError, NumericalError
 
 __all__ = [
