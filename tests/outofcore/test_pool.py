@@ -56,6 +56,24 @@ def test_labels_resolve_by_name_or_file_and_row(pool, tmp_path):
     ]
 
 
+def test_resolve_labels_parses_the_file_once(pool, tmp_path):
+    large, _, y = pool
+    path = write_labels(
+        tmp_path / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in (100, 3, 41)]
+    )
+
+    class Removing(Inline):
+        """Removes the label file before the first partition is read."""
+
+        def submit(self, function, /, *args, name):
+            path.unlink(missing_ok=True)
+            return super().submit(function, *args, name=name)
+
+    told = large.resolve_labels(path, (), Removing())
+    assert not path.exists()
+    assert told.positions.tolist() == [3, 41, 100]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from labelahead.errors import InputError, StorageError
-from labelahead.server.journal import MIGRATIONS, Journal, open_database
+from labelahead.server.journal import FIRST_VERSION, MIGRATIONS, Journal, open_database
 from labelahead.server.label_state import Event, build_label_state
 
 ITEMS = ("a.jpg", "b/ü.jpg", "c\n'; DROP TABLE events;--.jpg", "<b>d</b>.jpg", "🦊.jpg")
@@ -630,29 +630,73 @@ def test_open_database_migrates_an_empty_file_and_rolls_back_failed_migrations(t
     path.touch()  # version 0: left by a kill right after creation
     with open_journal(tmp_path) as journal:
         journal.add_event("label", "anna", 0, 1)
-        assert journal._db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert journal._db.execute("PRAGMA user_version").fetchone() == (FIRST_VERSION,)
         events = journal.read_events()
     extended = [*MIGRATIONS, ("ALTER TABLE events ADD COLUMN note TEXT",)]
     with pytest.raises(InputError, match="no such table"):
         open_database(path, [*MIGRATIONS, (*extended[-1], "INSERT INTO nowhere VALUES (1)")])
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    assert db.execute("PRAGMA user_version").fetchone() == (FIRST_VERSION,)
     assert "note" not in [row[1] for row in db.execute("PRAGMA table_info(events)")]
     db.close()
     db = open_database(path, extended)
-    assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (FIRST_VERSION + 1,)
     assert db.execute("SELECT seq, note FROM events").fetchall() == [(e.seq, None) for e in events]
     db.close()
     with pytest.raises(InputError, match="update labelahead"):
         open_journal(tmp_path)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_journal_of_an_earlier_version_is_migrated(tmp_path, version):
-    """Version 1 had no settlements, version 2 no kept labels, version 3 no sizes, version 4 no
-    confirmations and no merged classes.
-    """
-    db = open_database(tmp_path / "labels.db", MIGRATIONS[:version])
+# What labelahead 0.2.0 created: users have such databases.
+SCHEMA_OF_0_2 = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL, size INTEGER);
+CREATE TABLE leases (
+    position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
+);
+CREATE TABLE "events" (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at TEXT NOT NULL,
+    who TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('label', 'confirm', 'skip', 'unsure', 'settle', 'keep',
+        'doubt', 'undo', 'class', 'rename', 'merge', 'remove')),
+    position INTEGER,
+    label INTEGER,
+    ref INTEGER,
+    key TEXT,
+    text TEXT,
+    CHECK ((kind IN ('label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'))
+        = (label IS NOT NULL)),
+    CHECK (kind = 'undo' OR (kind IN ('class', 'rename', 'merge', 'remove')) = (position IS NULL)),
+    CHECK ((kind IN ('undo', 'confirm')) = (ref IS NOT NULL)),
+    CHECK ((kind IN ('class', 'rename', 'merge')) = (text IS NOT NULL))
+);
+CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL;
+CREATE TRIGGER events_stay BEFORE UPDATE ON events
+    BEGIN SELECT RAISE(ABORT, 'events are never changed'); END;
+CREATE TRIGGER events_last BEFORE DELETE ON events
+    BEGIN SELECT RAISE(ABORT, 'events are never removed'); END;
+PRAGMA application_id = 1818323052;
+PRAGMA user_version = 5;
+"""
+
+
+def describe_schema(path):
+    """Names and columns of all tables, indexes and triggers of a database."""
+    db = sqlite3.connect(path)
+    named = db.execute("SELECT type, name, tbl_name FROM sqlite_master ORDER BY type, name")
+    columns = {
+        table: db.execute(f"PRAGMA table_info({table})").fetchall()
+        for table in ("about", "items", "leases", "events")
+    }
+    found = named.fetchall(), columns, db.execute("PRAGMA user_version").fetchone()
+    db.close()
+    return found
+
+
+def test_journal_of_version_0_2_opens(tmp_path):
+    db = sqlite3.connect(tmp_path / "labels.db")
+    db.executescript(SCHEMA_OF_0_2)
     db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
     db.executemany("INSERT INTO items (position, item) VALUES (?, ?)", enumerate(["x", "y"]))
     row = "INSERT INTO events (at, who, kind, position, label, ref, key, text) VALUES "
@@ -663,37 +707,42 @@ def test_journal_of_an_earlier_version_is_migrated(tmp_path, version):
         "('t', 'ben', 'label', 0, 1, NULL, NULL, NULL)",
         "('t', 'ben', 'skip', 1, NULL, NULL, NULL, NULL)",
         "('t', 'ben', 'undo', 1, NULL, 5, NULL, NULL)",
+        "('t', 'cleo', 'settle', 0, 0, NULL, 's', NULL)",
+        "('t', 'ben', 'confirm', 1, 1, 8, NULL, NULL)",
+        "('t', 'ben', 'rename', NULL, 1, NULL, NULL, 'hound')",
     ):
         db.execute(row + values)
-    settled = version > 1
-    if settled:
-        db.execute(row + "('t', 'cleo', 'settle', 0, 0, NULL, 's', NULL)")
-    unknown = "'keep', 0, 0, NULL" if version < 3 else "'confirm', 0, 0, 8"
-    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
-        db.execute(row + f"('t', 'cleo', {unknown}, NULL, NULL)")
+    db.commit()
     db.close()
     with Journal(tmp_path, items=["x", "y"], fingerprint="f") as journal:
-        assert [e.seq for e in journal.read_events()] == list(range(1, 8 if settled else 7))
+        assert [e.seq for e in journal.read_events()] == list(range(1, 10))
         assert journal.add_event("label", "anna", 0, 0, key="k").seq == 3
-        assert journal.label_state.conflicts == (() if settled else (0,))
-        assert journal.add_event("settle", "cleo", 0, 0, key="s").seq == 7
-        assert (journal.label_state.conflicts, journal.label_state.labels) == ((), {0: 0})
-        assert journal.label_state.kept_labels == {}
-        assert journal.add_event("keep", "ben", 0, 0).seq == 8
-        assert [e.seq for e in journal.confirm_items("ben", [1], 1)] == [9]
-        assert journal.change_class("ben", "rename", 1, "hound").seq == 10
+        assert (journal.label_state.conflicts, journal.label_state.labels) == ((), {0: 0, 1: 1})
+        assert list(journal.label_state.classes) == ["cat", "hound"]
+        assert journal.add_event("keep", "ben", 0, 0).seq == 10
         before = journal.label_state
     with Journal(tmp_path, items=["x", "y"], fingerprint="f") as journal:
         assert journal.label_state == before
-        assert (
-            journal.label_state.kept_labels[0].who,
-            journal.label_state.kept_labels[0].label,
-        ) == ("ben", 0)
     db = sqlite3.connect(tmp_path / "labels.db")
     for change in ("DELETE FROM events", "UPDATE events SET who = 'x'"):
         with pytest.raises(sqlite3.IntegrityError, match="never"):
             db.execute(change)
     db.close()
+    open_journal(tmp_path / "new").close()
+    assert describe_schema(tmp_path / "new" / "labels.db") == describe_schema(
+        tmp_path / "labels.db"
+    )
+
+
+def test_journal_from_before_the_first_release_is_refused_and_unchanged(tmp_path):
+    path = tmp_path / "labels.db"
+    db = sqlite3.connect(path)
+    db.executescript(SCHEMA_OF_0_2.replace("user_version = 5", "user_version = 4"))
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="version 4, from before the first release"):
+        open_journal(tmp_path)
+    assert path.read_bytes() == before
 
 
 def test_settlement_ends_a_conflict_until_a_later_label_differs(tmp_path):

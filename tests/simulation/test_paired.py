@@ -10,15 +10,19 @@ from scipy import stats
 from labelahead.data import from_arrays
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.simulation import paired
 from labelahead.simulation.paired import (
+    BaselineCallbacks,
     SeedPair,
     is_paired_folder,
     labels_to_reach,
     resume_paired,
+    run_against,
     run_paired,
     summarise_ratio,
 )
-from labelahead.simulation.run import iterate_rounds, run
+from labelahead.simulation.run import RunCallbacks, iterate_rounds, run
 from tests.support.campaigns import blobs
 
 PLAN = {
@@ -89,7 +93,7 @@ def test_run_paired_matches_single_campaigns(tmp_path):
         baseline_curve = list(
             iterate_rounds(
                 parse_campaign(other | {"budget": {**PLAN["budget"], "labels": 48}}),
-                data=make_data(),
+                lambda campaign: prepare_campaign(campaign, make_data()),
             )
         )
         assert pair.baseline == labels_to_reach(baseline_curve, pair.accuracy)
@@ -140,3 +144,77 @@ def test_run_paired_preserves_thread_count(tmp_path):
     before = torch.get_num_threads()
     run_paired(PLAN, "random", 1, out=tmp_path / "p", data=make_data())
     assert torch.get_num_threads() == before
+
+
+def count_preparations(monkeypatch):
+    """Count how often a campaign's data are prepared, without changing what happens."""
+    seen = []
+
+    def count(campaign, *rest):
+        seen.append(campaign.seed)
+        return prepare_campaign(campaign, *rest)
+
+    monkeypatch.setattr(paired, "prepare_campaign", count)
+    return seen
+
+
+def test_run_paired_prepares_given_data_once_for_all_seeds(tmp_path, monkeypatch):
+    seen = count_preparations(monkeypatch)
+    run_paired(PLAN, "random", 3, out=tmp_path / "p", data=make_data())
+    assert seen == [5]
+    resume_paired(tmp_path / "p", data=make_data())
+    assert seen == [5, 5]
+
+
+def test_run_paired_prepares_a_drawn_split_once_per_seed(tmp_path, monkeypatch):
+    seen = count_preparations(monkeypatch)
+    plan = PLAN | {"data": {"name": "digits", "limit": 60}}
+    run_paired(plan, "random", 2, out=tmp_path / "p")
+    assert seen == [5, 6]
+
+
+def test_run_against_matches_separate_campaigns_and_prepares_once(monkeypatch):
+    seen = count_preparations(monkeypatch)
+    plan = PLAN | {"data": {"name": "digits", "limit": 60}}
+    pair = run_against(plan, "random")
+    assert seen == [5]
+    assert (pair.strategy, pair.baseline) == ("flip", "random")
+    ours = run(plan).rounds
+    assert [r.accuracy for r in pair.result.rounds] == [r.accuracy for r in ours]
+    other = plan | {
+        "asking": {**PLAN["asking"], "strategy": "random"},
+        "budget": {**PLAN["budget"], "labels": 48},
+    }
+    theirs = list(iterate_rounds(parse_campaign(other)))
+    reached = labels_to_reach(theirs, ours[-1].accuracy) or theirs[-1].labels
+    stop = max(reached, 12)
+    expected = [(r.labels, r.accuracy) for r in theirs if r.labels <= stop]
+    assert [(r.labels, r.accuracy) for r in pair.rounds] == expected
+
+
+def test_run_against_without_test_items_runs_no_baseline():
+    pair = run_against(PLAN, "random", data=make_data(0))
+    assert pair.rounds is None
+    assert pair.result.rounds[-1].labels == 12
+
+
+def test_run_against_reports_both_campaigns():
+    said = []
+    run_against(
+        PLAN,
+        "random",
+        data=make_data(),
+        callbacks=RunCallbacks(on_round=lambda r: said.append(("strategy", r.labels))),
+        baseline_callbacks=BaselineCallbacks(
+            on_start=lambda result, most: said.append(("start", most)),
+            on_round=lambda r: said.append(("baseline", r.labels)),
+        ),
+    )
+    assert said[:6] == [
+        ("strategy", 3),
+        ("strategy", 6),
+        ("strategy", 9),
+        ("strategy", 12),
+        ("start", 48),
+        ("baseline", 3),
+    ]

@@ -379,17 +379,3 @@ def test_saved_learner_keeps_memory(tmp_path):
     assert waiting.pool.labelled.tolist() == learner.pool.labelled.tolist()
     assert waiting._memory == learner._memory
     assert learner._memory["round"] == 5
-
-
-def test_learner_file_without_memory_is_read(tmp_path):
-    x, y = blobs(40)
-    learner = Learner(own(), x, "albl", training=Training(steps=5))
-    learner.teach([0, 1, 2], y[:3])
-    query_and_teach(1, learner, y)
-    learner.save(tmp_path / "l.pt")
-    state = torch.load(tmp_path / "l.pt", weights_only=True)
-    del state["memory"]
-    torch.save(state, tmp_path / "l.pt")
-    other = Learner.load(tmp_path / "l.pt", own(), x)
-    assert len(other.query(3)) == 3
-    assert other._memory["round"] == 1

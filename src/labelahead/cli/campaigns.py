@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,18 +94,20 @@ def run(
         with report_errors(lambda: _resume_hint(place)):
             from labelahead.simulation.paired import run_paired
 
-            _run_paired(
+            _show_pairs(
                 lambda **watch: run_paired(
                     campaign, against, seeds, out=place, shorten=not chosen, **watch
                 )
             )
         return
     with report_errors(lambda: _resume_hint(place)):
-        _run_campaign(
-            lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch),
-            campaign,
-            against,
-        )
+        if against is None:
+            _run_campaign(
+                lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch),
+                campaign,
+            )
+        else:
+            _run_against(campaign, against, place, shorten=not chosen)
 
 
 @app.command()
@@ -143,7 +147,7 @@ def resume(
                 raise UsageError(
                     "paired campaigns continue with their original settings; leave the options out"
                 )
-            _run_paired(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
+            _show_pairs(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
             return
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} contains no campaign; expected the folder of a `run --out`")
@@ -255,72 +259,99 @@ def _check_strategy(strategy: str) -> None:
         raise UsageError(f"--against: {error}") from error
 
 
-def _run_campaign(go: Callable[..., Any], campaign: Any, against: str | None = None) -> None:
+def _run_campaign(go: Callable[..., Any], campaign: Any) -> None:
     """Run a campaign, show its rounds, and print where the results are."""
-    from labelahead.cli.terminal import build_rounds_table, show_campaign, write_curve_png
+    from labelahead.cli.terminal import build_rounds_table, show_campaign
+
+    title = _campaign_title(campaign)
+    with show_campaign(out, campaign.budget.labels, title) as watch:
+        result = go(
+            progress=watch.progress, on_round=watch.round, on_ready=partial(_show_ready, watch)
+        )
+    out.print()
+    out.print(build_rounds_table(result.rounds))
+    _print_results(result, title)
+
+
+def _run_against(campaign: Any, baseline: str, folder: Path, *, shorten: bool) -> None:
+    """Run a campaign and a baseline until it is as accurate; show both and compare them."""
+    from labelahead.cli.terminal import (
+        build_comparison_table,
+        build_rounds_table,
+        show_campaign,
+        summarize_comparison,
+    )
+    from labelahead.simulation import BaselineCallbacks, RunCallbacks, run_against
+    from labelahead.strategies import find_strategy
+
+    strategy, name = find_strategy(campaign.asking.strategy).name, find_strategy(baseline).name
+    title = _campaign_title(campaign)
+    second = list[Any]()
+    with ExitStack() as display:
+        first = display.enter_context(show_campaign(out, campaign.budget.labels, title))
+
+        def start_baseline(result: Any, max_labels: int) -> None:
+            display.close()
+            out.print()
+            out.print(build_rounds_table(result.rounds))
+            out.print(f"\nthe same campaign with {name}:", highlight=False)
+            both = f"{strategy} and {name}, seed {campaign.seed}"
+            shown = show_campaign(out, max_labels, both, name, (strategy, result.rounds))
+            second.append(display.enter_context(shown))
+
+        pair = run_against(
+            campaign,
+            baseline,
+            out=folder,
+            shorten=shorten,
+            callbacks=RunCallbacks(first.progress, first.round, partial(_show_ready, first)),
+            baseline_callbacks=BaselineCallbacks(
+                start_baseline, lambda entry: second[0].round(entry)
+            ),
+        )
+    out.print()
+    if pair.rounds is None:
+        out.print(build_rounds_table(pair.result.rounds))
+        print_line("there are no test items, so --against has nothing to compare", "yellow")
+        _print_results(pair.result, title)
+        return
+    ours, theirs = (strategy, pair.result.rounds), (name, pair.rounds)
+    out.print(build_comparison_table(ours, theirs))
+    out.print()
+    out.print(summarize_comparison(ours, theirs), style="bold", markup=False, highlight=False)
+    out.print(ONE_SEED_NOTE, style="dim", markup=False, highlight=False)
+    _print_results(pair.result, title, strategy, theirs)
+
+
+def _campaign_title(campaign: Any) -> str:
     from labelahead.strategies import find_strategy
 
     name = Path(campaign.data.name).name or campaign.data.name
-    strategy = find_strategy(campaign.asking.strategy).name
-    title = f"{name}, {strategy}, seed {campaign.seed}"
+    return f"{name}, {find_strategy(campaign.asking.strategy).name}, seed {campaign.seed}"
 
-    def ready(prepared: Any) -> None:
-        for note in prepared.notes:
-            out.print(note, style="dim", markup=False, highlight=False)
-        watch.total = prepared.campaign.budget.labels
 
-    with show_campaign(out, campaign.budget.labels, title) as watch:
-        result = go(progress=watch.progress, on_round=watch.round, on_ready=ready)
-    out.print()
-    out.print(build_rounds_table(result.rounds))
-    baseline = None if against is None else _run_baseline(result, against)
+def _show_ready(watch: Any, prepared: Any) -> None:
+    """Print the notes of the data, and show the final budget."""
+    for note in prepared.notes:
+        out.print(note, style="dim", markup=False, highlight=False)
+    watch.total = prepared.campaign.budget.labels
+
+
+def _print_results(
+    result: Any, title: str, strategy: str | None = None, baseline: Any = None
+) -> None:
+    """Print where the results are, and draw the learning curve."""
+    from labelahead.cli.terminal import write_curve_png
+
     print_line(f"\nthe results are in {result.folder}", on=out)
-    if any(r.accuracy is not None for r in result.rounds):
-        try:
-            picture = write_curve_png(
-                result.rounds,
-                result.folder / "curve.png",
-                title,
-                baseline,
-                strategy if baseline else None,
-            )
-            print_line(f"learning curve: {picture}", on=out)
-        except (
-            Exception
-        ) as error:  # the campaign is finished: a missing picture is no reason to fail
-            print_line(f"the learning curve cannot be drawn: {error}", "yellow")
-
-
-def _run_baseline(result: Any, strategy: str) -> Any:
-    """Run the same campaign with a baseline until it is as accurate, and compare the two."""
-    from labelahead.cli.terminal import build_comparison_table, show_campaign, summarize_comparison
-    from labelahead.simulation.paired import baseline_campaign, baseline_rounds
-    from labelahead.strategies import find_strategy
-
-    campaign = result.campaign
-    if result.rounds[-1].accuracy is None:
-        print_line("there are no test items, so --against has nothing to compare", "yellow")
-        return None
-    ours, name = (
-        (find_strategy(campaign.asking.strategy).name, result.rounds),
-        find_strategy(strategy).name,
-    )
-    out.print(f"\nthe same campaign with {name}:", highlight=False)
-    theirs = []
-    title = f"{ours[0]} and {name}, seed {campaign.seed}"
-    with show_campaign(
-        out, baseline_campaign(result, strategy).budget.labels, title, name, ours
-    ) as watch:
-        for entry in baseline_rounds(result, strategy):
-            theirs.append(entry)
-            watch.round(entry)
-    baseline = (name, theirs)
-    out.print()
-    out.print(build_comparison_table(ours, baseline))
-    out.print()
-    out.print(summarize_comparison(ours, baseline), style="bold", markup=False, highlight=False)
-    out.print(ONE_SEED_NOTE, style="dim", markup=False, highlight=False)
-    return baseline
+    if not any(r.accuracy is not None for r in result.rounds):
+        return
+    try:
+        path = result.folder / "curve.png"
+        picture = write_curve_png(result.rounds, path, title, baseline, strategy)
+        print_line(f"learning curve: {picture}", on=out)
+    except Exception as error:  # the campaign is finished: a missing picture is no reason to fail
+        print_line(f"the learning curve cannot be drawn: {error}", "yellow")
 
 
 ONE_SEED_NOTE = (
@@ -330,7 +361,7 @@ ONE_SEED_NOTE = (
 )
 
 
-def _run_paired(go: Callable[..., Any]) -> None:
+def _show_pairs(go: Callable[..., Any]) -> None:
     """Run pairs of campaigns, show their progress, and print the ratio of labels."""
     from labelahead.cli.terminal import PairProgress, build_pairs_table, summarize_ratio
 

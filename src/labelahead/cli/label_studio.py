@@ -1,7 +1,6 @@
 """`labelahead label-studio`: active learning in a Label Studio project."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -227,13 +226,14 @@ def _serve(
     """Serve until a signal arrives or tasks are added; return whether tasks were added."""
     from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
     from labelahead.server.security import is_loopback
-    from labelahead.server.serve import allowed_hosts, serve
+    from labelahead.server.serve import ExternalLabelling, StopHandle, allowed_hosts, serve
 
     secret = token_urlsafe(24)
     called = (
         () if webhook is None else (urlsplit(webhook).hostname or "",)
     )  # the host name that Label Studio uses in its calls
     at = connection.labelling_url
+    stop = StopHandle()
 
     def add_calls(page: Any) -> Any:
         return LabelStudioGateway(
@@ -246,7 +246,7 @@ def _serve(
 
     def renew() -> None:
         print_line("tasks were added: they are loaded now", "dim")
-        os.kill(os.getpid(), signal.SIGINT)
+        stop.stop()
 
     def up(url: str) -> None:
         if not url.startswith("http"):  # a warning, not the URL
@@ -262,11 +262,9 @@ def _serve(
         )
         print_line(f"progress, annotators and exports: {url}", "dim")
 
+    external = ExternalLabelling(at, add_calls, stop)
     try:
-        serve(ready, host=host, port=port, browser=False, tell=up, around=add_calls, labelled_at=at)
-    except KeyboardInterrupt:
-        if not bridge.is_outdated:
-            raise
+        serve(ready, host=host, port=port, browser=False, tell=up, external=external)
     finally:
         bridge.stop()
     return bool(bridge.is_outdated)

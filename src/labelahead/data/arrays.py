@@ -705,6 +705,7 @@ def build_dataset(
         if preprocessor is None
         else lambda: preprocessor,
         records=records,
+        depends_on_seed=split.depends_on_seed,
     )
     return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
 

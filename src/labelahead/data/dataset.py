@@ -201,6 +201,7 @@ class Data:
         build_preprocessor: returns the preprocessor of further items; None if there is none.
         samples: the inputs of kind "samples", which have no tensor `inputs`.
         records: the user's own columns, for exports.
+        depends_on_seed: whether another seed would load other items or another test set.
 
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
@@ -223,6 +224,7 @@ class Data:
     build_preprocessor: Callable[[], Preprocessor | None] = field(default=lambda: None, repr=False)
     samples: Samples | None = field(default=None, repr=False)
     records: Records | None = field(default=None, repr=False)
+    depends_on_seed: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in DATA_KINDS:

@@ -48,7 +48,7 @@ from labelahead.data.text import (
 )
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["read_import", "read_labelled_names", "read_labels", "read_labels_for_ids"]
+__all__ = ["LabelFile", "read_import", "read_labelled_names", "read_labels", "read_labels_for_ids"]
 
 log = logging.getLogger("labelahead")
 
@@ -157,16 +157,36 @@ def read_labels(
     return read_labels_for_ids(path, data.ids, data.classes, files, classes, rows=rows)
 
 
-def read_labelled_names(path: str | Path) -> dict[str, str]:
+@dataclass(frozen=True)
+class LabelFile:
+    """A label file that is parsed once and used several times.
+
+    Attributes:
+        path: the label file or folder.
+        entries: what it holds, in order.
+    """
+
+    path: Path
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "LabelFile":
+        """Parse a label file."""
+        return cls(Path(path), tuple(read_entries(Path(path))))
+
+
+def read_labelled_names(file: str | Path | LabelFile) -> dict[str, str]:
     """Return the names of all items with a label in a file, with their places in it.
 
     For pools that are too large to hold all names in memory.
     """
+    file = file if isinstance(file, LabelFile) else LabelFile.read(file)
     names: dict[str, str] = {}
-    for entry in read_entries(Path(path)):
+    for entry in file.entries:
         if entry.is_position:
             raise InputError(
-                f"{path}, {entry.where}: an index; expected items of a large pool by their own name"
+                f"{file.path}, {entry.where}: an index; expected items of a large pool by their "
+                "own name"
             )
         if entry.label is not None and not entry.is_prediction and entry.names:
             names.setdefault(
@@ -176,7 +196,7 @@ def read_labelled_names(path: str | Path) -> dict[str, str]:
 
 
 def read_labels_for_ids(
-    path: str | Path,
+    file: str | Path | LabelFile,
     ids: Sequence[str],
     known: tuple[str, ...] = (),
     files: Sequence[str] = (),
@@ -187,21 +207,22 @@ def read_labels_for_ids(
     """Read a label file strictly for items given by their ids; see `read_labels`.
 
     Args:
-        path: the label file or folder.
+        file: the label file or folder.
         ids: the ids of the items.
         known: the classes of the data.
         files: the names of files that were excluded from the data.
         classes: further names that are certainly classes.
         rows: positions by row number, as for `read_import`.
     """
-    path = Path(path)
+    path = file.path if isinstance(file, LabelFile) else Path(file)
+    entries = file.entries if isinstance(file, LabelFile) else read_entries(path)
     finder = _ItemFinder(ids, files, rows)
     certain = (*known, *classes)
     reader = LabelNormaliser(certain)
     by_file = {as_file_name(name): name for name in certain}
     answers_by_position: dict[int, list[_LabelledEntry]] = {}
     predictions = 0
-    for entry in read_entries(path):
+    for entry in entries:
         where = f"{path}, {entry.where}"
         predictions += entry.is_prediction
         if entry.columns:

@@ -141,11 +141,13 @@ class Split:
         keep: (q,) positions of the items kept.
         test: (t,) positions of the test set among the items kept.
         notes: decisions, for the user.
+        depends_on_seed: whether another seed would keep or test other items.
     """
 
     keep: Tensor
     test: Tensor
     notes: tuple[str, ...]
+    depends_on_seed: bool = False
 
     @property
     def pool(self) -> Tensor:
@@ -179,11 +181,13 @@ def split_items(
     for_test, for_limit = (torch.randperm(n, generator=generator) for _ in range(2))
     usable = torch.ones(n, dtype=torch.bool) if usable is None else usable
     notes = []
+    depends_on_seed = False
     if official is not None:
         test = official & usable
     else:
         test = _draw_test_items(labels, (labels >= 0) & usable, options.test_fraction, for_test)
-        if bool(test.any()):
+        depends_on_seed = bool(test.any())
+        if depends_on_seed:
             notes.append(f"{int(test.sum())} items drawn for testing, seed {options.seed}")
         elif options.test_fraction > 0 and bool((labels >= 0).any()):
             notes.append("too few labelled items to keep any for testing")
@@ -193,13 +197,14 @@ def split_items(
     size = int(pool.sum())
     if options.limit is not None and options.limit < size:
         pool = _draw_balanced(labels, pool, options.limit, for_limit)
+        depends_on_seed = True
         groups = len(np.unique(labels[pool & (labels >= 0)].numpy()))
         balance = f"balanced over {groups} classes" if bool((labels >= 0).any()) else "at random"
         notes.append(f"{options.limit} of {size} items kept, {balance}, seed {options.seed}")
     elif options.limit is not None and options.limit > size:
         notes.append(f"limit {options.limit} is above the {size} items there are: all kept")
     keep = (pool | test).nonzero().flatten()
-    return Split(keep, test[keep].nonzero().flatten(), tuple(notes))
+    return Split(keep, test[keep].nonzero().flatten(), tuple(notes), depends_on_seed)
 
 
 def _rank_in_class(labels: Tensor, among: Tensor, priority: Tensor) -> Tensor:

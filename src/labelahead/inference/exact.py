@@ -431,8 +431,6 @@ class ExactModel(nn.Module):
         self.variance_scale = targets.new_tensor([fit_scale(post, votes) ** 2 * post.amplitude()])
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        absent = self.lift.new_zeros(0)  # models of older versions have neither buffer
-        state = {prefix + "lift": absent, prefix + "variance_scale": absent, **state}
         for name in (
             "centre",
             "support",

@@ -126,10 +126,8 @@ class Learner:
     def query(self, n: int = 1) -> list[int]:
         """Return the n positions to label next, best first."""
         strategy = self._strategy
-        if (
-            self._labels_since_training >= self.retrain_every
-            or (self._labels_since_training and not self._trained)
-            or self._objective_is_missing()
+        if self._labels_since_training >= self.retrain_every or (
+            self._labels_since_training and not self._trained
         ):
             self.train()
         if not strategy.look_ahead or n == 0:
@@ -325,7 +323,8 @@ class Learner:
             raise InputError(f"{path} does not exist; expected a file of Learner.save") from None
         except Exception as error:
             raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
-        if not isinstance(state, dict) or state.get("version") != 1:
+        known = isinstance(state, dict) and state.get("version") == 1
+        if not known or not {"memory", "objective"} <= state.keys():
             raise InputError(f"{path} is no saved Learner of this version")
         if state["items"] != count_samples(inputs):
             raise InputError(
@@ -361,8 +360,8 @@ class Learner:
             learner.pool.label(state["labelled"], state["labels"])
         learner._labels_since_training = state["fresh"]
         learner._trained = state["trained"]
-        learner._memory = state.get("memory")  # older files have none
-        if state.get("objective") is not None:
+        learner._memory = state["memory"]
+        if state["objective"] is not None:
             learner._objective = learner._new_objective()
             assert learner._objective is not None  # the strategy is the one that it was saved with
             learner._objective.load_state_dict(state["objective"])
@@ -376,12 +375,6 @@ class Learner:
         return make(
             self.model, self.inputs[:2], derive_training_seed(self.seed, len(self.pool), "t")
         ).eval()
-
-    def _objective_is_missing(self) -> bool:
-        """Return whether a trained network lacks its auxiliary objective, as in files of older
-        versions.
-        """
-        return self._strategy.objective is not None and self._objective is None and self._trained
 
     def _make_network(self, seed: int) -> nn.Module:
         """Make a network like the first one with new weights, for strategies that train some."""

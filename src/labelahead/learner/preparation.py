@@ -24,6 +24,7 @@ from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
 from labelahead.models.trusted_code import resolve_code_name
 from labelahead.strategies import PYTHON_OBJECT_PREFIX
+from labelahead.strategies.base import QueryConfig
 
 __all__ = ["PreparedCampaign", "choose_model_and_embedding", "prepare_campaign"]
 
@@ -43,12 +44,28 @@ class PreparedCampaign:
     reading: Callable[[], Preprocessor | None] = lambda: (
         None
     )  # returns how other items become such inputs
+    depends_on_seed: bool = False  # whether another seed would load other items
 
     @property
     def rows(self) -> Tensor:
         """(n, ...) the inputs as one tensor; only a user's own network may take something else."""
         assert isinstance(self.inputs, Tensor)
         return self.inputs
+
+    def for_campaign(self, campaign: Campaign) -> "PreparedCampaign | None":
+        """Return the same data and network for another campaign; None if it needs other ones.
+
+        Campaigns share them if they differ in strategy, budget and trackers only, and in the seed
+        if the data do not depend on it.
+        """
+        mine = self.campaign
+        same = replace(
+            campaign, seed=mine.seed, asking=mine.asking, budget=mine.budget, track=mine.track
+        )
+        if same != mine or (campaign.seed != mine.seed and self.depends_on_seed):
+            return None
+        asking = _with_absolute_strategy(campaign.asking)
+        return replace(self, campaign=replace(campaign, asking=asking))
 
     def make_learner(
         self, classes: int, objective: MakeObjective | None = None
@@ -100,7 +117,6 @@ def prepare_campaign(
     )
     example = inputs[:2].read() if isinstance(inputs, Samples) else None
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
-    asking, own = campaign.asking, campaign.asking.strategy
     resolved = replace(
         campaign,
         data=replace(
@@ -110,7 +126,7 @@ def prepare_campaign(
             embedding=resolve_code_name(seen.embedding),
         ),
         model=Network(resolve_code_name(name), width, dropout),
-        asking=replace(asking, strategy=resolve_code_name(own)) if isinstance(own, str) else asking,
+        asking=_with_absolute_strategy(campaign.asking),
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
         device=device,
@@ -124,7 +140,16 @@ def prepare_campaign(
         return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
 
     return PreparedCampaign(
-        resolved, data, answers, inputs, network, training, device, tuple(notes), seen.reading
+        resolved,
+        data,
+        answers,
+        inputs,
+        network,
+        training,
+        device,
+        tuple(notes),
+        seen.reading,
+        depends_on_seed=data.depends_on_seed and not handed,
     )
 
 
@@ -159,6 +184,12 @@ def _resolve_device(name: str) -> str:
         cause = (str(error).splitlines() or [""])[0]
         raise InputError(f"device is {name!r} ({cause}); expected auto, cpu or cuda") from error
     return name
+
+
+def _with_absolute_strategy(asking: QueryConfig) -> QueryConfig:
+    """Make the path of a user's own strategy absolute."""
+    own = asking.strategy
+    return replace(asking, strategy=resolve_code_name(own)) if isinstance(own, str) else asking
 
 
 def _with_absolute_paths(source: Source) -> Source:

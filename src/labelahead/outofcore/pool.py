@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labelahead.data.classes import merge_class_lists, sort_names
-from labelahead.data.labels import read_labelled_names, read_labels_for_ids
+from labelahead.data.labels import LabelFile, read_labelled_names, read_labels_for_ids
 from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
@@ -293,34 +293,34 @@ class LargePool:
             return Labelled(
                 none, none, of.classes if of is not None and of.loss else tuple(classes)
             )
-        given = isinstance(labels, Mapping)
+        held = labels if isinstance(labels, Mapping) else LabelFile.read(labels)
         where = (
-            dict.fromkeys(labels, "labels")
-            if isinstance(labels, Mapping)
-            else read_labelled_names(labels)
+            read_labelled_names(held)
+            if isinstance(held, LabelFile)
+            else dict.fromkeys(held, "labels")
         )
         found = self.find_positions(list(where), engine)
         missing = next((name for name in where if name not in found), None)
         if missing is not None:
             example = read_ids(self.entries[0], [0])[0]
             raise InputError(
-                f"{'labels' if given else f'{labels}, {where[missing]}'}: no item is called "
+                f"{f'{labels}, {where[missing]}' if isinstance(held, LabelFile) else 'labels'}: no item is called "
                 f"{missing!r}; "
                 f"{did_you_mean(missing, list(found)[:2000])}expected a name such as {example!r}, "
                 "or file:row"
             )
-        if isinstance(labels, Mapping):
-            names = merge_class_lists(tuple(sort_names(set(map(str, labels.values())))), classes)
-            at = torch.tensor([found[name] for name in labels], dtype=torch.int64)
-            numbers = torch.tensor(
-                [names.index(str(label)) for label in labels.values()], dtype=torch.int64
-            )
-        else:
+        if isinstance(held, LabelFile):
             places, numbers, names = read_labels_for_ids(
-                labels, list(found), classes=classes, rows={}
+                held, list(found), classes=classes, rows={}
             )
             names = merge_class_lists(names, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
+        else:
+            names = merge_class_lists(tuple(sort_names(set(map(str, held.values())))), classes)
+            at = torch.tensor([found[name] for name in held], dtype=torch.int64)
+            numbers = torch.tensor(
+                [names.index(str(label)) for label in held.values()], dtype=torch.int64
+            )
         if len(at) and len(names) < 2:
             raise InputError(
                 f"all labels are {names[0]!r}; expected at least two classes: name the others "

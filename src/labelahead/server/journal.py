@@ -58,99 +58,60 @@ APPLICATION_ID = (
     0x6C61686C  # "lahl": SQLite stores it in the file header, to identify our databases
 )
 
-EVENT_GUARDS = (  # of the table `events`; they go when it goes
-    "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
-    """CREATE TRIGGER events_stay BEFORE UPDATE ON events
-            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
-    """CREATE TRIGGER events_last BEFORE DELETE ON events
-            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
-)
+# The version of the database of 0.2.0, the first release.
+FIRST_VERSION = 5
 
-
-INITIAL_CHECKS = """
-            CHECK ((kind = 'class') = (position IS NULL)),
-            CHECK ((kind = 'undo') = (ref IS NOT NULL)),
-            CHECK ((kind = 'class') = (text IS NOT NULL))"""
-CURRENT_CHECKS = """
-            CHECK (kind = 'undo' OR (kind IN ('class', 'rename', 'merge', 'remove')) = (position IS NULL)),
-            CHECK ((kind IN ('undo', 'confirm')) = (ref IS NOT NULL)),
-            CHECK ((kind IN ('class', 'rename', 'merge')) = (text IS NOT NULL))"""
-
-
-def _events_table_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS) -> str:
-    """Return the SQL of a table of events with these kinds; labelled: kinds that have a label."""
-    return f"""CREATE TABLE {name} (
-            seq INTEGER PRIMARY KEY AUTOINCREMENT,
-            at TEXT NOT NULL,
-            who TEXT NOT NULL,
-            kind TEXT NOT NULL CHECK (kind IN ({kinds})),
-            position INTEGER,
-            label INTEGER,
-            ref INTEGER,
-            key TEXT,
-            text TEXT,
-            CHECK ((kind IN ({labelled})) = (label IS NOT NULL)),{rules}
-        )"""
-
-
-def _rebuild_events_sql(
-    name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS
-) -> tuple[str, ...]:
-    """Return the SQL that recreates the table of events with other CHECK constraints.
-
-    SQLite cannot change the constraints of a table, so all rows are copied into a new one.
-    """
-    return (
-        _events_table_sql(name, kinds, labelled, rules),
-        f"""INSERT INTO {name} (seq, at, who, kind, position, label, ref, key, text)
-            SELECT seq, at, who, kind, position, label, ref, key, text FROM events ORDER BY seq""",
-        "DROP TABLE events",
-        f"ALTER TABLE {name} RENAME TO events",
-        *EVENT_GUARDS,
-    )
-
-
-# A released migration is never changed: users have databases that it created.
+# The first entry creates a database of FIRST_VERSION, and every further one migrates to the next
+# version. A released migration is never changed: users have databases that it created.
 MIGRATIONS: list[tuple[str, ...]] = [
     (
         f"PRAGMA application_id = {APPLICATION_ID}",
         # the data set that the journal belongs to
         "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-        "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
-        _events_table_sql(
-            "events", "'label', 'skip', 'unsure', 'undo', 'class'", "'label', 'class'"
-        ),
-        *EVENT_GUARDS,
+        # size: of the item's file, in bytes
+        "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL, size INTEGER)",
+        """CREATE TABLE events (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            at TEXT NOT NULL,
+            who TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN (
+                'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class',
+                'rename', 'merge', 'remove')),
+            position INTEGER,
+            label INTEGER,
+            ref INTEGER,
+            key TEXT,
+            text TEXT,
+            CHECK ((kind IN (
+                'label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'))
+                = (label IS NOT NULL)),
+            CHECK (kind = 'undo'
+                OR (kind IN ('class', 'rename', 'merge', 'remove')) = (position IS NULL)),
+            CHECK ((kind IN ('undo', 'confirm')) = (ref IS NOT NULL)),
+            CHECK ((kind IN ('class', 'rename', 'merge')) = (text IS NOT NULL))
+        )""",
+        "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
+        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
+        """CREATE TRIGGER events_last BEFORE DELETE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
         # an item is leased to one annotator, and an annotator has one item
         """CREATE TABLE leases (
             position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
         )""",
-    ),
-    _rebuild_events_sql(
-        "events_2",
-        "'label', 'skip', 'unsure', 'settle', 'undo', 'class'",
-        "'label', 'settle', 'class'",
-    ),
-    _rebuild_events_sql(
-        "events_3",
-        "'label', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class'",
-        "'label', 'settle', 'keep', 'class'",
-    ),
-    ("ALTER TABLE items ADD COLUMN size INTEGER",),  # file size of an item in bytes
-    _rebuild_events_sql(
-        "events_5",
-        "'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class', "
-        "'rename', 'merge', 'remove'",
-        "'label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'",
-        CURRENT_CHECKS,
-    ),
+    )
 ]
+
+
+def _newest_version(migrations: Sequence[tuple[str, ...]]) -> int:
+    return FIRST_VERSION + len(migrations) - 1
 
 
 def _migrate(db: sqlite3.Connection, migrations: Sequence[tuple[str, ...]]) -> None:
     """Run the missing migrations, each in one transaction, so that a kill leaves a valid version."""
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    for number, statements in enumerate(migrations[version:], version + 1):
+    done = version - FIRST_VERSION + 1 if version else 0
+    for number, statements in enumerate(migrations[done:], FIRST_VERSION + done):
         with _transaction(db):
             for statement in statements:
                 db.execute(statement)
@@ -193,7 +154,7 @@ def open_database(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            _check_database(db, path, len(migrations))
+            _check_database(db, path, _newest_version(migrations))
             # In WAL mode, readers never wait for the writer. If the file system does not support it,
             # SQLite keeps its rollback journal, which is durable as well.
             db.execute("PRAGMA journal_mode = WAL")
@@ -227,6 +188,12 @@ def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
         raise InputError(
             f"{path} has version {version}, and this labelahead supports versions up to {newest}; "
             "update labelahead"
+        )
+    if 0 < version < FIRST_VERSION:
+        raise InputError(
+            f"{path} has version {version}, from before the first release (0.2.0); expected version "
+            f"{FIRST_VERSION}: export its labels with the labelahead that wrote it, and import them "
+            "into a new folder"
         )
     verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
     if verdict != "ok":
@@ -264,7 +231,7 @@ def copy_journal(folder: str | Path) -> JournalCopy:
     try:
         db = copy_to_memory(path)
         try:
-            _check_database(db, path, len(MIGRATIONS))
+            _check_database(db, path, _newest_version(MIGRATIONS))
             _migrate(db, MIGRATIONS)
             return JournalCopy(db, counts, _read_items(db))
         except BaseException:

@@ -11,6 +11,7 @@ import time
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
@@ -27,7 +28,7 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["allowed_hosts", "open_socket", "serve"]
+__all__ = ["ExternalLabelling", "StopHandle", "allowed_hosts", "open_socket", "serve"]
 
 PORT = 8765
 MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
@@ -48,6 +49,43 @@ PORTS_TRIED = 20  # after the requested one
 WILDCARD_HOSTS = ("0.0.0.0", "::")
 
 
+class StopHandle:
+    """Stops a server from any thread, as often as wanted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._server: uvicorn.Server | None = None
+
+    def stop(self) -> None:
+        """Shut the server down cleanly; `serve` then returns."""
+        with self._lock:
+            self._is_stopped = True
+            if self._server is not None:
+                self._server.should_exit = True
+
+    def attach(self, server: uvicorn.Server) -> None:
+        """Set the server to stop; one that was stopped before it started ends at once."""
+        with self._lock:
+            self._server = server
+            server.should_exit = self._is_stopped
+
+
+@dataclass(frozen=True)
+class ExternalLabelling:
+    """Labels come from another tool, and the page only shows the progress.
+
+    Attributes:
+        url: Where to label.
+        wrap: Wraps the application, to serve the calls of that tool.
+        stop: Stops the server when that tool needs another session.
+    """
+
+    url: str
+    wrap: Callable[[ASGIApp], ASGIApp]
+    stop: StopHandle
+
+
 def serve(
     session: Session,
     *,
@@ -56,10 +94,11 @@ def serve(
     token: str | None = None,
     browser: bool = True,
     tell: Callable[[str], None] = print,
-    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
-    labelled_at: str | None = None,
+    external: ExternalLabelling | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, which both end as KeyboardInterrupt after a clean shutdown.
+
+    A `StopHandle` ends it without an exception.
 
     Args:
         session: An open session.
@@ -68,8 +107,7 @@ def serve(
         token: Access token; "" generates one, and so does None if other machines can connect.
         browser: Whether to open the page in a browser.
         tell: Called with the URL once the server is ready, and with warnings.
-        around: Wraps the application, to serve more than the page.
-        labelled_at: See `create_app`.
+        external: The other tool in which people label, if there is one.
     """
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
@@ -79,9 +117,9 @@ def serve(
         session.schedule,
         token=token,
         hosts=allowed_hosts(host),
-        labelled_at=labelled_at,
+        labelled_at=external.url if external else None,
     )
-    app = around(app)
+    app = external.wrap(app) if external else app
     url = _url(host, listening.getsockname()[1], token)
 
     def ready() -> None:
@@ -115,7 +153,10 @@ def serve(
     try:
         with _interrupt_on_sigterm():
             session.schedule.start()
-            _AnnouncingServer(config, ready).run(sockets=[listening])
+            server = _AnnouncingServer(config, ready)
+            if external:
+                external.stop.attach(server)
+            server.run(sockets=[listening])
     finally:
         listening.close()
 

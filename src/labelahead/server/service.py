@@ -333,6 +333,10 @@ class LabellingService:
             new = [c for c in self.label_state.classes if c not in before.classes]
             return {"labels": len(rows), "new_classes": new}
 
+    def update_model(self) -> None:
+        """Update the model to labels that were written to the journal directly."""
+        self._try_update()
+
     def extend_items(self, data: Data) -> None:
         """Append items. They can be queried once a snapshot contains them."""
         with self.lock:

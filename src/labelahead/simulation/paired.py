@@ -1,47 +1,52 @@
-"""Paired campaigns: how many labels a strategy saves against a baseline, over several seeds.
+"""Paired campaigns: how many labels a strategy saves against a baseline.
 
-A single campaign is not conclusive: the seed set changes the number of labels by more than
-strategies differ. Every seed therefore runs both strategies on the same split from the same seed
-set, and the ratio of labels is averaged over seeds on the log scale.
+`run_against` runs one pair. A single pair is not conclusive: the seed set changes the number of
+labels by more than strategies differ. `run_paired` therefore runs both strategies for several
+seeds, each on the same split from the same seed set, and averages the ratio of labels over seeds on
+the log scale. Both prepare the data once per seed, or once if the data do not depend on the seed.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from scipy import stats
 
 from labelahead import files
 from labelahead.data.dataset import Loaded
 from labelahead.errors import InputError
-from labelahead.learner.config import Campaign, parse_campaign, read_stored, read_toml, to_toml
+from labelahead.learner.config import Campaign, Progress, parse_campaign, read_stored, to_toml
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.models.trusted_code import find_code_names, require_trusted_code
 from labelahead.simulation.run import (
     Result,
+    RunCallbacks,
     build_simulation,
     fit_budget_to_pool,
     iterate_rounds,
-    prepare_campaign,
+    load_config,
     preserve_thread_count,
-    resume,
-    run,
+    resume_prepared,
+    run_prepared,
 )
 from labelahead.simulation.store import Round
 from labelahead.strategies import find_strategy
 
 __all__ = [
+    "BaselineCallbacks",
+    "BaselineResult",
     "LabelRatio",
     "PairedResult",
     "SeedPair",
-    "baseline_campaign",
-    "baseline_rounds",
     "is_paired_folder",
     "labels_to_reach",
     "resume_paired",
+    "run_against",
     "run_paired",
     "summarise_ratio",
 ]
@@ -96,6 +101,95 @@ class PairedResult:
         return summarise_ratio(self.pairs)
 
 
+@dataclass(frozen=True, eq=False)
+class BaselineResult:
+    """A campaign, and the rounds of the same campaign with a baseline.
+
+    Attributes:
+        result: The finished campaign.
+        strategy: Name of its strategy.
+        baseline: Name of the baseline.
+        rounds: The rounds of the baseline; None if there are no test items to compare on.
+    """
+
+    result: Result
+    strategy: str
+    baseline: str
+    rounds: tuple[Round, ...] | None
+
+
+@dataclass(frozen=True)
+class BaselineCallbacks:
+    """Functions that `run_against` calls for the baseline.
+
+    Attributes:
+        on_start: Called with the finished campaign and the largest number of labels that the
+            baseline may use.
+        on_round: Called with every finished round of the baseline.
+    """
+
+    on_start: Callable[[Result, int], None] | None = None
+    on_round: Callable[[Round], None] | None = None
+
+
+def run_against(
+    config: Campaign | Mapping[str, Any] | str | Path | None = None,
+    baseline: str = "random",
+    *,
+    data: Loaded | None = None,
+    out: str | Path | None = None,
+    shorten: bool = False,
+    callbacks: RunCallbacks | None = None,
+    baseline_callbacks: BaselineCallbacks | None = None,
+) -> BaselineResult:
+    """Run a campaign, then the same campaign with a baseline until it is as accurate.
+
+    The data are prepared once. The baseline has at least as many labels as the campaign, and at
+    most four times as many; nothing of it is stored.
+
+    Args:
+        config: The campaign, as `labelahead.run` takes it.
+        baseline: The strategy to compare with.
+        data: As `labelahead.data` returns it, instead of the configured data.
+        out: A folder that keeps the campaign, for `labelahead.resume`.
+        shorten: As in `labelahead.run`.
+        callbacks: Functions to call during the campaign.
+        baseline_callbacks: Functions to call for the baseline.
+
+    >>> from labelahead.simulation import run_against
+    >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
+    >>> pair = run_against(plan, "random")
+    >>> pair.strategy, pair.baseline, pair.rounds[0].accuracy == pair.result.rounds[0].accuracy
+    ('flip', 'random', True)
+    """
+    find_strategy(baseline)
+    callbacks = callbacks or RunCallbacks()
+    watch = baseline_callbacks or BaselineCallbacks()
+    prepare = _SharedPreparation(data, callbacks.progress)
+    result = run_prepared(
+        load_config(config), prepare, out=out, callbacks=callbacks, shorten=shorten
+    )
+    strategy, name = (
+        find_strategy(result.campaign.asking.strategy).name,
+        find_strategy(baseline).name,
+    )
+    goal = result.rounds[-1].accuracy
+    if goal is None:
+        return BaselineResult(result, strategy, name, None)
+    campaign = _baseline_campaign(result, baseline)
+    if watch.on_start:
+        watch.on_start(result, campaign.budget.labels)
+    rounds = list[Round]()
+    for entry in iterate_rounds(campaign, prepare):
+        rounds.append(entry)
+        if watch.on_round:
+            watch.on_round(entry)
+        matched = labels_to_reach(rounds, goal) is not None
+        if matched and entry.labels >= result.campaign.budget.labels:
+            break
+    return BaselineResult(result, strategy, name, tuple(rounds))
+
+
 OnCampaign = Callable[
     [int, int, int, str], None
 ]  # campaigns done, their total, seed and strategy of the next or last one
@@ -139,10 +233,7 @@ def run_paired(
     """
     if seeds < 1:
         raise InputError(f"seeds is {seeds}; expected 1 or more")
-    if isinstance(config, Campaign):
-        campaign = config
-    else:
-        campaign = parse_campaign(config if isinstance(config, Mapping) else read_toml(config))
+    campaign = load_config(config)
     find_strategy(baseline)
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -150,8 +241,9 @@ def run_paired(
             f"{folder} exists and is not empty; continue with `labelahead resume {folder}`, or "
             "choose another folder"
         )
+    prepare = _SharedPreparation(data)
     with preserve_thread_count():
-        ready = prepare_campaign(campaign, data)
+        ready = prepare(campaign)
         ready = fit_budget_to_pool(ready, None) if shorten else ready
         build_simulation(ready)  # refuses unsuitable data before anything is written
     if not len(ready.data.test):
@@ -166,7 +258,7 @@ def run_paired(
     files.replace_file(
         folder / PLAN_FILE, json.dumps({"baseline": baseline, "seeds": every}, indent=1)
     )
-    return _run_pairs(campaign, baseline, every, folder, data, on_campaign)
+    return _run_pairs(_Pairs(campaign, baseline, folder, prepare), every, on_campaign)
 
 
 def resume_paired(
@@ -199,7 +291,8 @@ def resume_paired(
     campaign = parse_campaign(read_stored(path / CONFIG_FILE, trust_code=trust_code))
     named = find_code_names({"asking": {"strategy": baseline}})
     require_trusted_code(named, path / PLAN_FILE, [path, campaign.data.name], trust_code)
-    return _run_pairs(campaign, baseline, seeds, path, data, on_campaign, trust_code=trust_code)
+    pairs = _Pairs(campaign, baseline, path, _SharedPreparation(data), trust_code)
+    return _run_pairs(pairs, seeds, on_campaign)
 
 
 def is_paired_folder(folder: Path) -> bool:
@@ -234,90 +327,91 @@ class _GoalReached(Exception):  # noqa: N818 (not an error)
     """The baseline has reached the accuracy; no further round is needed."""
 
 
-def _run_pairs(
-    campaign: Campaign,
-    baseline: str,
-    seeds: Sequence[int],
-    folder: Path,
-    data: Loaded | None,
-    on_campaign: OnCampaign | None,
-    *,
-    trust_code: bool = False,
-) -> PairedResult:
+class _SharedPreparation:
+    """Prepare campaigns; those that need the same data and network as the last one share them."""
+
+    def __init__(self, data: Loaded | None, progress: Progress | None = None) -> None:
+        self._data = data
+        self._progress = progress
+        self._last: PreparedCampaign | None = None
+
+    def __call__(self, campaign: Campaign) -> PreparedCampaign:
+        shared = None if self._last is None else self._last.for_campaign(campaign)
+        if shared is None:
+            self._last = None  # free the memory first
+            shared = prepare_campaign(campaign, self._data, self._progress)
+        elif shared.campaign.threads is not None:
+            torch.set_num_threads(shared.campaign.threads)
+        self._last = shared
+        return shared
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """What every pair has in common."""
+
+    campaign: Campaign
+    baseline: str
+    folder: Path
+    prepare: _SharedPreparation
+    trust_code: bool = False
+
+    def run_strategy(self, seed: int) -> Result:
+        """Run the campaign with this seed, or resume it."""
+        campaign = replace(self.campaign, seed=seed)
+        return self._run_or_resume(campaign, self.folder / f"seed-{seed}" / "strategy")
+
+    def run_baseline(self, result: Result) -> SeedPair:
+        """Run the baseline until it reaches the accuracy of a finished campaign; count labels."""
+        goal, seed = result.rounds[-1].accuracy or 0.0, result.campaign.seed
+        theirs = list[Round]()
+
+        def watch(entry: Round) -> None:
+            theirs.append(entry)
+            if (entry.accuracy or 0.0) >= goal:
+                raise _GoalReached
+
+        campaign = _baseline_campaign(result, self.baseline)
+        with suppress(_GoalReached):
+            self._run_or_resume(campaign, self.folder / f"seed-{seed}" / "baseline", watch)
+        needed = labels_to_reach(result.rounds, goal)
+        assert needed is not None  # its last round reaches it
+        return SeedPair(seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels)
+
+    def _run_or_resume(
+        self, campaign: Campaign, folder: Path, on_round: Callable[[Round], None] | None = None
+    ) -> Result:
+        """Run a campaign in its own folder, or resume it there."""
+        callbacks = RunCallbacks(on_round=on_round)
+        if (folder / "config.toml").exists():
+            return resume_prepared(
+                folder,
+                self.prepare,
+                callbacks=callbacks,
+                forecast=False,
+                trust_code=self.trust_code,
+            )
+        return run_prepared(campaign, self.prepare, out=folder, callbacks=callbacks, forecast=False)
+
+
+def _run_pairs(pairs: _Pairs, seeds: Sequence[int], on_campaign: OnCampaign | None) -> PairedResult:
     tell = on_campaign or (lambda done, total, seed, strategy: None)
-    ours, theirs, total = (
-        find_strategy(campaign.asking.strategy).name,
-        find_strategy(baseline).name,
-        2 * len(seeds),
-    )
-    pairs = list[SeedPair]()
+    ours = find_strategy(pairs.campaign.asking.strategy).name
+    theirs = find_strategy(pairs.baseline).name
+    total = 2 * len(seeds)
+    found = list[SeedPair]()
     for i, seed in enumerate(seeds):
-        place = folder / f"seed-{seed}"
         tell(2 * i, total, seed, ours)
-        result = _run_or_resume(
-            replace(campaign, seed=seed), place / "strategy", data, trust_code=trust_code
-        )
+        result = pairs.run_strategy(seed)
         tell(2 * i + 1, total, seed, theirs)
-        pairs.append(_run_baseline(result, baseline, place / "baseline", data, trust_code))
+        found.append(pairs.run_baseline(result))
     tell(total, total, seeds[-1], theirs)
-    return PairedResult(ours, theirs, tuple(pairs), folder)
+    return PairedResult(ours, theirs, tuple(found), pairs.folder)
 
 
-def _run_baseline(
-    result: Result, baseline: str, folder: Path, data: Loaded | None, trust_code: bool
-) -> SeedPair:
-    """Run the baseline until it reaches the accuracy of a finished campaign, and count labels."""
-    goal = result.rounds[-1].accuracy or 0.0
-    theirs = list[Round]()
-
-    def watch(entry: Round) -> None:
-        theirs.append(entry)
-        if (entry.accuracy or 0.0) >= goal:
-            raise _GoalReached
-
-    with suppress(_GoalReached):
-        _run_or_resume(
-            baseline_campaign(result, baseline), folder, data, watch, trust_code=trust_code
-        )
-    needed = labels_to_reach(result.rounds, goal)
-    assert needed is not None  # its last round reaches it
-    return SeedPair(
-        result.campaign.seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels
-    )
-
-
-def baseline_rounds(
-    result: Result, baseline: str, *, data: Loaded | None = None
-) -> Iterator[Round]:
-    """Yield the rounds of a baseline until it has as many labels and the same accuracy.
-
-    Nothing is stored.
-    """
-    goal, reached = result.rounds[-1].accuracy or 0.0, False
-    for entry in iterate_rounds(baseline_campaign(result, baseline), data=data):
-        yield entry
-        reached = reached or (entry.accuracy or 0.0) >= goal
-        if reached and entry.labels >= result.campaign.budget.labels:
-            return
-
-
-def baseline_campaign(result: Result, baseline: str) -> Campaign:
+def _baseline_campaign(result: Result, baseline: str) -> Campaign:
     """Return the same campaign with another strategy and the largest allowed budget."""
     campaign, items = result.campaign, len(result.pool) + len(result.pool.unlabelled)
     labels = min(MAX_BASELINE_FACTOR * campaign.budget.labels, items)
     asking = replace(campaign.asking, strategy=baseline, mode=None)
     return replace(campaign, asking=asking, budget=replace(campaign.budget, labels=labels))
-
-
-def _run_or_resume(
-    campaign: Campaign,
-    folder: Path,
-    data: Loaded | None,
-    on_round: Callable[[Round], None] | None = None,
-    *,
-    trust_code: bool,
-) -> Result:
-    """Run a campaign in its own folder, or resume it there."""
-    if (folder / "config.toml").exists():
-        return resume(folder, data=data, on_round=on_round, forecast=False, trust_code=trust_code)
-    return run(campaign, data=data, out=folder, on_round=on_round, forecast=False)

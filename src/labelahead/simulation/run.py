@@ -37,14 +37,18 @@ from labelahead.strategies.base import QueryConfig, Strategy
 __all__ = [
     "PreparedCampaign",
     "Result",
+    "RunCallbacks",
     "build_simulation",
     "check_data_fingerprint",
     "fit_budget_to_pool",
     "iterate_rounds",
+    "load_config",
     "prepare_campaign",
     "preserve_thread_count",
     "resume",
+    "resume_prepared",
     "run",
+    "run_prepared",
 ]
 
 CHANGEABLE_KEYS = {
@@ -82,6 +86,24 @@ class Result:
         return [(r.labels, r.accuracy) for r in self.rounds]
 
 
+@dataclass(frozen=True)
+class RunCallbacks:
+    """Functions that a running campaign calls.
+
+    Attributes:
+        progress: Called with the stage, the work done and its total.
+        on_round: Called with every finished round.
+        on_ready: Called once data and network are loaded.
+    """
+
+    progress: Progress | None = None
+    on_round: Callable[[Round], None] | None = None
+    on_ready: Callable[[PreparedCampaign], None] | None = None
+
+
+Prepare = Callable[[Campaign], PreparedCampaign]
+
+
 def run(
     config: Campaign | Mapping[str, Any] | str | Path | None = None,
     *,
@@ -113,24 +135,46 @@ def run(
     >>> result.curve[-1][1] > 0.5
     True
     """
-    campaign = _load_config(config)
+    return run_prepared(
+        load_config(config),
+        lambda campaign: prepare_campaign(campaign, data, progress),
+        labeller=labeller,
+        out=out,
+        callbacks=RunCallbacks(progress, on_round, on_ready),
+        forecast=forecast,
+        shorten=shorten,
+    )
+
+
+def run_prepared(
+    campaign: Campaign,
+    prepare: Prepare,
+    *,
+    labeller: Labeller | None = None,
+    out: str | Path | None = None,
+    callbacks: RunCallbacks | None = None,
+    forecast: bool = True,
+    shorten: bool = False,
+) -> Result:
+    """Run a whole campaign with data and network from `prepare`; otherwise as `run`."""
+    callbacks = callbacks or RunCallbacks()
     if out is not None:
         Store.require_no_campaign(out)
     with preserve_thread_count():
-        prepared = prepare_campaign(campaign, data, progress)
+        prepared = prepare(campaign)
         if shorten:
             prepared = fit_budget_to_pool(prepared, labeller)
         plan = replace(build_simulation(prepared, labeller), forecast=forecast)
-        if on_ready:
-            on_ready(prepared)
+        if callbacks.on_ready:
+            callbacks.on_ready(prepared)
         if out is None:
-            return _run_rounds(prepared, plan, None, progress, on_round)
+            return _run_rounds(prepared, plan, None, callbacks)
         existed = Path(out).exists()
         with Store.create(out, to_toml(prepared.campaign)) as store:
             record_code(campaign_code_names(prepared.campaign))
             check_data_fingerprint(store, prepared)
             try:
-                return _run_rounds(prepared, plan, store, progress, on_round)
+                return _run_rounds(prepared, plan, store, callbacks)
             except Exception:
                 # A campaign that fails in its first round would fail again, and its folder holds
                 # nothing of value, unless a person has labelled.
@@ -139,14 +183,12 @@ def run(
                 raise
 
 
-def iterate_rounds(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
+def iterate_rounds(campaign: Campaign, prepare: Prepare = prepare_campaign) -> Iterator[Round]:
     """Yield the rounds of a campaign without storing or forecasting anything; the caller may stop
     early.
     """
     with preserve_thread_count():
-        yield from run_rounds(
-            replace(build_simulation(prepare_campaign(config, data)), forecast=False)
-        )
+        yield from run_rounds(replace(build_simulation(prepare(campaign)), forecast=False))
 
 
 def resume(
@@ -184,6 +226,31 @@ def resume(
     >>> len(la.resume("half", {"budget.labels": 30}, forecast=False).pool)  # a larger budget
     30
     """
+    return resume_prepared(
+        folder,
+        lambda campaign: prepare_campaign(campaign, data, progress),
+        changes,
+        labeller=labeller,
+        strategy=strategy,
+        callbacks=RunCallbacks(progress, on_round, on_ready),
+        forecast=forecast,
+        trust_code=trust_code,
+    )
+
+
+def resume_prepared(
+    folder: str | Path,
+    prepare: Prepare,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    labeller: Labeller | None = None,
+    strategy: Strategy | None = None,
+    callbacks: RunCallbacks | None = None,
+    forecast: bool = True,
+    trust_code: bool | Collection[str] = False,
+) -> Result:
+    """Resume an interrupted campaign with data and network from `prepare`; otherwise as `resume`."""
+    callbacks = callbacks or RunCallbacks()
     with Store.open(folder) as store, preserve_thread_count():
         if set(changes or {}) - CHANGEABLE_KEYS:
             wrong, every = sorted(set(changes or {}) - CHANGEABLE_KEYS)[0], sorted(CHANGEABLE_KEYS)
@@ -196,15 +263,15 @@ def resume(
         campaign = parse_campaign(
             read_stored(Path(folder) / "config.toml", now, trust_code=trust_code)
         )
-        prepared = prepare_campaign(campaign, data, progress)
+        prepared = prepare(campaign)
         record_code(campaign_code_names(prepared.campaign))
         plan = replace(build_simulation(prepared, labeller), forecast=forecast)
         check_data_fingerprint(store, prepared)
         if changes:
             store.write("config.toml", to_toml(prepared.campaign).encode())
-        if on_ready:
-            on_ready(prepared)
-        return _run_rounds(prepared, plan, store, progress, on_round)
+        if callbacks.on_ready:
+            callbacks.on_ready(prepared)
+        return _run_rounds(prepared, plan, store, callbacks)
 
 
 def _require_same_strategy(store: Store, now: str | Strategy) -> None:
@@ -227,22 +294,18 @@ def _require_same_strategy(store: Store, now: str | Strategy) -> None:
 
 
 def _run_rounds(
-    prepared: PreparedCampaign,
-    plan: Simulation,
-    store: Store | None,
-    progress: Progress | None,
-    on_round: Callable[[Round], None] | None,
+    prepared: PreparedCampaign, plan: Simulation, store: Store | None, callbacks: RunCallbacks
 ) -> Result:
     last: list[State] = []
     seen: list[Round] = []
     folder = store.folder if store else None
     with open_trackers(prepared.campaign.track, folder) as track:
-        for entry in run_rounds(plan, store, progress, last.append):
+        for entry in run_rounds(plan, store, callbacks.progress, last.append):
             del last[:-1]
             seen.append(entry)
             track(entry)
-            if on_round:
-                on_round(entry)
+            if callbacks.on_round:
+                callbacks.on_round(entry)
     return Result(prepared.campaign, tuple(seen), last[0].pool, last[0].model, folder)
 
 
@@ -256,7 +319,8 @@ def preserve_thread_count() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _load_config(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
+def load_config(config: Campaign | Mapping[str, Any] | str | Path | None) -> Campaign:
+    """Return the campaign of a configuration: tables as in TOML, or a TOML file."""
     if isinstance(config, Campaign):
         return config
     if config is None:

@@ -156,7 +156,7 @@ def test_damaged_comparison_plan_raises(tmp_path, text):
 
 
 def test_folder_without_newer_keys_has_same_configuration(tmp_path):
-    """Campaigns from before the key `training.epochs` are comparable with later ones."""
+    """A plan of 0.2 leaves `training.epochs` out if it is not set."""
     before = replace(tiny(tmp_path), training=asdict(Training()))
     del before.training["epochs"]
     now = replace(before, training=asdict(Training()))

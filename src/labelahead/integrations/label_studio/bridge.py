@@ -224,7 +224,7 @@ class Bridge:
         with self._lock:
             new = sum(self._record_annotation(annotation) for annotation in annotations)
             if new:
-                self.service.add_labels(())  # update the model to the current labels
+                self.service.update_model()
             return new
 
     def undo_annotations(self, ids: Iterable[int]) -> int:
@@ -234,7 +234,7 @@ class Bridge:
             for number in gone:
                 self._undo_events(number, self._events[number])
             if gone:
-                self.service.add_labels(())
+                self.service.update_model()
             return len(gone)
 
     def reconcile(self) -> tuple[int, int]:

@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 COMPARISON_FILE = "compare.toml"
-LEGACY_START = "cold"  # `training.start` of comparisons before 0.2, which do not store it
 
 
 @dataclass(frozen=True)
@@ -245,11 +244,7 @@ def read_comparison(
     require_trusted_code(
         code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code
     )
-    begun = parse_campaign(campaign)
-    training = {"start": LEGACY_START, **begun.training}
-    return Comparison(
-        replace(begun, training=training), parse_contenders(specs), tuple(sorted(set(seeds)))
-    )
+    return Comparison(parse_campaign(campaign), parse_contenders(specs), tuple(sorted(set(seeds))))
 
 
 def merge_comparisons(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
@@ -273,7 +268,7 @@ def campaign_tables(campaign: Campaign) -> dict[str, Any]:
     tables.pop("seed")
     for key in ("strategy", "mode"):
         tables["asking"].pop(key, None)
-    for key in ("epochs", "augment"):  # folders of older versions lack these keys
+    for key in ("epochs", "augment"):  # compare.toml of 0.2 leaves them out
         if tables.get("training", {}).get(key) == NONE:
             del tables["training"][key]
     return tables

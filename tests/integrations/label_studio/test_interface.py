@@ -1,0 +1,48 @@
+"""Labelling configurations: what they show and offer, and which are refused."""
+
+import pytest
+
+from labelahead.errors import InputError
+from labelahead.integrations.label_studio.interface import read_interface
+
+CHOICES = '<Choices name="kind" toName="img"><Choice value="Cat"/><Choice value="d" alias="Dog"/></Choices>'
+CONFIG = f'<View><Image name="img" value="$photo"/><Text name="t" value="$note"/>{CHOICES}</View>'
+
+
+def test_read_interface_finds_choices_and_fields():
+    found = read_interface(CONFIG)
+    assert (found.name, found.shown, found.choices) == ("kind", "img", ("Cat", "Dog"))
+    assert (found.pictures, found.texts) == (("photo",), ("note",))
+
+
+def test_label_and_result_are_inverse():
+    found = read_interface(CONFIG)
+    result = found.result("cat", 0.75)
+    assert found.label(result) == "Cat"
+    assert result[0]["score"] == 0.75
+    assert found.result("bird", 0.75) == []
+
+
+@pytest.mark.parametrize(
+    "value", [{"choices": []}, {"choices": ["Cat", "Dog"]}, {"choices": [3]}, None]
+)
+def test_label_of_no_or_several_choices_is_none(value):
+    assert read_interface(CONFIG).label([{"from_name": "kind", "value": value}]) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("<View>", "not valid XML"),
+        (CONFIG.replace("<Text", "<Audio"), "<Audio>"),
+        (CONFIG.replace(CHOICES, CHOICES * 2), "has 2 <Choices>"),
+        (CONFIG.replace("<Choices ", '<Choices choice="multiple" '), "several choices at once"),
+        (CONFIG.replace("<Choices ", '<Choices perRegion="true" '), "for each region"),
+        (CONFIG.replace('<Choice value="Cat"/>', ""), "has 1 <Choice>"),
+        (CONFIG.replace("Cat", "dog"), "but for capital letters"),
+        (CONFIG.replace("$photo", "photo"), "expected one field"),
+    ],
+)
+def test_read_interface_refuses_other_configurations(config, message):
+    with pytest.raises(InputError, match=message):
+        read_interface(config)
