@@ -69,8 +69,7 @@ def test_training_start_of_rounds_is_same_or_cold(start):
     assert not torch.equal(weights(0), weights(0, seed=1))
 
 
-def test_older_runs_resume_with_their_settings(tmp_path):
-    """Older runs store `cold`; an older comparison without the key means `cold`."""
+def test_comparison_file_stores_the_start_of_training(tmp_path):
     comparison = Comparison(
         replace(SMALL, asking=QueryConfig("random")), parse_contenders("random"), (0,)
     )
@@ -78,8 +77,6 @@ def test_older_runs_resume_with_their_settings(tmp_path):
     assert 'start = "same"' in text
     (tmp_path / "compare.toml").write_text(text)
     assert read_comparison(tmp_path) == comparison
-    (tmp_path / "compare.toml").write_text(text.replace('start = "same"\n', ""))
-    assert read_comparison(tmp_path).campaign.training["start"] == "cold"
 
 
 def test_rounds_count_labels_and_improve():
