@@ -315,11 +315,10 @@ class Engine:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         n, k = cotangents.shape[0], cotangents.shape[1] - 1
         # Use at least two samples, some with weight zero: a batch of one may be special.
-        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(
-            cotangents.device
-        )
-        several = len(index)
-        index = index if several > 1 else index.expand(2)
+        some = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4]
+        several = len(some)
+        samples = (some if several > 1 else some.expand(2)).tolist()
+        index = torch.tensor(samples, device=cotangents.device)
         parameters = list(self.chosen.values())
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
@@ -336,7 +335,7 @@ class Engine:
                         .select_samples(slice(i, i + 1))
                         .gradient()[0, k]
                         .reshape(p.shape)
-                        for i in index[:count].tolist()
+                        for i in samples[:count]
                     ]
                     ours = torch.stack(parts).sum(0).to(p)
                 want = torch.zeros_like(p) if want is None else want
