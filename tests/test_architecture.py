@@ -12,7 +12,7 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 ROOMS = (
     ("errors",),
-    ("batching", "files", "processes", "seeds"),
+    ("batching", "devices", "files", "processes", "seeds"),
     ("ntk",),
     ("gp",),
     ("acquisition",),
@@ -91,6 +91,7 @@ def test_the_guide_says_who_imports_whom():
 
 
 NTK = [
+    "limits",
     "layers",
     "premises",
     "recurrence",

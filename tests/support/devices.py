@@ -13,6 +13,7 @@ its device is torch's unused "lazy" type, on which autograd runs in the calling 
 - without float64, as on Apple's MPS, such a tensor on the device raises TypeError.
 """
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -20,19 +21,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import labelahead
+from labelahead.devices import has_float64
 
 aten = torch.ops.aten
-PACKAGE = Path(labelahead.__file__).parent
+PACKAGE = f"{Path(labelahead.__file__).parent}/"
 COPIES = (aten._to_copy.default, aten.copy_.default, aten._copy_from_and_resize.default)
 DOUBLE = (torch.float64, torch.complex128)
-# Values are compared on the CPU when a network is probed, a few numbers per layer.
-ALLOWED_EXITS = frozenset({"ntk/layout.py:_sample_rows"})
+# Values are compared on the CPU when a network is probed, a few numbers per layer, and items of a
+# data set are read by their positions.
+ALLOWED_EXITS = frozenset({"ntk/layout.py:_sample_rows", "batching.py:Samples.__getitem__"})
 
 
 class MixedDevicesError(RuntimeError):
@@ -92,12 +97,18 @@ class PretendedDevice(TorchDispatchMode):
         float64: Whether the device has double precision.
         allowed_exits: Functions of labelahead, as "ntk/layout.py:_sample_rows", that may copy more
             than one number to the CPU. Code outside of labelahead may.
+        max_tensor_bytes: A larger tensor raises torch.OutOfMemoryError.
     """
 
     def __init__(
-        self, *, float64: bool = True, allowed_exits: Collection[str] = ALLOWED_EXITS
+        self,
+        *,
+        float64: bool = True,
+        allowed_exits: Collection[str] = ALLOWED_EXITS,
+        max_tensor_bytes: float = math.inf,
     ) -> None:
         super().__init__()
+        self.max_tensor_bytes = max_tensor_bytes
         self.float64 = float64
         self.allowed_exits = frozenset(allowed_exits)
         self.device = torch.device("lazy", 0)
@@ -139,7 +150,8 @@ class PretendedDevice(TorchDispatchMode):
         plain_args, plain_kwargs = tree_unflatten(inner, form)
         if wanted is not None and wanted.type == "lazy":
             plain_kwargs["device"] = torch.device("cpu")
-        with self._use_own_stream(func, name, plain_kwargs):
+        # Autograd has recorded the operation on the pretended tensors.
+        with torch.no_grad(), self._use_own_stream(func, name, plain_kwargs):
             out = REPLACEMENTS.get(func, func)(*plain_args, **plain_kwargs)
         if func is aten.copy_.default and not isinstance(args[0], PretendedTensor):
             return args[0]
@@ -211,6 +223,8 @@ class PretendedDevice(TorchDispatchMode):
             return t
         if not self.float64 and t.dtype in DOUBLE:
             raise TypeError(f"the device {device} has no {t.dtype}: use float32 instead")
+        if t.numel() * t.element_size() > self.max_tensor_bytes:
+            raise torch.OutOfMemoryError(f"the device {device} has no room for {t.shape}")
         return PretendedTensor(t, device)
 
 
@@ -218,19 +232,90 @@ def _find_caller() -> str:
     """The innermost function of labelahead on the stack, as "ntk/layout.py:_sample_rows"."""
     frame = sys._getframe(1)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if PACKAGE in path.parents:
+        path = frame.f_code.co_filename
+        if path.startswith(PACKAGE):
             name = frame.f_code.co_qualname.partition(".<locals>.<")[0]  # not its comprehensions
-            return f"{path.relative_to(PACKAGE).as_posix()}:{name}"
+            return f"{path.removeprefix(PACKAGE)}:{name}"
         frame = frame.f_back
     return ""
 
 
-REPLACEMENTS: dict[Any, Any] = {}
-"""Operations that only a GPU has -> the same on the CPU."""
+def _gpu_batch_norm(x, weight, bias, mean, var, training, momentum, eps):
+    out = aten.native_batch_norm.default(x, weight, bias, mean, var, training, momentum, eps)
+    return (*out, torch.empty(0, dtype=torch.uint8))
+
+
+def _miopen_batch_norm(*args):
+    return _gpu_batch_norm(*args)[:3]
+
+
+REPLACEMENTS: dict[Any, Any] = {
+    aten.cudnn_batch_norm.default: _gpu_batch_norm,
+    aten.miopen_batch_norm.default: _miopen_batch_norm,
+}
+"""Operations that only a GPU has -> the same on the CPU. Autograd makes the GPU's node for them."""
+
+
+class GPULayers(TorchFunctionMode):
+    """Calls the functions on the pretended device that torch calls on a GPU.
+
+    BatchNorm is cuDNN's or MIOpen's (`batch_norm`, an operation of REPLACEMENTS). A recurrent step
+    that a GPU would fuse raises: its node cannot be made here.
+    """
+
+    def __init__(self, batch_norm: Any = torch.cudnn_batch_norm) -> None:
+        super().__init__()
+        self.batch_norm = batch_norm
+        self.calls: Counter[str] = Counter()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        on_device = bool(args) and isinstance(args[0], PretendedTensor)
+        if name in ("gru", "gru_cell", "lstm_cell") and on_device:
+            raise AssertionError(f"{name} reached torch, which fuses it on a GPU")
+        if func is nn.functional.batch_norm and on_device:
+            self.calls[name] += 1
+            return self._run_batch_norm(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _run_batch_norm(
+        self, x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+    ):
+        return unpack(self.batch_norm(x, weight, bias, mean, var, training, momentum, eps))
+
+
+def unpack(result: Any) -> Tensor:
+    """The output of an operation that also returns what its backward needs."""
+    return result[0] if isinstance(result, tuple) else result
+
+
+class RealDevice:
+    """A device of this machine, in the place of `PretendedDevice`; nothing is checked.
+
+    Tests for a device with or without float64 are skipped if this one differs.
+    """
+
+    def __init__(self, name: str, *, float64: bool | None = None, **_: Any) -> None:
+        self.device = torch.empty(0, device=name).device  # with its index
+        if float64 not in (None, has_float64(self.device)):
+            pytest.skip(f"{name} has {'no ' if float64 else ''}float64")
+
+    @property
+    def second(self) -> torch.device:
+        """Another device of the same type."""
+        if self.device.type != "cuda" or torch.cuda.device_count() < 2:
+            pytest.skip("there is one device only")
+        return torch.device("cuda", 1 - (self.device.index or 0))
+
+    def __enter__(self) -> "RealDevice":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        pass
 
 
 def to_cpu(t: Tensor) -> Tensor:
     """The numbers of a tensor, without a check."""
     t = t.detach()
-    return t.inner if isinstance(t, PretendedTensor) else t
+    return t.inner if isinstance(t, PretendedTensor) else t.cpu()

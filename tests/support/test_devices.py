@@ -78,9 +78,11 @@ def test_seed_of_the_cpu_gives_other_numbers(device):
 
 def test_numbers_that_leave_the_device_raise():
     t = torch.ones(4, 3)
-    with PretendedDevice(allowed_exits=()) as device:
-        with pytest.raises(DataLeftDeviceError, match="layout.py:_sample_rows copies 12 numbers"):
-            _sample_rows(t.to(device.device), 0, None)
+    with (
+        PretendedDevice(allowed_exits=()) as device,
+        pytest.raises(DataLeftDeviceError, match=r"layout\.py:_sample_rows copies 12 numbers"),
+    ):
+        _sample_rows(t.to(device.device), 0, None)
     with PretendedDevice() as device:
         rows = _sample_rows(t.to(device.device), 0, None)
         assert device.exits == {"ntk/layout.py:_sample_rows": 12}
@@ -89,9 +91,9 @@ def test_numbers_that_leave_the_device_raise():
 
 def test_numpy_needs_a_copy(device):
     x = torch.ones(3, device=device.device)
-    with pytest.raises(TypeError, match="copy it with .cpu"):
+    with pytest.raises(TypeError, match=r"copy it with \.cpu"):
         x.numpy()
-    with pytest.raises(TypeError, match="copy it with .cpu"):
+    with pytest.raises(TypeError, match=r"copy it with \.cpu"):
         np.asarray(x)
     assert x.cpu().numpy().tolist() == [1, 1, 1]
 
