@@ -95,8 +95,9 @@ class PretendedDevice(TorchDispatchMode):
 
     Args:
         float64: Whether the device has double precision.
-        allowed_exits: Functions of labelahead, as "ntk/layout.py:_sample_rows", that may copy more
-            than one number to the CPU. Code outside of labelahead may.
+        allowed_exits: Functions of labelahead, as "ntk/layout.py:_sample_rows", or packages, as
+            "strategies/", that may copy more than one number to the CPU. Code outside of labelahead
+            may.
         max_tensor_bytes: A larger tensor raises torch.OutOfMemoryError.
     """
 
@@ -110,7 +111,7 @@ class PretendedDevice(TorchDispatchMode):
         super().__init__()
         self.max_tensor_bytes = max_tensor_bytes
         self.float64 = float64
-        self.allowed_exits = frozenset(allowed_exits)
+        self.allowed_exits = tuple(allowed_exits)
         self.device = torch.device("lazy", 0)
         self.second = torch.device("lazy", 1)
         self.operations: Counter[str] = Counter()  # by name
@@ -197,7 +198,7 @@ class PretendedDevice(TorchDispatchMode):
     def _note_exit(self, numbers: int) -> None:
         caller = _find_caller()
         self.exits[caller] += numbers
-        if numbers > 1 and caller and caller not in self.allowed_exits:
+        if numbers > 1 and caller and not caller.startswith(self.allowed_exits):
             raise DataLeftDeviceError(
                 f"{caller} copies {numbers} numbers from the device; compute there, or allow it"
             )
