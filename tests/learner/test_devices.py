@@ -19,7 +19,7 @@ EXITS = (
     "ntk/infinite.py:infinite_kernel",
 )
 DRAWN_ON_DEVICE = ("bald", "batchbald")  # by networks that are initialised on the device
-SLOW = ("retrain",)
+SLOW = ("naive",)
 
 
 @pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])

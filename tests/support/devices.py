@@ -234,7 +234,8 @@ def _find_caller() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(PACKAGE):
+        # A mode of labelahead only passes calls on.
+        if path.startswith(PACKAGE) and frame.f_code.co_name != "__torch_function__":
             name = frame.f_code.co_qualname.partition(".<locals>.<")[0]  # not its comprehensions
             return f"{path.removeprefix(PACKAGE)}:{name}"
         frame = frame.f_back
