@@ -45,6 +45,7 @@ def run(
     retrain_every: shell.RetrainOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     against: Annotated[
         Text, Option("--against", help="Also run this baseline until it matches, e.g. random.")
     ] = None,
@@ -80,6 +81,7 @@ def run(
             raise UsageError(
                 "--seeds goes with --against; for several strategies use `labelahead compare`"
             )
+        shell.announce_device(campaign)
     from labelahead.simulation.run import run as run_campaign
     from labelahead.strategies import find_strategy
 
@@ -122,7 +124,7 @@ def resume(
     strategy: Annotated[
         Text, Option("--strategy", help="New location of your own strategy.")
     ] = None,
-    device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
+    device: shell.DeviceOpt = None,
     budget_labels: Annotated[
         int | None, Option("--labels", help="A larger budget of labels.")
     ] = None,
@@ -154,6 +156,7 @@ def resume(
         campaign = parse_campaign(
             read_stored(folder / "config.toml", changes, trust_code=trust_code)
         )
+        shell.announce_device(campaign)
         _run_campaign(
             lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch),
             campaign,
@@ -182,6 +185,7 @@ def query(
     candidates: shell.CandOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
     file: Annotated[
         Path | None, Option("--out", help="Output file. (default: standard output)")
@@ -206,6 +210,7 @@ def query(
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = shell.build_campaign(context)
+        shell.announce_device(campaign)
         from labelahead.cli.terminal import describe_progress
         from labelahead.files import replace_file
         from labelahead.learner.labelling_query import format_query_items, query_items

@@ -68,6 +68,7 @@ def compare(
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
+    device: shell.DeviceOpt = None,
     workers: Annotated[
         Number, Option(min=1, help="Parallel campaigns. (default: one per core)")
     ] = None,
@@ -98,6 +99,7 @@ def compare(
     """
     with report_errors():
         comparison = _resolve_comparison(folder, strategies, first, seeds, context)
+        shell.announce_device(comparison.campaign)
     place = folder or find_free_folder(
         "compare-" + (Path(comparison.campaign.data.name).stem or "data")
     )

@@ -106,6 +106,7 @@ def label(
     budget: BudgetOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
@@ -137,6 +138,7 @@ def label(
     with report_errors(hint):
         check_option_combinations(context)
         campaign = shell.build_campaign(context, _read_stored_settings(context))
+        shell.announce_device(campaign)
         more = {
             "start_from_folders": start_from_folders,
             "test": _parse_test(test),

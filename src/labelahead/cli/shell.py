@@ -151,6 +151,13 @@ RetrainOpt = Annotated[
 ]
 SeedOpt = Annotated[Number, Option("--seed", help="Random seed.")]
 ThreadOpt = Annotated[Number, Option("--threads", help="Number of torch threads.")]
+DeviceOpt = Annotated[
+    Text,
+    Option(
+        "--device",
+        help="Where to compute: auto, cpu, cuda, cuda:N or mps. (default: auto, the first GPU)",
+    ),
+]
 ConfigOpt = Annotated[
     Path | None, Option("--config", help="TOML configuration file; options override it.")
 ]
@@ -216,6 +223,21 @@ def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None
         )
     except InputError as error:
         raise UsageError(str(error)) from error
+
+
+def announce_device(campaign: Any) -> None:
+    """Print where the campaign computes.
+
+    Raises:
+        UsageError: There is no such device.
+    """
+    from labelahead.devices import describe_device, resolve_device
+
+    try:
+        name = resolve_device(campaign.device)
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    print_line(f"device: {describe_device(name)}", "dim")
 
 
 def find_typed_code(context: typer.Context, *more: str) -> set[str]:

@@ -496,7 +496,7 @@ class FittedExactModel(FittedModel):
 
     def embedding(self, at: Tensor) -> Tensor:
         """Return unit features (q, d), float64."""
-        return self.kernel_model.normalise_rows(self.inputs[at]).double().cpu()
+        return self.kernel_model.normalise_rows(self.inputs[at]).cpu().double()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """Return outputs (q, C) after dropout on the unit features, which are normalised again."""

@@ -14,6 +14,7 @@ from labelahead.data.dataset import Loaded
 from labelahead.data.excel import resolve_source
 from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
+from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.inference.network import NetworkLearner
@@ -83,7 +84,9 @@ class PreparedCampaign:
             pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(
                 0, self.data.test, False
             )
-            return ExactLearner(self.rows, exact(self.rows[pool], classes), self.device)
+            # Its linear systems are solved in float64.
+            device = self.device if has_float64(torch.device(self.device)) else "cpu"
+            return ExactLearner(self.rows, exact(self.rows[pool], classes), device)
         make = lambda seed: network(classes, seed)  # noqa: E731
         return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
 
@@ -94,7 +97,7 @@ def prepare_campaign(
     """Load the data and choose network, recipe and device; nothing is trained yet."""
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
-    device = _resolve_device(campaign.device)
+    device = resolve_device(campaign.device)
     source = campaign.data
     if given is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
@@ -172,18 +175,6 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
         return name, source.embedding, notes
     embedding, said = best_embedding(name, data)
     return name, embedding, (*notes, *said)
-
-
-def _resolve_device(name: str) -> str:
-    """Return an available device."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        cause = (str(error).splitlines() or [""])[0]
-        raise InputError(f"device is {name!r} ({cause}); expected auto, cpu or cuda") from error
-    return name
 
 
 def _with_absolute_strategy(asking: QueryConfig) -> QueryConfig:
