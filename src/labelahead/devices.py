@@ -119,7 +119,8 @@ def _precision_settings() -> tuple[list[Any], str, str | bool]:
     Torch refuses to mix its two interfaces: reading the older one raises if the user has set the
     newer one, with a setting per operation.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
     try:
         _ = matmul.allow_tf32, cudnn.allow_tf32
     except RuntimeError:
