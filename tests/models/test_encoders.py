@@ -1,0 +1,260 @@
+"""Encoders by name, on tiny models with random weights that the libraries themselves saved."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from labelahead.errors import InputError, MissingExtra
+from labelahead.models.encoders import (
+    AUDIO,
+    IMAGE,
+    TEXT,
+    load_encoder,
+    looks_like_encoder,
+    parse_encoder_name,
+    resolve_encoder,
+)
+
+transformers = pytest.importorskip("transformers")
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog", "sat"]
+SENTENCES = ["the cat", "a dog sat", "the dog sat a cat"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Save one tiny encoder of each family."""
+    root = tmp_path_factory.mktemp("encoders")
+    torch.manual_seed(0)
+    t = transformers
+    t.ViTModel(t.ViTConfig(**SMALL, image_size=32, patch_size=8)).save_pretrained(root / "vit")
+    size = {"height": 32, "width": 32}
+    t.ViTImageProcessorPil(size=size).save_pretrained(root / "vit")
+    config = t.Dinov2Config(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    t.Dinov2Model(config).save_pretrained(root / "dinov2")
+    crop = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
+    t.BitImageProcessorPil(**crop).save_pretrained(root / "dinov2")
+    t.BertModel(
+        t.BertConfig(**SMALL, vocab_size=len(WORDS), max_position_embeddings=16)
+    ).save_pretrained(root / "bert")
+    _save_tokenizer(root / "bert")
+    text = {**SMALL, "vocab_size": len(WORDS), "max_position_embeddings": 16}
+    text |= {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    vision = {**SMALL, "image_size": 32, "patch_size": 8}
+    clip = t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)
+    t.CLIPModel(clip).save_pretrained(root / "clip")
+    crop = {"size": {"shortest_edge": 32}, "crop_size": size}
+    t.CLIPImageProcessorPil(**crop).save_pretrained(root / "clip")
+    _save_tokenizer(root / "clip")
+    sound = {"conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8)}
+    sound |= {"num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8}
+    wav = t.Wav2Vec2Config(**SMALL, **sound, num_conv_pos_embedding_groups=2)
+    t.Wav2Vec2Model(wav).save_pretrained(root / "wav2vec2")
+    t.Wav2Vec2FeatureExtractor().save_pretrained(root / "wav2vec2")
+    return root
+
+
+def _save_tokenizer(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
+
+
+@pytest.fixture
+def images():
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (3, 40, 50, 3), dtype=torch.uint8, generator=generator)
+    return [Image.fromarray(one.numpy()) for one in pixels]
+
+
+def naive_tokens(folder, items, processor):
+    """Last hidden states of one item at a time, by the library's own classes."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return [model(**processor(item)) for item in items]
+
+
+@pytest.mark.parametrize("name", ["vit", "dinov2"])
+def test_image_encoder_equals_the_librarys_class_token(folder, images, name):
+    encoder = load_encoder(str(folder / name), IMAGE)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder / name)
+    outputs = naive_tokens(folder / name, images, lambda x: processor(x, return_tensors="pt"))
+    expected = torch.cat([out.last_hidden_state[:, 0] for out in outputs])
+    assert torch.allclose(encoder.encode(images), expected, atol=1e-5)
+    assert (encoder.width, encoder.name.pooling, encoder.name.kind) == (32, "cls", "hf")
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "pooler"])
+def test_text_encoder_pools_as_its_name_says(folder, pooling):
+    encoder = load_encoder(f"{folder / 'bert'}#{pooling}", TEXT)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "bert")
+    outputs = naive_tokens(folder / "bert", SENTENCES, lambda x: tokenizer(x, return_tensors="pt"))
+    expected = {
+        "cls": [out.last_hidden_state[:, 0] for out in outputs],
+        "mean": [out.last_hidden_state.mean(1) for out in outputs],
+        "pooler": [out.pooler_output for out in outputs],
+    }[pooling]
+    assert torch.allclose(encoder.encode(SENTENCES), torch.cat(expected), atol=1e-5)
+
+
+def test_text_encoder_truncates_long_texts(folder):
+    encoder = load_encoder(str(folder / "bert"), TEXT)
+    assert torch.isfinite(encoder.encode(["cat " * 500])).all()
+
+
+def test_two_towers_share_one_space(folder, images):
+    seen, read = (load_encoder(str(folder / "clip"), kind) for kind in (IMAGE, TEXT))
+    model = transformers.CLIPModel.from_pretrained(folder / "clip").eval()
+    processor = transformers.AutoImageProcessor.from_pretrained(folder / "clip")
+    with torch.inference_mode():
+        out = model.get_image_features(**processor(images, return_tensors="pt"))
+    expected = out if isinstance(out, torch.Tensor) else out.pooler_output
+    assert torch.allclose(seen.encode(images), expected, atol=1e-5)
+    assert seen.width == read.width == read.encode(SENTENCES).shape[1] == 24
+    with pytest.raises(InputError, match="projection only"):
+        load_encoder(f"{folder / 'clip'}#mean", IMAGE)
+
+
+def test_audio_features_do_not_depend_on_the_batch(folder):
+    encoder = load_encoder(str(folder / "wav2vec2"), AUDIO)
+    generator = torch.Generator().manual_seed(0)
+    waves = [(torch.randn(n, generator=generator), 16_000) for n in (4000, 9000, 4000)]
+    alone = torch.cat([encoder.encode([wave]) for wave in waves])
+    assert torch.allclose(encoder.encode(waves), alone, atol=1e-5)
+    slow = (torch.sin(torch.arange(8000) / 40), 8000)
+    fast = (torch.sin(torch.arange(16_000) / 80), 16_000)
+    near = encoder.encode([slow, fast])
+    assert torch.cosine_similarity(near[0], near[1], dim=0) > 0.99
+
+
+def test_sentence_transformers_folder_is_read_by_its_library(folder, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    words = modules.Transformer(str(folder / "bert"))
+    steps = [words, modules.Pooling(32, "mean"), modules.Normalize()]
+    made = library.SentenceTransformer(modules=steps)
+    made.save(str(tmp_path / "st"))
+    encoder = load_encoder(str(tmp_path / "st"), TEXT)
+    assert encoder.name.kind == "st"
+    features = encoder.encode(SENTENCES)
+    assert torch.allclose(features.norm(dim=1), torch.ones(3), atol=1e-5)
+    assert torch.allclose(features, torch.from_numpy(made.encode(SENTENCES)), atol=1e-5)
+
+
+def test_revision_follows_the_weights(folder, tmp_path):
+    before = resolve_encoder(str(folder / "bert"))
+    copy = tmp_path / "bert"
+    copy.mkdir()
+    for path in (folder / "bert").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    assert resolve_encoder(str(copy)).revision == before.revision
+    weights = copy / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert resolve_encoder(str(copy)).revision != before.revision
+
+
+def test_hub_cache_is_read_without_a_network(folder, tmp_path, monkeypatch):
+    """A repository in the layout of the hub's cache, with HF_HUB_OFFLINE=1."""
+    import huggingface_hub.constants as constants
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "models--somebody--tiny-bert"
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for path in (folder / "bert").iterdir():
+        (snapshot / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    found = resolve_encoder("somebody/tiny-bert")
+    assert (found.kind, found.revision) == ("hf", commit)
+    with pytest.raises(InputError, match="hf download somebody/other --local-dir"):
+        resolve_encoder("somebody/other")
+
+
+@pytest.mark.parametrize(
+    ("name", "modality", "message"),
+    [
+        ("bert", IMAGE, "encodes texts, but these items are images"),
+        ("vit", TEXT, "encodes images, but these items are texts"),
+        ("wav2vec2", TEXT, "encodes sounds, but these items are texts"),
+        ("bert#max", TEXT, "expected one of cls, mean, pooler"),
+        ("nowhere", TEXT, "neither a folder with config.json nor an id"),
+    ],
+)
+def test_wrong_encoder_is_refused_in_one_sentence(folder, name, modality, message):
+    with pytest.raises(InputError, match=message):
+        load_encoder(str(folder / name), modality)
+
+
+def test_broken_folder_is_refused_in_one_sentence(folder, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text("{")
+    with pytest.raises(InputError, match="download it again"):
+        resolve_encoder(str(tmp_path / "a"))
+    (tmp_path / "a" / "config.json").write_text(json.dumps({"some": 1}))
+    with pytest.raises(InputError, match="expected a prefix"):
+        resolve_encoder(str(tmp_path / "a"))
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_encoder(str(tmp_path / "a"), TEXT)
+
+
+def test_code_of_a_repository_is_never_run(folder, tmp_path):
+    (tmp_path / "own").mkdir()
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    config["model_type"] = "my-own"
+    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(config))
+    marker = tmp_path / "ran"
+    (tmp_path / "own" / "own.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    with pytest.raises(InputError, match=r"code from its repository|cannot be loaded"):
+        load_encoder(str(tmp_path / "own"), TEXT)
+    assert not marker.exists()
+
+
+def test_encode_refuses_what_is_not_finite(folder):
+    encoder = load_encoder(str(folder / "bert"), TEXT)
+    with torch.no_grad():
+        next(encoder.backend.model.parameters()).fill_(float("nan"))
+    with pytest.raises(InputError, match="NaN or infinity for 3 of 3 items"):
+        encoder.encode(SENTENCES)
+
+
+def test_names_are_split_into_their_parts():
+    name = parse_encoder_name("hf:google/vit@main#mean")
+    assert (name.kind, name.name, name.revision, name.pooling) == (
+        "hf",
+        "google/vit",
+        "main",
+        "mean",
+    )
+    assert str(name) == "hf:google/vit@main#mean"
+    assert parse_encoder_name("open_clip:ViT-B-32/laion2b").name == "ViT-B-32/laion2b"
+    assert [looks_like_encoder(n) for n in ("facebook/dinov2-small", "timm:resnet18", "raw")] == [
+        True,
+        True,
+        False,
+    ]
+    assert not looks_like_encoder("file.py:encode")
+
+
+def test_missing_library_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingExtra, match=r"labelahead\[encoders\]"):
+        load_encoder("timm:resnet18", IMAGE)
