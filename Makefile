@@ -107,8 +107,12 @@ browser:
 
 # One process per core; an idle process steals work. Neighbouring tests stay together and share fixtures.
 BOTH := -n 2 --dist worksteal
-test: $(VENV)/.installed-test browser ## run all tests
-	@$(PY) -m pytest $(BOTH)
+test: $(VENV)/.installed-test browser ## run all tests except the slow ones
+	@$(PY) -m pytest $(BOTH) -m "not slow"
+
+.PHONY: test-slow
+test-slow: $(VENV)/.installed-test ## run the slow tests: further cases of long tests (about a minute)
+	@$(PY) -m pytest $(BOTH) -m slow
 
 test-research: $(VENV)/.installed-test ## run the tests of research/
 	@$(PY) -m pytest $(BOTH) research/tests $(ARGS)

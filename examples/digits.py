@@ -47,12 +47,12 @@ def main() -> None:
     say(f"   linearised              {accuracy(post.mean, y, test):5.1f} %   ({seconds:.2f} s)")
     say(f"   leave-one-out estimate  {guess:5.1f} %   (from the {START} labels alone)\n")
 
-    view = la.view(post, pool)
+    view = la.acquisition.view(post, pool)
     best_labels(view)
     one_at_a_time(view, y, one_hot, test)
 
 
-def best_labels(view: la.View) -> None:
+def best_labels(view: la.acquisition.View) -> None:
     """The best next label by each criterion, and what its answer would change."""
     say("3. The best next label by each criterion, and how many digits of the pool would change")
     say("   their mind for each possible answer\n")
@@ -61,7 +61,7 @@ def best_labels(view: la.View) -> None:
     now = view.posterior.mean[view.candidates].argmax(1)
     answers = torch.eye(10, dtype=torch.float64)
     for name in la.ACQUISITIONS:
-        position, _ = la.best(view, name)
+        position, _ = la.acquisition.best(view, name)
         futures = la.lookahead(view.posterior, [position] * 10, answers, evaluate=view.candidates)
         changed = (torch.cat(list(futures)).argmax(2) != now).sum(1).tolist()
         looks = int(view.posterior.mean[position].argmax())
@@ -69,7 +69,7 @@ def best_labels(view: la.View) -> None:
     say()
 
 
-def one_at_a_time(view: la.View, y: Tensor, one_hot: Tensor, test: Tensor) -> None:
+def one_at_a_time(view: la.acquisition.View, y: Tensor, one_hot: Tensor, test: Tensor) -> None:
     """Label by look-ahead and at random; nothing is retrained."""
     rng = torch.Generator().manual_seed(1)
     say(f"4. {MORE} more labels, one at a time, never retraining: test digits right\n")
@@ -86,7 +86,7 @@ def one_at_a_time(view: la.View, y: Tensor, one_hot: Tensor, test: Tensor) -> No
             if name == "random":
                 at = int(v.candidates[torch.randint(len(v.candidates), (1,), generator=rng)])
             else:
-                at, _ = la.best(v, name)
+                at, _ = la.acquisition.best(v, name)
             views[name] = v.condition([at], one_hot[[at]])
             if name == "flip" and count:
                 seconds.append(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""Inputs that are not one tensor go wherever a tensor goes, and mean the same there."""
+"""Inputs that are not a single tensor are accepted everywhere, with equal results."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ class Pairs(Dataset):
 
 
 @pytest.mark.parametrize("form", ["tuple", "mapping", "set"])
-def test_a_learner_learns_the_same_in_every_form(form):
+def test_learner_is_equal_for_every_input_form(form):
     x, y, others = forms()
     results = []
     for model, inputs in ((made(Whole), x), (made(Halves), others[form])):
@@ -92,7 +92,7 @@ def test_a_learner_learns_the_same_in_every_form(form):
 
 
 @pytest.mark.parametrize("form", ["tuple", "mapping", "set"])
-def test_kernels_and_embeddings_are_those_of_one_tensor(form):
+def test_kernels_and_features_equal_those_of_a_tensor(form):
     x, _, others = forms(20)
     one, two = made(Whole).double(), made(Halves).double()
     given = others[form] if form == "set" else Samples(others[form])
@@ -108,14 +108,14 @@ def test_kernels_and_embeddings_are_those_of_one_tensor(form):
     )
     cotangents = torch.randn(20, 3, dtype=torch.float64)
     assert torch.allclose(
-        la.squared_norms(two, given, cotangents),
-        la.squared_norms(one, x.double(), cotangents),
+        la.ntk.squared_norms(two, given, cotangents),
+        la.ntk.squared_norms(one, x.double(), cotangents),
         atol=1e-12,
     )
 
 
 @pytest.mark.parametrize("strategy", la.STRATEGIES)
-def test_every_strategy_takes_what_is_no_tensor(strategy):
+def test_every_strategy_accepts_samples(strategy):
     _, y, others = forms()
     learner = la.Learner(made(Halves), others["set"], strategy, training=QUICK, test=range(50, 60))
     learner.teach(range(9), y[:9])
@@ -128,7 +128,7 @@ def test_every_strategy_takes_what_is_no_tensor(strategy):
     assert set(asked) <= set(range(9, 50))
 
 
-def test_a_data_set_is_never_held_whole():
+def test_samples_never_read_a_whole_data_set():
     left, right = torch.randn(5000, 8, 4), torch.randn(5000, 8, 4)
     pairs = Pairs(left, right)
     learner = la.Learner(
@@ -140,7 +140,7 @@ def test_a_data_set_is_never_held_whole():
     assert 64 <= pairs.largest <= 128
 
 
-def test_a_campaign_on_samples_and_its_resumption(tmp_path):
+def test_campaign_on_samples_resumes(tmp_path):
     (tmp_path / "halves.py").write_text(
         "import torch\nfrom tests.test_batching import Halves\ndef make():\n    return Halves()\n"
     )
@@ -165,7 +165,7 @@ def test_a_campaign_on_samples_and_its_resumption(tmp_path):
         la.run(data=data)
 
 
-def test_your_own_training_gets_the_form_that_you_gave():
+def test_custom_training_gets_the_original_input_form():
     _, y, others = forms()
     seen = []
     learner = la.Learner(
@@ -182,7 +182,7 @@ def test_your_own_training_gets_the_form_that_you_gave():
     assert [len(seen[1]), *map(len, seen[1].iter_batches(4))] == [6, 2, 2]
 
 
-def test_hugging_face_networks_and_data_sets():
+def test_hugging_face_networks_and_data_sets_work():
     transformers, datasets = pytest.importorskip("transformers"), pytest.importorskip("datasets")
     torch.manual_seed(0)
     config = transformers.BertConfig(
@@ -228,7 +228,7 @@ class Forgetful(Pairs):
         return self.left[i] + torch.rand(1), self.right[i]
 
 
-def test_bad_inputs_say_what_is_wrong():
+def test_samples_refuse_invalid_inputs():
     x, _, others = forms(20)
     left, right = others["tuple"]
     for given, said in (

@@ -1,4 +1,4 @@
-"""Docs cannot drift: their code runs, and every option and key is in them."""
+"""The documentation matches the code: its examples run, and it names every option and key."""
 
 import importlib
 import importlib.util
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "campaigns.md").read_text()
 
 
-def test_the_guide_runs(tmp_path, monkeypatch, capsys):
+def test_campaigns_guide_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
@@ -38,7 +38,7 @@ def test_the_guide_runs(tmp_path, monkeypatch, capsys):
     assert "torch.Size([1797, 10])" in capsys.readouterr().out
 
 
-def test_the_guide_to_models_runs(tmp_path, monkeypatch, capsys):
+def test_models_guide_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)
     said = []
@@ -57,7 +57,7 @@ def test_the_guide_to_models_runs(tmp_path, monkeypatch, capsys):
     assert {path.name for path in (tmp_path / "model").iterdir()} >= {"weights.pt"}
 
 
-def test_the_guide_to_large_pools_runs_and_names_every_option(tmp_path, monkeypatch, capsys):
+def test_scale_guide_code_runs_and_lists_every_option(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "scale.md").read_text()
     monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
@@ -76,18 +76,18 @@ def test_the_guide_to_large_pools_runs_and_names_every_option(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("kind", [Campaign, Source, Network, Training, QueryConfig, Budget])
-def test_every_key_is_in_the_guide(kind):
+def test_campaigns_guide_lists_every_configuration_key(kind):
     missing = [f.name for f in fields(kind) if not re.search(rf"\b{f.name}\b", GUIDE)]
     assert missing == []
 
 
-def test_every_strategy_and_model_is_in_the_docs():
+def test_docs_list_every_strategy_and_model():
     text = GUIDE + (ROOT / "CHANGELOG.md").read_text()
     for name in (*STRATEGIES, *MODELS):
         assert re.search(rf"\b{re.escape(name)}\b", text), name
 
 
-def test_the_files_of_a_run_are_in_the_guide():
+def test_campaigns_guide_lists_every_file_of_a_run():
     for name in ("config.toml", "labels.jsonl", "rounds.jsonl", "weights/", "data.json"):
         assert name in GUIDE
     assert {f.name for f in fields(Round)} >= {"accuracy", "gain", "loo"}
@@ -101,14 +101,14 @@ PAGES = [
 
 
 def anchors(page: Path) -> set[str]:
-    """Headings as GitHub, and the site after it, make anchors of them."""
+    """Return the anchors that GitHub and the site derive from headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_links_lead_somewhere(page):
+def test_links_of_a_page_are_valid(page):
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
         if "://" in target:
             assert re.fullmatch(r"https?://[\w.-]+(:\d+)?(/\S*)?", target), target
@@ -122,14 +122,14 @@ def test_links_lead_somewhere(page):
 
 
 def extension(name: str):
-    """A module of docs/_ext."""
+    """Import a module of docs/_ext."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_every_public_name_is_on_a_page_of_the_reference():
+def test_api_reference_lists_every_public_name():
     pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.rst"))
     listed = re.findall(r"(?:auto(?:function|class|exception)|py:data):: labelahead\.(\S+)", pages)
     assert len(listed) == len(set(listed))
@@ -143,14 +143,14 @@ def test_every_public_name_is_on_a_page_of_the_reference():
             assert own in listed or name in listed or name == "__version__", own
 
 
-def test_the_reference_of_commands_has_every_option():
+def test_command_reference_lists_every_option():
     command = re.compile(r"^##+ (labelahead[^\n]*)\n(.*?)(?=^##|\Z)", re.DOTALL | re.MULTILINE)
     sections = dict(command.findall(extension("commands").reference()))
     todo, seen = [("labelahead",)], set()
     while todo:
         words = todo.pop()
         seen.add(" ".join(words))
-        # What the program itself says, not what the reference was made from.
+        # Compare with the output of --help, not with the objects that generate the reference.
         said = (
             CliRunner()
             .invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
@@ -167,7 +167,7 @@ def test_the_reference_of_commands_has_every_option():
     assert "labelahead pool ask" in seen
 
 
-def test_every_equation_that_is_cited_has_an_address():
+def test_papers_page_has_a_heading_for_every_cited_equation():
     page = (ROOT / "docs" / "papers.md").read_text()
     for path in (*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.md")):
         text = path.read_text()
@@ -188,14 +188,14 @@ def test_every_equation_that_is_cited_has_an_address():
         ('<script src="https://cdn.example/x.js">', "is loaded from elsewhere"),
     ],
 )
-def test_broken_links_of_the_site_are_found(link, fault, tmp_path, capsys):
+def test_link_checker_reports_broken_links(link, fault, tmp_path, capsys):
     (tmp_path / "index.html").write_text(link)
     (tmp_path / "other.html").write_text('<h1 id="there">Other</h1>')
     assert extension("links").main(tmp_path) == (1 if fault else 0)
     assert fault in capsys.readouterr().out
 
 
-def test_docstrings_become_what_sphinx_reads():
+def test_docstring_extension_converts_to_restructured_text():
     convert = extension("docstrings").converted
     said = "\n".join(
         convert(
@@ -206,3 +206,20 @@ def test_docstrings_become_what_sphinx_reads():
     assert r"The \*k\* of \ ``x_1``\  (\ `LA-12 <../papers.html#la-12>`__\ )." in said
     assert r"\ ``at``\ , \ ``mode``\ : where\|how." in said
     assert said.endswith("\n>>> 1\n1\n")
+
+
+def test_docstring_extension_converts_google_sections_to_lists():
+    lines = ["Do it.", "", "Args:", "    at: Where, over", "        two lines.", "    mode: How."]
+    lines += [
+        "",
+        "Returns:",
+        "    (n,) of",
+        "    scores.",
+        "",
+        "Raises:",
+        "    InputError: If not.",
+    ]
+    text = "\n".join(extension("docstrings").converted(lines, ["at", "mode"]))
+    assert "**Parameters:**\n\n- ``at``\\ : Where, over two lines.\n" in text.replace(r"\ ``", "``")
+    assert "**Returns:** (n,) of scores.\n" in text
+    assert "**Raises:**\n\n- ``InputError``\\ : If not." in text.replace(r"\ ``", "``")

@@ -1,4 +1,4 @@
-"""docs/errata.md: what is wrong in print fails here, what should stand there holds."""
+"""docs/errata.md: the printed equations fail, the corrected ones hold."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_la_20_is_twice_the_residual():
     assert float((0.5 * (f - y) * h).sum() / 7) == pytest.approx(float(slope) / 4)
 
 
-def test_pn_28_has_the_difference_as_it_is():
+def test_pn_28_holds_with_the_difference_not_inverted():
     m, m_hat, y = spd(5, 0), spd(5, 1), normal(5, 1, seed=2)
     alpha, alpha_hat = torch.linalg.solve(m, y), torch.linalg.solve(m_hat, y)
     corrected = -torch.linalg.inv(m_hat) @ (m_hat - m) @ torch.linalg.inv(m) @ y

@@ -1,4 +1,4 @@
-"""What is written whole or not at all, and what is said where it cannot be written."""
+"""Atomic writes, folder locks, and messages for files that cannot be written."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def refusing(number: int) -> Any:
     return write
 
 
-def test_a_file_in_place_of_a_folder_is_said_in_our_words(tmp_path: Path) -> None:
+def test_replace_file_below_a_file_raises_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
         StorageError, match=r"file.x cannot be written to \(Not a directory\); make it writable"
@@ -28,22 +28,22 @@ def test_a_file_in_place_of_a_folder_is_said_in_our_words(tmp_path: Path) -> Non
         files.replace_file(tmp_path / "file" / "x", "text")
 
 
-def test_a_name_that_no_file_can_have_is_said_in_our_words(tmp_path: Path) -> None:
+def test_replace_file_with_an_invalid_name_raises_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot be written to \(File name too long\)"):
         files.replace_file(tmp_path / ("x" * 300), "text")
 
 
-def test_a_file_system_that_refuses_also_the_cleaning_up(
+def test_replace_file_on_a_read_only_file_system_raises_storage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is mounted read-only does."""
+    """The file system is mounted read-only, so that the partial file cannot be removed either."""
     monkeypatch.setattr(Path, "open", refusing(errno.EROFS))
     monkeypatch.setattr(Path, "unlink", refusing(errno.EROFS))
     with pytest.raises(StorageError, match=r"x cannot be written to \(Read-only file system\)"):
         files.replace_file(tmp_path / "x", "text")
 
 
-def test_torch_hides_a_full_disk_but_we_say_so(tmp_path: Path) -> None:
+def test_replace_file_reports_a_full_disk_hidden_by_torch(tmp_path: Path) -> None:
     """torch.save raises a RuntimeError about positions in its archive."""
 
     class Full:
@@ -68,7 +68,7 @@ def test_torch_hides_a_full_disk_but_we_say_so(tmp_path: Path) -> None:
     assert path.read_text() == "before"
 
 
-def test_an_error_of_the_writer_stays_what_it_is(tmp_path: Path) -> None:
+def test_replace_file_keeps_errors_of_the_writer(tmp_path: Path) -> None:
     def write(_: Any) -> None:
         raise RuntimeError("no such operator")
 
@@ -78,7 +78,7 @@ def test_an_error_of_the_writer_stays_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a system without named pipes")
-def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+def test_replace_file_writes_to_a_pipe(tmp_path: Path) -> None:
     """As /dev/stdout and /dev/null must, also for root."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -90,7 +90,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_what_a_killed_process_left_half_written_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_lock_folder_removes_partial_files(tmp_path: Path) -> None:
     left = [
         tmp_path / "a" / "config.toml.12.partial",
         tmp_path / "a" / "weights" / "round-1.pt.345.partial",

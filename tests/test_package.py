@@ -51,7 +51,7 @@ def test_what_is_listed_is_what_there_is():
 def test_every_name_is_there_and_said_once():
     for name in labelahead.__all__:
         assert getattr(labelahead, name) is not None
-    assert set(labelahead._NAMES) | {"__version__"} == set(labelahead.__all__)
+    assert set(labelahead._MODULE_BY_NAME) | {"__version__"} == set(labelahead.__all__)
     assert labelahead.models.build_model
     assert set(labelahead.__all__) <= set(dir(labelahead))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

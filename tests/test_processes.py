@@ -1,7 +1,4 @@
-"""Processes that others start.
-
-They end with whoever started them, also while they are still importing.
-"""
+"""Worker processes end with their parent, even while they are importing."""
 
 import os
 import signal
@@ -60,7 +57,7 @@ def is_alive(pid: int) -> bool:
     not Path("/proc/self/status").exists(), reason="looks at processes as Linux shows them"
 )
 @pytest.mark.parametrize("command", STARTS)
-def test_a_worker_ends_with_its_parent_while_it_is_importing(tmp_path, command):
+def test_worker_ends_with_its_parent_during_imports(tmp_path, command):
     hooks, begun = tmp_path / "hooks", tmp_path / "begun"
     hooks.mkdir()
     begun.mkdir()

@@ -1,6 +1,4 @@
-"""The README: its code runs as it stands, its commands exist, and every number in it is one of
-research/data.
-"""
+"""README.md: its code runs, its commands exist, and its numbers come from research/data."""
 
 import csv
 import re
@@ -24,7 +22,7 @@ from research.results.table import TABLES, read_tables
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CSV = ROOT / "research" / "data" / "tables"
-SETS = {  # rows of its table -> research/data/tables
+SETS = {  # row of the table -> file in research/data/tables
     "texts: Reuters, 8 topics": "r8-exact",
     "texts: 20 newsgroups": "news-exact",
     "photographs: Caltech101, 101 classes": "caltech-exact",
@@ -36,7 +34,7 @@ SETS = {  # rows of its table -> research/data/tables
 
 
 def mean_curves(name, seeds=10):
-    """Strategy -> labels and mean accuracies, in order; straight from the file."""
+    """Return (labels, mean accuracy) pairs by strategy, read from the CSV file."""
     by = defaultdict(list)
     for line in csv.DictReader((CSV / f"{name}.csv").open()):
         if int(line["seed"]) < seeds:
@@ -57,43 +55,43 @@ def mean_curves(name, seeds=10):
 
 
 def labels_for(goal, curve):
-    """Where a curve first reaches it, by straight lines between the rounds."""
+    """Return where a curve first reaches `goal`, by linear interpolation between rounds."""
     for (before, low), (after, high) in pairwise(curve):
         if high >= goal - 1e-12:
             return before + (goal - low) / (high - low) * (after - before)
     raise AssertionError(f"never reaches {goal}")
 
 
-def needed(name):
+def labels_needed(name):
     curves = mean_curves(name)
     goal = curves["random"][-1][1]
     return goal, labels_for(goal, curves["random"]), labels_for(goal, curves["flip"])
 
 
-def test_its_table_is_what_was_measured():
+def test_readme_table_equals_the_measurements():
     rows = re.findall(
         r"^\| ([^|]+?) \| ([\d.]+) % \| (\d+) \| \*\*(\d+)\*\* \|$", README, re.MULTILINE
     )
     assert [row[0] for row in rows] == list(SETS)
     for title, accuracy, random, ours in rows:
-        goal, theirs, own = needed(SETS[title])
+        goal, theirs, own = labels_needed(SETS[title])
         assert (accuracy, random, ours) == (f"{100 * goal:.1f}", f"{theirs:.0f}", f"{own:.0f}"), (
             title
         )
 
 
-def test_what_it_says_of_where_it_does_not_help():
+def test_readme_limitations_equal_the_measurements():
     text = " ".join(README.split())
     for strategy, curve in mean_curves("svhn-exact").items():
         assert f"{100 * curve[-1][1]:.0f} % either way" in text, strategy
-    _, theirs, own = needed("vowel-exact")
+    _, theirs, own = labels_needed("vowel-exact")
     assert f"({own:.0f} labels instead of {theirs:.0f})" in text
     tables = {t.name: t for t in read_tables(TABLES)}
     assert "vehicle silhouettes" in text
     measured = read_numbers(tables["vehicle-exact"], CSV)[""]
     assert not measured.curves.missing
     assert all(row.gain is None or row.gain.verdict == 0 for row in measured.rows)
-    assert tables["fig-cifar10"].inconclusive  # and so it is no place where nothing helps
+    assert tables["fig-cifar10"].inconclusive  # so it is no evidence against active learning
     assert "Batches of a thousand" in text
     assert "the results are not conclusive, because the network had not converged" in text
     leads = [lead_over_herding(path) for path in CSV.glob("*-exact.csv")]
@@ -104,7 +102,7 @@ def test_what_it_says_of_where_it_does_not_help():
 
 
 def lead_over_herding(path):
-    """Of flip along the curve, by seed."""
+    """Return the lead of flip over uherding along the curve, by seed."""
     curves = defaultdict(list)
     for line in csv.DictReader(path.open()):
         curves[line["strategy"], line["seed"]].append(float(line["accuracy"]))
@@ -113,7 +111,7 @@ def lead_over_herding(path):
     ]
 
 
-def test_the_places_beside_logistic_regression():
+def test_readme_comparison_with_logistic_regression_equals_the_measurements():
     measured = {
         t.name: read_numbers(t, CSV) for t in read_tables(TABLES) if t.name in comparators.SETS
     }
@@ -152,14 +150,14 @@ CHECKED = {
 CHECKED |= {"94.6", "200", "83", "85.8", "153", "31", "137", "23", "32", "1"}
 
 
-def test_no_other_number_is_in_it():
-    """What the tests above check, and what is no measurement."""
+def test_readme_has_no_unchecked_number():
+    """Every number outside code is checked by one of the tests above."""
     prose = re.sub(r"```.*?```|`[^`]*`|\([^)\s]*\)|4\.0|Python 3\.11", "", README, flags=re.DOTALL)
     numbers = set(re.findall(r"(?<![\w.-])\d+(?:[.,]\d+)*(?![\w-])", prose))
     assert numbers <= CHECKED, numbers - CHECKED
 
 
-def test_its_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+def test_readme_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 2
@@ -170,7 +168,7 @@ def test_its_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("line", re.findall(r"^labelahead .*$", README, re.MULTILINE))
-def test_its_commands_exist(line):
+def test_readme_commands_exist(line):
     words = shlex.split(line, comments=True)[1:]
     command = typer.main.get_command(app).commands[words[0]]
     options = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}

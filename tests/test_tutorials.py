@@ -1,8 +1,8 @@
-"""The pages that are read as programs run as they stand, and print what they say they print.
+"""Tutorials and guides run, and print the output that they show.
 
 Blocks of a page share one namespace, as in a notebook. ```python runs; ```bash runs its
-`labelahead` commands, in this process; ```text is what the blocks since the last one have printed:
-the words exactly, numbers within a sixth, since they differ from machine to machine.
+`labelahead` commands in this process; ```text is the output of the blocks since the last one: words
+must be equal, numbers may differ by a sixth, because they depend on the machine.
 """
 
 import re
@@ -27,7 +27,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def command(line: str) -> str:
-    """Run one command of ours; what it printed."""
+    """Run one labelahead command and return its output."""
     program, *arguments = shlex.split(line)
     assert program == "labelahead", line
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
@@ -44,7 +44,7 @@ def agree(printed: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+def test_page_runs_and_prints_the_output_shown(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     names: dict[str, object] = {"__name__": "__main__"}
@@ -67,7 +67,7 @@ def test_the_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, caps
         assert "text" in dict(blocks), "a tutorial shows what comes out"
 
 
-def test_the_words_must_agree_and_the_numbers_nearly():
+def test_agree_requires_equal_words_and_similar_numbers():
     agree("asked: 92 % right\n", "asked: 90 % right")
     for other in ("asked: 60 % right", "said: 92 % right", "asked: 92 % right, 3"):
         with pytest.raises(AssertionError):

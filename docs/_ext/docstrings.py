@@ -1,4 +1,4 @@
-"""Docstrings as the house writes them (plain text, `code`, formulas, equation tags) ->
+"""Convert docstrings (plain text, `code`, formulas, equation tags, Google sections) to
 reStructuredText.
 """
 
@@ -9,10 +9,18 @@ from typing import Any
 CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 TAG = re.compile(r"\b((?:PN|LA|DY)-\d+)\b")  # has a heading of its own in papers.md
 MARKUP = re.compile(r"([\\*_|<>`])")
+SECTIONS = {
+    "Args:": "Parameters",
+    "Attributes:": "Attributes",
+    "Raises:": "Raises",
+    "Returns:": "Returns",
+    "Yields:": "Yields",
+}
+ENTRY = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (.*)", re.DOTALL)
 
 
 def plain(text: str) -> str:
-    """Text in which nothing is markup but the equation tags, which lead to the page of papers."""
+    """Escape markup, and link equation tags to the page of papers."""
     pieces = TAG.split(text)
     for i, piece in enumerate(pieces):
         if i % 2:
@@ -23,7 +31,7 @@ def plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """One paragraph: code spans and plain text, whatever characters touch each other."""
+    """Convert one paragraph of code spans and plain text."""
     pieces = CODE.split(text)
     for i, piece in enumerate(pieces):
         pieces[i] = rf"\ ``{' '.join(piece.split())}``\ " if i % 2 else plain(piece)
@@ -31,7 +39,7 @@ def paragraph(text: str) -> str:
 
 
 def parameters(value: Any) -> list[str]:
-    """What a function or class is called with."""
+    """Return the names of the parameters of a function or class."""
     try:
         return [
             name
@@ -43,7 +51,7 @@ def parameters(value: Any) -> list[str]:
 
 
 def marked(text: str, names: list[str]) -> str:
-    """`name: what it means` with the name as code, where a sentence begins with it."""
+    """Mark `name: meaning` at the beginning of a sentence as code."""
     known = "|".join(map(re.escape, names))
     heads = re.compile(rf"(^|[.;)] |\n)((?:{known})(?:, (?:{known}))*):(?=\s)")
     return (
@@ -53,9 +61,33 @@ def marked(text: str, names: list[str]) -> str:
     )
 
 
+def section(title: str, lines: list[str]) -> list[str]:
+    """Convert a Google section: one list item per entry, or one paragraph for `Returns:`."""
+    if title in ("Returns", "Yields"):
+        body = " ".join(line.strip() for line in lines)
+        return [f"**{title}:** {' '.join(paragraph(body).split())}"]
+    indent = min(len(line) - len(line.lstrip()) for line in lines)
+    entries: list[str] = []
+    for line in lines:
+        if len(line) - len(line.lstrip()) == indent:
+            entries.append(line.strip())
+        else:
+            entries[-1] += f" {line.strip()}"
+    items = []
+    for entry in entries:
+        match = ENTRY.fullmatch(entry)
+        if match:
+            heads = ", ".join(f"`{name}`" for name in match[1].split(", "))
+            entry = f"{heads}: {match[2]}"
+        items.append(f"- {' '.join(paragraph(entry).split())}")
+    return [f"**{title}:**", "", *items]
+
+
 def block(lines: list[str], names: list[str]) -> list[str]:
-    """What stands between two blank lines."""
+    """Convert the lines between two blank lines."""
     text = [line.strip() for line in lines]
+    if text[0] in SECTIONS and len(lines) > 1:
+        return section(SECTIONS[text[0]], lines[1:])
     if text[0].startswith(">>>"):
         indent = len(lines[0]) - len(lines[0].lstrip())
         return [line[indent:] for line in lines]
@@ -68,7 +100,7 @@ def block(lines: list[str], names: list[str]) -> list[str]:
 
 
 def converted(lines: list[str], names: list[str]) -> list[str]:
-    """A whole docstring; names: of parameters."""
+    """Convert a whole docstring; `names` are the names of the parameters."""
     found: list[str] = []
     for part in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
         if part.strip():
@@ -77,14 +109,14 @@ def converted(lines: list[str], names: list[str]) -> list[str]:
 
 
 def process(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Called by autodoc for each docstring; changes the lines in place."""
+    """Convert a docstring in place (called by autodoc)."""
     lines[:] = converted(lines, parameters(value))
 
 
 def public(
     app: Any, what: str, name: str, value: Any, options: Any, call: str | None, returned: str | None
 ) -> Any:
-    """Called by autodoc for each signature: a dataclass's private fields are nobody's arguments."""
+    """Remove private fields of a dataclass from its signature (called by autodoc)."""
     if not call or "_" not in call:
         return None
     return re.sub(r", _\w+(=<\w+>|=\w+)?", "", call), returned

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from sklearn import datasets
 
-from labelahead.simulation.run import build_simulation
 from labelahead.data import from_arrays
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.simulation.loop import State, run_rounds
+from labelahead.simulation.run import build_simulation
 
 Part = tuple[np.ndarray, np.ndarray]  # features (n, d), classes (n,)
 Make = Callable[[np.random.Generator], Part]

@@ -14,7 +14,7 @@ import time
 import torch
 
 from labelahead.acquisition.functions import flip, resolve
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel, choose_mixture, mixture_kernel
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from labelahead.acquisition import changes, eer, emoc, flip, mlmoc, resolve
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from labelahead.ntk import features
 from lookahead_competitors import (

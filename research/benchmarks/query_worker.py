@@ -27,7 +27,7 @@ LOSS = "cross-entropy"
 MAX_LABEL_CONFIGURATIONS = 2000  # joint labels that BatchBALD follows, ours and theirs
 
 
-def predict_units(arrays: Any) -> Any:
+def read_out(arrays: Any) -> Any:
     """The read-out layer as a network."""
     import torch
 

@@ -204,7 +204,9 @@ def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> 
 def absorbing(store: Path, labels: dict, executor: object) -> dict:
     """A label more among the candidates held: told, scored, the best one found."""
     pool_posterior = (
-        LargePool(store, executor=executor).select_subset(labels, evaluation=EVALUATION).build_posterior()
+        LargePool(store, executor=executor)
+        .select_subset(labels, evaluation=EVALUATION)
+        .build_posterior()
     )
     pool_posterior.best("resolve")
     known, took = dict(pool_posterior.labels), []
@@ -276,7 +278,9 @@ def sampling(
             }
         )
         rows[-1]["accuracy"] = _right(pool, labels, asked, classes)
-    spread = pool.sample_positions(BEST, pool.resolve_labels(labels, (), executor).positions, 7).tolist()
+    spread = pool.sample_positions(
+        BEST, pool.resolve_labels(labels, (), executor).positions, 7
+    ).tolist()
     rows.append({"way": "random", "accuracy": _right(pool, labels, spread, classes)})
     rows.append({"way": "none", "accuracy": _right(pool, labels, [], classes)})
     for row in rows:

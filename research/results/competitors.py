@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.data.dataset import hash_tensor
 from labelahead.errors import InputError
 from labelahead.files import JsonLinesFile, lock_folder, read_complete_lines
 from labelahead.simulation.loop import Simulation
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.simulation.store import Round
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig

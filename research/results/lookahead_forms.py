@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from labelahead.acquisition import mlmoc
-from labelahead.acquisition.view import View
+from labelahead.acquisition.pool_view import View
 from labelahead.gp.lookahead import lookahead
 from labelahead.learner.config import Budget, Campaign, Network
 from labelahead.simulation.comparison.statistics import t_interval

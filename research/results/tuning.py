@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 from filelock import FileLock
 
-from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.simulation.comparison.statistics import (
@@ -34,6 +33,7 @@ from labelahead.simulation.comparison.statistics import (
     t_interval,
 )
 from labelahead.simulation.loop import Simulation
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from research.results.lines import NUMBERS, TrialLine, read_csv, write_csv
 from research.results.numbers import Versus
 from research.results.pools import pool_file

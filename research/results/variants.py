@@ -15,9 +15,9 @@ from scipy.special import ndtr, owens_t
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from labelahead.acquisition import batch as select
+from labelahead.acquisition import batch_selection as select
 from labelahead.acquisition.functions import flip, tabulate_gain
-from labelahead.acquisition.view import View
+from labelahead.acquisition.pool_view import View
 from labelahead.errors import InputError
 from labelahead.inference.network import NetworkLearner
 from labelahead.inference.pool_posterior import PoolPosterior

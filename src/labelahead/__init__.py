@@ -1,38 +1,29 @@
-"""Deep active learning by neural-tangent-kernel look-ahead.
+"""Deep active learning with neural-tangent-kernel look-ahead.
 
-    K = kernel(model, x)                                    # what the network's training can move
+    learner = Learner(exact(features, classes), features)   # or any torch network and its inputs
+    items = learner.query(10)                               # the items to label next
+    learner.teach(items, labels)
+
+    K = kernel(model, x)                                    # the network's tangent kernel
     post = prior(outputs, K).condition(labelled, targets)   # predictions after training, untrained
-    scores = mlmoc(view(post, candidates))                  # what each further label would change
+    scores = acquisition.flip(acquisition.view(post, candidates))
 
-    learner = Learner(model, x); learner.query(10); learner.teach(positions, labels)
-    result = run()                                          # a whole simulated campaign
+    result = run()                                          # simulate a whole labelling campaign
 
-Importing does nothing, not even importing torch: what is asked for is fetched then. Errors are in
-`labelahead.errors`.
+Importing this package imports nothing else, not even torch: names are loaded when they are used.
+Everything else is in the packages: `acquisition`, `data`, `gp`, `models`, `ntk`, `strategies`, ...
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as `typing` has it, which takes longer to import than all the rest of this
+TYPE_CHECKING = False  # importing `typing` would take longer than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
 
-    from labelahead.acquisition import (
-        ACQUISITIONS,
-        changes,
-        eer,
-        emoc,
-        flip,
-        mlmoc,
-        resolve,
-        variance,
-    )
-    from labelahead.acquisition.batch import Selection, best, greedy, sequential, top
-    from labelahead.acquisition.view import View, view
+    from labelahead.acquisition import ACQUISITIONS
     from labelahead.batching import Samples
     from labelahead.data.pool import Pool
     from labelahead.errors import InputError, LabelaheadError
-    from labelahead.gp.flow import gradient_flow
     from labelahead.gp.leave_one_out import leave_one_out
     from labelahead.gp.lookahead import lookahead
     from labelahead.gp.posterior import Posterior, prior
@@ -41,18 +32,11 @@ if TYPE_CHECKING:
     from labelahead.learner.learner import Learner
     from labelahead.model_loading import load_model
     from labelahead.models.training import Training
-    from labelahead.ntk import (
-        directional,
-        features,
-        infinite_kernel,
-        inner_products,
-        kernel,
-        squared_norms,
-    )
-    from labelahead.simulation.run import Result, resume, run
+    from labelahead.ntk import features, infinite_kernel, kernel
+    from labelahead.simulation.run import resume, run
     from labelahead.strategies import STRATEGIES
-    from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
-    from labelahead.strategies.query import Query, propose
+    from labelahead.strategies.base import QueryConfig
+    from labelahead.strategies.query import propose
 
 __version__ = "0.2.0"
 __all__ = [
@@ -66,86 +50,45 @@ __all__ = [
     "Network",
     "Pool",
     "Posterior",
-    "Query",
-    "QueryBatch",
     "QueryConfig",
-    "Result",
     "Samples",
-    "Selection",
     "Source",
-    "Strategy",
     "Training",
-    "View",
     "__version__",
-    "best",
-    "changes",
-    "directional",
-    "eer",
-    "emoc",
     "exact",
     "features",
-    "flip",
-    "gradient_flow",
-    "greedy",
     "infinite_kernel",
-    "inner_products",
     "kernel",
     "leave_one_out",
     "load_model",
     "lookahead",
-    "mlmoc",
     "prior",
     "propose",
-    "resolve",
     "resume",
     "run",
-    "sequential",
-    "squared_norms",
-    "top",
-    "variance",
-    "view",
 ]
 
-# Where each name is; `if TYPE_CHECKING` above says the same to whoever reads types.
-_PLACES = {
-    "acquisition": (
-        "ACQUISITIONS",
-        "changes",
-        "eer",
-        "emoc",
-        "flip",
-        "mlmoc",
-        "resolve",
-        "variance",
-    ),
-    "acquisition.batch": ("Selection", "best", "greedy", "sequential", "top"),
-    "acquisition.view": ("View", "view"),
-    "learner.config": ("Budget", "Campaign", "Network", "Source"),
-    "learner.learner": ("Learner",),
-    "simulation.run": ("Result", "resume", "run"),
+# The module of each name; the imports under TYPE_CHECKING say the same to type checkers.
+_NAMES_BY_MODULE = {
+    "acquisition": ("ACQUISITIONS",),
+    "batching": ("Samples",),
     "data.pool": ("Pool",),
     "errors": ("InputError", "LabelaheadError"),
-    "batching": ("Samples",),
-    "inference.exact": ("exact",),
-    "gp.flow": ("gradient_flow",),
     "gp.leave_one_out": ("leave_one_out",),
     "gp.lookahead": ("lookahead",),
     "gp.posterior": ("Posterior", "prior"),
+    "inference.exact": ("exact",),
+    "learner.config": ("Budget", "Campaign", "Network", "Source"),
+    "learner.learner": ("Learner",),
     "model_loading": ("load_model",),
-    "strategies": ("STRATEGIES",),
-    "strategies.base": ("QueryBatch", "QueryConfig", "Strategy"),
-    "strategies.query": ("Query", "propose"),
-    "ntk": (
-        "directional",
-        "features",
-        "infinite_kernel",
-        "inner_products",
-        "kernel",
-        "squared_norms",
-    ),
     "models.training": ("Training",),
+    "ntk": ("features", "infinite_kernel", "kernel"),
+    "simulation.run": ("resume", "run"),
+    "strategies": ("STRATEGIES",),
+    "strategies.base": ("QueryConfig",),
+    "strategies.query": ("propose",),
 }
-_NAMES = {name: place for place, names in _PLACES.items() for name in names}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 _PACKAGES = frozenset(
     (
         "acquisition",
@@ -169,8 +112,8 @@ _PACKAGES = frozenset(
 
 
 def __getattr__(name: str) -> "Any":
-    if name in _NAMES:
-        value = getattr(import_module(f"labelahead.{_NAMES[name]}"), name)
+    if name in _MODULE_BY_NAME:
+        value = getattr(import_module(f"labelahead.{_MODULE_BY_NAME[name]}"), name)
         globals()[name] = value
         return value
     if name in _PACKAGES:

@@ -46,9 +46,8 @@ def raise_on_sigint(hint: Callable[[], str]) -> Iterator[None]:
     Args:
         hint: returns the text that follows "interrupted" on stderr.
     """
-    if (
-        signal.getsignal(signal.SIGINT) is not _exit_on_signal
-    ):  # nobody called `exit_on_sigint`: a library keeps its hands off
+    # Without `exit_on_sigint` labelahead is used as a library and leaves signals alone.
+    if signal.getsignal(signal.SIGINT) is not _exit_on_signal:
         yield
         return
 

@@ -1,4 +1,4 @@
-"""Criteria against loops over everything, in every option, before and after conditioning."""
+"""Acquisition functions against naive loops, with every option, before and after conditioning."""
 
 import itertools
 
@@ -7,11 +7,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
-from labelahead.acquisition import functions as criteria
+from labelahead.acquisition import (
+    ACQUISITIONS,
+    changes,
+    eer,
+    emoc,
+    flip,
+    functions,
+    mlmoc,
+    resolve,
+    variance,
+)
 from labelahead.acquisition import view as cross_module
+from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import entropy, simplex
-from labelahead.acquisition.view import view
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 
@@ -49,7 +58,7 @@ def look(p, labelled=(), candidates=CANDIDATES, evaluation=EVALUATION):
 
 @pytest.mark.parametrize("kind", ref.KINDS)
 @pytest.mark.parametrize(("fast", "naive", "options"), CASES, ids=IDS)
-def test_equals_naive_twin_before_and_after_steps(kind, fast, naive, options):
+def test_acquisitions_equal_naive_twins_before_and_after_conditioning(kind, fast, naive, options):
     p = ref.problem(kind)
     for labelled in ([], LABELLED):
         seen, left = list(labelled), list(CANDIDATES)
@@ -65,14 +74,14 @@ def test_equals_naive_twin_before_and_after_steps(kind, fast, naive, options):
 
 @pytest.mark.parametrize("kind", ref.KINDS)
 @pytest.mark.parametrize("acquisition", [mlmoc, changes, emoc, eer])
-def test_solving_per_candidate_gives_the_same(kind, acquisition):
+def test_method_solve_equals_block(kind, acquisition):
     v = look(ref.problem(kind), LABELLED)
     ref.close(acquisition(v, None, method="solve"), acquisition(v, None))
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
 @pytest.mark.parametrize("squared", [False, True])
-def test_solving_respects_options(kind, squared):
+def test_method_solve_respects_options(kind, squared):
     v = look(ref.problem(kind), LABELLED)
     options = {"squared": squared, "baseline": "linearised"}
     for acquisition in (mlmoc, emoc):
@@ -82,7 +91,7 @@ def test_solving_respects_options(kind, squared):
 @pytest.mark.parametrize("kind", ref.KINDS)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_cached_updates_equal_a_fresh_view(kind, data):
+def test_cached_updates_equal_new_view(kind, data):
     """Any portions of labels, at candidates or elsewhere, with sums cached or not."""
     p = ref.problem(kind, n=20, seed=data.draw(st.integers(0, 99)))
     order = data.draw(st.permutations(range(20)))
@@ -107,7 +116,7 @@ def test_cached_updates_equal_a_fresh_view(kind, data):
         ref.close(resolve(v, exact=True), resolve(fresh, exact=True), 1e-8)
 
 
-def test_a_long_tail_is_folded(monkeypatch):
+def test_many_pending_rows_are_merged(monkeypatch):
     monkeypatch.setattr(cross_module, "MAX_PENDING_ROWS", 3)
     p = ref.problem("dense-scalar")
     v, seen = look(p), []
@@ -121,7 +130,7 @@ def test_a_long_tail_is_folded(monkeypatch):
     ref.close(mlmoc(v), mlmoc(fresh))
 
 
-def test_views_branch_without_disturbing_each_other():
+def test_views_from_one_parent_are_independent():
     p = ref.problem("dense-scalar")
     v = look(p, LABELLED)
     before = mlmoc(v, squared=True).clone()
@@ -136,7 +145,7 @@ def test_views_branch_without_disturbing_each_other():
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 @pytest.mark.parametrize("kind", ref.KINDS)
-def test_candidates_inside_the_sum_are_not_favoured(kind, name):
+def test_candidates_among_evaluation_points_are_not_favoured(kind, name):
     """Two copies of one point, one of them an evaluation point.
 
     A label of either changes the same.
@@ -179,7 +188,7 @@ def _level(name, p, labelled, own, baseline):
     return drift if name in ("mlmoc", "emoc") else 0.0
 
 
-def test_changes_counts_whole_classes_and_breaks_ties_by_the_change_of_outputs():
+def test_changes_counts_classes_and_breaks_ties_by_mlmoc():
     p = ref.problem("dense-scalar", n=60, classes=4)
     labelled = list(range(12))
     v = look(p, labelled, list(range(12, 60)), list(range(12, 60))).with_baseline("linearised")
@@ -193,11 +202,11 @@ def test_changes_counts_whole_classes_and_breaks_ties_by_the_change_of_outputs()
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
-def test_changes_does_not_depend_on_the_chunk(kind, monkeypatch):
+def test_changes_is_independent_of_chunk(kind, monkeypatch):
     v = look(ref.problem(kind), LABELLED)
     whole = changes(v)
     ref.close(changes(v, chunk=2), whole)
-    monkeypatch.setattr(criteria, "MAX_CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(functions, "MAX_CHUNK_ENTRIES", 1)
     ref.close(changes(v), whole)
 
 
@@ -210,7 +219,7 @@ def test_evaluation_defaults_to_the_candidates():
     assert 5 not in after.candidates.tolist()
 
 
-def test_near_copy_of_a_labelled_point_has_no_variance_to_give():
+def test_variance_of_near_copy_of_labelled_point_is_small():
     p = ref.problem("dense-scalar", n=12)
     features = torch.cat([p.features, p.features[:1] + 1e-9])
     outputs = torch.cat([p.outputs, p.outputs[:1]])
@@ -220,7 +229,7 @@ def test_near_copy_of_a_labelled_point_has_no_variance_to_give():
     assert float(scores[0]) < 1e-3 * float(scores[1:].min())
 
 
-def test_float32_kernels_score_as_float64_ones():
+def test_float32_kernels_score_like_float64():
     p = ref.problem("dense-scalar", n=60, noise=1e-5)
     labelled = list(range(20))
     for kind in ({"kernel": p.kernel}, {"features": p.features}):
@@ -236,7 +245,7 @@ def test_float32_kernels_score_as_float64_ones():
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.sampled_from([0, 1]))
-def test_simplex_projection_equals_sorting(values, dim):
+def test_simplex_equals_sorting_algorithm(values, dim):
     z = torch.tensor(values, dtype=torch.float64)
     stacked = torch.stack([z, z.flip(0), z * 0], 1 - dim)
     out = simplex(stacked, dim)
@@ -245,7 +254,7 @@ def test_simplex_projection_equals_sorting(values, dim):
     ref.close(out.sum(dim), torch.ones(3, dtype=torch.float64), 1e-12)
 
 
-def test_simplex_projection_of_ties_and_large_values():
+def test_simplex_handles_ties_and_large_values():
     z = torch.tensor([[1e6, 1e6, 0.0], [0.5, 0.5, 0.0], [-3.0, -3.0, -3.0]], dtype=torch.float64)
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     half = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)

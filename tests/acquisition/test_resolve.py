@@ -1,7 +1,4 @@
-"""resolve: its closed form against quadrature, draws from the joint Gaussian, and its limits.
-
-The table against it.
-"""
+"""`resolve` against quadrature, sampling from the joint Gaussian, its limits and its table."""
 
 import math
 
@@ -10,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import batch as select
+from labelahead.acquisition import batch_selection as select
 from labelahead.acquisition import resolve
 from labelahead.acquisition.functions import MAX_TABULATED_GAP, _owen_gain, tabulate_gain
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 
@@ -40,14 +37,14 @@ CORRELATION = st.floats(0, 1)
 
 @settings(max_examples=300, deadline=None)
 @given(HEIGHT, CORRELATION)
-def test_owens_form_is_the_integral_and_the_table_is_close(h, rho):
+def test_owen_gain_equals_integral_and_table_is_close(h, rho):
     naive = ref.gain_by_quadrature(h, rho)
     assert owen(h, rho) == pytest.approx(naive, abs=2e-8)
     assert looked_up(h, rho) == pytest.approx(naive, abs=TOLERANCE)
     assert looked_up(h, rho, torch.float32) == pytest.approx(naive, abs=TOLERANCE)
 
 
-def test_the_table_is_close_everywhere():
+def test_tabulated_gain_is_close_everywhere():
     """The worst places are where h and ρ are both small: a grid that is fine there, too."""
     h = torch.cat(
         [torch.linspace(0, MAX_TABULATED_GAP + 1, 301), torch.logspace(-5, 0, 200)]
@@ -71,14 +68,14 @@ def test_limits(lookup):
 
 @given(HEIGHT, CORRELATION, CORRELATION)
 @settings(max_examples=200, deadline=None)
-def test_more_said_is_more_resolved_and_never_less_than_nothing(h, one, other):
+def test_gain_is_monotone_and_not_negative(h, one, other):
     low, high = sorted((one, other))
     for lookup in (owen, looked_up):
         assert 0 <= lookup(h, low) <= lookup(h, high) + 1e-12
 
 
 @pytest.mark.parametrize(("h", "rho"), [(0.0, 0.5), (0.4, 0.7), (1.2, 0.9), (0.1, 0.2)])
-def test_it_is_the_fall_of_errors_among_draws(h, rho):
+def test_resolve_equals_error_reduction_in_sampling(h, rho):
     """Draw the gap and the news of it from their joint Gaussian.
 
     Count how often each sign is wrong.
@@ -95,7 +92,7 @@ def test_it_is_the_fall_of_errors_among_draws(h, rho):
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0, 3), st.floats(0.05, 0.95), st.floats(-2, 2))
-def test_it_sees_no_less_than_error_reduction_by_labels(h, rho, there):
+def test_resolve_is_at_least_error_reduction_by_labels(h, rho, there):
     """Its nearest relative in print tells only which side of zero the news is on, and so never
     more.
     """
@@ -108,7 +105,7 @@ def test_it_sees_no_less_than_error_reduction_by_labels(h, rho, there):
 @pytest.mark.parametrize(
     ("h", "rho", "there"), [(0.3, 0.6, 0.2), (1.0, 0.9, -0.5), (0.0, 0.4, 1.0)]
 )
-def test_error_reduction_by_labels_is_what_draws_tell(h, rho, there):
+def test_error_reduction_by_labels_equals_sampling(h, rho, there):
     rng, n = torch.Generator().manual_seed(3), 2_000_000
     news = torch.randn(n, generator=rng, dtype=torch.float64)
     gap = (
@@ -127,7 +124,7 @@ def test_error_reduction_by_labels_is_what_draws_tell(h, rho, there):
     )
 
 
-def test_a_label_that_is_foreseen_is_worth_nothing_by_labels_alone():
+def test_predictable_label_has_no_error_reduction_by_labels():
     """Where the two part: x' itself may be settled, and a number seen there tells of x all the
     same.
     """
@@ -137,7 +134,7 @@ def test_a_label_that_is_foreseen_is_worth_nothing_by_labels_alone():
     assert owen(0.2, 0.7) > worth[0]
 
 
-def test_of_two_classes_no_item_is_worth_less_than_by_its_labels():
+def test_resolve_of_two_classes_is_at_least_gain_by_labels():
     outputs, K, _ = some(40, 2)
     post = prior(outputs, K, noise=1e-1).condition([0, 1, 2, 3], torch.tensor([0, 1, 1, 0]))
     items = range(4, 40)
@@ -164,7 +161,7 @@ def some(n=30, classes=4, seed=0, dtype=torch.float64):
     return torch.zeros(n, classes, dtype=dtype), psi @ psi.T, psi
 
 
-def test_from_nothing_it_covers_the_pool():
+def test_resolve_without_labels_is_coverage():
     outputs, K, _ = some()
     post = prior(outputs, K, noise=1e-2)
     scores = resolve(view(post, range(30)), exact=True)
@@ -176,7 +173,7 @@ def test_from_nothing_it_covers_the_pool():
 
 @pytest.mark.parametrize("given", ["kernel", "features"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_table_scores_as_owen_does(given, dtype):
+def test_resolve_by_table_equals_exact(given, dtype):
     outputs, K, psi = some(60, dtype=dtype)
     chosen = {"kernel": K} if given == "kernel" else {"features": psi}
     post = prior(outputs, **chosen, noise=1e-2).condition([3, 7, 20], torch.tensor([0, 1, 3]))
@@ -185,15 +182,17 @@ def test_the_table_scores_as_owen_does(given, dtype):
     assert torch.allclose(resolve(seen), resolve(seen, exact=True), atol=TOLERANCE * points)
 
 
-def test_batches_leave_the_predictions_as_they_are():
+def test_select_batch_by_resolve_keeps_predictions():
     outputs, K, _ = some()
     post = prior(outputs, K, noise=1e-2).condition([3, 7], torch.tensor([0, 1]))
-    chosen = select.select_batch(view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy")
+    chosen = select.select_batch(
+        view(post, range(8, 30)), "resolve", 5, torch.Generator(), "greedy"
+    )
     assert torch.allclose(chosen.view.posterior.mean, post.mean, atol=1e-9)
     assert len(set(chosen.positions.tolist())) == 5
 
 
-def test_points_that_are_settled_count_nothing():
+def test_resolve_ignores_certain_points():
     outputs, K, _ = some()
     post = prior(outputs, K, noise=1e-8).condition(range(10), torch.arange(10) % 4)
     scores = resolve(view(post, range(10, 30), range(10)))  # all that is summed over has its label

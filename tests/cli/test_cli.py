@@ -72,9 +72,7 @@ def test_a_budget_that_nobody_chose_is_no_larger_than_the_pool(tmp_path):
     asked = ("run", "--data", path, "--threads=1")
     done = invoke(*asked, "--out", tmp_path / "a")
     assert done.exit_code == 0, done.output
-    assert "the pool has 48 items: 30 labels are asked for, not 100" in " ".join(
-        done.output.split()
-    )
+    assert "the pool has 48 items: 30 labels are queried, not 100" in " ".join(done.output.split())
     assert (
         json.loads((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()[-1])["labels"] == 30
     )
@@ -206,8 +204,8 @@ def test_a_strategy_of_your_own(tmp_path, monkeypatch):
 def test_a_strategy_of_any_name_stays_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(
-        "from labelahead.strategies.base import Picks, Strategy\n"
-        "def first(s, q, rng, mode, ask):\n    return Picks(s.candidates[:q], "
+        "from labelahead.strategies.base import QueryBatch, Strategy\n"
+        "def first(s, q, rng, mode, oracle):\n    return QueryBatch(s.candidates[:q], "
         "s.candidates[:q].double())\n"
         "mine = Strategy('../../a b/[c]:*', '', '', first)\n"
     )

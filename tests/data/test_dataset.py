@@ -1,4 +1,4 @@
-"""Data, Answers, arrays, torch data sets, and how items are chosen."""
+"""`Data`, `Answers`, arrays, torch data sets, and the split into pool and test set."""
 
 import copy
 import dataclasses
@@ -49,7 +49,7 @@ def reachable(data):
 
 
 @pytest.mark.parametrize("source", ["digits", "arrays", "table", "npz", "torch", "folder"])
-def test_data_reaches_no_label(tmp_path, source):
+def test_data_holds_no_reference_to_labels(tmp_path, source):
     x, y = numbers(), np.arange(12) % 4
     if source == "table":
         rows = "".join(f"{r[0]},{c}\n" for r, c in zip(x, y, strict=True))
@@ -77,7 +77,7 @@ def test_data_reaches_no_label(tmp_path, source):
             )
 
 
-def test_inputs_are_built_once_and_checked():
+def test_inputs_are_built_once_and_validated():
     calls = []
 
     def build():
@@ -100,7 +100,7 @@ def test_inputs_are_built_once_and_checked():
         _ = nan.inputs
 
 
-def test_data_refuses_nonsense():
+def test_data_refuses_invalid_fields():
     data, _ = from_arrays(numbers())
     with pytest.raises(InputError, match="kind"):
         dataclasses.replace(data, kind="sound")
@@ -119,7 +119,7 @@ def test_data_can_be_copied_and_pickled():
     assert pickle.loads(pickle.dumps(answers))(4) == 1
 
 
-def test_answers():
+def test_answers_return_labels_by_position():
     answers = Answers(torch.tensor([2, -1, 0]), ("a", "b", "c"))
     assert answers(0) == 2
     assert answers.take(torch.tensor([2, 0])).tolist() == [0, 2]
@@ -154,7 +154,7 @@ def test_answers_do_not_change_with_the_callers_tensor():
 # --- from_arrays ------------------------------------------------------------------------------
 
 
-def test_floating_vectors_are_taken_as_they_are():
+def test_from_arrays_keeps_floating_vectors_unchanged():
     x = numbers().astype(np.float32)
     data, answers = from_arrays(x, test=[3, 1])
     assert answers is None
@@ -165,7 +165,7 @@ def test_floating_vectors_are_taken_as_they_are():
     assert data.ids[11] == "11"
 
 
-def test_eight_bit_pictures_are_standardised_over_the_pool():
+def test_from_arrays_standardises_uint8_images_over_the_pool():
     x = np.random.default_rng(0).integers(0, 255, (6, 5, 4, 3)).astype(np.uint8)
     x[:, :, :, 2] = 7  # a constant channel
     x[5] = 200  # the test item must not count
@@ -183,7 +183,7 @@ def test_eight_bit_pictures_are_standardised_over_the_pool():
     assert np.array_equal(data.images.batch(torch.tensor([0]), 4)[0].permute(1, 2, 0), x[0, :4])
 
 
-def test_grey_pictures_and_floating_ones_can_be_shown():
+def test_grey_and_floating_images_can_be_displayed():
     grey, _ = from_arrays(np.full((2, 8, 8), 9, dtype=np.uint8))
     assert grey.shape == (1, 8, 8)
     assert (grey.images.batch(torch.tensor([1]), 16) == 9).all()
@@ -210,12 +210,12 @@ def test_grey_pictures_and_floating_ones_can_be_shown():
         (None, "cannot be read as numbers"),
     ],
 )
-def test_from_arrays_refuses(inputs, message):
+def test_from_arrays_refuses_invalid_inputs(inputs, message):
     with pytest.raises(InputError, match=message):
         from_arrays(inputs)
 
 
-def test_from_arrays_refuses_labels_that_do_not_fit():
+def test_from_arrays_refuses_mismatched_labels():
     with pytest.raises(InputError, match="12 inputs and 3 labels"):
         from_arrays(numbers(), [0, 1, 2])
     with pytest.raises(InputError, match="test item 0 has no label"):
@@ -226,7 +226,7 @@ def test_from_arrays_refuses_labels_that_do_not_fit():
         from_arrays(numbers(2), [0, 1], test=np.array([True]))
 
 
-def test_other_number_types_become_float32():
+def test_from_arrays_converts_other_dtypes_to_float32():
     for kind in ("f2", "i4", ">f8", "u2", "?", "g"):
         data, _ = from_arrays(np.ones((2, 3), dtype=kind))
         assert torch.equal(data.inputs, torch.ones(2, 3)), kind
@@ -257,7 +257,7 @@ def test_other_number_types_become_float32():
         ([-1, -1], [-1, -1], ()),
     ],
 )
-def test_labels_of_many_forms(labels, codes, names):
+def test_encode_labels_accepts_many_forms(labels, codes, names):
     found, classes, notes = encode_labels(labels)
     assert (found.tolist(), classes) == (codes, names)
     assert found.dtype == torch.int64
@@ -282,13 +282,13 @@ def test_labels_of_many_forms(labels, codes, names):
         (np.array([1j]), None, "complex"),
     ],
 )
-def test_labels_that_are_none(labels, classes, message):
+def test_encode_labels_refuses_invalid_labels(labels, classes, message):
     with pytest.raises(InputError, match=message):
         encode_labels(labels, classes)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "7", "10", None]), min_size=1, max_size=30))
-def test_label_names_round_trip(labels):
+def test_encode_labels_round_trips_names(labels):
     codes, classes, _ = encode_labels(labels)
     assert [None if c < 0 else classes[c] for c in codes.tolist()] == labels
 
@@ -303,7 +303,7 @@ def test_label_names_round_trip(labels):
     st.one_of(st.none(), st.integers(1, 90)),
     st.integers(0, 5),
 )
-def test_split_keeps_its_promises(labels, fraction, limit, seed):
+def test_split_items_is_stratified_disjoint_and_limited(labels, fraction, limit, seed):
     labels = torch.tensor(labels)
     wanted = options(test_fraction=fraction, limit=limit, seed=seed)
     split = split_items(labels, wanted)
@@ -332,7 +332,7 @@ def test_split_keeps_its_promises(labels, fraction, limit, seed):
             assert taken.max() <= taken[short].min() + 1
 
 
-def test_split_follows_the_seed_and_is_nested_in_the_limit():
+def test_split_items_depends_on_seed_and_is_nested_in_limit():
     labels = torch.arange(200) % 4
     small, large = (split_items(labels, options(limit=k)) for k in (20, 50))
     assert set(small.keep.tolist()) < set(large.keep.tolist())
@@ -346,7 +346,7 @@ def test_split_follows_the_seed_and_is_nested_in_the_limit():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_split_with_an_official_test_part():
+def test_split_items_keeps_an_official_test_set():
     official = torch.arange(10) >= 8
     split = split_items(torch.zeros(10, dtype=torch.int64), options(limit=3), official)
     assert split.keep[split.test].tolist() == [8, 9]
@@ -371,18 +371,18 @@ def test_split_with_an_official_test_part():
         ({"seed": 2**70}, "64 bits"),
     ],
 )
-def test_options_are_checked(given_, message):
+def test_load_options_refuse_invalid_values(given_, message):
     with pytest.raises(InputError, match=message):
         options(**given_)
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_load_options_accept_numpy_numbers():
     made = options(limit=np.int64(3), seed=np.int32(1), test_fraction=np.float32(0.5))
     assert (made.limit, made.seed) == (3, 1)
     assert type(made.limit) is int
 
 
-def test_spread_of_values_far_from_zero():
+def test_compute_mean_std_is_accurate_far_from_zero():
     values = torch.tensor([[1e6, 5.0], [1e6 + 1, 5.0], [1e6 + 2, 5.0], [0, 0]], dtype=torch.float64)
     mean, std = compute_mean_std(values, torch.arange(3))
     assert mean.tolist() == [1e6 + 1, 5]
@@ -393,7 +393,7 @@ def test_spread_of_values_far_from_zero():
     assert compute_mean_std(noise, torch.arange(4))[1] == 1
 
 
-def test_fit_takes_the_centre_square():
+def test_crop_and_resize_takes_the_central_square():
     wide = torch.zeros(1, 1, 4, 8)
     wide[..., 2:6] = 1
     assert (crop_and_resize(wide, 4) == 1).all()
@@ -416,7 +416,7 @@ class Items(Dataset):
         return self.items[i]
 
 
-def test_torch_data_sets_of_every_form():
+def test_from_dataset_accepts_every_item_form():
     x = torch.arange(12.0).view(4, 3)
     y = torch.tensor([0, 1, 1, 0])
     pair, answers = from_dataset(TensorDataset(x, y), classes=["no", "yes"])
@@ -440,7 +440,7 @@ def test_torch_data_sets_of_every_form():
     assert carried.classes == ("u", "v", "w")
 
 
-def test_torch_data_set_of_pillow_pictures():
+def test_from_dataset_accepts_pillow_images():
     picture = Image.new("RGB", (6, 4), (10, 20, 30))
     data, answers = from_dataset(Items([(picture, 0), (picture, 1)]))
     assert data.shape == (3, 4, 6)
@@ -448,7 +448,7 @@ def test_torch_data_set_of_pillow_pictures():
     assert answers(1) == 1
 
 
-def test_torch_data_set_limit_keeps_original_positions():
+def test_from_dataset_limit_keeps_original_positions():
     x = torch.arange(50.0).view(50, 1)
     data, answers = from_dataset(TensorDataset(x, torch.arange(50) % 2), limit=7)
     assert len(data) == 7
@@ -457,7 +457,7 @@ def test_torch_data_set_limit_keeps_original_positions():
     assert any("7 of 50" in note for note in data.notes)
 
 
-def test_a_stream_is_read_up_to_the_limit():
+def test_from_dataset_reads_a_stream_up_to_the_limit():
     class Stream(IterableDataset):
         def __iter__(self):
             i = 0
@@ -470,7 +470,7 @@ def test_a_stream_is_read_up_to_the_limit():
     assert data.ids == ("0", "1", "2", "3", "4")
 
 
-def test_a_random_transform_is_noticed():
+def test_from_dataset_refuses_a_random_transform():
     class Noise(Items):
         def __getitem__(self, i):
             return torch.rand(3), 0
@@ -492,12 +492,12 @@ def test_a_random_transform_is_noticed():
         ([(torch.zeros(2), 0.5)], "regression"),
     ],
 )
-def test_torch_data_sets_that_do_not_fit(items, message):
+def test_from_dataset_refuses_mismatched_items(items, message):
     with pytest.raises(InputError, match=message):
         from_dataset(Items(items))
 
 
-def test_from_dataset_refuses_what_is_none():
+def test_from_dataset_refuses_objects_that_are_no_dataset():
     with pytest.raises(InputError, match="from_arrays"):
         from_dataset(object())
     with pytest.raises(InputError, match="limit"):
@@ -507,7 +507,7 @@ def test_from_dataset_refuses_what_is_none():
 # --- imports ----------------------------------------------------------------------------------
 
 
-def test_importing_data_imports_no_extra():
+def test_importing_data_imports_no_optional_library():
     code = (
         "import sys, labelahead.data;"
         "bad = {'sklearn', 'PIL', 'pooch', 'pyarrow', 'requests', 'pandas'} & set(sys.modules);"
@@ -516,7 +516,7 @@ def test_importing_data_imports_no_extra():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_configuration_asks_for_data():
+def test_load_source_follows_the_configuration():
     from labelahead.data import load_source
     from labelahead.learner.config import Source
 

@@ -1,4 +1,4 @@
-"""Dates of tables: one number for one moment, whichever file and form it comes from."""
+"""Dates in tables: every file format and notation gives the same number."""
 
 import datetime as dt
 
@@ -43,7 +43,7 @@ def write_csv(path, dates, **columns):
         ("1969-12-31", -DAY),
     ],
 )
-def test_seconds_of_text(text, expected):
+def test_to_epoch_seconds_parses_texts(text, expected):
     assert to_epoch_seconds(text) == expected
 
 
@@ -62,11 +62,11 @@ def test_seconds_of_text(text, expected):
         "",
     ],
 )
-def test_what_is_no_date_or_could_be_two_has_no_seconds(text):
+def test_to_epoch_seconds_returns_none_for_invalid_or_ambiguous_dates(text):
     assert to_epoch_seconds(text) is None
 
 
-def test_order_of_day_and_month_is_decided_by_the_column():
+def test_parse_date_column_infers_the_order_of_day_and_month():
     for texts, day_first in ((["3/4/2024", "25/4/2024"], True), (["4/3/2024", "4/25/2024"], False)):
         column = parse_date_column([*texts, None])
         assert column.day_first is day_first
@@ -79,7 +79,7 @@ def test_order_of_day_and_month_is_decided_by_the_column():
     assert parse_date_column(["25/4/2024", "4/25/2024"]) is None  # neither
 
 
-def test_csv_dates_become_one_number_in_their_order(tmp_path):
+def test_csv_dates_become_one_ordered_feature(tmp_path):
     days = [(START + dt.timedelta(days=i)).date() for i in range(60)]
     data, _ = load(write_csv(tmp_path / "t.csv", days, label=[i % 2 for i in range(60)]))
     assert data.shape == (1,)
@@ -95,7 +95,7 @@ def test_csv_dates_become_one_number_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     "form", ["%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"]
 )
-def test_every_form_gives_the_same_inputs(tmp_path, form):
+def test_date_formats_give_the_same_inputs(tmp_path, form):
     moments = [START + dt.timedelta(hours=13 * i) for i in range(40)]
     plain, _ = load(write_csv(tmp_path / "plain.csv", [m.isoformat() for m in moments]))
     other, _ = load(write_csv(tmp_path / "other.csv", [m.strftime(form) for m in moments]))
@@ -118,7 +118,7 @@ def test_parquet_dates_and_timestamps_give_the_inputs_of_csv(tmp_path):
         assert torch.equal(load(tmp_path / f"{i}.parquet")[0].inputs, expected.inputs)
 
 
-def test_gaps_are_filled_with_the_median_date_and_said(tmp_path):
+def test_missing_dates_are_filled_with_the_median_and_noted(tmp_path):
     days = ["2024-01-01", "", "2024-01-03", "n/a", "2024-01-05"]
     data, _ = load(write_csv(tmp_path / "t.csv", days, v=[1, 2, 3, 4, 5]))
     assert data.shape == (2,)
@@ -126,13 +126,13 @@ def test_gaps_are_filled_with_the_median_date_and_said(tmp_path):
     assert data.inputs[1, 0] == data.inputs[3, 0] == data.inputs[2, 0]
 
 
-def test_dates_that_cannot_be_told_apart_are_said_to_be_categories(tmp_path):
+def test_ambiguous_dates_become_categories_with_a_note(tmp_path):
     data, _ = load(write_csv(tmp_path / "t.csv", ["3/4/2024", "5/6/2024", "3/4/2024", "5/6/2024"]))
     assert any("when: 3/4/2024 may be written day or month first" in note for note in data.notes)
     assert data.shape == (2,)
 
 
-def test_text_beside_dates_is_still_text(tmp_path):
+def test_text_column_beside_dates_stays_text(tmp_path):
     titles = [f"the {word} of number {i}" for i, word in enumerate(["song", "tale"] * 10)]
     days = [(START + dt.timedelta(days=i)).date() for i in range(20)]
     data, _ = load(write_csv(tmp_path / "t.csv", days, title=titles))
@@ -140,7 +140,7 @@ def test_text_beside_dates_is_still_text(tmp_path):
     assert data.texts.other_features.shape == (20, 1)
 
 
-def test_new_items_are_read_as_the_pool_was(tmp_path):
+def test_new_items_are_encoded_like_the_pool(tmp_path):
     moments = [START + dt.timedelta(days=i) for i in range(40)]
     kinds = ["early" if i < 20 else "late" for i in range(40)]
     source = write_csv(tmp_path / "t.csv", [m.strftime("%d/%m/%Y") for m in moments], label=kinds)
@@ -171,7 +171,7 @@ def test_new_items_are_read_as_the_pool_was(tmp_path):
         model.predict(write_csv(tmp_path / "bad.csv", ["soon"]))
 
 
-def test_truths_with_gaps_in_parquet_are_categories(tmp_path):
+def test_parquet_booleans_with_missing_values_are_categories(tmp_path):
     pq.write_table(
         pa.table({"member": pa.array([True, None, False, True])}), tmp_path / "t.parquet"
     )

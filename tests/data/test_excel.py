@@ -57,7 +57,7 @@ def write_csv(path, rows):
     return path
 
 
-def test_workbook_gives_what_its_csv_gives(tmp_path):
+def test_workbook_equals_its_csv(tmp_path):
     rows = [HEADER, *rows_of()]
     by_excel, known = load(write_workbook(tmp_path / "t.xlsx", {"Sheet1": rows}))
     by_csv, also_known = load(write_csv(tmp_path / "t.csv", rows))
@@ -68,12 +68,12 @@ def test_workbook_gives_what_its_csv_gives(tmp_path):
     assert by_excel.name == "t"
 
 
-def test_whole_numbers_are_classes_without_a_fraction(tmp_path):
+def test_whole_numbers_become_classes_without_a_fraction(tmp_path):
     rows = [["v", "label"], *([i, i % 2] for i in range(10))]
     assert load(write_workbook(tmp_path / "t.xlsx", {"a": rows}))[0].classes == ("0", "1")
 
 
-def test_first_visible_sheet_is_read_unless_another_is_named(tmp_path):
+def test_first_visible_sheet_is_the_default(tmp_path):
     sheets = {
         "Old": [["v"], [1], [2]],
         "Now": [["w"], [3], [4], [5]],
@@ -96,7 +96,7 @@ def test_first_visible_sheet_is_read_unless_another_is_named(tmp_path):
         load(f"{path}#New")
 
 
-def test_rows_are_numbered_as_in_excel(tmp_path):
+def test_messages_use_excel_row_numbers(tmp_path):
     book = openpyxl.Workbook()
     for place, value in {
         "C3": "v",
@@ -136,14 +136,14 @@ def test_sheets_without_rows_are_refused(tmp_path, rows, message):
         load(write_workbook(tmp_path / "t.xlsx", {"a": rows}))
 
 
-def test_missing_reader_is_named(tmp_path, monkeypatch):
+def test_missing_excel_reader_names_the_extra(tmp_path, monkeypatch):
     path = write_workbook(tmp_path / "t.xlsx", {"a": [["v"], [1], [2]]})
     monkeypatch.setitem(sys.modules, "python_calamine", None)
     with pytest.raises(MissingExtra, match=r"labelahead\[excel\]"):
         load(path)
 
 
-def test_label_files(tmp_path):
+def test_label_file_may_be_a_workbook(tmp_path):
     data, _ = from_arrays([[0.0], [1.0], [2.0], [3.0]], classes=["no", "yes"])
     labels = [["Item", "Label", "who"], [2, "yes", "eva"], [0, "no", None], [1, None, None]]
     path = write_workbook(tmp_path / "labels.xlsx", {"notes": [["read me"]], "labels": labels})

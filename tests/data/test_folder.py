@@ -1,4 +1,4 @@
-"""Folders and zips of picture files."""
+"""Folders and zips of image files."""
 
 import os
 import pickle
@@ -46,7 +46,7 @@ def only(tmp_path, size=8):
 # --- layout -----------------------------------------------------------------------------------
 
 
-def test_class_folders(tmp_path):
+def test_load_folder_reads_class_folders(tmp_path):
     data, answers = load(classes_folder(tmp_path / "pets"), size=4)
     assert data.name == "pets"
     assert data.classes == ("cat", "dog")
@@ -64,7 +64,7 @@ def test_class_folders(tmp_path):
     assert load(tmp_path / "pets")[0].shape == (3, 64, 64)
 
 
-def test_flat_and_unlabelled_folders_have_no_labels(tmp_path):
+def test_load_folder_flat_or_unlabelled_has_no_labels(tmp_path):
     for i in range(3):
         save(tmp_path / "flat" / f"{i}.jpg")
         save(tmp_path / "deep" / "unlabelled" / "more" / f"{i}.jpg")
@@ -77,7 +77,7 @@ def test_flat_and_unlabelled_folders_have_no_labels(tmp_path):
         assert len(data) == 3
 
 
-def test_unlabelled_beside_classes(tmp_path):
+def test_load_folder_mixes_unlabelled_and_classes(tmp_path):
     classes_folder(tmp_path)
     save(tmp_path / "unlabelled" / "a.png")
     save(tmp_path / "loose.png")
@@ -90,7 +90,7 @@ def test_unlabelled_beside_classes(tmp_path):
         answers(data.ids.index("loose.png"))
 
 
-def test_one_class_empty_classes_and_other_files(tmp_path):
+def test_load_folder_notes_single_empty_classes_and_other_files(tmp_path):
     save(tmp_path / "only" / "sub" / "x.png")
     save(tmp_path / "only" / "y.png")
     (tmp_path / "nothing").mkdir()
@@ -104,7 +104,7 @@ def test_one_class_empty_classes_and_other_files(tmp_path):
     assert answers.has_label.all()
 
 
-def test_train_and_test_folders(tmp_path):
+def test_load_folder_uses_train_and_test_folders(tmp_path):
     classes_folder(tmp_path / "train")
     classes_folder(tmp_path / "test", n=2)
     data, answers = load(tmp_path, size=4)
@@ -116,7 +116,7 @@ def test_train_and_test_folders(tmp_path):
     assert answers.has_label.all()
 
 
-def test_layouts_by_name_alone():
+def test_infer_folder_labels_uses_paths_only():
     names = ["train/a/1.png", "val/a/2.png", "test/b/3.png"]
     layout = infer_folder_labels(names)
     assert layout.official.tolist() == [False, False, True]
@@ -132,7 +132,7 @@ def test_layouts_by_name_alone():
     assert infer_folder_labels(["9/a.png", "10/b.png"]).classes == ("9", "10")
 
 
-def test_limit_replaces_what_cannot_be_read(tmp_path):
+def test_load_folder_limit_replaces_unreadable_files(tmp_path):
     classes_folder(tmp_path, n=20)
     for i in range(0, 20, 2):
         (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
@@ -160,7 +160,7 @@ def png_announcing(width, height):
     )
 
 
-def test_broken_files_are_skipped_and_named(tmp_path):
+def test_load_folder_skips_and_names_broken_files(tmp_path):
     classes_folder(tmp_path)
     whole = save(tmp_path / "cat" / "z.jpg", Image.effect_noise((64, 64), 50)).read_bytes()
     (tmp_path / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
@@ -187,7 +187,7 @@ def test_broken_files_are_skipped_and_named(tmp_path):
     assert "and 2 more" in note
 
 
-def test_a_class_of_broken_files_is_left_out(tmp_path):
+def test_load_folder_drops_a_class_without_readable_files(tmp_path):
     classes_folder(tmp_path)
     for name in ("ape", "zebra"):  # before and after the others
         (tmp_path / name).mkdir()
@@ -198,13 +198,13 @@ def test_a_class_of_broken_files_is_left_out(tmp_path):
     assert said(data, "no readable picture in the classes ape, zebra")
 
 
-def test_nothing_readable_is_an_error(tmp_path):
+def test_load_folder_refuses_if_nothing_is_readable(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
     with pytest.raises(InputError, match="none of the 1 pictures"):
         load(tmp_path)
 
 
-def test_no_pictures_is_an_error(tmp_path):
+def test_load_folder_refuses_if_there_are_no_images(tmp_path):
     with pytest.raises(InputError, match="holds no pictures"):
         load(tmp_path)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"x")
@@ -212,7 +212,7 @@ def test_no_pictures_is_an_error(tmp_path):
         load(tmp_path)
 
 
-def test_hidden_files_and_link_loops(tmp_path):
+def test_find_files_skips_hidden_files_and_link_loops(tmp_path):
     classes_folder(tmp_path / "set")
     save(tmp_path / "set" / ".thumbs" / "a.png")
     save(tmp_path / "set" / "cat" / "._0.png")
@@ -229,7 +229,7 @@ def test_hidden_files_and_link_loops(tmp_path):
     assert "dog/a/b/x.png" in data.ids
 
 
-def test_the_fingerprint_follows_the_files(tmp_path):
+def test_fingerprint_changes_with_the_files(tmp_path):
     data, _ = load(classes_folder(tmp_path), size=4)
     before = data.images.compute_fingerprint()
     assert load(tmp_path, size=8)[0].images.compute_fingerprint() == before
@@ -237,7 +237,7 @@ def test_the_fingerprint_follows_the_files(tmp_path):
     assert load(tmp_path, size=4)[0].images.compute_fingerprint() != before
 
 
-def test_names_that_are_no_text(tmp_path):
+def test_load_folder_accepts_file_names_that_are_not_utf8(tmp_path):
     classes_folder(tmp_path)
     os.rename(tmp_path / "cat" / "0.png", os.fsencode(tmp_path / "cat") + b"/caf\xe9 0.png")
     data, _ = load(tmp_path, size=4)
@@ -272,7 +272,7 @@ def test_names_that_are_no_text(tmp_path):
         ("1", "png", (255, 255, 255)),
     ],
 )
-def test_every_mode(tmp_path, mode, suffix, expected):
+def test_decode_converts_every_mode_to_rgb(tmp_path, mode, suffix, expected):
     picture = Image.new("RGB", (20, 16), COLOUR)
     if mode == "1":
         picture = Image.new("1", (20, 16), 1)
@@ -286,7 +286,7 @@ def test_every_mode(tmp_path, mode, suffix, expected):
     assert (found.float().mean((1, 2)) - torch.tensor(expected)).abs().max() < 8
 
 
-def test_transparent_parts_are_white(tmp_path):
+def test_decode_puts_transparency_on_white(tmp_path):
     for name, picture in (
         ("rgba", Image.new("RGBA", (8, 8), (255, 0, 0, 0))),
         ("la", Image.new("LA", (8, 8), (0, 0))),
@@ -300,7 +300,7 @@ def test_transparent_parts_are_white(tmp_path):
         assert (only(tmp_path / name).float() - value).abs().max() <= 1, name
 
 
-def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
+def test_decode_scales_sixteen_bit_grey(tmp_path):
     ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
     for suffix in ("png", "tif"):
         save(tmp_path / suffix / f"a.{suffix}", Image.fromarray(ramp))
@@ -315,7 +315,7 @@ def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path):
     assert (only(tmp_path / "w").min(), only(tmp_path / "w").max()) == (0, 255)
 
 
-def test_exif_rotation(tmp_path):
+def test_decode_applies_exif_rotation(tmp_path):
     picture = Image.new("RGB", (8, 8), (0, 0, 0))
     picture.paste((255, 255, 255), (0, 0, 8, 4))  # white above
     exif = Image.Exif()
@@ -326,14 +326,14 @@ def test_exif_rotation(tmp_path):
     assert (found[:, :, :4] == 0).all()
 
 
-def test_moving_pictures_give_their_first_frame(tmp_path):
+def test_decode_takes_the_first_frame_of_animations(tmp_path):
     frames = [Image.new("RGB", (8, 8), c) for c in ((255, 0, 0), (0, 0, 255))]
     tmp_path.mkdir(exist_ok=True)
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     assert only(tmp_path)[:, 0, 0].tolist() == [255, 0, 0]
 
 
-def test_shorter_side_then_centre_crop(tmp_path):
+def test_decode_resizes_shorter_side_then_crops_centre(tmp_path):
     picture = Image.new("RGB", (40, 20), (0, 0, 0))
     picture.paste((255, 255, 255), (10, 0, 30, 20))
     save(tmp_path / "a.png", picture)
@@ -342,7 +342,7 @@ def test_shorter_side_then_centre_crop(tmp_path):
     assert only(tmp_path / "thin")[:, 3, 3].tolist() == list(COLOUR)
 
 
-def test_draft_decoding_is_close_to_the_whole(tmp_path):
+def test_decode_draft_is_close_to_full_decoding(tmp_path):
     x, y = np.meshgrid(np.arange(512), np.arange(512))
     smooth = np.stack([x // 2, y // 2, (x + y) // 4], -1).astype(np.uint8)
     save(tmp_path / "j" / "a.jpg", Image.fromarray(smooth), quality=95)
@@ -351,7 +351,7 @@ def test_draft_decoding_is_close_to_the_whole(tmp_path):
     assert difference.abs().max() < 6
 
 
-def test_pictures_can_be_had_at_any_size_and_order(tmp_path):
+def test_image_batch_accepts_any_size_and_order(tmp_path):
     data, _ = load(classes_folder(tmp_path), size=4)
     first = data.images.batch(torch.tensor([7, 0, 7]), 10)
     assert first.shape == (3, 3, 10, 10)
@@ -375,7 +375,7 @@ def pack(folder, path):
     return path
 
 
-def test_a_zip_is_read_like_its_folder(tmp_path):
+def test_load_folder_zip_equals_its_folder(tmp_path):
     folder = classes_folder(tmp_path / "pets")
     (folder / "none").mkdir()
     (folder / "dog" / "b.png").write_bytes(b"broken")
@@ -392,7 +392,7 @@ def test_a_zip_is_read_like_its_folder(tmp_path):
     assert torch.equal(copied.images.batch(at, 6), loaded.images.batch(at, 6))
 
 
-def test_broken_zips(tmp_path):
+def test_load_folder_refuses_broken_zips(tmp_path):
     path = pack(classes_folder(tmp_path / "pets"), tmp_path / "z.zip")
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match="folder or a zip"):
@@ -411,7 +411,7 @@ def test_broken_zips(tmp_path):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_caltech(tmp_path, packed):
+def test_caltech_is_loaded_without_its_background_class(tmp_path, packed):
     folder = classes_folder(
         tmp_path / "101_ObjectCategories", ("ant", "BACKGROUND_Google", "Faces")
     )
@@ -437,7 +437,7 @@ def dated_folder(root, n=4):
     return root
 
 
-def test_folders_that_are_none_of_the_classes_given_are_just_folders(tmp_path):
+def test_folders_outside_the_listed_classes_have_no_labels(tmp_path):
     data, answers = load(dated_folder(tmp_path), classes=["cat", "dog"])
     assert answers is None
     assert data.classes == ()
@@ -458,7 +458,7 @@ def test_folders_that_are_none_of_the_classes_given_are_just_folders(tmp_path):
     assert said(data, "did you mean 'dog'?")
 
 
-def test_class_folders_that_differ_in_capital_letters_are_one_class(tmp_path):
+def test_class_folders_that_differ_in_case_are_one_class(tmp_path):
     layout = infer_folder_labels(
         ["train/Cat/1.png", "train/dog/2.png", "test/cat/3.png", "test/dog/4.png"]
     )
@@ -467,14 +467,14 @@ def test_class_folders_that_differ_in_capital_letters_are_one_class(tmp_path):
     assert any("'cat' as 'Cat'" in note for note in layout.notes)
 
 
-def test_only_folder_that_is_a_class_is_not_looked_inside(tmp_path):
+def test_single_folder_that_is_a_class_is_not_descended(tmp_path):
     assert infer_folder_labels(["cat/a/1.png", "cat/b/2.png"], classes=["cat", "dog"]).classes == (
         "cat",
     )
     assert infer_folder_labels(["cat/a/1.png", "cat/b/2.png"]).classes == ("a", "b")
 
 
-def test_data_name_is_the_name_that_load_gives(tmp_path):
+def test_get_data_name_equals_the_name_from_load(tmp_path):
     classes_folder(tmp_path / "photos.v2")
     (tmp_path / "t.v2.csv").write_text("v,w\n1,2\n3,4\n")
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))

@@ -1,4 +1,4 @@
-"""HEIC photographs: read like any other picture, refused by name without their decoder."""
+"""HEIC photographs: read like other images, and refused by name if the decoder is missing."""
 
 import io
 import sys
@@ -41,7 +41,7 @@ def write_photographs(folder, n=12, suffix=".heic", classes=True):
 
 
 @pytest.mark.parametrize("suffix", [".heic", ".HEIC", ".heif"])
-def test_folder_of_heic_is_read_like_one_of_jpeg(tmp_path, suffix):
+def test_heic_folder_equals_jpeg_folder(tmp_path, suffix):
     data, answers = load(write_photographs(tmp_path / "photos", suffix=suffix), size=16)
     assert len(data) == 12
     assert data.classes == ("dark", "light")
@@ -50,7 +50,7 @@ def test_folder_of_heic_is_read_like_one_of_jpeg(tmp_path, suffix):
     assert ((means > 125).long() == answers.take(torch.arange(12))).all()
 
 
-def test_zip_of_heic_is_read_like_its_folder(tmp_path):
+def test_heic_zip_equals_its_folder(tmp_path):
     folder = write_photographs(tmp_path / "photos")
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
         for path in folder.rglob("*.heic"):
@@ -61,7 +61,7 @@ def test_zip_of_heic_is_read_like_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_orientation_of_heic_is_that_of_jpeg(tmp_path, orientation):
+def test_heic_orientation_equals_jpeg_orientation(tmp_path, orientation):
     picture = Image.new("RGB", (64, 64), (0, 0, 0))
     picture.paste((255, 255, 255), (0, 0, 64, 24))  # white above
     write_heic(tmp_path / "heic" / "a.heic", picture, orientation)
@@ -76,7 +76,7 @@ def test_orientation_of_heic_is_that_of_jpeg(tmp_path, orientation):
     assert (shown[0] - shown[1]).abs().float().mean() < 3
 
 
-def test_heic_that_is_called_jpg_is_read(tmp_path):
+def test_heic_with_jpg_suffix_is_decoded(tmp_path):
     write_heic(tmp_path / "heic.heic", Image.new("RGB", (32, 32), (200, 20, 20))).rename(
         tmp_path / "a.jpg"
     )
@@ -86,7 +86,7 @@ def test_heic_that_is_called_jpg_is_read(tmp_path):
     assert red > 150 > 60 > green
 
 
-def test_page_sends_heic_as_a_form_that_browsers_show(tmp_path):
+def test_page_converts_heic_for_browsers(tmp_path):
     write_photographs(tmp_path / "photos", classes=False)
     with page(tmp_path / "photos", tmp_path / "out", classes=["dark", "light"]) as (client, _):
         reply = client.get("/items/0")
@@ -111,7 +111,7 @@ def test_heic_can_be_queried_and_predicted(tmp_path):
     assert not said.failed
 
 
-def test_missing_decoder_is_named_with_the_files(tmp_path, monkeypatch):
+def test_missing_heif_decoder_names_extra_and_files(tmp_path, monkeypatch):
     folder = write_photographs(tmp_path / "photos", n=7, classes=False)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(

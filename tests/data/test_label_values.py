@@ -1,7 +1,4 @@
-"""The one rule for label values.
-
-Missing words, spellings of one class, several classes in one label.
-"""
+"""Label values: missing labels, spellings of one class, several classes in one label."""
 
 import json
 import logging
@@ -67,16 +64,16 @@ def said(data, text):
         (np.array([0, 1]), ("0", "1")),
     ],
 )
-def test_label_of(value, expected):
+def test_parse_label_converts_values(value, expected):
     assert parse_label(value) == expected
 
 
-def test_split_names_keeps_commas_within_quotes():
+def test_split_class_names_keeps_commas_within_quotes():
     assert split_class_names('a, b ,"c, d",, e;f') == ["a", "b", "c, d", "e;f"]
     assert split_class_names("") == []
 
 
-def test_known_names_are_classes_whatever_they_look_like():
+def test_label_normaliser_keeps_listed_names():
     reader = LabelNormaliser(["None", "US", "us"])
     assert [reader.read(t) for t in ("none", "US", "us", "Us", "NA")] == [
         "None",
@@ -119,12 +116,12 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     assert imported.blank == KNOWN.count(False)
 
 
-def test_page_and_simulation_have_the_same_labels(tmp_path):
+def test_page_and_simulation_read_the_same_labels(tmp_path):
     path = write_table(tmp_path / "t.csv", MIXED * 3)
     with page(path, tmp_path / "out", start_from_folders=True) as (_, session):
-        tally = session.assignment.tally
-        assert tally.classes == ("Cat", "dog")
-        assert len(tally.labels) == 15
+        label_state = session.service.label_state
+        assert label_state.classes == ("Cat", "dog")
+        assert len(label_state.labels) == 15
     budget = {"initial": 2, "labels": 4, "retrain_every": 2}
     done = run(
         parse_campaign(
@@ -139,7 +136,7 @@ def test_page_and_simulation_have_the_same_labels(tmp_path):
     assert len(done.rounds) == 2
 
 
-def test_genuine_class_with_the_name_of_a_missing_value(tmp_path):
+def test_listed_class_may_be_a_word_for_missing(tmp_path):
     labels = ["None", "some", "none", "some", "NA", "None"] * 2
     data, answers = load(
         write_table(tmp_path / "t.csv", labels), classes=["None", "some"], test_fraction=0
@@ -157,7 +154,7 @@ def test_genuine_class_with_the_name_of_a_missing_value(tmp_path):
     assert sorted(int(question.id) for question in asked) == list(range(3, 12))
 
 
-def test_exported_labels_and_class_folders_say_what_they_say(tmp_path):
+def test_exported_labels_and_class_folders_are_literal(tmp_path):
     data, _ = from_arrays(np.zeros((3, 2)))
     rows = ["item,label,who,at,source,confidence", "0,None,me,,label,", "1,some,me,,label,"]
     (tmp_path / "labels.csv").write_text("\n".join(rows) + "\n")
@@ -212,11 +209,11 @@ def test_combined_labels_are_found(names):
         set(),
     ],
 )
-def test_separators_alone_prove_nothing(names):
+def test_separators_alone_are_not_combined_labels(names):
     assert find_combined_labels(names) == []
 
 
-def test_known_names_are_never_combined():
+def test_listed_names_are_never_combined():
     names = {"a", "b", "a;b"}
     assert find_combined_labels(names, ["a", "b"]) == ["a;b"]
     assert find_combined_labels(names, ["a", "b", "a;b"]) == []

@@ -1,4 +1,4 @@
-"""Label files."""
+"""Label files in every supported format."""
 
 import csv
 import io
@@ -55,7 +55,7 @@ CAT_DOG = ("cat", "dog")
         ("item,label\ncat/1.jpg,cat\n./cat/1.jpg,cat\n", ([0], [0], CAT_DOG)),  # twice the same
     ],
 )
-def test_csv(tmp_path, text, expected):
+def test_read_labels_accepts_csv_variants(tmp_path, text, expected):
     assert read(write(tmp_path, text)) == expected
 
 
@@ -83,12 +83,12 @@ def test_csv(tmp_path, text, expected):
         ('item,label\n"cat/1.jpg,cat\n', "line"),
     ],
 )
-def test_broken_csv(tmp_path, text, message):
+def test_read_labels_refuses_broken_csv(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, text))
 
 
-def test_json_and_json_lines(tmp_path):
+def test_read_labels_accepts_json_and_json_lines(tmp_path):
     rows = [{"item": "cat/1.jpg", "label": "dog"}, {"index": 2, "class": "cow", "by": "me"}]
     expected = ([0, 2], [1, 2], ("cat", "dog", "cow"))
     assert read(write(tmp_path, json.dumps(rows), "l.json")) == expected
@@ -116,12 +116,12 @@ def test_json_and_json_lines(tmp_path):
         ("x", "l.txt", "no label file"),
     ],
 )
-def test_broken_json(tmp_path, text, name, message):
+def test_read_labels_refuses_broken_json(tmp_path, text, name, message):
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, text, name))
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_read_labels_refuses_a_missing_file(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there(tmp_path):
         read(tmp_path / "folder.csv")
 
 
-def test_a_number_is_an_id_where_ids_are_numbers(tmp_path):
+def test_number_is_an_id_if_ids_are_numbers(tmp_path):
     data = make(ids=("10", "20", "0"), classes=("0", "1"))
     assert read(write(tmp_path, "item,label\n20,1\n0,0\n"), data)[:2] == ([1, 2], [1, 0])
     with pytest.raises(InputError, match="no item is called '1'"):  # position 1 is another item
@@ -137,7 +137,7 @@ def test_a_number_is_an_id_where_ids_are_numbers(tmp_path):
     assert read(write(tmp_path, "index,label\n1,1\n"), data)[0] == [1]
 
 
-def test_a_number_is_a_file_and_not_a_position_where_files_have_numbers(tmp_path):
+def test_number_is_a_file_name_if_files_have_numbers(tmp_path):
     # Sorted as text, 10.png comes before 2.png: position 2 is another picture than 2.png.
     data = make(ids=("train/1.png", "train/10.png", "train/2.png"))
     assert read(write(tmp_path, "id,label\n2,cat\n10,dog\n"), data)[0] == [2, 1]
@@ -145,12 +145,12 @@ def test_a_number_is_a_file_and_not_a_position_where_files_have_numbers(tmp_path
         read(write(tmp_path, "id,label\n0,cat\n"), data)
 
 
-def test_a_number_is_a_position_where_nothing_is_called_by_numbers(tmp_path):
+def test_number_is_a_position_if_no_name_is_a_number(tmp_path):
     data = make(ids=("a.png", "b.png"))
     assert read(write(tmp_path, "item,label\n1,cat\n"), data)[0] == [1]
 
 
-def test_classes_of_data_without_any_are_numbered_in_order(tmp_path):
+def test_new_classes_are_numbered_in_sorted_order(tmp_path):
     data = make(classes=())
     _, codes, classes = read(write(tmp_path, "index,label\n0,10\n1,9\n2,10\n"), data)
     assert classes == ("9", "10")
@@ -168,7 +168,7 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), m
 @given(
     st.dictionaries(st.integers(0, 4), NAMES, min_size=1), st.sampled_from(["csv", "json", "jsonl"])
 )
-def test_labels_round_trip(tmp_path, labels, kind):
+def test_read_labels_round_trips(tmp_path, labels, kind):
     if len({n.casefold() for n in (*labels.values(), *CAT_DOG)}) < len(
         {*labels.values(), *CAT_DOG}
     ):
@@ -198,18 +198,18 @@ def test_labels_round_trip(tmp_path, labels, kind):
         ('[{"item": "cat/1.jpg", "label": null}]', "l.json"),
     ],
 )
-def test_a_list_to_be_filled_in_holds_no_label_yet(tmp_path, text, name):
+def test_read_labels_without_labels_returns_empty_tensors(tmp_path, text, name):
     at, codes, _ = read(write(tmp_path, text, name))
     assert len(at) == len(codes) == 0
 
 
-def test_a_json_object_of_items_and_labels(tmp_path):
+def test_read_labels_accepts_a_json_object(tmp_path):
     at, codes, classes = read(write(tmp_path, '{"cat/1.jpg": "cat"}', "l.json"))
     assert len(at) == 1
     assert classes[int(codes[0])] == "cat"
 
 
-def test_predictions_are_left_aside_and_counted(tmp_path, caplog):
+def test_read_labels_skips_and_counts_predictions(tmp_path, caplog):
     text = "item,label,source\ncat/1.jpg,dog,label\ncat/2.jpg,dog,prediction\ndog/1.jpg,cat,Prediction\n"
     assert read(write(tmp_path, text)) == ([0], [1], CAT_DOG)
     assert "2 predictions of a network are no labels" in caplog.text
@@ -223,7 +223,7 @@ def task(item, *labels, **more):
     } | more
 
 
-def test_label_studio(tmp_path):
+def test_read_labels_accepts_label_studio_exports(tmp_path):
     guess = [{"result": [{"value": {"choices": ["dog"]}}], "score": 0.9}]
     tasks = [
         task("/data/upload/3/0a1b2c3d-2.jpg", "dog", "dog"),
@@ -241,7 +241,7 @@ def test_label_studio(tmp_path):
         read(write(tmp_path, json.dumps([task("cat/1.jpg", annotations=two)]), "l.json"))
 
 
-def test_what_people_disagree_on_is_an_error_until_it_is_settled(tmp_path):
+def test_disagreement_is_an_error_until_resolved(tmp_path):
     said = [
         {"who": "anna", "kind": "label", "label": "cat"},
         {"who": "ben", "kind": "label", "label": "dog"},
@@ -258,7 +258,7 @@ def test_what_people_disagree_on_is_an_error_until_it_is_settled(tmp_path):
     assert read(write(tmp_path, json.dumps(alone), "l.jsonl")) == ([0], [1], CAT_DOG)
 
 
-def test_an_address_ends_in_the_item(tmp_path):
+def test_item_is_found_by_the_end_of_an_address(tmp_path):
     assert read(write(tmp_path, "item,label\n/home/me/all/cat/1.jpg,cat\nC:\\x\\2.jpg,dog\n"))[
         :2
     ] == ([0, 1], [0, 1])
@@ -270,14 +270,14 @@ def test_an_address_ends_in_the_item(tmp_path):
         read(write(tmp_path, "item,label\n/x/2.jpg,cat\n/y/2.jpg,cat\n"))
 
 
-def test_a_number_beside_a_name_is_not_ours(tmp_path):
+def test_numeric_id_beside_a_name_is_ignored(tmp_path):
     assert read(write(tmp_path, "id,image,label\n0,dog/1.jpg,cat\n"))[0] == [2]
     with pytest.raises(InputError, match=r"no item is called 'other.jpg'"):
         read(write(tmp_path, "id,image,label\n0,other.jpg,cat\n"))
     assert read(write(tmp_path, "id,image,label\ncat/2.jpg,http://host/9,cat\n"))[0] == [1]
 
 
-def test_files_that_were_left_out_take_their_labels_with_them(tmp_path, caplog):
+def test_labels_of_excluded_files_are_skipped(tmp_path, caplog):
     from types import SimpleNamespace
 
     data = make(("a/1.jpg", "b/2.jpg"))
@@ -289,7 +289,7 @@ def test_files_that_were_left_out_take_their_labels_with_them(tmp_path, caplog):
         read(write(tmp_path, "item,label\n1.jpg,cat\n"), data)
 
 
-def test_an_empty_folder_is_no_label_file(tmp_path):
+def test_read_labels_refuses_an_empty_folder(tmp_path):
     (tmp_path / "labels").mkdir()
     with pytest.raises(InputError, match=r"without a folder for each class"):
         read(tmp_path / "labels")

@@ -1,4 +1,4 @@
-"""Parquet files are bounded by the headers of their pages, and read as Arrow reads them."""
+"""Parquet files: the bound from page headers holds, and values equal those of Arrow."""
 
 import datetime
 import resource
@@ -51,7 +51,7 @@ def varied(n=3000):
         {"version": "1.0", "write_page_index": True},
     ],
 )
-def test_values_are_those_of_arrow_and_the_bound_holds(tmp_path, how):
+def test_read_bounded_equals_arrow_and_bound_holds(tmp_path, how):
     path, table = tmp_path / "table.parquet", varied()
     parquet.write_table(table, path, **how)
     read = read_bounded(path, None, ALL)
@@ -91,7 +91,7 @@ def zeros(path, rows=40_000_000, column="item"):
     return path
 
 
-def test_a_text_that_repeats_takes_memory_once(tmp_path):
+def test_column_to_python_shares_repeated_texts(tmp_path):
     """8 GB of text if every row had its own, in a file of some kilobytes."""
     path = bomb(tmp_path / "bomb.parquet")
     assert path.stat().st_size < 100_000
@@ -102,7 +102,7 @@ def test_a_text_that_repeats_takes_memory_once(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 500_000  # kilobytes
 
 
-def test_labels_that_repeat_a_long_name_are_refused(tmp_path):
+def test_read_import_refuses_repeated_long_labels(tmp_path):
     """Every row of labels is looked up by itself, which takes its time for each."""
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=r"could take 7\.5 GB of memory unpacked"):
@@ -110,7 +110,7 @@ def test_labels_that_repeat_a_long_name_are_refused(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 500_000
 
 
-def test_texts_in_lists_that_repeat_are_refused(tmp_path):
+def test_read_bounded_refuses_repeated_texts_in_lists(tmp_path):
     rows = 200_000
     texts = arrow.DictionaryArray.from_arrays(
         arrow.array(np.zeros(rows, np.int32)), arrow.array(["x" * 20_000])
@@ -124,7 +124,7 @@ def test_texts_in_lists_that_repeat_are_refused(tmp_path):
         read_import(path, ["a"], ["a"])
 
 
-def test_a_small_file_of_large_pages_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_decompression_bomb_is_refused_before_reading(tmp_path, monkeypatch):
     path = zeros(tmp_path / "zeros.parquet")
     assert path.stat().st_size < 1_000_000
     before = arrow.total_allocated_bytes()
@@ -142,7 +142,7 @@ def test_a_small_file_of_large_pages_is_refused_before_it_is_read(tmp_path, monk
     )
 
 
-def test_pages_that_the_footer_does_not_own_up_to_count(tmp_path):
+def test_estimate_counts_pages_missing_from_the_footer(tmp_path):
     """The footer says how large a column is unpacked; here it says nothing of the kind."""
     path = zeros(tmp_path / "zeros.parquet", rows=400_000)
     metadata = parquet.read_metadata(path)
@@ -157,7 +157,7 @@ def test_pages_that_the_footer_does_not_own_up_to_count(tmp_path):
         estimate_decoded_size(stream, metadata, [0])  # no page is where the footer says
 
 
-def test_an_import_of_rows_within_the_limit_is_bounded_by_bytes(tmp_path):
+def test_read_import_is_bounded_by_bytes(tmp_path):
     rows, each = 100_000, 100
     ends = arrow.array(np.arange(rows + 1, dtype=np.int32) * each)
     wide = arrow.ListArray.from_arrays(ends, arrow.array(np.zeros(rows * each)))

@@ -1,3 +1,5 @@
+"""The pool of labelled and unlabelled positions."""
+
 import pytest
 import torch
 
@@ -5,7 +7,7 @@ from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 
 
-def test_labels_come_in_order_and_leave_the_unlabelled():
+def test_pool_label_keeps_order_and_updates_unlabelled():
     pool = Pool(6, test=[5])
     pool.label([4, 1], torch.tensor([2, 0]))
     pool.label([0], [1])
@@ -30,7 +32,7 @@ def test_labels_come_in_order_and_leave_the_unlabelled():
         ([], [], "at least one"),
     ],
 )
-def test_bad_labels_change_nothing(positions, labels, message):
+def test_pool_label_refuses_invalid_labels_without_change(positions, labels, message):
     pool = Pool(6, test=[5])
     pool.label([1], [0])
     with pytest.raises(InputError, match=message):
@@ -39,7 +41,7 @@ def test_bad_labels_change_nothing(positions, labels, message):
     assert pool.unlabelled.tolist() == [0, 2, 3, 4]
 
 
-def test_one_bad_among_good_takes_none():
+def test_pool_label_with_one_invalid_label_adds_none():
     pool = Pool(4)
     with pytest.raises(InputError):
         pool.label([0, 1], [1, -3])

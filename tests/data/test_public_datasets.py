@@ -1,4 +1,4 @@
-"""The data sets known by name, from small files of the real formats."""
+"""Public data sets, from small files in the published formats."""
 
 import gzip
 import io
@@ -49,7 +49,7 @@ def bring(name, root, **more):
 # --- digits -----------------------------------------------------------------------------------
 
 
-def test_digits():
+def test_digits_are_loaded_and_standardised():
     data, answers = load("digits")
     assert len(data) == 1797
     assert data.shape == (1, 8, 8)
@@ -67,7 +67,7 @@ def test_digits():
     assert torch.equal(white[0, 0], ((data.inputs[0, 0] + 1) * 127.5).round().to(torch.uint8))
 
 
-def test_digits_limit_and_size():
+def test_digits_respect_limit_and_size():
     data, answers = load("digits", limit=40, size=12, seed=3)
     assert data.inputs.shape == (40 + 359, 1, 12, 12)
     pool = torch.ones(len(data), dtype=torch.bool)
@@ -102,7 +102,7 @@ def test_loading_does_not_depend_on_the_default_type():
         ("fashion-mnist", "fashion-mnist", True, "-idx"),
     ],
 )
-def test_idx_sets(tmp_path, name, below, packed, names):
+def test_idx_data_sets_are_loaded_from_every_layout(tmp_path, name, below, packed, names):
     x, y = write_idx_set(tmp_path / below, packed=packed, names=names)
     data, answers = bring(name, tmp_path)
     assert data.test.tolist() == list(range(30, 40))
@@ -115,7 +115,7 @@ def test_idx_sets(tmp_path, name, below, packed, names):
     assert data.classes[0] == ("0" if name == "mnist" else "T-shirt/top")
 
 
-def test_a_limit_keeps_the_whole_test_part(tmp_path):
+def test_limit_keeps_the_whole_test_set(tmp_path):
     write_idx_set(tmp_path)
     data, answers = bring("mnist", tmp_path, limit=10)
     assert len(data) == 20
@@ -129,7 +129,7 @@ def test_a_limit_keeps_the_whole_test_part(tmp_path):
 @given(
     arrays(np.uint8, array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=6)), st.booleans()
 )
-def test_idx_round_trip(tmp_path, array, packed):
+def test_read_idx_round_trips(tmp_path, array, packed):
     path = tmp_path / "any"
     path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
     assert np.array_equal(read_idx(path, array.ndim), array)
@@ -139,7 +139,7 @@ def test_idx_round_trip(tmp_path, array, packed):
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data(), st.booleans())
-def test_any_cut_or_longer_idx_file_is_refused(tmp_path, data, packed):
+def test_read_idx_refuses_truncated_or_longer_files(tmp_path, data, packed):
     content = idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
     content = gzip.compress(content) if packed else content
     cut = data.draw(st.integers(0, len(content) - 1))
@@ -154,14 +154,14 @@ def test_any_cut_or_longer_idx_file_is_refused(tmp_path, data, packed):
         read_idx(path, 3)
 
 
-def test_a_header_may_not_announce_more_than_memory(tmp_path):
+def test_read_idx_refuses_a_header_larger_than_memory(tmp_path):
     path = tmp_path / "bomb"
     path.write_bytes(bytes([0, 0, 8, 3]) + b"\xff" * 12 + b"abc")
     with pytest.raises(InputError, match="cut short"):
         read_idx(path, 3)
 
 
-def test_idx_files_that_do_not_fit(tmp_path):
+def test_read_idx_files_refuses_mismatched_files(tmp_path):
     write_idx_set(tmp_path)
     labels = tmp_path / "train-labels-idx1-ubyte.gz"
     good = labels.read_bytes()
@@ -185,7 +185,7 @@ def test_idx_files_that_do_not_fit(tmp_path):
         bring("mnist", tmp_path)
 
 
-def test_mnist_is_not_taken_for_fashion(tmp_path):
+def test_mnist_files_are_refused_as_fashion_mnist(tmp_path):
     write_idx_set(tmp_path)
     real = [5, 0, 4, 1, 9, 2, 1, 3, 1, 4] * 3
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.array(real))))
@@ -194,7 +194,7 @@ def test_mnist_is_not_taken_for_fashion(tmp_path):
         bring("fashion-mnist", tmp_path)
 
 
-def test_pictures_of_another_size_are_another_set(tmp_path):
+def test_images_of_another_size_are_refused(tmp_path):
     write_idx_set(tmp_path)
     for part, n in (("train", 30), ("t10k", 10)):
         (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(
@@ -262,7 +262,7 @@ def pack(folder, archive):
         tar.add(folder, arcname=folder.name)
 
 
-def test_cifar_archives(tmp_path):
+def test_cifar_archives_are_read(tmp_path):
     x, y = write_cifar10(tmp_path / "made" / "cifar-10-batches-py")
     pack(tmp_path / "made" / "cifar-10-batches-py", tmp_path / "cifar-10-python.tar.gz")
     check(bring("cifar10", tmp_path), x, y, 100, CIFAR10_CLASSES)
@@ -284,7 +284,7 @@ def test_cifar100_python_folder(tmp_path):
 
 
 @pytest.mark.parametrize("count", [10, 100])
-def test_cifar_binary(tmp_path, count):
+def test_cifar_binary_files_are_read(tmp_path, count):
     folder = tmp_path / ("cifar-10-batches-bin" if count == 10 else "cifar-100-binary")
     folder.mkdir()
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
@@ -317,7 +317,7 @@ class Runs:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_cannot_run_code(tmp_path):
+def test_unpickle_runs_no_code(tmp_path):
     write_cifar10(tmp_path)
     mark = tmp_path / "was here"
     evil = pickle.dumps({b"data": Runs(mark)})
@@ -333,9 +333,9 @@ def test_a_pickle_cannot_run_code(tmp_path):
     ("module", "name"),
     [("builtins", "eval"), ("os", "system"), ("numpy", "load"), ("numpy.f2py", "x")],
 )
-def test_no_other_name_is_admitted(module, name):
+def test_unpickle_refuses_other_callables(module, name):
     content = b"c" + module.encode() + b"\n" + name.encode() + b"\n."
-    with pytest.raises(InputError, match="asks for"):
+    with pytest.raises(InputError, match="it imports"):
         unpickle(content, "here")
 
 
@@ -358,7 +358,7 @@ def test_no_other_name_is_admitted(module, name):
         ),
     ],
 )
-def test_broken_cifar_batches(tmp_path, content, message):
+def test_broken_cifar_batches_are_refused(tmp_path, content, message):
     write_cifar10(tmp_path, n=2)
     (tmp_path / "data_batch_1").write_bytes(content)
     with pytest.raises(InputError, match=message):
@@ -370,7 +370,7 @@ def test_broken_cifar_batches(tmp_path, content, message):
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
 @pytest.mark.parametrize("file", ["{}.npz", "{}_12k.npz"])
-def test_npz_of_known_sets(tmp_path, name, file):
+def test_npz_of_public_data_sets_is_read(tmp_path, name, file):
     x = RNG.integers(0, 256, (30, 32, 32, 3)).astype(np.uint8)
     y = np.arange(30) % 10
     np.savez(
@@ -382,7 +382,7 @@ def test_npz_of_known_sets(tmp_path, name, file):
     assert np.array_equal(data.images.batch(torch.arange(30), 32).numpy(), x.transpose(0, 3, 1, 2))
 
 
-def test_npz_of_known_sets_that_do_not_fit(tmp_path):
+def test_npz_of_public_data_sets_refuses_mismatches(tmp_path):
     path = tmp_path / "cifar10.npz"
     x, y = np.zeros((3, 32, 32, 3), np.uint8), np.zeros(3, int)
     np.savez(path, x_train=x, y_train=y)
@@ -407,12 +407,12 @@ def write_svhn(folder):
     return x, y
 
 
-def test_svhn(tmp_path):
+def test_svhn_is_loaded(tmp_path):
     x, y = write_svhn(tmp_path)
     check(bring("svhn", tmp_path), x, y % 10, 15, tuple("0123456789"))
 
 
-def test_broken_svhn(tmp_path):
+def test_broken_svhn_is_refused(tmp_path):
     write_svhn(tmp_path)
     path = tmp_path / "test_32x32.mat"
     good = path.read_bytes()
@@ -428,7 +428,7 @@ def test_broken_svhn(tmp_path):
 # --- finding and fetching ---------------------------------------------------------------------
 
 
-def test_every_source_has_what_the_page_shows():
+def test_every_data_set_has_a_name_and_a_summary():
     assert list(DATASETS) == [
         "digits",
         "mnist",
@@ -445,7 +445,7 @@ def test_every_source_has_what_the_page_shows():
 
 
 @pytest.mark.parametrize("name", [n for n in DATASETS if n != "digits"])
-def test_a_set_that_is_not_there_is_asked_for_by_file_name(tmp_path, name):
+def test_missing_data_set_names_the_expected_files(tmp_path, name):
     with pytest.raises(InputError) as error:
         bring(name, tmp_path)
     text = str(error.value)
@@ -455,14 +455,14 @@ def test_a_set_that_is_not_there_is_asked_for_by_file_name(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_of_several_is_named(tmp_path):
+def test_incomplete_data_set_names_the_missing_file(tmp_path):
     write_idx_set(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(InputError, match=r"lacks t10k-labels-idx1-ubyte\.gz"):
         bring("mnist", tmp_path)
 
 
-def test_the_root_comes_from_the_environment(tmp_path, monkeypatch):
+def test_default_root_comes_from_the_environment(tmp_path, monkeypatch):
     write_idx_set(tmp_path)
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path))
     assert len(load("mnist", download=False)[0]) == 40
@@ -472,7 +472,7 @@ def test_the_root_comes_from_the_environment(tmp_path, monkeypatch):
         load("mnist", download=False)
 
 
-def test_a_user_without_a_home(tmp_path, monkeypatch):
+def test_default_root_without_a_home_folder(tmp_path, monkeypatch):
     from pathlib import Path
 
     def nowhere():
@@ -485,7 +485,7 @@ def test_a_user_without_a_home(tmp_path, monkeypatch):
         load("svhn", download=False)
 
 
-def test_without_the_downloader_the_files_are_still_named(tmp_path, monkeypatch):
+def test_missing_downloader_still_names_the_files(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "pooch", None)
@@ -493,7 +493,7 @@ def test_without_the_downloader_the_files_are_still_named(tmp_path, monkeypatch)
         load("svhn", root=tmp_path)
 
 
-def test_a_failed_download_is_quick_and_leaves_nothing(tmp_path, monkeypatch):
+def test_failed_download_is_quick_and_leaves_nothing(tmp_path, monkeypatch):
     # Port 9 of this machine answers nobody, so the real client runs and no network is needed.
     from labelahead.data import public_datasets as known
 
@@ -530,7 +530,7 @@ def server(tmp_path):
     http.server_close()
 
 
-def test_a_download_is_checked_and_used(tmp_path, monkeypatch, server):
+def test_download_is_verified_and_used(tmp_path, monkeypatch, server):
     import hashlib
 
     from labelahead.data import public_datasets as known
@@ -553,7 +553,7 @@ def test_a_download_is_checked_and_used(tmp_path, monkeypatch, server):
     assert len([p for p in root.rglob("*") if p.is_file()]) == 2
 
 
-def test_a_root_that_cannot_be_written(tmp_path, monkeypatch):
+def test_download_into_an_unwritable_root_is_refused(tmp_path, monkeypatch):
     from labelahead.data import public_datasets as known
 
     source = known.DATASETS["svhn"].load
@@ -564,7 +564,7 @@ def test_a_root_that_cannot_be_written(tmp_path, monkeypatch):
         load("svhn", root=tmp_path / "file")
 
 
-def test_tar_content_is_never_written(tmp_path):
+def test_tar_members_are_never_written_to_disk(tmp_path):
     write_cifar10(tmp_path / "made" / "cifar-10-batches-py", n=2)
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "made" / "cifar-10-batches-py", arcname="../../cifar-10-batches-py")

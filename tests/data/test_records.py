@@ -29,7 +29,7 @@ from labelahead.errors import InputError
         (True, "true"),
     ],
 )
-def test_text_of_id_is_one_text_for_one_id(value, text):
+def test_format_id_gives_equal_texts_for_equal_ids(value, text):
     assert format_id(value) == text
 
 
@@ -45,7 +45,7 @@ def test_text_of_id_is_one_text_for_one_id(value, text):
         (["id", "x"], "auto", "id", None),
     ],
 )
-def test_choose_id_column_prefers_what_is_asked_for(names, wanted, target, chosen):
+def test_choose_id_column_prefers_the_requested_column(names, wanted, target, chosen):
     assert choose_id_column("t.csv", names, wanted, target) == chosen
 
 
@@ -55,7 +55,7 @@ def test_choose_id_column_prefers_the_likely_column():
     assert choose_id_column("t.csv", ["id"], "auto", likely="doc") == "id"
 
 
-def test_choose_id_column_refuses_what_is_no_id():
+def test_choose_id_column_refuses_invalid_columns():
     with pytest.raises(
         InputError, match=r"no column 'dok' that could be the id; did you mean 'doc'.*--id none"
     ):
@@ -64,7 +64,7 @@ def test_choose_id_column_refuses_what_is_no_id():
         choose_id_column("t.csv", ["y", "x"], "y", "y")
 
 
-def test_ids_from_names_the_first_empty_and_repeated_ids():
+def test_read_ids_names_the_first_empty_and_repeated_ids():
     places = [f"line {i + 2}" for i in range(6)]
     with pytest.raises(
         InputError, match=r"2 rows have no id in the column 'k' \(line 3, line 5\).*--id none"
@@ -125,7 +125,7 @@ def test_ids_of_arrays_name_items_in_label_files(tmp_path):
     assert load(tmp_path / "set.npz", id="none")[0].ids == ("0", "1", "2", "3")
 
 
-def test_label_files_go_by_the_id_column(tmp_path):
+def test_label_files_use_the_id_column(tmp_path):
     """Rows have ids that are also row numbers of others.
 
     A file of the user's own has more columns.
@@ -145,7 +145,7 @@ def test_label_files_go_by_the_id_column(tmp_path):
     assert read_labels(numbered, data)[0].tolist() == [0]
 
 
-def test_original_names_lose_nothing():
+def test_rename_clashing_columns_keeps_all_columns():
     names = ["label", "Label", "label_original", "x"]
     new = rename_clashing_columns(names, ["id", "label"])
     assert new == {
@@ -157,7 +157,7 @@ def test_original_names_lose_nothing():
     assert len({name.casefold() for name in new.values()}) == len(names)
 
 
-def test_join_records_fills_what_a_source_does_not_have():
+def test_join_records_fills_missing_columns():
     joined = join_records(
         [Records({"a": [1, 2]}), None, Records({"b": np.array([[1.0, 2.0]])})], [2, 1, 1]
     )

@@ -1,4 +1,4 @@
-"""Files that announce, or unpack to, far more than they hold: refused before memory is taken."""
+"""Files that announce or decompress to far more than they hold are refused before allocation."""
 
 import io
 import tracemalloc
@@ -21,7 +21,7 @@ def lying_npy(shape, content=b"\0" * 16):
 
 
 @pytest.mark.parametrize("shape", [(2**30, 4), (8, 2**40)])
-def test_an_npy_that_announces_more_than_it_holds_is_refused(tmp_path, shape):
+def test_npy_with_a_lying_header_is_refused(tmp_path, shape):
     alone, inside = tmp_path / "alone.npz", tmp_path / "inside.npz"
     alone.write_bytes(lying_npy(shape))
     with zipfile.ZipFile(inside, "w") as archive:
@@ -36,7 +36,7 @@ def test_an_npy_that_announces_more_than_it_holds_is_refused(tmp_path, shape):
     tracemalloc.stop()
 
 
-def test_a_pool_of_npy_files_checks_sizes_too(tmp_path):
+def test_pool_of_npy_files_checks_declared_sizes(tmp_path):
     from labelahead.outofcore import embed
 
     (tmp_path / "pool").mkdir()
@@ -45,7 +45,7 @@ def test_a_pool_of_npy_files_checks_sizes_too(tmp_path):
         embed(tmp_path / "pool", tmp_path / "store", workers=1)
 
 
-def test_whole_arrays_are_read_as_before(tmp_path):
+def test_complete_arrays_are_read(tmp_path):
     x, y = np.arange(24.0).reshape(12, 2), np.array(list("ab") * 6)
     for name, write in (("plain", np.savez), ("packed", np.savez_compressed)):
         write(tmp_path / f"{name}.npz", x=x, y=y, empty=np.zeros((0, 3)), one=np.float32(1))

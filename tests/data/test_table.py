@@ -1,4 +1,4 @@
-"""Tables and npz files."""
+"""Tables and .npz files."""
 
 import datetime as dt
 import decimal
@@ -43,7 +43,7 @@ RNG = np.random.default_rng(0)
 # --- columns ----------------------------------------------------------------------------------
 
 
-def test_numbers_categories_truths_and_labels(tmp_path):
+def test_load_table_encodes_numbers_categories_booleans_and_labels(tmp_path):
     n = 40
     path = table(
         tmp_path,
@@ -72,7 +72,7 @@ def test_numbers_categories_truths_and_labels(tmp_path):
     assert said(data, "labels from the column 'label'")
 
 
-def test_missing_values(tmp_path):
+def test_load_table_fills_missing_values(tmp_path):
     n = 20
     numbers = [str(i) for i in range(n)]
     numbers[3] = ""
@@ -95,7 +95,7 @@ def test_missing_values(tmp_path):
     assert said(data, "no labels: no column is named")
 
 
-def test_columns_that_say_nothing_are_dropped(tmp_path):
+def test_load_table_drops_uninformative_columns(tmp_path):
     n = 12
     data, _ = load(
         table(
@@ -120,7 +120,7 @@ def test_columns_that_say_nothing_are_dropped(tmp_path):
         load(table(tmp_path, {"same": ["x"] * n, "label": ["a", "b"] * 6}))
 
 
-def test_many_categories_share_other(tmp_path):
+def test_rare_categories_share_other(tmp_path):
     words = [f"w{i:03d}" for i in range(60)] * 2 + [f"w{i:03d}" for i in range(10)]
     data, _ = load(table(tmp_path, {"word": words, "z": range(130)}))
     assert data.shape == (52,)
@@ -129,7 +129,7 @@ def test_many_categories_share_other(tmp_path):
     assert (data.inputs[:, :51].sum(1) == 1).all()
 
 
-def test_test_rows_do_not_count(tmp_path):
+def test_statistics_ignore_test_rows(tmp_path):
     n = 50
     values = RNG.normal(size=n)
     labels = ["a", "b"] * 25
@@ -145,7 +145,7 @@ def test_test_rows_do_not_count(tmp_path):
     assert said(again, "seen only in the test part")
 
 
-def test_numbers_with_some_words_are_said_to_be_categories(tmp_path):
+def test_numbers_with_some_words_become_categories_with_a_note(tmp_path):
     values = [str(i % 7) for i in range(30)]
     values[12] = "seven"
     data, _ = load(table(tmp_path, {"v": values, "z": RNG.normal(size=30)}))
@@ -153,7 +153,7 @@ def test_numbers_with_some_words_are_said_to_be_categories(tmp_path):
 
 
 @pytest.mark.parametrize("bad", ["inf", "-Infinity", "1e999"])
-def test_infinite_numbers_are_refused_with_their_place(tmp_path, bad):
+def test_infinite_numbers_are_refused_with_their_line(tmp_path, bad):
     with pytest.raises(InputError, match=r"column 'v', line 3, is infinite"):
         load(csv(tmp_path, f"v,w\n1,2\n{bad},3\n4,5\n"))
 
@@ -166,7 +166,7 @@ def test_enormous_numbers_stay_finite(tmp_path):
 # --- the target -------------------------------------------------------------------------------
 
 
-def test_target_by_name_and_by_default(tmp_path):
+def test_target_is_found_by_name_or_default(tmp_path):
     text = "a,kind,y,Class\n" + "".join(
         f"{i},{'uv'[i % 2]},{i % 3},{'st'[i % 2]}\n" for i in range(12)
     )
@@ -180,7 +180,7 @@ def test_target_by_name_and_by_default(tmp_path):
         load(path, target="kinds")
 
 
-def test_columns_that_are_left_out_are_neither_learnt_from_nor_shown(tmp_path):
+def test_columns_left_out_are_neither_inputs_nor_displayed(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,topic,b\n" + "\n".join(f"{i},{'xy'[i % 2]},{i * i % 7}" for i in range(20)))
     plain, _ = load(path)
@@ -200,7 +200,7 @@ def test_columns_that_are_left_out_are_neither_learnt_from_nor_shown(tmp_path):
         load("digits", without=["a"])
 
 
-def test_rows_without_label_are_unlabelled(tmp_path):
+def test_rows_without_a_label_are_unlabelled(tmp_path):
     labels = ["1.0", "", "10.0", "2.0", " "] * 4
     data, answers = load(table(tmp_path, {"v": RNG.normal(size=20), "target": labels}))
     assert data.classes == ("1", "2", "10")
@@ -220,14 +220,14 @@ def test_minus_one_is_a_class_of_a_table(tmp_path):
     assert answers.has_label.all()
 
 
-def test_a_number_to_predict_is_no_class(tmp_path):
+def test_regression_target_is_refused(tmp_path):
     with pytest.raises(InputError, match="30 different numbers in 30 rows"):
         load(table(tmp_path, {"v": RNG.normal(size=30), "y": RNG.normal(size=30)}))
     one, _ = load(table(tmp_path, {"v": RNG.normal(size=30), "y": ["a"] * 30}))
     assert said(one, "only one class")
 
 
-def test_limit_of_a_table(tmp_path):
+def test_load_table_respects_the_limit(tmp_path):
     path = table(tmp_path, {"v": range(100), "y": [i % 4 for i in range(100)]})
     data, answers = load(path, limit=8)
     at = pool_of(data).nonzero().flatten()
@@ -249,14 +249,14 @@ def test_limit_of_a_table(tmp_path):
         ('\n\nv,label\n"1","a"\n\n2 , b\n3,"a"', "T.CSV"),
     ],
 )
-def test_text_tables_of_every_dress(tmp_path, text, name):
+def test_read_csv_accepts_every_dialect(tmp_path, text, name):
     data, answers = load(csv(tmp_path, text, name))
     assert data.classes == ("a", "b")
     assert answers.take(torch.arange(3)).tolist() == [0, 1, 0]
     assert data.shape == (1,)
 
 
-def test_decimal_commas(tmp_path):
+def test_read_csv_converts_decimal_commas(tmp_path):
     text = "v;w;label\n1,5;a,b;x\n-2,5;c;y\n;a,b;x\n4;c;y\n"
     data, _ = load(csv(tmp_path, text), test_fraction=0)
     filled = np.array([1.5, -2.5, 1.5, 4])
@@ -265,7 +265,7 @@ def test_decimal_commas(tmp_path):
     assert said(data, "decimal commas in v")
 
 
-def test_an_outlier_of_the_test_part_does_not_flatten_a_column(tmp_path):
+def test_outlier_in_the_test_set_does_not_flatten_a_column(tmp_path):
     values, labels = RNG.normal(size=50), ["a", "b"] * 25
     data, _ = load(table(tmp_path, {"v": values, "label": labels}))
     values[data.test[0]] = 1e15
@@ -276,7 +276,7 @@ def test_an_outlier_of_the_test_part_does_not_flatten_a_column(tmp_path):
         load(table(tmp_path, {"v": values, "label": labels}))
 
 
-def test_sixteen_bit_text_of_spreadsheets(tmp_path):
+def test_read_csv_accepts_utf16(tmp_path):
     data, _ = load(csv(tmp_path, "v\tlabel\n1\tä\n2\tb\n", "t.tsv", "utf-16"))
     assert data.classes == ("b", "ä")
 
@@ -295,12 +295,12 @@ def test_sixteen_bit_text_of_spreadsheets(tmp_path):
         ('a,b\n1,"open\n', "line"),
     ],
 )
-def test_broken_text_tables(tmp_path, content, message):
+def test_read_csv_refuses_broken_tables(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         load(csv(tmp_path, content))
 
 
-def test_size_is_not_for_tables(tmp_path):
+def test_load_table_refuses_an_image_size(tmp_path):
     with pytest.raises(InputError, match="size is 8"):
         load(csv(tmp_path, "a,b\n1,2\n3,4\n"), size=8)
 
@@ -308,7 +308,7 @@ def test_size_is_not_for_tables(tmp_path):
 # --- Parquet ----------------------------------------------------------------------------------
 
 
-def test_parquet(tmp_path):
+def test_load_table_reads_parquet(tmp_path):
     n = 20
     start = dt.datetime(2020, 1, 1)
     columns = {
@@ -338,7 +338,7 @@ def test_parquet(tmp_path):
     assert torch.isfinite(data.inputs).all()
 
 
-def test_broken_parquet(tmp_path):
+def test_load_table_refuses_broken_parquet(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_bytes(b"PAR1 not really")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
@@ -351,7 +351,7 @@ def test_broken_parquet(tmp_path):
         load(path)
 
 
-def test_a_missing_library_is_named(tmp_path, monkeypatch):
+def test_missing_parquet_library_names_the_extra(tmp_path, monkeypatch):
     import sys
 
     path = tmp_path / "t.parquet"
@@ -371,7 +371,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
     ("x", "y"),
     [("x", "y"), ("X", "y"), ("inputs", "labels"), ("data", "target"), ("features", "Labels")],
 )
-def test_npz_keys(tmp_path, x, y):
+def test_load_npz_accepts_common_array_names(tmp_path, x, y):
     values, labels = RNG.normal(5, 3, (30, 4)), np.arange(30) % 3
     np.savez(tmp_path / "a.npz", **{x: values, y: labels})
     data, answers = load(tmp_path / "a.npz")
@@ -383,7 +383,7 @@ def test_npz_keys(tmp_path, x, y):
     assert torch.allclose(pool.std(0, correction=0), torch.ones(4), atol=1e-5)
 
 
-def test_npz_with_a_test_part_and_names(tmp_path):
+def test_load_npz_reads_test_set_and_class_names(tmp_path):
     x = RNG.normal(size=(10, 3, 6, 6))
     names = np.array(["u", "v"])
     y = names[np.arange(10) % 2]
@@ -399,7 +399,7 @@ def test_npz_with_a_test_part_and_names(tmp_path):
     assert load(tmp_path / "a.npz", size=4)[0].shape == (3, 4, 4)
 
 
-def test_npz_without_labels(tmp_path):
+def test_load_npz_without_labels_has_no_answers(tmp_path):
     x = RNG.normal(size=(10, 3))
     np.savez(tmp_path / "a.npz", x=x)
     data, answers = load(tmp_path / "a.npz")
@@ -425,13 +425,13 @@ def test_npz_without_labels(tmp_path):
         ({"x": np.zeros((3, 2)), "y": [0.5, 1, 2]}, "regression"),
     ],
 )
-def test_npz_files_that_do_not_fit(tmp_path, arrays, message):
+def test_load_npz_refuses_mismatched_arrays(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError, match=message):
         load(tmp_path / "a.npz")
 
 
-def test_files_that_are_no_npz(tmp_path):
+def test_load_npz_refuses_other_files(tmp_path):
     path = tmp_path / "a.npz"
     np.save(tmp_path / "a.npy", np.zeros(3))
     (tmp_path / "a.npy").rename(path)
@@ -446,7 +446,7 @@ def test_files_that_are_no_npz(tmp_path):
 # --- load itself ------------------------------------------------------------------------------
 
 
-def test_unknown_sources(tmp_path):
+def test_load_refuses_unknown_sources(tmp_path):
     with pytest.raises(InputError, match=r"did you mean 'mnist'.*digits, mnist, fashion-mnist"):
         load("mnits")
     with pytest.raises(InputError, match="no known data set and no existing path"):
@@ -465,7 +465,7 @@ def test_unknown_sources(tmp_path):
         load("digits", target="y")
 
 
-def test_a_path_is_a_path_even_if_named_like_a_set(tmp_path, monkeypatch):
+def test_load_treats_a_path_object_as_a_path(tmp_path, monkeypatch):
     from PIL import Image
 
     (tmp_path / "digits").mkdir()

@@ -1,4 +1,4 @@
-"""Columns to CSV, JSON and Parquet."""
+"""Writing columns as CSV, JSON and Parquet."""
 
 import csv
 import datetime as dt
@@ -23,7 +23,7 @@ def test_merge_columns_keeps_the_type_of_the_users_id():
     assert elsewhere["id"] == ["one.csv/7", "two.csv/8"]
 
 
-def test_csv_holds_every_kind_of_value():
+def test_write_csv_accepts_every_kind_of_value():
     columns = {
         "=name": ["=1+1", 'a,"b"\nc', None],
         "n": [1, -2.5, True],
@@ -43,7 +43,7 @@ def test_csv_holds_every_kind_of_value():
     assert [row[4] for row in rows] == ["\\ud800", "\\xff", '{"a": [1]}']
 
 
-def test_json_rows_are_json():
+def test_iter_json_rows_yields_json_values():
     (row,) = iter_json_rows(
         {"a": [float("inf")], "b": [np.float32(0.5)], "c": [arrow.scalar(3).as_py()], "d": [(1, 2)]}
     )
@@ -55,7 +55,7 @@ def test_json_rows_are_json():
     }
 
 
-def test_nanoseconds_are_written_as_text():
+def test_nanosecond_times_are_written_as_text():
     column = arrow.chunked_array([arrow.array([1], arrow.timestamp("ns"))])
     assert build_arrow_table({"at": column}).column("at").type == arrow.timestamp("ns")
     file = io.StringIO(newline="")
@@ -63,7 +63,7 @@ def test_nanoseconds_are_written_as_text():
     assert file.getvalue().splitlines()[1].startswith("1970-01-01")
 
 
-def test_arrow_columns_of_mixed_types_become_text():
+def test_build_arrow_table_turns_mixed_types_into_text():
     table = build_arrow_table({"a": [1, "x", None], "b": ["\ud800", "y", None]})
     assert table.column("a").to_pylist() == ["1", "x", None]
     assert table.column("b").to_pylist() == ["\\ud800", "y", None]

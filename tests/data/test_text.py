@@ -1,7 +1,4 @@
-"""Texts as people have them.
-
-Folders of .txt files, JSON lines, columns of tables; and what is wrong with them.
-"""
+"""Text data: folders of .txt files, JSON lines, text columns of tables; and invalid ones."""
 
 import json
 import zipfile
@@ -57,7 +54,7 @@ def test_class_folders_of_texts_give_labels(tmp_path):
     assert not any("picture" in note and "notes.pdf" not in note for note in data.notes)
 
 
-def test_texts_without_folders_and_in_a_zip(tmp_path):
+def test_flat_texts_and_texts_in_a_zip_have_no_labels(tmp_path):
     flat = {name.replace("/", "-"): text for name, text in corpus().items()}
     data, answers = load(write(tmp_path / "c", flat))
     assert answers is None
@@ -70,7 +67,7 @@ def test_texts_without_folders_and_in_a_zip(tmp_path):
     assert zipped.texts.columns["text"] == [corpus()[i] for i in zipped.ids]
 
 
-def test_an_official_test_part_of_texts(tmp_path):
+def test_text_folders_may_define_the_test_set(tmp_path):
     files = {
         f"{part}/{name}": text for part in ("train", "test") for name, text in corpus(6).items()
     }
@@ -78,7 +75,7 @@ def test_an_official_test_part_of_texts(tmp_path):
     assert [data.ids[i].split("/")[0] for i in data.test.tolist()] == ["test"] * 6
 
 
-def test_odd_texts_are_kept_and_said(tmp_path):
+def test_unusual_texts_are_kept_and_noted(tmp_path):
     files = corpus() | {
         "sport/empty.txt": "",
         "sport/latin.txt": "caf\xe9 au lait, na\xefve".encode("latin-1"),
@@ -98,7 +95,7 @@ def test_odd_texts_are_kept_and_said(tmp_path):
     assert said(data, "1 texts are longer than 1 MB: sport/long.txt")
 
 
-def test_pictures_come_before_texts_and_size_means_nothing_for_texts(tmp_path):
+def test_images_take_precedence_and_texts_refuse_a_size(tmp_path):
     with pytest.raises(InputError, match=r"size is 8, but .* holds no images"):
         load(write(tmp_path / "c", corpus()), size=8)
     with pytest.raises(
@@ -107,7 +104,7 @@ def test_pictures_come_before_texts_and_size_means_nothing_for_texts(tmp_path):
         load(write(tmp_path / "d", {"a.pdf": "x"}))
 
 
-def test_json_lines_are_a_table(tmp_path):
+def test_json_lines_are_loaded_as_a_table(tmp_path):
     rows = [{"text": f"{SAID[i % 2]} {i}", "stars": i % 5, "label": "sm"[i % 2]} for i in range(20)]
     del rows[3]["stars"]
     data, answers = load(lines(tmp_path, [*rows[:10], "", *rows[10:]]), test_fraction=0)
@@ -130,12 +127,12 @@ def test_json_lines_are_a_table(tmp_path):
         (['{"label": "a"}', '{"label": "b"}'], "has no column to learn from"),
     ],
 )
-def test_broken_json_lines(tmp_path, rows, message):
+def test_broken_json_lines_are_refused(tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
         load(lines(tmp_path, rows))
 
 
-def test_a_missing_target_is_named(tmp_path):
+def test_missing_target_column_is_named(tmp_path):
     with pytest.raises(
         InputError, match="no column 'lable' that could be the target; did you mean 'label'"
     ):
@@ -143,7 +140,7 @@ def test_a_missing_target_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_text_of_a_megabyte(tmp_path, suffix):
+def test_text_of_a_megabyte_is_read(tmp_path, suffix):
     long = "a word and another " * 60_000
     rows = [(long if i == 3 else f"{SAID[i % 2]} {i}", "ab"[i % 2]) for i in range(8)]
     path = lines(tmp_path, [{"text": t, "label": c} for t, c in rows])
@@ -170,14 +167,14 @@ def test_short_texts_may_come_twice(tmp_path):
     assert load(lines(tmp_path, kinds))[0].texts is None  # five categories
 
 
-def test_short_texts_are_texts_where_there_is_nothing_else(tmp_path):
+def test_short_texts_are_used_if_there_is_nothing_else(tmp_path):
     rows = [{"q": f"is it {i} yet", "label": "ab"[i % 2]} for i in range(8)]
     assert list(load(lines(tmp_path, rows))[0].texts.columns) == ["q"]
     more = [row | {"n": i * i} for i, row in enumerate(rows)]
     assert load(lines(tmp_path, more))[0].texts is None
 
 
-def test_words_that_say_nothing_are_an_error_only_when_they_are_needed(tmp_path):
+def test_texts_without_common_words_are_an_error_only_when_used(tmp_path):
     rows = [
         {"text": " ".join(f"w{i}x{j}" for j in range(12)), "label": "ab"[i % 2]} for i in range(6)
     ]
@@ -188,7 +185,7 @@ def test_words_that_say_nothing_are_an_error_only_when_they_are_needed(tmp_path)
         _ = data.inputs
 
 
-def test_vectors_of_lists_and_arrays(tmp_path):
+def test_columns_of_lists_and_arrays_become_vectors(tmp_path):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(10, 4)).astype(np.float32)
     rows = [{"v": v.tolist(), "n": i, "label": "ab"[i % 2]} for i, v in enumerate(vectors)]
@@ -208,7 +205,7 @@ def test_vectors_of_lists_and_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["list", "fixed", "large"])
-def test_vectors_of_parquet(tmp_path, kind):
+def test_parquet_lists_become_vectors(tmp_path, kind):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     vectors = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)

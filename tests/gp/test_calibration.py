@@ -1,4 +1,4 @@
-"""The chance that a prediction is right, its one factor, and the error rate that follows."""
+"""Calibration: class probabilities, the scale, and the error estimate against naive twins."""
 
 import math
 from collections import Counter
@@ -44,7 +44,7 @@ def gaussian(seed=0, n=60, labelled=25, classes=4, noise=1e-2, wrong=0):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
-def test_the_chance_to_lead_is_the_integral_and_what_draws_say(classes):
+def test_leading_probability_equals_quadrature_and_sampling(classes):
     rng = torch.Generator().manual_seed(classes)
     mean = torch.randn(5, classes, dtype=torch.float64, generator=rng)
     variance = torch.rand(5, dtype=torch.float64, generator=rng) + 0.3
@@ -62,7 +62,7 @@ def test_the_chance_to_lead_is_the_integral_and_what_draws_say(classes):
     assert float((ours - share).abs().max()) < 5e-3
 
 
-def test_two_classes_are_a_normal_distribution_and_all_classes_sum_to_one():
+def test_leading_probability_of_two_classes_is_a_normal_cdf():
     post, _ = gaussian(classes=2)
     at = torch.arange(30, 60)
     gap = (post.mean[at, 0] - post.mean[at, 1]).abs()
@@ -74,7 +74,7 @@ def test_two_classes_are_a_normal_distribution_and_all_classes_sum_to_one():
     assert bool((p >= 0).all())
 
 
-def test_left_out_is_a_refit_without_each_label():
+def test_predict_leave_one_out_equals_refits():
     post, labels = gaussian(labelled=9)
     mean, variance = predict_leave_one_out(post)
     K, sigma = post.covariance.prior.matrix, post.noise
@@ -88,7 +88,7 @@ def test_left_out_is_a_refit_without_each_label():
         assert abs(float(variance[i] - left)) < 1e-9
 
 
-def test_one_step_ahead_is_a_fit_to_the_labels_before():
+def test_predict_one_step_ahead_equals_fits_to_earlier_labels():
     post, labels = gaussian(labelled=9)
     mean, variance = predict_one_step_ahead(post)
     K = post.covariance.prior.matrix
@@ -103,7 +103,7 @@ def test_one_step_ahead_is_a_fit_to_the_labels_before():
         assert abs(float(variance[i] - left)) < 1e-9
 
 
-def test_labels_that_agree_because_of_how_they_were_chosen_do_not_narrow_the_interval():
+def test_error_interval_is_not_narrowed_by_selection_bias():
     """Random labels, of the most undecided item each time.
 
     What agrees by luck is left alone, as in active learning.
@@ -129,7 +129,7 @@ def test_labels_that_agree_because_of_how_they_were_chosen_do_not_narrow_the_int
     assert found.low <= wrong <= found.high
 
 
-def test_the_scale_makes_left_out_labels_likeliest():
+def test_calibrate_scale_maximises_leave_one_out_likelihood():
     post, _ = gaussian(labelled=30)
     labels = post.targets.argmax(1)
     known = calibrate(post)
@@ -141,11 +141,11 @@ def test_the_scale_makes_left_out_labels_likeliest():
         )
 
     assert known.scale == max(SCALES, key=fit)
-    assert known.evidence == 29  # one class was labelled once
+    assert known.label_count == 29  # one class was labelled once
     assert float(known.weights.sum()) == pytest.approx(1.0)
 
 
-def test_error_rate_is_the_posterior_over_scales_and_lapses_worked_out_one_by_one():
+def test_estimate_error_rate_equals_loop_over_scales_and_lapse_rates():
     """Naive twin in float64.
 
     Every scale, every lapse rate, every label by itself, no interpolation.
@@ -206,7 +206,7 @@ def signal(kind, seed, n=600, labelled=80):
 
 
 @pytest.mark.parametrize("kind", ["noise", "chessboard", "40 % wrong"])
-def test_interval_holds_the_error_where_features_say_nothing_or_labels_are_noisy(kind):
+def test_error_interval_covers_truth_for_uninformative_features_and_noisy_labels(kind):
     held, at = 0, torch.arange(80, 600)
     for seed in range(10):
         post, labels = signal(kind, seed)
@@ -216,14 +216,14 @@ def test_interval_holds_the_error_where_features_say_nothing_or_labels_are_noisy
     assert held >= 8
 
 
-def test_interval_is_never_narrower_than_the_binomial_uncertainty_of_the_labels():
+def test_error_interval_is_at_least_as_wide_as_binomial():
     post, _ = signal("signal", 0, n=900, labelled=800)
     found = estimate_error_rate(post, torch.arange(800, 900))
     assert found.high - found.rate >= 1.3 * math.sqrt(found.rate * (1 - found.rate) / 802)
     assert found.high - found.low > 0.005
 
 
-def test_interval_is_wide_where_every_class_has_one_label():
+def test_error_interval_is_wide_with_one_label_per_class():
     """Without its only label no class can be predicted.
 
     Leave-one-out is always wrong, and says nothing of the pool.
@@ -239,7 +239,7 @@ def test_interval_is_wide_where_every_class_has_one_label():
     assert found.high > 0.8
 
 
-def test_labels_without_a_vote_are_learnt_from_but_not_asked():
+def test_calibrate_with_label_mask_ignores_masked_labels():
     """Of labels that were taken over from predictions.
 
     The likelihood of the others alone decides.
@@ -261,12 +261,12 @@ def test_labels_without_a_vote_are_learnt_from_but_not_asked():
     assert calibrate(post, torch.zeros(30, dtype=torch.bool)).scale == 1.0  # nobody is left to ask
 
 
-def test_wrong_labels_widen_the_scale():
+def test_calibrate_scale_grows_with_wrong_labels():
     scales = [calibrate(gaussian(seed=3, labelled=40, wrong=wrong)[0]).scale for wrong in (0, 12)]
     assert scales[1] > 1.2 * scales[0]
 
 
-def test_the_error_rate_is_near_the_truth_over_many_worlds():
+def test_estimate_error_rate_is_near_truth_over_many_draws():
     at, gaps, held = torch.arange(40, 300), [], 0
     for seed in range(20):
         post, labels = gaussian(seed=seed, n=300, labelled=40)
@@ -279,7 +279,7 @@ def test_the_error_rate_is_near_the_truth_over_many_worlds():
     assert held >= 17
 
 
-def test_where_labels_cannot_tell_nothing_is_scaled():
+def test_calibrate_without_informative_labels_returns_scale_one():
     post, _ = gaussian(labelled=25)
     one = prior(post.outputs, post.covariance.prior.matrix, noise=1e-2).condition(
         [0, 1], torch.tensor([2, 2])
@@ -294,7 +294,7 @@ def test_where_labels_cannot_tell_nothing_is_scaled():
 
 
 @pytest.mark.parametrize("classes", [2, 5, 12, 13, 40])
-def test_likelihoods_keep_the_order_of_the_outputs(classes):
+def test_class_probabilities_keep_order_of_outputs(classes):
     rng = torch.Generator().manual_seed(classes)
     mean = torch.randn(50, classes, generator=rng, dtype=torch.float64)
     variance = torch.rand(50, generator=rng, dtype=torch.float64) + 0.05
@@ -314,7 +314,7 @@ def test_likelihoods_keep_the_order_of_the_outputs(classes):
 
 
 @pytest.mark.parametrize("count", [60, 150])
-def test_confidence_is_how_often_it_is_right(count):
+def test_class_probabilities_are_calibrated(count):
     """On digits: 15 bins of what is said to be sure, against what was right.
 
     Before, it was 20 points too low.

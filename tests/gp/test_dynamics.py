@@ -1,4 +1,4 @@
-"""dynamicAL against loops over per-sample gradients, its theorems on any kernel."""
+"""Training dynamics against loops over per-sample gradients, and the theorems on any kernel."""
 
 import math
 
@@ -56,7 +56,7 @@ def situation(name):
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 2.0, math.inf])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gains_equal_a_loop_over_gradients(name, gamma):
+def test_gains_equal_loop_over_gradients(name, gamma):
     model, x, guess = situation(name)
     G = per_sample(model, x, guess)
     known = G[:2].sum(0)
@@ -68,7 +68,7 @@ def test_gains_equal_a_loop_over_gradients(name, gamma):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradient_gram_and_both_terms(name):
+def test_gradient_gram_equals_loop_over_gradients(name):
     model, x, guess = situation(name)
     G = per_sample(model, x, guess)
     gram = gradient_gram(model, x, guess)
@@ -82,14 +82,14 @@ def test_gradient_gram_and_both_terms(name):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn_bn"])
-def test_training_dynamics_by_definition_and_as_a_gradient_norm(name):
+def test_dynamics_equals_gradient_norm(name):
     model, x, d = situation(name)
     full = kernel(model, x, kind="full")
     by_definition = float(d.flatten() @ full @ d.flatten())  # Σᵢⱼ dᵢᵀ Θ(xᵢ,xⱼ) dⱼ
     assert math.isclose(dynamics(model, x, d), by_definition, rel_tol=1e-8)
 
 
-def test_the_exact_gain_of_a_batch_is_the_change_of_the_dynamics():
+def test_joint_gain_equals_change_of_dynamics():
     model, x, d = situation("mlp")
     S, Q = [0, 1], [2, 3, 4]
     before, after = dynamics(model, x[S], d[S]), dynamics(model, x[S + Q], d[S + Q])
@@ -103,7 +103,7 @@ def test_the_exact_gain_of_a_batch_is_the_change_of_the_dynamics():
     )
 
 
-def test_residuals_are_the_losses_gradients():
+def test_residuals_equal_gradients_of_losses():
     f = torch.randn(5, 3, requires_grad=True)
     y = torch.tensor([0, 1, 2, 1, 0])
     cross = torch.nn.functional.cross_entropy(f, y, reduction="sum")
@@ -148,7 +148,7 @@ def test_theorem_2_holds_on_any_kernel(seed, n):
     assert middle <= float(values[-1] / values[0]) * low * (1 + 1e-9)
 
 
-def test_bounds_by_hand():
+def test_bounds_equal_explicit_computation():
     K = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
     Y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     assert alignment(K, Y) == pytest.approx(5.0)
@@ -157,7 +157,7 @@ def test_bounds_by_hand():
     assert convergence(K, Y, 0.1, 0) == pytest.approx(math.sqrt(2))
 
 
-def test_mmd_by_its_sums_and_unbiased():
+def test_mmd_equals_sums_and_is_unbiased():
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(7, 3, generator=rng)
     K, m, n = x @ x.T, 3, 7
@@ -178,7 +178,7 @@ def test_mmd_by_its_sums_and_unbiased():
         mmd(K, 1)
 
 
-def test_the_strategy_top_and_greedy():
+def test_dynamical_strategy_selects_top_and_greedy_batches():
     x, y = blobs(20)
     model, x = own().double().eval(), x.double()
     pool = labelled_pool(y, 5)

@@ -1,4 +1,4 @@
-"""Bad input: an error of our own tree that says what was given, expected, and what to do."""
+"""Invalid input raises an error that says what was given, what was expected and what to do."""
 
 import logging
 import math
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from labelahead.acquisition import ACQUISITIONS, eer, emoc, flip, mlmoc, variance
-from labelahead.acquisition.batch import best, greedy, sequential, top
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import best, greedy, sequential, top
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, LabelaheadError, NumericalError
 from labelahead.gp import checks
 from labelahead.gp.flow import gradient_flow
@@ -190,21 +190,21 @@ def test_flip_needs_two_outputs():
 
 
 @pytest.mark.parametrize("q", [0, -1, 4])
-def test_number_of_picks(q):
+def test_batch_size_out_of_range_raises(q):
     for pick in (top, greedy):
-        with pytest.raises(InputError, match="of 3 candidates"):
+        with pytest.raises(InputError, match="with 3 candidates"):
             pick(look(), "mlmoc", q)
-    with pytest.raises(InputError, match="of 3 candidates"):
+    with pytest.raises(InputError, match="with 3 candidates"):
         sequential(look(), "mlmoc", q, lambda i: 0)
 
 
 @pytest.mark.parametrize("answer", [3, -1, True, torch.zeros(2).double()])
-def test_answers_out_of_range(answer):
+def test_sequential_with_invalid_label_raises(answer):
     with pytest.raises(InputError, match="annotate returned"):
         sequential(look(), "mlmoc", 1, lambda i: answer)
 
 
-def test_bad_scores_never_become_a_batch():
+def test_invalid_scores_raise():
     with pytest.raises(NumericalError, match="NaN"):
         top(look(), lambda v, rng: torch.full((3,), math.nan), 1)
     with pytest.raises(InputError, match="one score per candidate"):
@@ -227,14 +227,14 @@ def test_singular_kernel_without_noise_reports_its_jitter(caplog):
     assert bool(torch.isfinite(post.mean).all())
 
 
-def test_a_copy_labelled_one_by_one_reports_its_jitter_too():
+def test_condition_on_copies_one_by_one_reports_jitter():
     post = prior(*copies(), noise=0.0).condition([0], Y[:1])
     assert post.jitter == 0.0
     assert post.condition([4], Y[:1]).jitter > 0
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
-def test_a_copy_as_candidate_without_noise_is_said_not_hidden(name, caplog):
+def test_lookahead_at_copy_without_noise_logs_warning(name, caplog):
     post = prior(*copies(), noise=0.0).condition([0, 1], Y[:2])
     with caplog.at_level(logging.WARNING, "labelahead"):
         scores = ACQUISITIONS[name](view(post, [4, 2, 3]), None)
@@ -242,19 +242,19 @@ def test_a_copy_as_candidate_without_noise_is_said_not_hidden(name, caplog):
     assert "already determined" in caplog.text
 
 
-def test_indefinite_kernel_is_refused():
+def test_indefinite_kernel_raises():
     bad = K - 0.9 * K.diagonal().min() * torch.eye(8, dtype=torch.float64)
     with pytest.raises(NumericalError, match="not positive definite"):
         prior(F, bad).condition(list(range(8)), Y)
 
 
-def test_everything_is_one_tree():
+def test_errors_have_common_base_class():
     assert issubclass(InputError, LabelaheadError)
     assert issubclass(NumericalError, LabelaheadError)
     assert variance(look()).shape == (3,)
 
 
-def test_rounding_of_long_sums_is_no_asymmetry():
+def test_check_symmetric_tolerates_rounding_of_long_sums():
     """Entries of one sign: in float32 K p and Kᵀ p differ by far more than any entry does."""
     rng = torch.Generator().manual_seed(0)
     features = 3 + torch.rand(3000, 8, generator=rng)

@@ -15,7 +15,7 @@ GRAM = ROOT @ ROOT.T
 EYE = torch.eye(12, dtype=torch.float64)
 
 
-def test_cholesky_of_a_good_matrix_adds_nothing(caplog):
+def test_cholesky_of_well_conditioned_matrix_adds_no_jitter(caplog):
     with caplog.at_level(logging.WARNING, "labelahead"):
         lower, jitter = linalg.cholesky(GRAM)
     assert jitter == 0.0
@@ -24,7 +24,7 @@ def test_cholesky_of_a_good_matrix_adds_nothing(caplog):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_cholesky_of_a_singular_matrix_reports_its_jitter(caplog, dtype):
+def test_cholesky_of_singular_matrix_reports_jitter(caplog, dtype):
     thin = ROOT[:, :4].to(dtype)
     before = (thin @ thin.T).clone()
     with caplog.at_level(logging.WARNING, "labelahead"):
@@ -37,18 +37,18 @@ def test_cholesky_of_a_singular_matrix_reports_its_jitter(caplog, dtype):
     assert torch.equal(before, thin @ thin.T)
 
 
-def test_a_pivot_of_rounding_size_counts_as_singular():
+def test_cholesky_treats_tiny_pivot_as_singular():
     tiny = torch.tensor([[1e-18]], dtype=torch.float64)
     assert linalg.cholesky(tiny)[1] == 0.0
     assert linalg.cholesky(tiny, scale=1.0)[1] > 0
 
 
-def test_cholesky_gives_up_on_an_indefinite_matrix():
+def test_cholesky_of_indefinite_matrix_raises():
     with pytest.raises(NumericalError, match="lowest eigenvalue is -"):
         linalg.cholesky(GRAM - 0.5 * float(GRAM.diagonal().mean()) * EYE)
 
 
-def test_cholesky_refuses_nan_at_once():
+def test_cholesky_of_nan_raises():
     bad = GRAM.clone()
     bad[3, 4] = bad[4, 3] = float("nan")
     with pytest.raises(NumericalError, match="NaN"):
@@ -78,7 +78,7 @@ def test_block_solves(b):
 
 
 @pytest.mark.parametrize("b", [1, 3])
-def test_block_factor_repairs_only_the_singular(b, caplog):
+def test_block_factor_repairs_only_singular_blocks(b, caplog):
     blocks = torch.eye(b, dtype=torch.float64).repeat(4, 1, 1)
     blocks[2] = 0.0
     with caplog.at_level(logging.WARNING, "labelahead"):
@@ -88,7 +88,7 @@ def test_block_factor_repairs_only_the_singular(b, caplog):
     assert 0 < float(lower[2, 0, 0]) < 1e-5
 
 
-def test_block_factor_gives_up_on_indefinite_blocks():
+def test_block_factor_of_indefinite_blocks_raises():
     with pytest.raises(NumericalError, match="1 of 2"):
         linalg.block_factor(torch.stack([EYE, -EYE]), 1.0)
 
@@ -127,7 +127,7 @@ def test_conjugate_gradients():
     assert helped < plain
 
 
-def test_conjugate_gradients_says_when_it_fails():
+def test_conjugate_gradients_without_convergence_raises():
     b = torch.ones(12, dtype=torch.float64)
     with pytest.raises(NumericalError, match="after 1 iterations"):
         linalg.conjugate_gradients(lambda v: GRAM @ v, b, max_iterations=1)

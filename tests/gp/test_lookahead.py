@@ -1,4 +1,4 @@
-"""Look-ahead = conditioning = a refit from scratch (LA-11), every kernel, every label."""
+"""Look-ahead equals conditioning and a refit from scratch (LA-11), for every kernel and label."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ LABELLED = [20, 3, 11]
 @pytest.mark.parametrize("kind", ref.KINDS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("labelled", [[], LABELLED])
-def test_equals_conditioning_and_refitting(kind, method, labelled):
+def test_lookahead_equals_conditioning_and_refitting(kind, method, labelled):
     p = ref.problem(kind)
     post = p.prior()
     if labelled:
@@ -30,7 +30,7 @@ def test_equals_conditioning_and_refitting(kind, method, labelled):
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(ref.KINDS))
-def test_random_problems(data, kind):
+def test_lookahead_on_random_problems_equals_refitting(data, kind):
     classes = data.draw(st.integers(1, 4))
     p = ref.problem(kind, n=12, classes=classes, seed=data.draw(st.integers(0, 999)))
     order = data.draw(st.permutations(range(12)))
@@ -44,7 +44,7 @@ def test_random_problems(data, kind):
         ref.close(after[j], expected[x])
 
 
-def test_the_paper_s_block_formula_corrected():
+def test_lookahead_equals_corrected_block_formula_of_paper():
     """(LA-12) written out as printed, with v = Θ(X,X)⁻¹Θ(X,x') and f_lin as its first term."""
     p = ref.problem("dense-scalar", noise=0.0)
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
@@ -62,7 +62,7 @@ def test_the_paper_s_block_formula_corrected():
     assert float((printed - expected).abs().max()) > 1e-3
 
 
-def test_the_prediction_that_is_labelled_is_met():
+def test_lookahead_without_noise_fits_hypothetical_label():
     p = ref.problem("dense-scalar", noise=1e-9)
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
     after = next(iter(lookahead(post, [5], p.targets[[5]])))[0]

@@ -25,7 +25,7 @@ def test_sum_log_ndtr_equals_the_naive_sum(equal):
     torch.testing.assert_close(sum_log_ndtr(offsets, NODES), wanted, rtol=1e-8, atol=1e-6)
 
 
-def test_sum_log_ndtr_of_nothing():
+def test_sum_log_ndtr_of_empty_input_is_empty():
     assert sum_log_ndtr(torch.zeros(0, 300).double(), NODES).shape == (0, len(NODES))
 
 
@@ -42,7 +42,7 @@ def many_classes(items, classes, labelled):
 
 @pytest.mark.parametrize("labelled", [60, 600])
 @pytest.mark.parametrize("given", [False, True])
-def test_leading_of_many_classes_equals_the_naive_sum(monkeypatch, labelled, given):
+def test_leading_probability_of_many_classes_equals_naive_sum(monkeypatch, labelled, given):
     mean, variance = many_classes(50, 600, labelled)
     label = (
         torch.randint(0, 600, (50,), generator=torch.Generator().manual_seed(1)) if given else None
@@ -64,7 +64,7 @@ class CountedNdtr(TorchFunctionMode):
         return found
 
 
-def test_leading_evaluates_log_ndtr_no_more_often_for_more_classes():
+def test_leading_probability_evaluations_do_not_grow_with_classes():
     counts = {}
     for classes in (500, 5000):
         mean, variance = many_classes(40, classes, 100)

@@ -1,6 +1,4 @@
-"""Condensed labels against the same with matrices of all points written out in float64, and a refit
-for each label.
-"""
+"""The approximate posterior against explicit float64 matrices and refits."""
 
 import pytest
 import torch
@@ -93,24 +91,24 @@ def same(a, b, tolerance=1e-6):
     )
 
 
-def test_predictions_are_those_of_all_labels_and_the_whole_kernel():
+def test_approximate_posterior_mean_equals_exact_mean():
     exact = begun().condition(AT, LABELS)
     same(approximate_posterior(begun(), AT, LABELS, K).mean, exact.mean)
 
 
-def test_predictions_from_float32_units_stay_near(monkeypatch):
+def test_approximate_posterior_of_float32_stays_near_exact(monkeypatch):
     monkeypatch.undo()  # with the tolerances that count
     exact = begun().condition(AT, LABELS)
     same(approximate_posterior(begun(torch.float32), AT, LABELS, K).mean, exact.mean, 2e-2)
 
 
-def test_the_covariance_is_that_of_what_is_spanned_and_each_points_own():
+def test_approximate_posterior_covariance_equals_nystrom_formula():
     post, twin = approximate_posterior(begun(), AT, LABELS, K), Twin(one_hot(LABELS).double())
     same(post.covariance_block(REST, REST), twin.covariance()[REST][:, REST])
     same(post.variance()[REST], twin.covariance().diagonal()[REST])
 
 
-def test_where_all_labels_span_variances_and_amplitude_are_exact():
+def test_approximate_posterior_with_all_inducing_points_is_exact():
     post, exact = approximate_posterior(begun(), AT, LABELS, L), begun().condition(AT, LABELS)
     same(post.variance()[REST], exact.variance()[REST])
     assert post.amplitude() == pytest.approx(exact.amplitude(), rel=1e-5)
@@ -118,14 +116,14 @@ def test_where_all_labels_span_variances_and_amplitude_are_exact():
         same(a, b, 1e-5)
 
 
-def test_what_the_others_say_of_each_is_their_whole_kernels_word_divided_by_the_features():
+def test_leave_one_out_of_approximate_posterior_equals_formula():
     mean, variance = predict_leave_one_out(approximate_posterior(begun(), AT, LABELS, K))
     others, left = Twin(one_hot(LABELS).double()).others()
     same(mean, others)
     same(variance, left)
 
 
-def test_what_the_others_say_of_each_is_nearly_a_refit_without_it():
+def test_leave_one_out_of_approximate_posterior_is_near_refits():
     """By the whole kernel; the features' own regression misses it twice as far."""
     mean, _ = predict_leave_one_out(approximate_posterior(begun(), AT, LABELS, K))
     full, targets, system = (
@@ -148,17 +146,17 @@ def test_what_the_others_say_of_each_is_nearly_a_refit_without_it():
     assert away < 0.6 * before
 
 
-def test_outputs_that_differ_are_refused():
+def test_approximate_posterior_with_unequal_outputs_raises():
     start = prior(
         torch.rand(N, C, generator=torch.Generator().manual_seed(3)),
         mixture_kernel(units(), WEIGHTS),
         noise=SIGMA,
     )
-    with pytest.raises(InputError, match="outputs are the same"):
+    with pytest.raises(InputError, match="outputs differ"):
         approximate_posterior(start, AT, LABELS, K)
 
 
-def test_where_every_point_is_labelled_no_point_is_left_to_probe():
+def test_approximate_posterior_without_unlabelled_points_equals_exact():
     every, labels = (
         torch.arange(N),
         torch.randint(0, C, (N,), generator=torch.Generator().manual_seed(4)),
@@ -172,7 +170,7 @@ def later(post):
     return post.condition(REST[[3, 8]], torch.tensor([0, 2]))
 
 
-def test_later_labels_are_conditioned_on_and_taken_back():
+def test_later_labels_are_conditioned_on_and_removed():
     post, at = approximate_posterior(begun(), AT, LABELS, K), REST[[3, 8]]
     after, k = later(post), post.covariance_block(torch.arange(N), torch.arange(N))
     gain = torch.linalg.solve(
@@ -185,7 +183,7 @@ def test_later_labels_are_conditioned_on_and_taken_back():
     same(back.variance(), post.variance())
 
 
-def test_a_correction_is_the_same_as_other_targets_from_the_beginning():
+def test_with_targets_equals_approximation_with_new_targets():
     """By the spanned kernel.
 
     What a change of target moves is its column; the mean itself is of the whole kernel.
@@ -202,7 +200,7 @@ def test_a_correction_is_the_same_as_other_targets_from_the_beginning():
     assert torch.equal(fixed.all_labels()[1][:L], targets)
 
 
-def test_a_guess_shortens_the_way_and_changes_nothing():
+def test_initial_weights_do_not_change_result():
     post = approximate_posterior(begun(), AT, LABELS, K)
     guess = torch.zeros(N, C, dtype=torch.float64).index_copy(0, AT, post.nystrom_labels.weights)
     same(approximate_posterior(begun(), AT, LABELS, K, guess).mean, post.mean, 1e-9)
@@ -211,14 +209,14 @@ def test_a_guess_shortens_the_way_and_changes_nothing():
     )  # one that misleads is left
 
 
-def test_copies_among_the_labelled_are_no_trouble():
+def test_approximate_posterior_accepts_duplicate_points():
     x = units()
     x[AT[1]] = x[AT[0]]
     start = prior(torch.full((N, C), 1 / C), mixture_kernel(x, WEIGHTS), noise=SIGMA)
     same(approximate_posterior(start, AT, LABELS, L).mean, start.condition(AT, LABELS).mean, 1e-5)
 
 
-def test_what_cannot_be_condensed_is_refused():
+def test_approximate_posterior_of_unsupported_prior_raises():
     with pytest.raises(InputError, match="unlabelled posterior"):
         approximate_posterior(begun().condition([0], torch.tensor([1])), AT, LABELS, K)
     after = later(approximate_posterior(begun(), AT, LABELS, K))

@@ -1,4 +1,4 @@
-"""Conditioning, gradient flow, warm starts and leave-one-out against doing it the long way."""
+"""Conditioning, gradient flow, warm starts and leave-one-out against refits from scratch."""
 
 import math
 
@@ -26,7 +26,7 @@ def p(request):
     return ref.problem(request.param)
 
 
-def test_prior_is_the_network_and_its_kernel(p):
+def test_prior_has_mean_and_covariance_of_network(p):
     post = p.prior()
     ref.close(post.mean, p.outputs)
     ref.close(post.covariance_columns([4, 2]), cov_block(p, p.kernel, range(24), [4, 2]))
@@ -36,7 +36,7 @@ def test_prior_is_the_network_and_its_kernel(p):
     assert post.jitter == 0.0
 
 
-def test_system_and_weights_are_those_of_the_regression(p):
+def test_system_matrix_and_weights_equal_regression(p):
     post = (
         p.prior()
         .condition(LABELLED[:2], p.targets[LABELLED[:2]])
@@ -55,13 +55,13 @@ def test_system_and_weights_are_those_of_the_regression(p):
     ref.close(post.mean, p.outputs + moved.reshape(p.outputs.shape))
 
 
-def test_without_a_label_there_is_no_system(p):
+def test_system_matrix_without_labels_raises(p):
     for name in ("system_matrix", "cholesky_factor", "weights"):
         with pytest.raises(InputError, match="holds no label"):
             getattr(p.prior(), name)()
 
 
-def test_classes_that_nobody_has_heard_of_are_zero(p):
+def test_with_classes_predicts_zero_for_new_classes(p):
     if p.b > 1:
         with pytest.raises(InputError, match="expected more classes and a scalar kernel"):
             p.prior().with_classes(5)
@@ -85,7 +85,7 @@ def test_classes_that_nobody_has_heard_of_are_zero(p):
 
 
 @pytest.mark.parametrize("portions", [1, 2, 5])
-def test_other_targets_and_labels_taken_back_are_a_refit(p, portions):
+def test_with_targets_and_without_last_labels_equal_refit(p, portions):
     if p.b > 1:
         assert not p.prior().can_revise_labels
         return
@@ -115,7 +115,7 @@ def test_other_targets_and_labels_taken_back_are_a_refit(p, portions):
         assert further.amplitude() == pytest.approx(naive.amplitude())
 
 
-def test_condition_equals_a_refit(p):
+def test_condition_equals_refit(p):
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
     mean, cov = ref.refit(p, LABELLED, p.targets[LABELLED])
     ref.close(post.mean, mean)
@@ -136,7 +136,7 @@ def test_condition_equals_a_refit(p):
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(ref.KINDS))
-def test_any_order_and_any_portions_give_the_same(data, kind):
+def test_condition_is_order_independent(data, kind):
     p = ref.problem(kind, n=14, seed=data.draw(st.integers(0, 999)))
     order = data.draw(st.permutations(range(14)))[: data.draw(st.integers(1, 14))]
     batch = p.prior().condition(sorted(order), p.targets[sorted(order)])
@@ -152,7 +152,7 @@ def test_any_order_and_any_portions_give_the_same(data, kind):
     assert post.amplitude() == pytest.approx(batch.amplitude(), rel=1e-9, abs=1e-12)
 
 
-def test_single_labels_do_not_pile_up_blocks():
+def test_single_labels_are_merged_into_few_blocks():
     p = ref.problem("dense-scalar")
     post = p.prior()
     for i in range(17):
@@ -161,7 +161,7 @@ def test_single_labels_do_not_pile_up_blocks():
     assert len(post.covariance.factors) <= 5
 
 
-def test_step_tells_what_changed(p):
+def test_compute_update_returns_downdate_and_residual(p):
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
     step = post.compute_update([5, 9], p.targets[[5, 9]])
     every = list(range(24))
@@ -176,7 +176,7 @@ def test_step_tells_what_changed(p):
     )
 
 
-def test_more_labels_than_features():
+def test_condition_with_more_labels_than_features_equals_refit():
     p = ref.problem("low-rank", n=40, rank=6)
     at = list(range(30))
     post = p.prior().condition(at, p.targets[at])
@@ -185,14 +185,14 @@ def test_more_labels_than_features():
     ref.close(post.variance(), cov.diagonal(), 1e-8)
 
 
-def test_wide_batches_skip_the_fall(p):
+def test_compute_update_of_many_labels_omits_downdate(p):
     big = ref.problem(p.kind, n=90, seed=4)
     at = list(range(70))
     post = big.prior().condition(at, big.targets[at])
     ref.close(post.mean, ref.refit(big, at, big.targets[at])[0], 1e-8)
 
 
-def test_duplicate_points_work_and_share_one_prediction():
+def test_duplicate_points_share_one_prediction():
     p = ref.problem("dense-scalar", n=10)
     features = torch.cat([p.features, p.features])
     outputs = torch.cat([p.outputs, p.outputs])
@@ -215,7 +215,7 @@ def test_float32_kernel_is_solved_in_float64():
     assert post.covariance_columns([1]).dtype == torch.float32
 
 
-def test_leave_one_out_equals_real_refits(p):
+def test_leave_one_out_equals_refits(p):
     post = p.prior().condition(LABELLED, p.targets[LABELLED])
     rows = []
     for i, held in enumerate(LABELLED):
@@ -224,7 +224,7 @@ def test_leave_one_out_equals_real_refits(p):
     ref.close(leave_one_out(post), torch.stack(rows))
 
 
-def test_leave_one_out_points_at_a_wrong_label():
+def test_leave_one_out_is_largest_at_wrong_label():
     rng = torch.Generator().manual_seed(1)
     side = torch.arange(40) % 2
     features = torch.nn.functional.one_hot(side, 2) + 0.2 * torch.randn(40, 2, generator=rng)
@@ -302,7 +302,7 @@ def test_warm_start_equals_cold_start(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
-def test_one_output_takes_plain_values(dtype):
+def test_condition_of_one_output_accepts_values(dtype):
     torch.manual_seed(0)
     psi = torch.randn(6, 4, dtype=torch.float64)
     post = prior(torch.randn(6, 1, dtype=torch.float64), psi @ psi.T)

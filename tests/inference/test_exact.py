@@ -1,4 +1,4 @@
-"""The learner that is never trained, against solving from scratch and leaving out one by one."""
+"""The exact learner against direct solutions and explicit leave-one-out."""
 
 import copy
 import math
@@ -8,7 +8,7 @@ import torch
 
 import labelahead as la
 from labelahead.acquisition import flip, resolve, variance
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
 from labelahead.gp.covariance import CosineKernel
@@ -50,7 +50,7 @@ def learner(x):
 
 
 @pytest.mark.parametrize(("place", "depth"), [(i, d) for i, d in enumerate(KERNEL_DEPTHS) if d])
-def test_cosine_kernels_are_those_of_infinitely_wide_networks(place, depth):
+def test_cosine_kernels_match_infinitely_wide_networks(place, depth):
     rows = unit(clouds()[0], range(N))
     K = la.infinite_kernel(rows, depth=depth, bias_std=None)
     ours = cosine_kernels((rows @ rows.T).fill_diagonal_(1.0))[place]
@@ -58,7 +58,7 @@ def test_cosine_kernels_are_those_of_infinitely_wide_networks(place, depth):
     assert torch.allclose(ours.diagonal(), torch.ones(N, dtype=torch.float64))
 
 
-def test_the_linear_one_is_the_cosine():
+def test_linear_kernel_equals_cosine():
     c = torch.linspace(-1, 1, 21, dtype=torch.float64)
     assert torch.equal(cosine_kernels(c)[0], c)
     assert torch.equal(mix_kernels(c, (1.0, 0.0, 0.0)), c)
@@ -67,7 +67,7 @@ def test_the_linear_one_is_the_cosine():
     assert torch.allclose(mix_kernels(c, weights), naive)
 
 
-def test_leave_one_out_is_leaving_out_one():
+def test_leave_one_out_matches_refitting_without_each_label():
     x, y = clouds(12)
     rows = unit(x, range(12))
     K, targets = (
@@ -84,7 +84,7 @@ def test_leave_one_out_is_leaving_out_one():
         assert torch.allclose(spread[i], K[i, i] + 0.03 - K[i, rest] @ solved[:, C])
 
 
-def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
+def test_choose_mixture_is_flattest_within_tolerance():
     x, y = clouds(30)
     rows = unit(x, range(30))
     c, targets = (
@@ -101,7 +101,7 @@ def test_the_mixture_has_the_least_error_or_nearly_and_is_flat():
     assert chosen.flatness == max(m.flatness for m in near)
 
 
-def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
+def test_choose_mixture_local_search_matches_full_grid(monkeypatch):
     x, y = clouds(60, seed=2)
     rows = unit(x, range(60))
     c, targets = (
@@ -118,7 +118,7 @@ def test_with_many_labels_it_walks_to_where_the_whole_grid_leads(monkeypatch):
     assert errors[0] <= 1.04 * errors[1]
 
 
-def test_of_very_many_labels_some_choose_the_mixture(monkeypatch):
+def test_choose_mixture_subsamples_above_max_labels(monkeypatch):
     x, y = clouds(61, seed=3)
     rows = unit(x, range(61))
     c, targets = (
@@ -131,7 +131,7 @@ def test_of_very_many_labels_some_choose_the_mixture(monkeypatch):
     assert choose_mixture(c, targets) == expected
 
 
-def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_pool():
+def test_exact_model_matches_direct_solution_for_pool_and_new_items():
     x, y = clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
     learnt = learner(x).fit(labelled, y[labelled])
@@ -152,7 +152,7 @@ def test_it_predicts_as_solving_from_scratch_does_also_what_was_never_in_the_poo
     )
 
 
-def test_before_any_label_all_classes_are_alike():
+def test_exact_outputs_are_uniform_without_labels():
     x, _ = clouds()
     learnt = learner(x).fit(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     assert learnt.trained is None
@@ -161,7 +161,7 @@ def test_before_any_label_all_classes_are_alike():
     )
 
 
-def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
+def test_incremental_labels_match_fitting_all_at_once():
     x, y = clouds()
     pool = la.Pool(N)
     pool.label([0, 1, 2, 3, 4], y[:5])
@@ -190,7 +190,7 @@ def test_warm_is_cold_told_one_by_one_it_ends_where_learning_all_at_once_does():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
+def test_lazy_kernel_matches_dense_kernel(dtype):
     x, y = clouds(dtype=dtype)
     rows = unit(x, range(N)).to(dtype)
     weights, tolerance = (0.5, 0.25, 0.25), 1e-9 if dtype == torch.float64 else 2e-4
@@ -208,7 +208,9 @@ def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
         assert torch.allclose(lazy.mean, stored.mean, atol=tolerance)
         assert torch.allclose(lazy.variance(), stored.variance(), atol=tolerance)
         assert torch.allclose(
-            lazy.block([1, 5, 9], [5, 2]), stored.block([1, 5, 9], [5, 2]), atol=tolerance
+            lazy.covariance_block([1, 5, 9], [5, 2]),
+            stored.covariance_block([1, 5, 9], [5, 2]),
+            atol=tolerance,
         )
         left = [p for p in range(N) if p not in labelled]
         for acquisition in (resolve, flip, variance):
@@ -217,7 +219,7 @@ def test_a_kernel_that_is_never_formed_is_the_same_kernel(dtype):
         assert lazy.amplitude() == pytest.approx(stored.amplitude(), rel=1e-3)
 
 
-def test_blocks_are_worked_out_in_parts(monkeypatch):
+def test_kernel_blocks_are_computed_in_chunks(monkeypatch):
     x, _ = clouds()
     kernel = CosineKernel(unit(x, range(N)), lambda c: mix_kernels(c, (0.0, 1.0, 0.0)))
     whole = kernel.block((), torch.arange(N), torch.arange(5, 30))
@@ -227,7 +229,7 @@ def test_blocks_are_worked_out_in_parts(monkeypatch):
     assert parts[5, 0] == parts[29, 24] == 1.0
 
 
-def test_beliefs_on_it_take_new_classes():
+def test_exact_posterior_accepts_new_classes():
     x, _ = clouds()
     kernel = CosineKernel(unit(x, range(N)), lambda c: mix_kernels(c, (1.0, 0.0, 0.0)))
     pool_posterior = PoolPosterior(
@@ -241,7 +243,7 @@ def test_beliefs_on_it_take_new_classes():
 @pytest.mark.parametrize(
     "strategy", ["resolve", "flip", "random", "margin", "coreset", "badge", "typiclust"]
 )
-def test_a_campaign_resumes_to_the_same_end(tmp_path, strategy):
+def test_exact_campaign_resumes_to_same_result(tmp_path, strategy):
     tables = {
         "model": {"name": "exact"},
         "asking": {"strategy": strategy},
@@ -257,7 +259,7 @@ def test_a_campaign_resumes_to_the_same_end(tmp_path, strategy):
         assert torch.equal(again.model.state_dict()[key], value), key
 
 
-def test_a_mixture_that_was_walked_to_is_walked_to_again_after_a_resume(tmp_path, monkeypatch):
+def test_local_search_mixture_is_same_after_resume(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "labelahead.inference.exact.MAX_FULL_GRID_LABELS", 4
     )  # from the second round on only neighbours are tried
@@ -272,7 +274,7 @@ def test_a_mixture_that_was_walked_to_is_walked_to_again_after_a_resume(tmp_path
     assert again.curve == whole.curve
 
 
-def test_what_the_others_say_is_by_what_was_learnt_last():
+def test_leave_one_out_predictions_use_last_fit():
     x, y = clouds()
     at = torch.tensor([3, 17, 4, 22, 9, 31])
     one = learner(x)
@@ -287,7 +289,7 @@ def test_what_the_others_say_is_by_what_was_learnt_last():
     assert torch.allclose(others, residual + torch.nn.functional.one_hot(y[at], C))
 
 
-def test_a_campaign_may_begin_with_nothing():
+def test_exact_campaign_starts_without_seed_set():
     tables = {"model": {"name": "exact"}, "asking": {"strategy": "resolve"}, "threads": 1}
     done = la.run(tables | {"budget": {"initial": 0, "labels": 10, "retrain_every": 5}})
     assert [n for n, _ in done.curve] == [0, 5, 10]
@@ -295,7 +297,7 @@ def test_a_campaign_may_begin_with_nothing():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_works_with_it_or_says_why_not(strategy):
+def test_exact_model_supports_strategy_or_raises(strategy):
     x, y = blobs(60, (8,))
     tables = {
         "model": {"name": "exact"},
@@ -315,7 +317,7 @@ def test_every_strategy_works_with_it_or_says_why_not(strategy):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
-def test_the_scale_of_the_features_is_nothing_to_it(scale):
+def test_exact_model_is_invariant_to_feature_scale(scale):
     x, y = clouds(dtype=torch.float32)
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
     one, other = (learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
@@ -323,7 +325,7 @@ def test_the_scale_of_the_features_is_nothing_to_it(scale):
     assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
 
 
-def test_its_own_predictions_are_the_baseline_of_look_ahead():
+def test_lookahead_baseline_is_exact_prediction():
     """It begins at 1/C everywhere.
 
     As a hypothetical label that would be the first class, whatever the item.
@@ -336,13 +338,13 @@ def test_its_own_predictions_are_the_baseline_of_look_ahead():
     now = QueryContext.from_pool(model, x, pool, la.QueryConfig("mlmoc"))
     assert now.view.baseline == "linearised"
     assert torch.equal(
-        now.view.predicted_targets().argmax(1), now.learnt.outputs(now.candidates).argmax(1)
+        now.view.predicted_targets().argmax(1), now.fitted.outputs(now.candidates).argmax(1)
     )
     assert now.drift is None
     assert la.propose(model, x, pool, 2, la.QueryConfig("changes", mode="top")).drift is None
 
 
-def test_learner_with_it(tmp_path):
+def test_learner_with_exact_model(tmp_path):
     x, y = blobs(60, (8,))
     learner = la.Learner(la.exact(x, C), x, "resolve", retrain_every=4)
     for _ in range(3):
@@ -364,12 +366,12 @@ def test_learner_with_it(tmp_path):
         (torch.zeros(3, 2), 1, "two or more"),
     ],
 )
-def test_what_makes_no_model_is_said(inputs, classes, message):
+def test_exact_invalid_arguments_raise(inputs, classes, message):
     with pytest.raises(InputError, match=message):
         la.exact(inputs, classes)
 
 
-def test_an_item_that_is_the_mean_itself_gives_no_nan():
+def test_item_at_centre_gives_no_nan():
     x, y = clouds(12)
     x[4] = x.mean(0)
     x[4] = (x.sum(0) - x[4]) / 11
@@ -378,7 +380,7 @@ def test_an_item_that_is_the_mean_itself_gives_no_nan():
     assert math.isfinite(learnt.trained.loss)
 
 
-def test_few_columns_are_told_apart_by_their_length_too():
+def test_bias_feature_distinguishes_row_lengths():
     """Low, middle and high of one column.
 
     A disc inside a square: directions alone say nothing of them.
@@ -396,7 +398,7 @@ def test_few_columns_are_told_apart_by_their_length_too():
     assert len(la.exact(wide, 2).lift) == 0
 
 
-def test_models_from_before_rows_were_lifted_are_read():
+def test_models_without_bias_feature_buffer_load():
     x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
     old = ExactModel(x.mean(0), 2)
     state = {name: value for name, value in old.state_dict().items() if name != "lift"}
@@ -405,7 +407,7 @@ def test_models_from_before_rows_were_lifted_are_read():
     assert torch.equal(again.normalise_rows(x), old.normalise_rows(x))
 
 
-def test_with_labels_condensed_it_learns_and_judges_as_without():
+def test_nystrom_fit_matches_exact_fit():
     x, y = clouds(120)
     at, rest = torch.arange(80), torch.arange(80, 120)
     lean, whole = ExactLearner(x, ExactModel(x.mean(0), C), max_exact_labels=60), learner(x)
@@ -421,7 +423,7 @@ def test_with_labels_condensed_it_learns_and_judges_as_without():
     assert told.error.rate == pytest.approx(alone.error.rate, abs=0.05)
 
 
-def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
+def test_mixture_depends_on_labels_only(monkeypatch):
     monkeypatch.setattr(
         "labelahead.inference.exact.MAX_FULL_GRID_LABELS", 12
     )  # beyond, the search begins at a choice by twelve of them
@@ -437,7 +439,7 @@ def test_a_mixture_depends_on_the_labels_alone(monkeypatch):
     assert torch.allclose(one.predict_proba(rest), other.predict_proba(rest), atol=1e-9)
 
 
-def test_probabilities_are_calibrated_and_the_same_one_by_one():
+def test_probabilities_are_calibrated_and_batch_independent():
     x, y = clouds(60, seed=6)
     at, rest = torch.arange(20), torch.arange(20, 60)
     learnt = learner(x).fit(at, y[at])
@@ -462,7 +464,7 @@ def test_probabilities_are_calibrated_and_the_same_one_by_one():
         )
 
 
-def test_before_any_label_every_class_is_as_likely():
+def test_probabilities_are_uniform_without_labels():
     x, _ = clouds(10)
     assert torch.equal(
         la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64)

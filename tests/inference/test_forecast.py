@@ -1,12 +1,12 @@
-"""What further labels are expected to bring, told without a test label."""
+"""Error forecasts without test labels."""
 
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from labelahead.acquisition.batch import greedy
+from labelahead.acquisition.batch_selection import greedy
 from labelahead.acquisition.functions import resolve
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.calibration import calibrate, estimate_error_rate
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel
@@ -26,7 +26,7 @@ def digits():
     return torch.tensor(found.data)[order].float(), torch.tensor(found.target)[order].long()
 
 
-def test_the_error_falls_with_labels_as_it_really_does(digits):
+def test_forecast_matches_measured_error_reduction(digits):
     """Intervals hold nine times in ten, so that one of six may miss.
 
     With 60 labels the first does, by a point.
@@ -52,7 +52,7 @@ def test_the_error_falls_with_labels_as_it_really_does(digits):
     assert inside >= 5
 
 
-def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
+def test_forecast_is_sum_of_greedy_resolve_batch(digits):
     x, y = digits
     units = torch.nn.functional.normalize(x.double() - x.double().mean(0), dim=1)[:500]
     start = torch.full((500, 10), 0.1, dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_it_is_the_sum_of_a_greedy_batch_by_resolve(digits):
     assert max_error_drop(0.5, 20) == pytest.approx(0.5 * 3 / 4)
 
 
-def test_nothing_left_to_ask_brings_nothing(digits):
+def test_forecast_without_candidates_is_zero(digits):
     _, y = digits
     post = prior(
         torch.zeros(4, 10, dtype=torch.float64), torch.eye(4, dtype=torch.float64), noise=0.1

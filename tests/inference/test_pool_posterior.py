@@ -1,4 +1,4 @@
-"""A belief against a posterior conditioned from scratch; positions in, positions out."""
+"""PoolPosterior against a posterior conditioned from scratch."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelahead.acquisition import flip
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mixture_kernel
@@ -60,7 +60,7 @@ def done(step, labels, classes):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=12), st.sampled_from([None, 6]), st.booleans())
-def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, cache_cross_covariance):
+def test_with_labels_matches_posterior_from_scratch(steps, rank, cache_cross_covariance):
     pool_posterior, labels, classes = (
         PoolPosterior(
             POINTS, start(rank=rank), evaluation=5, cache_cross_covariance=cache_cross_covariance
@@ -94,7 +94,7 @@ def test_whatever_is_told_it_is_the_posterior_from_scratch(steps, rank, cache_cr
     st.booleans(),
     st.sampled_from(["flip", "mlmoc", "eer"]),
 )
-def test_scores_are_those_from_scratch(steps, rank, cache_cross_covariance, acquisition):
+def test_scores_match_posterior_from_scratch(steps, rank, cache_cross_covariance, acquisition):
     """Sums over evaluation points are carried along through corrections, undone labels and new
     classes.
     """
@@ -121,7 +121,7 @@ def test_scores_are_those_from_scratch(steps, rank, cache_cross_covariance, acqu
 
 
 @pytest.mark.parametrize("baseline", ["outputs", "linearised"])
-def test_told_belief_measures_from_the_linearised_network(baseline):
+def test_with_labels_uses_linearised_baseline(baseline):
     pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, baseline=baseline)
     assert pool_posterior.view.baseline == baseline
     assert pool_posterior.with_labels({40: 0, 99: 1}).view.baseline == baseline
@@ -129,7 +129,7 @@ def test_told_belief_measures_from_the_linearised_network(baseline):
         assert pool_posterior.with_labels(labels).view.baseline == "linearised"
 
 
-def test_drift_is_the_share_of_candidates_with_another_class():
+def test_drift_is_share_of_candidates_with_other_class():
     pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1, 3: 1}, evaluation=4)
     left = [i for i, p in enumerate(POINTS.tolist()) if p not in (40, 99, 3)]
     post = from_scratch({40: 0, 99: 1, 3: 1})
@@ -140,14 +140,14 @@ def test_drift_is_the_share_of_candidates_with_another_class():
     assert PoolPosterior(POINTS, start(), dict.fromkeys(POINTS.tolist(), 0)).drift() is None
 
 
-def test_drift_beyond_a_tenth_is_warned_of():
+def test_drift_above_ten_percent_warns():
     assert drift_warning(None) is None
     assert drift_warning(0.1) is None
     assert "for 38% of the candidates" in drift_warning(0.38)
     assert "train longer" in drift_warning(0.38)
 
 
-def test_what_takes_milliseconds():
+def test_can_update_incrementally_for_small_changes():
     pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 3: 1, 17: 2})
     assert pool_posterior.can_update_incrementally({40: 0, 3: 1, 17: 2, 8: 0, 7: 1})
     assert pool_posterior.can_update_incrementally({40: 2, 3: 0, 17: 2})
@@ -163,14 +163,14 @@ def test_what_takes_milliseconds():
     )
 
 
-def test_labels_given_at_once_are_as_told():
+def test_initial_labels_match_with_labels():
     labels = {17: 0, 1000: 2, 5: 1}
     assert torch.equal(
         PoolPosterior(POINTS, start(), labels).posterior.mean, from_scratch(labels).mean
     )
 
 
-def test_best_leaves_out_what_it_is_told_to():
+def test_best_excludes_given_positions():
     pool_posterior = PoolPosterior(POINTS, start(), {40: 0, 99: 1}, evaluation=6)
     scores = flip(
         view(
@@ -185,7 +185,7 @@ def test_best_leaves_out_what_it_is_told_to():
 
 
 @pytest.mark.parametrize("mode", ["top", "greedy", "sequential"])
-def test_picks_are_positions_and_so_is_what_is_asked(mode):
+def test_select_batch_and_oracle_use_positions(mode):
     pool_posterior, asked = PoolPosterior(POINTS, start(), {40: 0, 99: 1}), []
 
     def oracle(position):
@@ -204,14 +204,14 @@ def test_picks_are_positions_and_so_is_what_is_asked(mode):
             )
 
 
-def test_when_everything_is_labelled_nothing_is_left_but_corrections():
+def test_fully_labelled_posterior_accepts_corrections_only():
     pool_posterior = PoolPosterior(POINTS, start(), {int(p): int(p) % C for p in POINTS})
     assert pool_posterior.best("flip") is None
     assert pool_posterior.rank_candidates("flip") == []
     assert pool_posterior.with_labels({**pool_posterior.labels, 40: 2}).labels[40] == 2
 
 
-def test_what_is_not_in_play_is_said():
+def test_unknown_position_raises():
     pool_posterior = PoolPosterior(POINTS, start())
     assert 40 in pool_posterior
     assert 7 not in pool_posterior
@@ -219,7 +219,7 @@ def test_what_is_not_in_play_is_said():
         pool_posterior.mean([40, 7])
 
 
-def test_scores_that_are_no_numbers_are_refused():
+def test_nan_scores_raise():
     with pytest.raises(NumericalError, match="NaN"):
         PoolPosterior(POINTS, start()).best(
             lambda view, rng: torch.full(view.candidates.shape, torch.nan)
@@ -245,7 +245,7 @@ def chosen_from(seed, labels, n=300, classes=4):
 
 @pytest.mark.parametrize("acquisition", ["flip", "resolve", "mlmoc", "changes"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, acquisition):
+def test_shortlist_updates_and_scores_like_full_posterior(seed, acquisition):
     pool_posterior, labels, truth = chosen_from(seed, 12 + 20 * seed)
     short = pool_posterior.build_shortlist(acquisition, 40)
     assert pool_posterior.rank_candidates(acquisition, 40) == short.rank_candidates(acquisition)
@@ -266,7 +266,7 @@ def test_a_shortlist_learns_and_scores_as_the_whole_does(seed, acquisition):
         assert position not in left.tolist()
 
 
-def test_the_best_of_a_shortlist_is_the_best_of_all():
+def test_shortlist_best_equals_overall_best():
     """What an answer makes of the others, the shortlist does not see.
 
     The item to ask for is nearly always on it.
@@ -289,7 +289,7 @@ def test_the_best_of_a_shortlist_is_the_best_of_all():
     assert max(gaps) < 0.2
 
 
-def test_a_shortlist_knows_classes_that_are_new_and_refuses_what_it_cannot_take_back():
+def test_shortlist_accepts_new_classes_and_refuses_removals():
     pool_posterior, labels, _truth = chosen_from(3, 20)
     short = pool_posterior.build_shortlist("flip", 40)
     position, _ = short.best("flip", ())
@@ -315,7 +315,7 @@ def many(n):
     return {p: p % C for p in range(n)}
 
 
-def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
+def test_nystrom_labels_keep_predictions_above_max_exact_labels():
     lean, whole = (
         PoolPosterior(
             torch.arange(60),
@@ -344,7 +344,7 @@ def test_beyond_so_many_labels_they_are_condensed_and_predictions_stay():
     )
 
 
-def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they_were_condensed():
+def test_nystrom_posterior_supports_corrections_additions_and_removals():
     pool_posterior = PoolPosterior(
         torch.arange(60),
         cosines(),
@@ -375,7 +375,7 @@ def test_condensed_labels_can_be_corrected_added_to_and_taken_back_to_where_they
     assert torch.allclose(anew.posterior.mean, exact.mean, atol=2e-2)
 
 
-def test_a_shortlist_of_condensed_labels_scores_as_they_do():
+def test_shortlist_of_nystrom_posterior_scores_alike():
     pool_posterior = PoolPosterior(
         torch.arange(60),
         cosines(),

@@ -16,7 +16,7 @@ from labelahead.learner.config import (
 from labelahead.models.training import Training
 
 
-def test_what_is_written_reads_back(tmp_path):
+def test_toml_round_trip(tmp_path):
     one = parse_campaign(
         {
             "seed": 3,
@@ -61,12 +61,12 @@ def test_what_is_written_reads_back(tmp_path):
         ({"track": ["wandb"]}, "track"),
     ],
 )
-def test_wrong_values_are_named(tables, message):
+def test_invalid_values_raise(tables, message):
     with pytest.raises(InputError, match=message):
         parse_campaign(tables)
 
 
-def test_options_override_changes_override_the_file(tmp_path):
+def test_options_override_changes_and_file(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text("seed = 1\n[budget]\nlabels = 40\ninitial = 10\n")
     changes = ["budget.labels=60", "training.loss=cross-entropy", "asking.noise = 0.01"]
@@ -77,13 +77,13 @@ def test_options_override_changes_override_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["x", "=1", "seed.x=1", "budget=3", "training.loss=hinge2"])
-def test_broken_changes(change):
+def test_invalid_changes_raise(change):
     with pytest.raises(InputError):
         override_training(load_campaign(None, [change], {}).training, Training())
 
 
 @pytest.mark.parametrize("key", ["candidates", "evaluation", "noise", "sketch", "mode"])
-def test_none_survives_the_file(key):
+def test_none_survives_toml_round_trip(key):
     import tomllib
 
     one = parse_campaign({"asking": {key: None}, "training": {"clip": None, "stop_accuracy": None}})
@@ -96,11 +96,11 @@ def test_none_survives_the_file(key):
         parse_campaign({"seed": "none"})
 
 
-def test_one_tracker_needs_no_brackets():
+def test_single_tracker_may_be_a_string():
     assert parse_campaign({"track": "tensorboard"}).track == ("tensorboard",)
 
 
-def test_training_and_model_are_checked_before_any_work():
+def test_parse_campaign_checks_training_and_model():
     with pytest.raises(InputError, match=r"training: rate is -1"):
         parse_campaign({"training": {"rate": -1}})
     with pytest.raises(InputError, match="cnn"):
@@ -109,7 +109,7 @@ def test_training_and_model_are_checked_before_any_work():
         parse_campaign({"asking": {"sketch": 1}})
 
 
-def test_broken_files(tmp_path):
+def test_invalid_toml_files_raise(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_toml(tmp_path / "none.toml")
     (tmp_path / "a.toml").write_text("x = = 1")
@@ -122,7 +122,7 @@ def test_broken_files(tmp_path):
     assert read_toml(tmp_path / "c.toml") == {"seed": 2}
 
 
-def test_training_changes_start_from_the_recipe():
+def test_override_training_starts_from_recipe():
     recipe = Training(rate=0.5, steps=7)
     assert override_training({"rate": 0.1}, recipe) == Training(rate=0.1, steps=7)
     with pytest.raises(InputError, match=r"training\.steps"):
@@ -147,7 +147,7 @@ TABLES = st.dictionaries(INNER, VALUES, max_size=3)
 @given(
     st.dictionaries(KEYS | st.text(max_size=6), VALUES | st.dictionaries(INNER, VALUES, max_size=3))
 )
-def test_two_hundred_broken_configurations(tables):
+def test_random_invalid_configurations_raise_input_errors(tables):
     try:
         found = parse_campaign(tables)
     except InputError:
@@ -159,7 +159,7 @@ def test_two_hundred_broken_configurations(tables):
     ("module", "act"),
     [("pydantic", lambda: parse_campaign({})), ("tomli_w", lambda: to_toml(Campaign()))],
 )
-def test_the_light_core_says_what_it_lacks(monkeypatch, module, act):
+def test_missing_extra_is_named(monkeypatch, module, act):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"{module}.*labelahead\[app\]"):
         act()

@@ -80,7 +80,7 @@ def prepared(path, model="exact", progress=None, **data):
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_vectors_of_a_column_beside_the_other_columns(tmp_path, model):
+def test_vector_column_is_joined_with_other_columns(tmp_path, model):
     path, rows = table(tmp_path)
     ready = prepared(path, model, embedding="v")
     assert ready.inputs.shape == (30, 3 + 1)
@@ -100,7 +100,7 @@ def test_vectors_of_a_column_beside_the_other_columns(tmp_path, model):
         )
 
 
-def test_side_by_side_ends_where_nothing_varies():
+def test_join_columns_handles_constant_columns():
     pool = torch.tensor([True, True, False])
     both = join_columns(
         torch.tensor([[1.0, 2], [1, 2], [1, 2]]), torch.tensor([[0.0], [2], [8]]), pool
@@ -109,7 +109,7 @@ def test_side_by_side_ends_where_nothing_varies():
     assert (both[:, :2] == 0).all()
 
 
-def test_an_own_function_reads_texts_once(tmp_path, own):
+def test_custom_encoder_reads_texts_once(tmp_path, own):
     path, rows = table(tmp_path)
     told = []
     ready = prepared(path, embedding=f"{own}:lengths", progress=lambda *p: told.append(p))
@@ -128,7 +128,7 @@ def test_an_own_function_reads_texts_once(tmp_path, own):
     assert sum(map(int, (tmp_path / "log").read_text().split())) == 60
 
 
-def test_an_own_function_sees_pictures_rows_and_arrays(tmp_path, own):
+def test_custom_encoder_receives_images_rows_and_arrays(tmp_path, own):
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (70, 3, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "p.npz", x=pictures, y=np.arange(70) % 2)
@@ -149,7 +149,7 @@ def test_an_own_function_sees_pictures_rows_and_arrays(tmp_path, own):
         ("missing", "names 'missing', which is not there"),
     ],
 )
-def test_what_is_wrong_with_an_own_function_is_said(tmp_path, own, name, message):
+def test_custom_encoder_errors_are_reported(tmp_path, own, name, message):
     path, _ = table(tmp_path)
     with pytest.raises(InputError, match=message):
         prepared(path, embedding=f"{own}:{name}")
@@ -163,15 +163,15 @@ def test_what_is_wrong_with_an_own_function_is_said(tmp_path, own, name, message
             "'w', but t has no vectors of that name; .*expected one of .*v, or your own as "
             "file.py:function",
         ),
-        ("lite0", "sees pictures, but t has none"),
+        ("lite0", "needs images, but t has none"),
     ],
 )
-def test_embeddings_that_do_not_fit_are_said(tmp_path, embedding, message):
+def test_unsuitable_embedding_raises(tmp_path, embedding, message):
     with pytest.raises(InputError, match=message):
         prepared(table(tmp_path)[0], embedding=embedding)
 
 
-def test_texts_are_asked_of_what_has_none():
+def test_text_embedding_without_texts_raises():
     data = from_arrays(np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2)
     for name in ("words", "minilm"):
         with pytest.raises(InputError, match="arrays has none"):
@@ -180,7 +180,7 @@ def test_texts_are_asked_of_what_has_none():
             )
 
 
-def test_a_campaign_notices_that_its_vectors_have_changed(tmp_path):
+def test_resume_with_changed_vectors_raises(tmp_path):
     path, rows = table(tmp_path)
     config = {"data": {"name": str(path), "embedding": "v"}, "model": {"name": "exact"}}
     la.run(config | {"budget": {"initial": 2, "labels": 4}}, out=tmp_path / "run")
@@ -192,7 +192,7 @@ def test_a_campaign_notices_that_its_vectors_have_changed(tmp_path):
 
 
 @pytest.mark.skipif(not is_sentence_encoder_available(), reason="needs the extra texts")
-def test_numbers_weigh_a_quarter_of_texts(tmp_path):
+def test_other_columns_weigh_a_quarter_of_texts(tmp_path):
     ready = prepared(table(tmp_path)[0])
     variance = ready.inputs.double().var(0)
     assert ready.inputs.shape == (30, 384 + 1)
@@ -204,7 +204,7 @@ def test_numbers_weigh_a_quarter_of_texts(tmp_path):
 
 
 @pytest.mark.skipif(not is_image_encoder_available(), reason="needs the extra photos")
-def test_pictures_of_one_pixel_and_of_far_too_many_end_well(tmp_path):
+def test_tiny_and_huge_images_are_encoded(tmp_path):
     folder = tmp_path / "photos"
     for i in range(6):
         side = (1, 40)[i % 2]
@@ -222,19 +222,19 @@ def test_pictures_of_one_pixel_and_of_far_too_many_end_well(tmp_path):
 
 
 @pytest.mark.skipif(not is_image_encoder_available(), reason="needs the extra photos")
-def test_a_second_process_decodes_no_picture_for_its_features_again(tmp_path):
+def test_second_process_reuses_cached_features(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
     for i in range(4):
         Image.new("RGB", (40, 30), (40 * i, 10, 200)).save(folder / f"{i}.png")
     code = f"""
-from labelahead.learner.config import parse
-from labelahead.learner.preparation import prepare
-from labelahead.data.folder import Photos
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.data.folder import ImageFiles
 asked = []
-batch = Photos.batch
-Photos.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
-prepare(parse({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
+batch = ImageFiles.batch
+ImageFiles.batch = lambda self, at, size: asked.append(len(at)) or batch(self, at, size)
+prepare_campaign(parse_campaign({{"data": {{"name": {str(folder)!r}, "size": 32}}, "model": {{"name": "exact"}}}}))
 print(sum(asked))
 """
     for expected in ("4", "0"):

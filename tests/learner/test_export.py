@@ -18,10 +18,11 @@ from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.inference.exact import ExactModel
-from labelahead.learner.export import load_exported, run_model, write_predictions
+from labelahead.learner.export import load_exported, write_predictions
 from labelahead.learner.onnx import ExportGraph
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.sentence_encoder import is_sentence_encoder_available
+from labelahead.simulation.final_model import run_model
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
 
@@ -100,7 +101,7 @@ def likely(model, outputs, variance):
     )
 
 
-def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
+def test_exported_exact_model_matches_direct_solution_and_onnx(tmp_path):
     done = campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     model = la.load_model(folder)
@@ -134,7 +135,7 @@ def test_the_exact_learner_by_hand_by_onnx_and_by_itself(tmp_path):
     assert float(right.double().mean()) == done.rounds[-1].accuracy
 
 
-def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
+def test_unlike_labelled_flags_noise_only(tmp_path):
     campaign(tmp_path, budget={"initial": 20, "labels": 100, "retrain_every": 40})
     model = run_model(tmp_path / "run")
     data, _ = load("digits")
@@ -147,7 +148,7 @@ def test_noise_is_unlike_anything_labelled_and_the_pool_is_not(tmp_path):
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_networks_leave_as_they_were(tmp_path, model, loss):
+def test_exported_network_predicts_unchanged(tmp_path, model, loss):
     done = campaign(tmp_path, model, training={"steps": 40, "loss": loss})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
     finished = load_exported(folder)
@@ -164,7 +165,7 @@ def test_networks_leave_as_they_were(tmp_path, model, loss):
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_tables_of_rows_that_were_never_in_the_pool(tmp_path, model):
+def test_exported_model_predicts_new_table_rows(tmp_path, model):
     source = table(tmp_path / "animals.csv")
     done = campaign(tmp_path, model, data={"name": str(source), "embedding": "words"})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
@@ -220,7 +221,9 @@ def documents(folder, n=24, seed=0, classes=True):
 
 @pytest.mark.parametrize("embedding", ["words", "minilm"])
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding, model):
+def test_exported_model_predicts_texts_by_words_and_encoder(
+    tmp_path, monkeypatch, embedding, model
+):
     if embedding == "minilm" and not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
@@ -246,7 +249,7 @@ def test_texts_by_their_words_and_by_an_encoder(tmp_path, monkeypatch, embedding
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
+def test_exported_model_keeps_column_weights(tmp_path, monkeypatch, model):
     if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
@@ -261,7 +264,7 @@ def test_texts_beside_numbers_weigh_as_they_did(tmp_path, monkeypatch, model):
     assert sum(a == b for a, b in zip(said.labels, ["fish", "bird"] * 10, strict=True)) > 18
 
 
-def test_an_embedding_of_your_own_does_not_leave(tmp_path):
+def test_export_with_custom_embedding_raises(tmp_path):
     (tmp_path / "own.py").write_text(
         "import torch\ndef encode(texts):\n    return torch.tensor([[len(t), t.count('e')] for t "
         "in texts])\n"
@@ -269,12 +272,12 @@ def test_an_embedding_of_your_own_does_not_leave(tmp_path):
     source = table(tmp_path / "animals.csv")
     campaign(tmp_path, data={"name": str(source), "embedding": f"{tmp_path / 'own.py'}:encode"})
     with pytest.raises(
-        InputError, match=r"by your own .*own\.py:encode, whose code cannot leave with it"
+        InputError, match=r"your own embedding .*own\.py:encode, whose code cannot be exported"
     ):
         la.load_model(tmp_path / "run")
 
 
-def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
+def test_vectors_named_like_a_backbone_are_vectors(tmp_path):
     rng = np.random.default_rng(0)
     y, x = np.arange(40) % 2, rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     np.savez(tmp_path / "p.npz", x=x, y=y, lite0=rng.normal(size=(40, 4)) + 3 * y[:, None])
@@ -283,7 +286,7 @@ def test_vectors_named_as_a_backbone_are_vectors(tmp_path):
     assert np.mean([label == str(c) for label, c in zip(said.labels, y, strict=True)]) > 0.9
 
 
-def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypatch):
+def test_model_card_names_text_encoder(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     if not is_sentence_encoder_available():
         pytest.skip("without the extra texts")
@@ -299,7 +302,7 @@ def test_the_card_says_where_the_features_of_texts_come_from(tmp_path, monkeypat
     )
 
 
-def test_vectors_that_came_with_the_data(tmp_path):
+def test_exported_model_predicts_given_vectors(tmp_path):
     x, y = blobs(60, (16,))
     rows = [
         {"id": f"n{i}", "code": v.tolist(), "label": int(c)}
@@ -316,7 +319,7 @@ def test_vectors_that_came_with_the_data(tmp_path):
         finished.predict({"code": x[:, :5].tolist()})
 
 
-def test_parquet_says_the_same_as_csv(tmp_path):
+def test_parquet_and_csv_predictions_agree(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     campaign(tmp_path, data={"name": str(table(tmp_path / "animals.csv")), "embedding": "words"})
@@ -338,7 +341,7 @@ def test_parquet_says_the_same_as_csv(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["exact", "cnn"])
-def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
+def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
     from labelahead.learner import encoding as inputs
 
     monkeypatch.setattr(
@@ -368,9 +371,9 @@ def test_pictures_by_their_pixels(tmp_path, monkeypatch, model):
 
 
 @pytest.mark.parametrize("model", ["exact", "backbone"])
-def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeypatch, model):
+def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     backbone = pytest.importorskip("labelahead.models.image_encoder")
-    if not backbone.available():
+    if not backbone.is_image_encoder_available():
         pytest.skip("without the extra photos")
     monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
     source = pictures(tmp_path / "photos", 16)
@@ -393,7 +396,7 @@ def test_photographs_by_features_and_by_onnx_from_their_pixels(tmp_path, monkeyp
     assert np.allclose(p, said.probabilities, atol=1e-4)
 
 
-def test_nothing_is_run_when_a_model_is_loaded(tmp_path):
+def test_load_exported_runs_no_code(tmp_path):
     campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
     assert sorted(p.name for p in folder.iterdir()) == ["README.md", "model.json", "weights.pt"]
@@ -411,7 +414,7 @@ def test_nothing_is_run_when_a_model_is_loaded(tmp_path):
     assert not (tmp_path / "harm").exists()
 
 
-def test_your_own_network_needs_your_own_code(tmp_path):
+def test_load_exported_custom_network_requires_code(tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
         "from torch.nn import Flatten, Linear, Sequential\n"
@@ -431,7 +434,7 @@ def test_your_own_network_needs_your_own_code(tmp_path):
     assert done.rounds
 
 
-def test_what_cannot_be_is_said(tmp_path, monkeypatch):
+def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="holds no model"):
         la.load_model(tmp_path)
     campaign(tmp_path)
@@ -443,7 +446,7 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="another kind; expected a folder of pictures"):
         model.predict(table(tmp_path / "t.csv", 3))
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         model.save(tmp_path / "out")
     folder = model.save(tmp_path / "fine", onnx=False)
     about = json.loads((folder / "model.json").read_text())
@@ -459,7 +462,7 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
     def missing(module, extra, purpose):
         raise MissingExtra(f"{purpose} needs {module}")
 
-    monkeypatch.setattr(graph, "need", missing)
+    monkeypatch.setattr(graph, "import_extra", missing)
     assert (
         "There is no ONNX form of it" in (model.save(tmp_path / "plain") / "README.md").read_text()
     )
@@ -468,7 +471,7 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_graph_that_says_something_else_is_refused(tmp_path):
+def test_onnx_graph_with_different_outputs_raises(tmp_path):
     pytest.importorskip("onnxruntime")
     from labelahead.learner.onnx import write_onnx
 
@@ -481,7 +484,7 @@ def test_a_graph_that_says_something_else_is_refused(tmp_path):
         write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
 
 
-def test_data_from_python_leave_with_the_model(tmp_path):
+def test_export_with_data_given_in_python(tmp_path):
     x, y = blobs(60, (16,))
     data = from_arrays(x, y, classes=["a", "b", "c"], test=range(50, 60))
     la.run(
@@ -489,7 +492,7 @@ def test_data_from_python_leave_with_the_model(tmp_path):
         data=data,
         out=tmp_path / "run",
     )
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="given in Python"):
         la.load_model(tmp_path / "run")
     model = run_model(tmp_path / "run", data=data)
     said = load_exported(model.save(tmp_path / "out", onnx=False)).predict(x.numpy())
@@ -499,7 +502,7 @@ def test_data_from_python_leave_with_the_model(tmp_path):
     )
 
 
-def test_a_disk_without_room_is_said_in_a_sentence(tmp_path):
+def test_export_to_full_disk_raises_storage_error(tmp_path):
     """torch writes files of its own, and speaks of its own lines where that fails."""
     resource = pytest.importorskip("resource", reason="needs a limit on the size of files")
     run = campaign(tmp_path)
@@ -546,7 +549,7 @@ def picture_files(folder):
 @pytest.mark.parametrize(
     ("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)]
 )
-def test_the_card_says_how_a_picture_becomes_an_item(tmp_path, shape, white):
+def test_model_card_code_reproduces_image_preprocessing(tmp_path, shape, white):
     """What the card's own code makes of files, with Pillow and numpy alone, is what our reader
     makes of them.
     """
@@ -591,7 +594,7 @@ def exported(tmp_path):
     return la.load_model(tmp_path / "run").save(tmp_path / "model", onnx=False)
 
 
-def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
+def test_predict_names_unreadable_images_and_predicts_others(tmp_path):
     from typer.testing import CliRunner
 
     from labelahead.cli import app
@@ -606,7 +609,7 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
     done = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "bad.png"), str(new)])
     assert done.exit_code == 0
     assert (
-        "bad.png cannot be read (it is no picture of a kind that can be read): left out"
+        "bad.png cannot be read (it is no picture of a kind that can be read) and is left out"
         in done.output
     )
     assert "3 items" in done.output
@@ -632,7 +635,7 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(tmp_path):
         ("weights.pt", b"junk", "weights.pt is damaged"),
     ],
 )
-def test_a_damaged_file_of_a_model_is_named(tmp_path, name, content, cause):
+def test_load_exported_names_damaged_file(tmp_path, name, content, cause):
     model = exported_once(tmp_path)
     (model / name).write_bytes(content)
     with pytest.raises(

@@ -22,7 +22,7 @@ def taught(strategy="flip", count=9, **more) -> tuple[Learner, torch.Tensor]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_query_and_teach_to_the_end(strategy):
+def test_query_and_teach_until_pool_is_labelled(strategy):
     learner, y = taught(strategy, retrain_every=7)
     learner.train()
     while len(learner.pool) < 50:
@@ -36,7 +36,7 @@ def test_query_and_teach_to_the_end(strategy):
     assert (learner.predict(range(50, 60)).argmax(1) == y[50:]).float().mean() > 0.8
 
 
-def test_an_answer_moves_the_view_without_training():
+def test_teach_updates_posterior_without_training():
     learner, y = taught()
     learner.train()
     first = learner.query(1)
@@ -46,10 +46,10 @@ def test_an_answer_moves_the_view_without_training():
     after = learner.predict()
     assert all(torch.equal(v, weights[k]) for k, v in learner.model.state_dict().items())
     assert not torch.allclose(before, after)
-    assert learner._fresh == 1
+    assert learner._labels_since_training == 1
 
 
-def test_drift_is_known_after_training_and_warned_of(caplog):
+def test_drift_is_set_and_logged_after_training(caplog):
     learner, y = taught(retrain_every=100)
     assert learner.drift is None
     learner.train()
@@ -71,7 +71,7 @@ def test_drift_is_known_after_training_and_warned_of(caplog):
     assert len([r for r in caplog.records if "train longer" in r.getMessage()]) == 1
 
 
-def test_one_by_one_equals_all_at_once():
+def test_teach_one_by_one_equals_all_at_once():
     learner, y = taught(count=6)
     learner.train()
     asked = learner.query(3)
@@ -83,7 +83,7 @@ def test_one_by_one_equals_all_at_once():
     assert torch.allclose(learner._pool_posterior.posterior.mean, once.mean, atol=1e-9)
 
 
-def test_retrains_when_enough_answers_are_in():
+def test_query_retrains_after_retrain_every_labels():
     learner, y = taught(count=6, retrain_every=2)
     learner.train()
     weights = learner.model.first.weight.clone()
@@ -92,11 +92,11 @@ def test_retrains_when_enough_answers_are_in():
         assert torch.equal(learner.model.first.weight, weights)
         learner.teach(asked, y[asked])
     learner.query(1)
-    assert learner._fresh == 0
+    assert learner._labels_since_training == 0
     assert not torch.equal(learner.model.first.weight, weights)
 
 
-def test_your_own_training_loop():
+def test_learner_with_training_function():
     x, y = blobs(60)
     calls = []
 
@@ -121,7 +121,7 @@ def test_your_own_training_loop():
     assert not learner.model.training
 
 
-def test_saved_and_loaded_it_asks_the_same(tmp_path):
+def test_loaded_learner_queries_the_same(tmp_path):
     learner, y = taught(QueryConfig("flip", candidates=20), retrain_every=5)
     learner.train()
     asked = learner.query(2)
@@ -141,7 +141,7 @@ def test_saved_and_loaded_it_asks_the_same(tmp_path):
     )
 
 
-def test_bad_files_and_arguments(tmp_path):
+def test_learner_invalid_files_and_arguments_raise(tmp_path):
     x, _ = blobs(20)
     learner = Learner(own(), x)
     with pytest.raises(InputError, match="no label yet"):
@@ -172,7 +172,7 @@ def test_bad_files_and_arguments(tmp_path):
     assert len(Learner.load(tmp_path / "a.pt", own(), x).query(2)) == 2
 
 
-def test_your_own_loop_with_cross_entropy_gives_its_probabilities():
+def test_training_function_with_cross_entropy_gives_softmax():
     x, y = blobs(40)
     learner = Learner(own(), x, "entropy", training=lambda *_: None, loss="cross-entropy")
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_your_own_loop_with_cross_entropy_gives_its_probabilities():
 
 
 @pytest.mark.parametrize("strategy", ["entropy", "flip"])
-def test_trains_no_more_often_than_asked(strategy):
+def test_query_trains_at_most_once(strategy):
     x, y = blobs(60)
     calls = []
     learner = Learner(
@@ -198,7 +198,7 @@ def test_trains_no_more_often_than_asked(strategy):
     assert calls == [3, 7, 11]
 
 
-def test_a_double_network_and_strategies_that_train_their_own():
+def test_float64_network_with_strategies_that_train_networks():
     x, y = blobs(30)
     for strategy in ("flip", "bald", "ll4al", "egl", "dynamical", "badge"):
         learner = Learner(own().double(), x, strategy, training=Training(steps=5))
@@ -206,7 +206,7 @@ def test_a_double_network_and_strategies_that_train_their_own():
         assert len(learner.query(3)) == 3
 
 
-def test_predictions_after_loading_know_the_pending_answers(tmp_path):
+def test_loaded_learner_predicts_with_pending_labels(tmp_path):
     learner, y = taught()
     learner.train()
     asked = learner.query(4)
@@ -217,7 +217,7 @@ def test_predictions_after_loading_know_the_pending_answers(tmp_path):
     assert torch.allclose(mine[asked], theirs[asked], atol=1e-6)
 
 
-def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
+def test_load_requires_strategy_given_in_python(tmp_path):
     own_choice = make_lookahead_strategy("mine", "a test", acquisition=variance)
     learner, _ = taught(QueryConfig(own_choice, candidates=20))
     named, _ = taught(QueryConfig("variance", mode="greedy", candidates=20))
@@ -228,7 +228,7 @@ def test_a_strategy_handed_over_is_handed_over_again(tmp_path):
     assert other.query(1) == learner.query(1) == named.query(1)
 
 
-def test_before_the_first_label_look_ahead_covers_the_pool():
+def test_query_without_labels_covers_pool():
     x, y = blobs(60)
     asked = {
         name: Learner(own(), x, QueryConfig(name, candidates=None), seed=3).query(4)
@@ -242,7 +242,7 @@ def test_before_the_first_label_look_ahead_covers_the_pool():
     assert not set(learner.query(3)) & set(asked["resolve"])
 
 
-def test_the_exact_learner_predicts_items_outside_its_kernel_with_every_answer():
+def test_exact_learner_predicts_all_items_with_all_labels():
     rng = torch.Generator().manual_seed(0)
     truth = torch.arange(60) % 3
     x = 4 * torch.randn(3, 5, generator=rng)[truth] + torch.randn(60, 5, generator=rng)

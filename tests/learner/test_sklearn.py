@@ -29,7 +29,7 @@ NOT_APPLICABLE = {
     ],
     ids=lambda value: getattr(getattr(value, "func", None), "__name__", ""),
 )
-def test_scikit_learns_own_checks(estimator, check):
+def test_classifier_passes_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
@@ -38,7 +38,7 @@ def clouds(n=90):
     return x.double().numpy(), np.array(["ant", "bee", "cow"])[y]
 
 
-def test_it_is_the_exact_learner_by_hand():
+def test_classifier_matches_direct_solution():
     x, y = clouds()
     fitted = Classifier().fit(x[:30], y[:30])
     codes = np.searchsorted(fitted.classes_, y)
@@ -55,7 +55,7 @@ def test_it_is_the_exact_learner_by_hand():
     assert np.allclose(part.predict_proba(x), fitted.predict_proba(x), atol=1e-12)
 
 
-def test_queries_are_those_of_propose_and_begin_without_any_label():
+def test_classifier_query_matches_propose():
     x, y = clouds()
     first = Classifier().query(x, 6)
     assert len({*first}) == 6
@@ -78,7 +78,7 @@ def test_queries_are_those_of_propose_and_begin_without_any_label():
     assert random[0] == random[1] != random[2]
 
 
-def test_asking_beats_taking_what_comes_on_digits():
+def test_classifier_query_beats_random_on_digits():
     x, y = load_digits(return_X_y=True)
     pool, rest = slice(0, 1000), slice(1000, None)
     taken = list(Classifier().query(x[pool], 20))
@@ -95,12 +95,12 @@ def test_asking_beats_taking_what_comes_on_digits():
     assert asked > came + 0.02
 
 
-def test_pipelines_and_cross_validation():
+def test_classifier_in_pipelines_and_cross_validation():
     x, y = clouds()
     assert cross_val_score(make_pipeline(StandardScaler(), Classifier()), x, y, cv=3).mean() > 0.9
 
 
-def test_a_module_is_trained_and_left_as_it_was():
+def test_classifier_leaves_module_unchanged():
     x, y = blobs(60)
     module = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
@@ -120,7 +120,7 @@ def test_a_module_is_trained_and_left_as_it_was():
         Classifier(module).fit(x.numpy()[y < 2], y[y < 2])
 
 
-def test_classes_that_come_later():
+def test_partial_fit_with_new_classes():
     x, y = clouds()
     growing = Classifier().partial_fit(x[y == "ant"], y[y == "ant"]).partial_fit(x, y)
     assert growing.classes_.tolist() == ["ant", "bee", "cow"]
@@ -130,5 +130,5 @@ def test_classes_that_come_later():
         told.partial_fit(x[:1], ["eel"])
     with pytest.raises(InputError, match="among the classes"):
         Classifier().partial_fit(x, y, classes=["ant", "bee"])
-    with pytest.raises(InputError, match="91 items asked for"):
+    with pytest.raises(InputError, match="91 items requested"):
         Classifier().query(x, 91)

@@ -34,15 +34,15 @@ def poor(*labels):
         ErrorReading(140, None, None, None, None),
     ],
 )
-def test_advice_is_silent_while_labels_pay_or_the_error_or_its_upper_end_is_high(last):
+def test_stop_advice_is_none_while_criteria_are_not_met(last):
     assert stop_advice([last._replace(labels=n) for n in (80, 100, 120, 140)]) is None
 
 
-def test_advice_is_silent_below_fifty_labels():
+def test_stop_advice_is_none_below_fifty_labels():
     assert stop_advice(good(10, 20, 30, 40, 49)) is None
 
 
-def test_advice_names_the_figures_and_what_it_is_conditional_on():
+def test_stop_advice_names_figures_and_conditions():
     said = stop_advice(good(60, 80, 100))
     assert "2.1% of the predictions" in said
     assert "1.2% to 4.7%" in said
@@ -50,7 +50,7 @@ def test_advice_names_the_figures_and_what_it_is_conditional_on():
     assert "if the labels are right, new items are like these and no class is missing" in said
 
 
-def test_advice_needs_several_readings_over_many_labels():
+def test_stop_advice_needs_consecutive_readings():
     assert stop_advice(good(80)) is None
     assert stop_advice(good(80, 82, 84, 86)) is None  # many readings, few labels
     assert stop_advice(good(80, 140)) is None  # many labels, two readings
@@ -59,7 +59,7 @@ def test_advice_needs_several_readings_over_many_labels():
     assert stop_advice(good(400, 440, 480, 540)) is not None
 
 
-def test_advice_does_not_flicker():
+def test_stop_advice_does_not_flicker():
     """Offered at 80 labels, withdrawn at 160 and back at 240.
 
     One reading neither offers nor withdraws it.
@@ -74,12 +74,12 @@ def test_advice_does_not_flicker():
     assert "the advice is withdrawn if it stays so" in stop_advice([*held, *poor(140)])
 
 
-def test_advice_begins_anew_when_answers_are_taken_back():
+def test_stop_advice_restarts_after_removed_labels():
     assert stop_advice([*good(80, 100), *good(60)]) is None
     assert stop_advice([*good(80, 100), *good(60, 80, 100)]) is not None
 
 
-def test_bar_is_full_exactly_when_advice_stands():
+def test_stopping_progress_is_one_iff_advice_is_given():
     assert stopping_progress([]) is None
     assert stopping_progress([ErrorReading(60, None, None, None, None)]) is None
     histories = [
@@ -108,7 +108,7 @@ def noisy(kind, seed):
 
 @pytest.mark.parametrize("kind", ["no signal", "40 % wrong"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_advice_is_never_offered_on_noise(kind, seed):
+def test_stop_advice_is_none_on_noise(kind, seed):
     plan = {
         "model": {"name": "exact"},
         "data": {"embedding": "raw"},
@@ -124,7 +124,7 @@ def test_advice_is_never_offered_on_noise(kind, seed):
     assert all(stop_advice(readings[: i + 1]) is None for i in range(len(readings)))
 
 
-def test_trained_networks_have_no_estimate():
+def test_trained_network_has_no_error_estimate():
     """Their error was once told by the kernel before training: 74 % right where 51 % were."""
     tables = {"model": {"name": "mlp", "width": 8}, "training": {"steps": 5}, "threads": 1}
     rounds = run(
@@ -133,7 +133,7 @@ def test_trained_networks_have_no_estimate():
     assert [r.error for r in rounds] == [None, None]
 
 
-def test_leave_one_out_is_what_refitting_without_each_item_gives():
+def test_estimate_leave_one_out_matches_refitting():
     x, y = blobs(14, (6,))
     model = build_model("mlp", (6,), 3, width=16).double().eval()
     x = x.double()
@@ -154,7 +154,7 @@ def test_leave_one_out_is_what_refitting_without_each_item_gives():
     assert abs(found.error - float(residuals.square().sum(1).mean())) < 1e-9
 
 
-def test_one_label_says_nothing_of_itself():
+def test_estimate_leave_one_out_with_one_label():
     tables = {"model": {"name": "mlp", "width": 8}, "training": {"steps": 5}, "threads": 1}
     budget = {"initial": 1, "labels": 3, "retrain_every": 1}
     rounds = run(tables | {"budget": budget}, data=data()).rounds

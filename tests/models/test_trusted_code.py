@@ -1,4 +1,4 @@
-"""Code that a folder names: not run for a stranger's folder, run without asking for one's own."""
+"""Code named by a folder: refused for a foreign folder, run for the user's own."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def foreign_run(tmp_path, name="{folder}/net.py:make"):
     return foreign, evil, items
 
 
-def test_own_code_is_run_again_without_asking(tmp_path, accounts):
+def test_own_code_runs_again_without_confirmation(tmp_path, accounts):
     run, _, items = own_run(tmp_path)
     assert invoke("resume", run, "--labels=18").exit_code == 0
     assert invoke("predict", run, items).exit_code == 0
@@ -121,7 +121,7 @@ def test_code_inside_a_foreign_run_is_refused(tmp_path, accounts, monkeypatch, c
     assert has_run(evil)
 
 
-def test_code_outside_is_refused_to_whoever_never_used_it(tmp_path, accounts):
+def test_unused_code_outside_the_folder_is_refused(tmp_path, accounts):
     run, net, items = own_run(tmp_path)
     net.with_suffix(".ran").unlink()
     net.write_text(CODE + "\n# edited: it would be run anew\n")
@@ -137,7 +137,7 @@ def test_code_outside_is_refused_to_whoever_never_used_it(tmp_path, accounts):
     assert len(la.load_model(run, trust_code=True).predict(items)) == 60
 
 
-def test_code_named_now_is_run(tmp_path, accounts):
+def test_code_named_by_the_caller_runs(tmp_path, accounts):
     run, _, _ = own_run(tmp_path)
     accounts("stranger")
     moved = code(tmp_path / "moved")
@@ -146,7 +146,7 @@ def test_code_named_now_is_run(tmp_path, accounts):
     assert invoke("resume", run, "--labels=22").exit_code == 0  # used before by now
 
 
-def test_a_function_of_a_library_is_code_too(tmp_path, accounts):
+def test_library_function_counts_as_code(tmp_path, accounts):
     """An embedding `subprocess:call` would run the items of a table of texts as a command."""
     result = la.run(
         {
@@ -166,7 +166,7 @@ def test_a_function_of_a_library_is_code_too(tmp_path, accounts):
         la.resume(result.folder, data=data())
 
 
-def test_predicting_needs_no_strategy(tmp_path, accounts):
+def test_prediction_does_not_import_the_strategy(tmp_path, accounts):
     run, _, items = own_run(tmp_path)
     evil = code(tmp_path / "evil")
     config = run / "config.toml"
@@ -193,7 +193,7 @@ def comparison(tmp_path):
     return tmp_path / "comparison", net
 
 
-def test_a_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, accounts):
+def test_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, accounts):
     folder, net = comparison(tmp_path)
     evil = code(tmp_path / "evil")
     whole, single = folder / "compare.toml", folder / "random" / "seed-0" / "config.toml"
@@ -220,7 +220,7 @@ def test_a_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, accounts
     assert not has_run(evil)
 
 
-def test_a_foreign_session_is_not_opened_for_its_model(tmp_path, accounts):
+def test_foreign_session_model_is_refused(tmp_path, accounts):
     from labelahead.learner.config import parse_campaign
     from labelahead.server.session import open_session
 
@@ -239,7 +239,7 @@ def test_a_foreign_session_is_not_opened_for_its_model(tmp_path, accounts):
         assert not has_run(net)
 
 
-def test_a_store_of_a_large_pool_runs_no_code(tmp_path, accounts):
+def test_out_of_core_store_runs_no_code(tmp_path, accounts):
     from labelahead.outofcore import LargePool, embed
     from tests.support.large_pools import Inline
 
@@ -259,7 +259,7 @@ def test_a_store_of_a_large_pool_runs_no_code(tmp_path, accounts):
     )
 
 
-def test_a_configuration_file_may_not_name_code_in_the_data(tmp_path, accounts):
+def test_configuration_must_not_name_code_in_the_data(tmp_path, accounts):
     pictures = photos(tmp_path / "photos")
     evil = code(pictures)
     config = pictures / "labelahead.toml"
@@ -280,7 +280,7 @@ def test_a_configuration_file_may_not_name_code_in_the_data(tmp_path, accounts):
     assert not has_run(evil)
 
 
-def test_a_saved_learner_runs_no_strategy_of_a_stranger(tmp_path, accounts):
+def test_saved_learner_does_not_run_foreign_strategy(tmp_path, accounts):
     import torch
 
     net = code(tmp_path / "project")
@@ -298,7 +298,7 @@ def test_a_saved_learner_runs_no_strategy_of_a_stranger(tmp_path, accounts):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
-def test_the_list_of_used_code_counts_only_if_nobody_else_can_write_it(tmp_path, accounts):
+def test_used_code_file_writable_by_others_is_ignored(tmp_path, accounts):
     run, net, _ = own_run(tmp_path)
     listed = get_used_code_file()
     assert listed is not None
@@ -309,7 +309,7 @@ def test_the_list_of_used_code_counts_only_if_nobody_else_can_write_it(tmp_path,
         la.load_model(run)
 
 
-def test_a_line_that_was_cut_short_hides_no_other(tmp_path, accounts):
+def test_truncated_line_in_used_code_file_is_skipped(tmp_path, accounts):
     run, net, _ = own_run(tmp_path)
     listed = get_used_code_file()
     listed.write_text('{"name": "half\n' + listed.read_text())
@@ -318,7 +318,7 @@ def test_a_line_that_was_cut_short_hides_no_other(tmp_path, accounts):
     assert len(listed.read_text().splitlines()) == 2  # it is noted already
 
 
-def test_where_no_note_can_be_made_the_run_goes_on(tmp_path, accounts, monkeypatch, caplog):
+def test_unwritable_used_code_file_only_warns(tmp_path, accounts, monkeypatch, caplog):
     (tmp_path / "blocked").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "blocked"))
     run, _, _ = own_run(tmp_path)

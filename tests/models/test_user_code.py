@@ -1,4 +1,4 @@
-"""Networks of the user's own, by module or file."""
+"""A user's own networks, by module or file."""
 
 import os
 import sys
@@ -87,7 +87,7 @@ def make(file, factory, **options):
     "factory",
     ["plain", "full", "other_names", "anything", "Net", "Nested.make", "tokens", "lazy", "late"],
 )
-def test_factories_of_many_kinds(file, factory):
+def test_build_user_model_accepts_many_factories(file, factory):
     path = list(sys.path)
     model = make(file, factory).eval()
     x = torch.zeros(2, 4, dtype=torch.long if factory == "tokens" else torch.float)
@@ -103,7 +103,7 @@ def test_width_and_options_reach_the_factory(file):
     assert make(file, "anything").options == {}  # names are not forced on **options
 
 
-def test_weights_follow_the_seed_and_the_generator_is_left_alone(file):
+def test_seed_determines_weights_and_leaves_the_generator(file):
     state = torch.random.get_rng_state()
     one, two, other = (make(file, "lazy", seed=s) for s in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -111,20 +111,20 @@ def test_weights_follow_the_seed_and_the_generator_is_left_alone(file):
     assert not torch.equal(one.weight, other.weight)
 
 
-def test_the_probe_leaves_mode_and_statistics_alone(file):
+def test_output_check_leaves_mode_and_statistics(file):
     model = make(file, "Net")
     assert all(m.training for m in model.modules())
     assert int(model.norm.num_batches_tracked) == 0
 
 
-def test_a_file_is_run_once_until_it_changes(file):
+def test_file_runs_once_until_it_changes(file):
     classes = {type(make(file, "Net")) for _ in range(3)}
     assert len(classes) == 1
     file.write_text(SOURCE.replace("nn.Dropout(0.9)", "nn.Dropout(0.1)"))
     assert make(file, "Net").drop.p == 0.1
 
 
-def test_an_edit_of_the_same_size_in_the_same_second_is_noticed(tmp_path, monkeypatch):
+def test_edit_of_same_size_and_second_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = tmp_path / "net.py"
     for width in (5, 6):
@@ -134,7 +134,7 @@ def test_an_edit_of_the_same_size_in_the_same_second_is_noticed(tmp_path, monkey
     assert [p.name for p in tmp_path.iterdir()] == ["net.py"]  # nothing of ours is left beside it
 
 
-def test_modules_by_name_also_from_the_working_directory(file, monkeypatch):
+def test_module_is_imported_from_the_working_directory(file, monkeypatch):
     assert build_model("torch.nn:Identity", (3,), 3)(torch.zeros(1, 3)).shape == (1, 3)
     (file.parent / "my_networks.py").write_text(SOURCE)
     monkeypatch.chdir(file.parent)
@@ -153,7 +153,7 @@ def test_modules_by_name_also_from_the_working_directory(file, monkeypatch):
         ("raises", r"raises\(\) raised KeyError: 'boom'"),
     ],
 )
-def test_what_is_wrong_with_a_factory(file, factory, message):
+def test_invalid_factory_is_refused(file, factory, message):
     with pytest.raises(InputError, match=message):
         make(file, factory)
 
@@ -167,12 +167,12 @@ def test_what_is_wrong_with_a_factory(file, factory, message):
         ("wrong_input", r"failed on 2 inputs of shape \(4,\) with RuntimeError"),
     ],
 )
-def test_what_is_wrong_with_its_network(file, factory, message):
+def test_invalid_network_is_refused(file, factory, message):
     with pytest.raises(ModelError, match=message):
         make(file, factory)
 
 
-def test_refused_arguments(file):
+def test_unknown_options_are_refused(file):
     with pytest.raises(InputError, match="takes no 'width'; it takes nothing"):
         make(file, "plain", width=3)
     with pytest.raises(InputError, match="takes no 'exta'; it takes classes, extra, shape, width"):
@@ -190,7 +190,7 @@ def test_refused_arguments(file):
         ("torch.nn:Linear", "needs in_features, out_features"),
     ],
 )
-def test_what_is_wrong_with_a_name(name, message):
+def test_invalid_name_is_refused(name, message):
     with pytest.raises(InputError, match=message):
         build_model(name, (4,), 3)
 
@@ -203,7 +203,7 @@ def test_what_is_wrong_with_a_name(name, message):
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_import_errors_come_with_their_cause(tmp_path, source, message):
+def test_import_error_includes_its_cause(tmp_path, source, message):
     path = tmp_path / "broken.py"
     path.write_text(source)
     for _ in range(2):  # a failed import is not remembered as a module
@@ -212,5 +212,5 @@ def test_import_errors_come_with_their_cause(tmp_path, source, message):
         assert "\n" not in str(caught.value)
 
 
-def test_own_networks_have_a_recipe():
+def test_user_models_have_default_training():
     assert get_default_training("some.module:factory").steps > 0

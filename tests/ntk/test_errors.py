@@ -1,4 +1,4 @@
-"""Bad input and broken premises: a clear error of our own, and a network left untouched."""
+"""Invalid input and networks raise clear errors and leave the network unchanged."""
 
 import pytest
 import torch
@@ -69,14 +69,14 @@ def test_networks(net):
     expect(NumericalError, "'0.weight' holds NaN", net.requires_grad_(True), X)
 
 
-def test_numbers_that_were_spoilt_unseen(net):
+def test_parameters_changed_to_nan_raise(net):
     """A network asked again is not looked through, unless its outputs are others."""
     la.kernel(net, X)
     net[0].weight.data[0, 0] = torch.nan  # past the version counter
     expect(NumericalError, "'0.weight' holds NaN", net, X)
 
 
-def test_premises_that_modules_show():
+def test_modules_that_mix_samples_raise():
     expect(
         ModelError,
         r"train mode.*model.eval\(\)",
@@ -116,7 +116,7 @@ class Named(nn.Linear):
         return {"scores": super().forward(x)}
 
 
-def test_premises_that_only_a_pass_shows():
+def test_forwards_that_mix_samples_or_are_random_raise():
     expect(ModelError, "different outputs", Noisy(4, 3), X)
     expect(ModelError, "other samples of its batch", Mixing(4, 3), X)
     expect(ModelError, "do not depend on any", Detached(4, 3), X)
@@ -127,7 +127,7 @@ def test_premises_that_only_a_pass_shows():
     expect(NumericalError, "outputs hold NaN or infinity", big, X)
 
 
-def test_checkpointed_parameters_are_not_lost():
+def test_checkpointed_parameters_are_included():
     from torch.utils.checkpoint import checkpoint
 
     class Checkpointed(nn.Module):
@@ -145,7 +145,7 @@ def test_checkpointed_parameters_are_not_lost():
     assert torch.allclose(la.kernel(plain, X), want, rtol=1e-4)
 
 
-def test_self_check_catches_a_wrong_rule(net, monkeypatch):
+def test_verify_detects_wrong_rule(net, monkeypatch):
     from labelahead.ntk import rules
 
     real = rules.RULES["AddmmBackward0"]
@@ -160,7 +160,7 @@ def test_self_check_catches_a_wrong_rule(net, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(architectures.ARCHITECTURES))
-def test_the_network_and_its_input_come_back_untouched(name):
+def test_kernel_leaves_network_and_input_unchanged(name):
     model, x = architectures.make(name)
     parameters = dict(model.named_parameters())
     first = next(iter(parameters.values()))
@@ -184,7 +184,7 @@ def test_the_network_and_its_input_come_back_untouched(name):
     assert all(p.grad is None for p in parameters.values() if p is not first)
 
 
-def test_an_in_place_first_layer_does_not_overwrite_the_input():
+def test_in_place_first_layer_does_not_overwrite_input():
     model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
     x = X.clone()
     K = la.kernel(model, x)
@@ -192,7 +192,7 @@ def test_an_in_place_first_layer_does_not_overwrite_the_input():
     assert torch.allclose(K, la.kernel(nn.Sequential(nn.ReLU(), model[1]), X))
 
 
-def test_untouched_also_after_an_error(net):
+def test_network_is_unchanged_after_error(net):
     net.requires_grad_(True)
     net[0].bias.requires_grad_(False)
     with pytest.raises(InputError):
@@ -203,7 +203,7 @@ def test_untouched_also_after_an_error(net):
     assert torch.is_grad_enabled()
 
 
-def test_works_under_no_grad_and_inference_mode(net):
+def test_kernel_works_under_no_grad_and_inference_mode(net):
     want = la.kernel(net, X)
     with torch.no_grad():
         assert torch.equal(la.kernel(net, X), want)
@@ -216,13 +216,13 @@ class BatchMax(nn.Linear):
         return super().forward(x / x.abs().amax())
 
 
-def test_mixing_that_only_a_full_batch_shows():
+def test_mixing_in_full_batches_raises():
     x = X.clone()
     x[5] = 100.0
     expect(ModelError, "other samples of its batch", BatchMax(4, 3), x)
 
 
-def test_an_overwritten_input_is_noticed_by_its_version():
+def test_overwritten_input_is_detected_by_version():
     model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
     x = X.clone()
     x[:2] = x[:2].abs()  # what the probe sees does not change
@@ -231,7 +231,7 @@ def test_an_overwritten_input_is_noticed_by_its_version():
     assert torch.equal(x, before)
 
 
-def test_arguments_of_the_wrong_kind(net):
+def test_invalid_arguments_raise(net):
     net.requires_grad_(True)
     expect(InputError, "memory", net, X, memory="2GB")
     expect(InputError, "memory", net, X, memory=0)
@@ -241,15 +241,15 @@ def test_arguments_of_the_wrong_kind(net):
     with pytest.raises(InputError, match="seed"):
         la.features(net, X, sketch=4, seed=-1)
     with pytest.raises(InputError, match="expected a tensor"):
-        la.squared_norms(net, X, [[1.0]])
+        la.ntk.squared_norms(net, X, [[1.0]])
     with pytest.raises(InputError, match="finite numbers"):
-        la.inner_products(net, X, torch.ones(6, 3), {"0.weight": [1.0]})
+        la.ntk.inner_products(net, X, torch.ones(6, 3), {"0.weight": [1.0]})
     with pytest.raises(InputError, match="chunk"):
-        la.squared_norms(net, X, torch.ones(6, 3), chunk=0)
+        la.ntk.squared_norms(net, X, torch.ones(6, 3), chunk=0)
 
 
-def test_names_of_a_compiled_module_are_understood(net):
+def test_names_of_compiled_module_are_accepted(net):
     net.requires_grad_(True)
     want = la.kernel(net, X, params=["0.bias"])
     assert torch.equal(la.kernel(torch.compile(net), X, params=["_orig_mod.0.bias"]), want)
-    la.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})
+    la.ntk.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})

@@ -1,4 +1,4 @@
-"""Infinite-width kernels: duals by quadrature, a naive twin, neural-tangents' values, wide nets."""
+"""Infinite-width kernels against quadrature, a naive twin, neural-tangents and wide networks."""
 
 import json
 from math import erf, pi, sqrt
@@ -53,14 +53,14 @@ def by_quadrature(activation, k, v1, v2):
 
 @pytest.mark.parametrize("activation", DUALS)
 @pytest.mark.parametrize("triple", TRIPLES)
-def test_duals_are_the_expectations(activation, triple):
+def test_duals_equal_expectations(activation, triple):
     found = DUALS[activation](*(torch.tensor(t, dtype=torch.float64) for t in triple), True)
     for ours, true in zip(found, by_quadrature(activation, *triple), strict=True):
         assert float(ours) == pytest.approx(true, abs=1e-9)
 
 
 @pytest.mark.parametrize("activation", DUALS)
-def test_the_second_dual_is_the_slope_of_the_first(activation):
+def test_second_dual_is_derivative_of_first(activation):
     k, v1, v2 = (torch.tensor(t, dtype=torch.float64) for t in (0.4, 0.9, 1.3))
     up, down = (DUALS[activation](k + h, v1, v2, False)[0] for h in (1e-5, -1e-5))
     assert float(DUALS[activation](k, v1, v2, True)[1]) == pytest.approx(
@@ -68,7 +68,7 @@ def test_the_second_dual_is_the_slope_of_the_first(activation):
     )
 
 
-def test_relu_of_depth_one_by_hand():
+def test_relu_of_depth_one_equals_closed_form():
     x = torch.tensor([[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0]], dtype=torch.float64)
     K = infinite_kernel(x, depth=1, bias_std=None, kind="nngp")
     T = infinite_kernel(x, depth=1, bias_std=None)
@@ -115,7 +115,7 @@ def naive_fc(x, depth, activation, w, b):
 
 
 @pytest.mark.parametrize("activation", DUALS)
-def test_fc_against_a_loop_over_pairs(activation):
+def test_fc_equals_loop_over_pairs(activation):
     x = normal(5, 7)
     nngp, ntk = naive_fc(x.numpy(), 3, activation, 1.3, 0.2)
     options = {"activation": activation, "weight_std": 1.3, "bias_std": 0.2}
@@ -172,7 +172,7 @@ def naive_conv(x, depth, activation, w, b, pools, skips=()):
 
 
 @pytest.mark.parametrize(("activation", "pools"), [("relu", (1,)), ("relu", ()), ("erf", (1, 2))])
-def test_conv_against_matrices_of_all_pixels(activation, pools):
+def test_conv_equals_matrices_of_all_pixels(activation, pools):
     x = normal(3, 2, 5, 4)
     nngp, ntk = naive_conv(x.numpy(), 2, activation, 1.3, 0.2, pools)
     options = {"network": "conv", "depth": 2, "weight_std": 1.3, "bias_std": 0.2, "pools": pools}
@@ -184,7 +184,7 @@ def test_conv_against_matrices_of_all_pixels(activation, pools):
 @pytest.mark.parametrize(
     ("depth", "skips", "pools"), [(3, (2,), ()), (2, (1,), (2,)), (5, (2, 4), (3,))]
 )
-def test_residual_blocks_against_matrices_of_all_pixels(depth, skips, pools):
+def test_residual_blocks_equal_matrices_of_all_pixels(depth, skips, pools):
     x = normal(3, 2, 4, 5)
     nngp, ntk = naive_conv(x.numpy(), depth, "relu", 1.3, 0.2, pools, skips)
     options = {
@@ -224,7 +224,7 @@ class Residual(nn.Module):
         return self.head(torch.relu(h).mean((2, 3))) * self.out
 
 
-def test_wide_residual_networks_come_to_the_limit():
+def test_wide_residual_networks_converge_to_limit():
     x = normal(4, 1, 4, 4)
     want = infinite_kernel(x, network="conv", depth=3, skips=(2,), weight_std=1.3, bias_std=None)
     found = []
@@ -240,7 +240,7 @@ def case_name(case):
 
 
 @pytest.mark.parametrize("case", REFERENCE["cases"], ids=case_name)
-def test_values_of_neural_tangents(case):
+def test_infinite_kernel_equals_neural_tangents(case):
     options = {k: v for k, v in case.items() if k not in ("inputs", "values")}
     x = torch.tensor(REFERENCE["inputs"][case["inputs"]], dtype=torch.float64)
     found = infinite_kernel(x, **options)
@@ -253,7 +253,7 @@ def test_values_of_neural_tangents(case):
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
 @pytest.mark.parametrize("activation", DUALS)
 @pytest.mark.parametrize("network", ["fc", "conv"])
-def test_self_cross_and_blocks_agree(network, activation, kind):
+def test_self_and_cross_kernels_agree_for_any_block_size(network, activation, kind):
     x = normal(12, 2, 4, 4)
     options = {"network": network, "activation": activation, "kind": kind, "depth": 2}
     K = infinite_kernel(x, **options)
@@ -287,7 +287,7 @@ def test_invariances():
         torch.testing.assert_close(three, 9 * one, rtol=1e-10, atol=1e-10)
 
 
-def test_points_that_are_alike_opposite_or_zero():
+def test_equal_opposite_and_zero_points_are_exact():
     x = normal(4, 10)
     x[1], x[2], x[3] = x[0] + 1e-9, -x[0], 0
     for activation in DUALS:
@@ -330,7 +330,7 @@ def strays_of_scaled_networks(width, seeds):
     return found
 
 
-def test_wide_networks_of_the_ntk_parametrisation_come_to_it():
+def test_wide_networks_in_ntk_parametrisation_converge_to_limit():
     narrow, wide = strays_of_scaled_networks(32, 8), strays_of_scaled_networks(1024, 3)
     assert np.mean(wide) < 0.16  # φ² of 1,024 units alone has a mean that strays by √(5/1024)
     assert np.mean(wide) < np.mean(narrow) / 3  # as 1/√width, 1/5.7 is expected
@@ -364,7 +364,7 @@ FINITE_NETWORKS = {  # name -> network of a width, its weights, its biases, the 
 @pytest.mark.parametrize(
     ("name", "kind"), [("fcn", "single"), ("mlp", "pseudo"), ("convnet", "trace")]
 )
-def test_our_own_networks_come_to_it(name, kind):
+def test_built_in_networks_converge_to_limit(name, kind):
     """One network strays by 3/√width; the mean of eight must be near, and the strays shrink."""
     make, weight, bias, network, widths = FINITE_NETWORKS[name]
     x = normal(5, 1, 8, 8)
@@ -384,7 +384,7 @@ def test_our_own_networks_come_to_it(name, kind):
     assert strays[1] < strays[0] / 2
 
 
-def test_zero_patches_count_as_in_pytorch():
+def test_zero_patches_have_slope_as_in_pytorch():
     """Without it the kernel of `convnet` on an image with margins would be another one."""
     x = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
     # Zero biases: every unit is zero, and of all weights and biases only the last bias matters.
@@ -426,7 +426,7 @@ def test_dtypes_progress_and_no_graph():
         ({"width": 0}, "width is 0"),
         ({"pools": [1]}, "network='conv'"),
         ({"pools": [4], "network": "conv"}, "depth 3"),
-        ({"pools": [1, 2, 3], "network": "conv"}, "leave nothing"),
+        ({"pools": [1, 2, 3], "network": "conv"}, "are too many"),
         ({"skips": [2]}, "network='conv'"),
         ({"skips": [3], "network": "conv"}, "from 1 to 2"),
         ({"skips": [1, 2], "network": "conv"}, "two apart"),
@@ -434,12 +434,12 @@ def test_dtypes_progress_and_no_graph():
         ({"memory": 0}, "memory is 0"),
     ],
 )
-def test_errors_of_options(options, message):
+def test_invalid_options_raise(options, message):
     with pytest.raises(InputError, match=message):
         infinite_kernel(normal(3, 1, 4, 4), **options)
 
 
-def test_errors_of_inputs():
+def test_invalid_inputs_raise():
     x = normal(3, 4)
     for bad in (x[0], x[:0], [[1.0]], x.to(torch.complex64)):
         with pytest.raises(InputError):

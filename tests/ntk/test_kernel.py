@@ -1,4 +1,4 @@
-"""Every kernel of every architecture against the whole Jacobian, in float64."""
+"""Every kernel kind of every architecture against the full Jacobian, in float64."""
 
 import logging
 import sys
@@ -26,7 +26,7 @@ def rows(x, part):
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_four_kinds_equal_the_jacobian(name):
+def test_kernel_kinds_equal_jacobian_products(name):
     model, x = architectures.make(name)
     J = jacobian(model, x)
     want = kernels(J, J)
@@ -37,7 +37,7 @@ def test_four_kinds_equal_the_jacobian(name):
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_cross_blocks(name):
+def test_cross_kernel_equals_jacobian_products(name):
     model, x = architectures.make(name)
     one, other = rows(x, slice(0, 2)), rows(x, slice(2, None))
     want = kernels(jacobian(model, one), jacobian(model, other))
@@ -46,7 +46,7 @@ def test_cross_blocks(name):
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_blocks_and_batches_of_any_size_give_the_same(name):
+def test_kernel_is_independent_of_memory_and_chunk(name):
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for kind in ("pseudo", "full"):
@@ -59,7 +59,7 @@ def test_blocks_and_batches_of_any_size_give_the_same(name):
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_a_few_layers_at_a_time(name, monkeypatch):
+def test_kernel_layer_by_layer_captures_samples_once(name, monkeypatch):
     """Where factors fit into memory and gradients do not, samples are captured once."""
     passes = []
     grouped = terms.group_terms
@@ -80,7 +80,7 @@ def test_a_few_layers_at_a_time(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mlp", "wide_resnet", "transformer"])
-def test_gradients_in_pieces(name, monkeypatch):
+def test_kernel_is_independent_of_piece_size(name, monkeypatch):
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for piece in (1, 4000, 100_000):
@@ -91,7 +91,7 @@ def test_gradients_in_pieces(name, monkeypatch):
             assert relative(crossed, kernels(J[:2], J[1:])[kind]) < TOLERANCE, kind
 
 
-def test_groups_hold_every_term_once_and_keep_to_the_room():
+def test_group_terms_fit_memory_and_hold_each_term_once():
     model, x = architectures.make("mlp")
     chosen = dict(model.named_parameters())
     with open_engine(model, chosen, x) as engine:
@@ -106,7 +106,7 @@ def test_groups_hold_every_term_once_and_keep_to_the_room():
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_forms_side_by_side_in_one_batch_and_in_several(name, monkeypatch):
+def test_mixed_forms_equal_jacobian_products(name, monkeypatch):
     """Every other layer in pairs, the others multiplied out: alone in a piece, or beside others."""
     choose, turns = terms._are_pairs_cheaper, []
 
@@ -127,7 +127,7 @@ def test_forms_side_by_side_in_one_batch_and_in_several(name, monkeypatch):
 
 @pytest.mark.parametrize("form", ["pairs", "dense"])
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_both_contractions_of_every_layer(name, form, monkeypatch):
+def test_pairs_and_dense_forms_agree(name, form, monkeypatch):
     """Sizes choose between them; here each is forced, wherever it applies."""
     choose = terms._are_pairs_cheaper
 
@@ -145,7 +145,7 @@ def test_both_contractions_of_every_layer(name, form, monkeypatch):
 
 
 @pytest.mark.parametrize("long_rows", [True, False])
-def test_both_orders_of_patches(long_rows, monkeypatch):
+def test_both_patch_orders_agree(long_rows, monkeypatch):
     monkeypatch.setattr(factors, "_has_long_rows", lambda *_: long_rows)
     monkeypatch.setattr(terms, "_are_pairs_cheaper", lambda *_: False)
     for name in ("cnn_bn", "odd_convolutions", "conv1d", "conv3d", "frames_before_samples"):
@@ -156,7 +156,7 @@ def test_both_orders_of_patches(long_rows, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["cnn_bn", "transformer", "tied_embedding", "lstm"])
-def test_without_rules_the_answer_is_the_same(name):
+def test_kernel_without_rules_is_equal(name):
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for kind in ("pseudo", "full"):
@@ -164,7 +164,7 @@ def test_without_rules_the_answer_is_the_same(name):
         assert relative(K, kernels(J, J)[kind]) < TOLERANCE
 
 
-def test_float32_and_bit_for_bit_repeatable():
+def test_float32_kernel_is_reproducible_bit_for_bit():
     model, x = architectures.make("wide_resnet")
     want = la.kernel(model, x)
     model, x = model.float(), x.float()
@@ -174,7 +174,7 @@ def test_float32_and_bit_for_bit_repeatable():
     assert torch.equal(K, la.kernel(model, x))
 
 
-def test_parameters_by_name_prefix_wildcard_and_predicate():
+def test_params_select_by_name_prefix_wildcard_and_predicate():
     model, x = architectures.make("resnet")
     everything = [k for k, _ in model.named_parameters()]
     cases = {
@@ -190,19 +190,19 @@ def test_parameters_by_name_prefix_wildcard_and_predicate():
     assert relative(K, kernels(J, J)["pseudo"]) < TOLERANCE
 
 
-def test_frozen_parameters_named_outright_are_used():
+def test_frozen_parameters_that_are_named_are_used():
     model, x = architectures.make("mlp")
     model.requires_grad_(False)
     J = jacobian(model, x, ["0.weight"])
     assert relative(la.kernel(model, x, params=["0.weight"]), kernels(J, J)["pseudo"]) < TOLERANCE
 
 
-def test_compiled_wrapper_is_looked_through():
+def test_compiled_model_is_unwrapped():
     model, x = architectures.make("mlp")
     assert torch.equal(la.kernel(torch.compile(model), x), la.kernel(model, x))
 
 
-def test_mapping_input_and_logits_output():
+def test_mapping_input_and_logits_output_are_accepted():
     class Out:
         def __init__(self, logits):
             self.logits = logits
@@ -220,7 +220,7 @@ def test_mapping_input_and_logits_output():
     assert relative(K, la.kernel(model.net, x)) < TOLERANCE
 
 
-def test_graph_that_changes_with_the_data_is_differentiated_sample_by_sample():
+def test_data_dependent_graph_is_differentiated_per_sample():
     class Branching(nn.Module):
         def __init__(self):
             super().__init__()
@@ -236,7 +236,7 @@ def test_graph_that_changes_with_the_data_is_differentiated_sample_by_sample():
     assert relative(la.kernel(model, x, chunk=2), kernels(J, J)["pseudo"]) < TOLERANCE
 
 
-def test_samples_reordered_by_the_data_are_noticed():
+def test_data_dependent_order_of_samples_is_detected():
     """Sorted by a key that the probe's samples happen to have in order: only values can tell."""
 
     class Sorted(nn.Module):
@@ -258,7 +258,7 @@ def test_samples_reordered_by_the_data_are_noticed():
         assert relative(la.kernel(model, x, kind=kind, verify=False), kernels(J, J)[kind]) < 1e-8
 
 
-def test_rows_routed_by_the_data_are_noticed():
+def test_data_dependent_routing_is_detected():
     class Routed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -280,7 +280,7 @@ def test_rows_routed_by_the_data_are_noticed():
         assert relative(K, kernels(J, J)["pseudo"]) < TOLERANCE
 
 
-def test_fallback_is_said_once_and_names_the_module(caplog):
+def test_fallback_is_logged_once_with_module_name(caplog):
     model, x = architectures.make("transposed_convolution")
     with caplog.at_level(logging.WARNING, logger="labelahead"):
         la.kernel(model, x)
@@ -291,7 +291,7 @@ def test_fallback_is_said_once_and_names_the_module(caplog):
     assert "0.weight" in lines[0]
 
 
-def test_no_fallback_where_rules_are_promised(caplog):
+def test_supported_layers_need_no_fallback(caplog):
     promised = set(architectures.ARCHITECTURES) - {
         "custom_parameters",
         "bilinear_two_inputs",
@@ -304,7 +304,7 @@ def test_no_fallback_where_rules_are_promised(caplog):
     assert [r.getMessage() for r in caplog.records] == []
 
 
-def test_samples_that_look_alike_do_not_confuse_the_layout():
+def test_equal_samples_do_not_confuse_layout():
     """Constant tokens and equal samples leave the layout open: then it must not be guessed."""
     model = architectures.VideoFrames(True)
     x = torch.randn(4, 1, 2, 5, 5).expand(4, 3, 2, 5, 5).contiguous()
@@ -314,7 +314,7 @@ def test_samples_that_look_alike_do_not_confuse_the_layout():
     assert relative(la.kernel(model, x), kernels(J, J)["pseudo"]) < TOLERANCE
 
 
-def test_one_sample_and_duplicates():
+def test_single_and_duplicate_samples_are_accepted():
     for name in ("mlp", "transformer", "lstm", "resnet"):
         model, x = architectures.make(name)
         J = jacobian(model, x[:1])
@@ -371,7 +371,7 @@ def random_networks(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(random_networks(), st.sampled_from(KINDS))
-def test_random_networks(network, kind):
+def test_kernel_of_random_networks_equals_jacobian_products(network, kind):
     model, x = network
     J = jacobian(model, x)
     assert relative(la.kernel(model, x, kind=kind), kernels(J, J)[kind]) < TOLERANCE
@@ -436,7 +436,7 @@ TRAPS = (
 
 
 @pytest.mark.parametrize("make", TRAPS, ids=lambda f: f.__name__)
-def test_traps(make):
+def test_unusual_networks_equal_jacobian_products(make):
     """Networks that an adversarial review found wrong once."""
     torch.manual_seed(3)
     model, shape = make()
@@ -448,11 +448,11 @@ def test_traps(make):
             assert relative(K, want) < TOLERANCE, (kind, rules)
     v = torch.randn(J.shape[:2])
     gradients = torch.einsum("nc,ncp->np", v, J)
-    assert relative(la.squared_norms(model, x, v), gradients.square().sum(1)) < TOLERANCE
+    assert relative(la.ntk.squared_norms(model, x, v), gradients.square().sum(1)) < TOLERANCE
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
     flat = torch.cat([d.flatten() for d in direction.values()])
-    assert relative(la.inner_products(model, x, v, direction), gradients @ flat) < TOLERANCE
-    assert relative(la.directional(model, x, direction), J @ flat) < TOLERANCE
+    assert relative(la.ntk.inner_products(model, x, v, direction), gradients @ flat) < TOLERANCE
+    assert relative(la.ntk.directional(model, x, direction), J @ flat) < TOLERANCE
     assert relative(la.features(model, x, kind="single"), J[:, 0]) < TOLERANCE
 
 
@@ -483,7 +483,7 @@ def test_cross_kernel_between_texts_of_different_lengths():
         assert relative(la.kernel(model, x, y), want) < TOLERANCE
 
 
-def test_features_of_batches_go_together_whatever_the_probe_saw():
+def test_features_of_batches_are_consistent():
     model = Made(lambda s, x: s.h(torch.tanh(s.a(x)).mean(1)), a=nn.Linear(5, 4), h=nn.Linear(4, 2))
     x = torch.randn(6, 3, 5)
     x[0] = 0  # a blank sample leaves the layout open
@@ -493,7 +493,7 @@ def test_features_of_batches_go_together_whatever_the_probe_saw():
         assert relative(torch.cat(parts), whole) < TOLERANCE
 
 
-def test_sparse_embedding_gradients_and_mixed_dtypes():
+def test_sparse_embeddings_and_mixed_dtypes_are_supported():
     model = Made(
         lambda s, i: s.o(s.e(i).sum(1)), e=nn.Embedding(9, 4, sparse=True), o=nn.Linear(4, 2)
     )

@@ -1,6 +1,4 @@
-"""Layers that run another way while gradients are taken, and convolutions by offsets in memory,
-against torch's own.
-"""
+"""Fast image layers and convolution gradients by memory offsets against torch's own."""
 
 import pytest
 import torch
@@ -39,7 +37,7 @@ def pulled(run, x, g):
     ],
 )
 @pytest.mark.parametrize("tied", [False, True])
-def test_max_pooling(size, stride, dilation, shape, tied):
+def test_fast_max_pool_equals_torch(size, stride, dilation, shape, tied):
     torch.manual_seed(0)
     x = torch.randn(shape)
     x = torch.randint(0, 2, shape).to(x) if tied else x  # nearly every window has equal numbers
@@ -58,7 +56,7 @@ def test_max_pooling(size, stride, dilation, shape, tied):
     assert torch.equal(own_back, back)
 
 
-def test_max_pooling_that_stays_as_torch_has_it():
+def test_unsupported_max_pooling_is_left_to_torch():
     x = torch.randn(2, 3, 9, 9)
     cases = [
         lambda: F.max_pool2d(x, 3, 2, padding=1),
@@ -80,7 +78,7 @@ def test_max_pooling_that_stays_as_torch_has_it():
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 6), (5, 4, 3, 6), (5, 4, 3, 2, 2), (5, 4, 6, 1)])
-def test_batch_norm(shape):
+def test_fast_batch_norm_equals_torch(shape):
     torch.manual_seed(0)
     x, g = torch.randn(shape), torch.randn(shape)
     weight, bias = (torch.randn(4, requires_grad=True) for _ in range(2))
@@ -100,7 +98,7 @@ def test_batch_norm(shape):
         assert relative(a, b.view(a.shape)) < 1e-13
 
 
-def test_batch_norm_without_affine_and_of_mixed_precision():
+def test_unsupported_batch_norm_is_left_to_torch():
     x, mean, var = torch.randn(5, 4, 3, 1), torch.randn(4), torch.rand(4) + 0.5
     for given in (x, x.bfloat16()):
         want = (
@@ -132,7 +130,7 @@ class Small(nn.Module):
         return self.head(h.mean((2, 3)))
 
 
-def test_a_network_of_pools_and_norms():
+def test_kernel_with_pools_and_norms_equals_jacobian_products():
     torch.manual_seed(0)
     model = Small()
     model.train()(torch.randn(50, 2, 8, 8))
@@ -156,13 +154,13 @@ def test_a_network_of_pools_and_norms():
         (nn.Conv3d(4, 3, (2, 3, 3), stride=(1, 2, 1), padding=1), (4, 5, 40)),
     ],
 )
-def test_convolutions_by_offsets(layer, space, monkeypatch):
+def test_convolution_gradients_by_offset_equal_jacobian(layer, space, monkeypatch):
     monkeypatch.setattr(factors, "MIN_POSITIONS_FOR_OFFSETS", 1)
     monkeypatch.setattr(factors, "PATCH_BUFFER_ENTRIES", 1 << 14)  # a few samples at a time
     ran = []
-    real = factors._convolved_by_offset
+    real = factors._convolution_gradients_by_offset
     monkeypatch.setattr(
-        factors, "_convolved_by_offset", lambda *given: ran.append(1) or real(*given)
+        factors, "_convolution_gradients_by_offset", lambda *given: ran.append(1) or real(*given)
     )
     torch.manual_seed(0)
     model = nn.Sequential(layer.double(), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3).double())

@@ -1,7 +1,4 @@
-"""Networks of others and nn.LSTM in all its forms, against explicit Jacobians in float64.
-
-Plans that are used again.
-"""
+"""Third-party networks, nn.LSTM and cached plans against explicit Jacobians in float64."""
 
 import copy
 
@@ -32,7 +29,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", [*(f"hf {name}" for name in NAMES), "torch LSTM"])
 @pytest.mark.filterwarnings("ignore")
-def test_networks_of_others(name):
+def test_third_party_networks_equal_jacobian_products(name):
     pytest.importorskip("transformers")
     model, x = make(name)
     torch.manual_seed(1)
@@ -60,7 +57,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_lstm_in_all_its_forms(bidirectional, bias, batch_first):
+def test_lstm_variants_equal_jacobian_products(bidirectional, bias, batch_first):
     torch.manual_seed(0)
     model = Recurrent(
         num_layers=2, bidirectional=bidirectional, bias=bias, batch_first=batch_first
@@ -74,7 +71,7 @@ def test_lstm_in_all_its_forms(bidirectional, bias, batch_first):
 
 @pytest.mark.parametrize("block", [1, 45, 1 << 16])
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_lstm_backward_by_any_number_of_steps(block, steps, monkeypatch):
+def test_lstm_backward_is_independent_of_block_size(block, steps, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr(recurrence, "STATE_BLOCK_ENTRIES", block)
     model, x = (
@@ -86,7 +83,7 @@ def test_lstm_backward_by_any_number_of_steps(block, steps, monkeypatch):
 
 
 @pytest.mark.parametrize(("groups", "channels"), [(2, 16), (4, 8), (8, 8), (2, 32)])
-def test_convolutions_in_groups_wide_and_narrow(groups, channels):
+def test_grouped_convolutions_equal_jacobian_products(groups, channels):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, channels, 3),
@@ -118,7 +115,7 @@ class Switched(nn.Module):
         return self.head(h * self.scale)
 
 
-def test_a_plan_is_used_again_until_the_network_changes():
+def test_plan_is_reused_until_network_changes():
     torch.manual_seed(0)
     model, x = Switched().double(), torch.randn(6, 4, dtype=torch.float64)
 
@@ -127,15 +124,15 @@ def test_a_plan_is_used_again_until_the_network_changes():
         return relative(la.kernel(model, samples), kernels(J, J)["pseudo"]) < 1e-10
 
     assert right()
-    first = plan._PLANS[model].plan
+    first = plan._plan_cache[model].plan
     assert right()
-    assert plan._PLANS[model].plan is first
+    assert plan._plan_cache[model].plan is first
     assert right(torch.randn(7, 4, dtype=torch.float64))
-    assert plan._PLANS[model].plan is first
+    assert plan._plan_cache[model].plan is first
     with torch.no_grad():
         model.a.weight.mul_(2)
     assert right()
-    assert plan._PLANS[model].plan is not first
+    assert plan._plan_cache[model].plan is not first
     for change in ({"second": True}, {"scale": 3.0}, {"second": False}):
         vars(model).update(change)
         assert right()
@@ -151,7 +148,7 @@ def test_a_plan_is_used_again_until_the_network_changes():
         la.kernel(model, x)
 
 
-def test_a_network_that_mixes_only_other_samples_is_found_though_its_plan_is_known():
+def test_mixing_is_detected_with_cached_plan():
     torch.manual_seed(0)
     model, x = Switched().double(), torch.randn(6, 4, dtype=torch.float64)
     la.kernel(model, x)
@@ -176,7 +173,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.parametrize(("looks", "way"), [(False, "vmap"), (True, "loop")])
-def test_the_log_says_what_ran(looks, way, caplog):
+def test_log_reports_methods(looks, way, caplog):
     torch.manual_seed(0)
     model, x = Branching(looks).double(), torch.randn(5, 4, dtype=torch.float64)
     with caplog.at_level("INFO", logger="labelahead"):

@@ -1,6 +1,4 @@
-"""Where in a sample gradients arrive, tables that are looked up, and batches that go ways of their
-own; in float64.
-"""
+"""Token positions, lookup tables and data-dependent batches against explicit Jacobians."""
 
 import pytest
 import torch
@@ -62,7 +60,7 @@ def samples(positive):
 
 @pytest.mark.parametrize("weights", [first_token, largest_token, positive_tokens])
 @pytest.mark.parametrize("positive", [[1] * 8, [1, 1, 1, 1, 3, 6, 2, 1], [2, 1, 1, 5, 0, 1, 1, 1]])
-def test_gradients_that_arrive_at_one_token_or_at_several(weights, positive):
+def test_gradients_at_one_or_several_tokens_equal_jacobian(weights, positive):
     torch.manual_seed(0)
     model, x = ReadOff(weights).double(), samples(positive)
     J = jacobian(model, x)
@@ -81,14 +79,14 @@ def test_gradients_that_arrive_at_one_token_or_at_several(weights, positive):
     assert relative(products, g @ torch.cat([d.flatten() for d in direction.values()])) < 1e-10
 
 
-def test_a_plan_for_one_token_gives_way_to_one_for_all():
+def test_single_position_plan_is_replaced_when_positions_spread():
     torch.manual_seed(0)
     model = ReadOff(positive_tokens).double()
     la.kernel(model, samples([1] * 8))
-    assert plan._PLANS[model].plan.condensed
+    assert plan._plan_cache[model].plan.single_position_sites
     la.kernel(model, samples([1, 1, 1, 1, 1, 1, 1, 4]))
-    now = plan._PLANS[model].plan
-    assert not now.condensed
+    now = plan._plan_cache[model].plan
+    assert not now.single_position_sites
     assert not now.fallback  # still by rules
 
 
@@ -133,7 +131,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_tables_that_are_looked_up(way):
+def test_lookup_tables_equal_jacobian_products(way):
     torch.manual_seed(0)
     model, x = Tables(way).double(), torch.randn(5, 4, 4, dtype=torch.float64)
     J = one_by_one(model, x)
@@ -171,7 +169,7 @@ class Sorted(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["matrix", "list", "roll", "written"])
-def test_large_batches_alone_are_sorted(how):
+def test_sorting_in_large_batches_is_detected(how):
     torch.manual_seed(0)
     model, x = Sorted(how).double(), torch.randn(9, 4, dtype=torch.float64)
     J = one_by_one(model, x)
@@ -240,7 +238,7 @@ class Bucketed(nn.Module):
 @pytest.mark.parametrize("how", MOVING)
 @pytest.mark.parametrize("always", [True, False])
 @pytest.mark.parametrize("flagged", [[8, 11, 12], [2, 5]])
-def test_later_batches_alone_are_sorted(how, always, flagged):
+def test_sorting_in_later_batches_is_detected(how, always, flagged):
     """Probe and first batch have all samples in order, or swap two of them alone."""
     torch.manual_seed(0)
     model, x = Bucketed(MOVING[how], always).double(), torch.randn(15, 4, dtype=torch.float64)
@@ -255,7 +253,7 @@ def test_later_batches_alone_are_sorted(how, always, flagged):
     assert relative(crossed, kernels(J[:6], J[6:])["pseudo"]) < 1e-10
     v = torch.randn(15, 3, dtype=torch.float64)
     squares = torch.einsum("nc,ncp->np", v, J).square().sum(1)
-    assert relative(la.squared_norms(model, x, v, chunk=8, verify=False), squares) < 1e-10
+    assert relative(la.ntk.squared_norms(model, x, v, chunk=8, verify=False), squares) < 1e-10
 
 
 class Hidden(torch.autograd.Function):
@@ -310,7 +308,7 @@ class Nasty(nn.Module):
 
 @pytest.mark.parametrize("how", ["hidden", "hidden twice", "nested", "beside", "views", "tied"])
 @pytest.mark.filterwarnings("ignore")
-def test_parameters_out_of_sight(how):
+def test_parameters_outside_graph_are_included(how):
     torch.manual_seed(0)
     model, x = Nasty(how).double(), torch.randn(6, 4, dtype=torch.float64)
     rows = []
@@ -330,7 +328,7 @@ def test_parameters_out_of_sight(how):
         assert relative(la.kernel(model, x), J @ J.T) < 1e-10
 
 
-def test_samples_that_meet_in_large_batches_alone():
+def test_mixing_in_large_batches_raises():
     class Meeting(nn.Module):
         def __init__(self):
             super().__init__()

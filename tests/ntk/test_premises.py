@@ -1,6 +1,6 @@
-"""Networks that break what the engine takes for granted.
+"""Networks that violate the engine's assumptions.
 
-Said or differentiated another way, never wrong in silence.
+They raise, log a warning or take another method, but never give a wrong result silently.
 """
 
 import logging
@@ -38,10 +38,10 @@ def agrees(model, x, J, tolerance=TOLERANCE, **options):
         assert relative(la.kernel(model, x, kind=kind, **options).double(), want) < tolerance, kind
     v = torch.randn(J.shape[:2])
     g = torch.einsum("nc,ncp->np", v, J)
-    assert relative(la.squared_norms(model, x, v), g.square().sum(1)) < tolerance
+    assert relative(la.ntk.squared_norms(model, x, v), g.square().sum(1)) < tolerance
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters() if p.requires_grad}
     flat = torch.cat([d.flatten() for d in direction.values()])
-    assert relative(la.inner_products(model, x, v, direction), g @ flat) < tolerance
+    assert relative(la.ntk.inner_products(model, x, v, direction), g @ flat) < tolerance
     assert relative(la.features(model, x, kind="single"), J[:, 0]) < tolerance
 
 
@@ -131,7 +131,7 @@ def accumulated(model, x):
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("forward", HIDING, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("rules", [True, False])
-def test_parameters_behind_an_inner_backward_are_counted(forward, rules):
+def test_parameters_behind_inner_backward_are_included(forward, rules):
     torch.manual_seed(0)
     parts = {"first": nn.Linear(5, 5)} if forward is after_a_layer else {}
     model, x = Made(forward, a=nn.Linear(5, 5), head=nn.Linear(5, 2), **parts), torch.randn(6, 5)
@@ -141,7 +141,7 @@ def test_parameters_behind_an_inner_backward_are_counted(forward, rules):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_parameters_that_move_the_outputs_without_a_gradient_are_named(caplog):
+def test_detached_parameters_are_logged(caplog):
     def forward(s, x):
         with torch.no_grad():
             h = s.body(x)
@@ -193,7 +193,7 @@ REORDERING = (sorted_by_a_list, in_buckets, by_a_product, written_in_place)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("forward", REORDERING, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("first", [3, 9])
-def test_samples_reordered_without_index_operations(forward, first):
+def test_reordering_without_index_operations_is_detected(forward, first):
     """The first items tie, so that small batches of them come in order."""
     torch.manual_seed(0)
     model, x = Made(forward, a=nn.Linear(3, 4), head=nn.Linear(4, 2)), torch.randn(14, 3)
@@ -204,7 +204,7 @@ def test_samples_reordered_without_index_operations(forward, first):
     assert relative(la.kernel(model, x, chunk=7, verify=False), kernels(J, J)["pseudo"]) < TOLERANCE
 
 
-def test_gradients_of_very_different_size_are_no_reordering(net):
+def test_gradients_of_different_size_are_not_taken_for_reordering(net):
     """A sample may have a gradient of any size."""
     x = torch.randn(8, 4) * torch.logspace(-12, 3, 8)[:, None]
     model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False))
@@ -256,7 +256,7 @@ def small_network(forward, seed):
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("forward", MEETING, ids=lambda f: f.__name__)
-def test_kernel_is_exact_where_samples_cancel(forward):
+def test_kernel_is_exact_when_samples_cancel(forward):
     """The statistic of all samples has no effect on the outputs, but rounding errors flow through
     it.
     """
@@ -273,7 +273,7 @@ def test_kernel_is_exact_where_samples_cancel(forward):
 @pytest.mark.parametrize(
     ("dtype", "share", "tolerance"), [(torch.float64, 5e-8, 1e-6), (torch.float32, 3e-4, 5e-3)]
 )
-def test_faint_mixing_of_samples_stays_faint(dtype, share, tolerance):
+def test_faint_mixing_has_small_effect(dtype, share, tolerance):
     for seed in range(12):
         model, x = small_network(lambda s, x: (z := s.net(x)) + share * z.max(), seed)
         alone = model.net.double()
@@ -283,7 +283,7 @@ def test_faint_mixing_of_samples_stays_faint(dtype, share, tolerance):
 
 
 @pytest.mark.usefixtures("float64")
-def test_hook_that_is_not_linear_acts_as_in_training():
+def test_nonlinear_hook_acts_as_in_training():
     def clipped(s, x):
         h = torch.tanh(s.a(x))
         if h.requires_grad:
@@ -300,7 +300,7 @@ def test_hook_that_is_not_linear_acts_as_in_training():
 
 
 @pytest.mark.usefixtures("float64")
-def test_samples_moved_by_a_product_with_a_vector():
+def test_reordering_by_matrix_vector_product_is_detected():
     """A permutation matrix times one output a sample: no product of matrices."""
 
     def forward(s, x):
@@ -323,14 +323,14 @@ def test_samples_moved_by_a_product_with_a_vector():
 
 
 @pytest.mark.parametrize("rules", [True, False])
-def test_outputs_that_sum_to_a_constant_have_no_pseudo_kernel(net, rules):
+def test_pseudo_kernel_of_outputs_with_constant_sum_raises(net, rules):
     x = torch.randn(6, 4)
     mirrored = Made(lambda s, x: torch.cat([h := s.net(x), -h], 1), net=net)
     shifted = Made(lambda s, x: s.net(x).softmax(1) + x[:, :3], net=net)
     for model in (nn.Sequential(net, nn.Softmax(1)), mirrored, shifted):
         for single in (model, model.double()):
             given = x.to(next(single.parameters()).dtype)
-            with pytest.raises(ModelError, match=r"before its softmax.*kind='trace'"):
+            with pytest.raises(ModelError, match=r"without the softmax.*kind='trace'"):
                 la.kernel(single, given, rules=rules)
             for kind in ("single", "trace", "full"):
                 assert la.kernel(single, given, kind=kind, rules=rules).isfinite().all()
@@ -343,7 +343,7 @@ def test_outputs_that_sum_to_a_constant_have_no_pseudo_kernel(net, rules):
 
 
 @pytest.mark.usefixtures("float64")
-def test_hooks_of_parameters_change_no_kernel_and_that_is_said(net, caplog):
+def test_parameter_hooks_are_ignored_and_logged(net, caplog):
     net, x = net.double(), torch.randn(6, 4)
     want = la.kernel(net, x)
     calls = []
@@ -371,7 +371,7 @@ def counting(s, x):
 
 
 @pytest.mark.parametrize("rules", [True, False])
-def test_buffers_and_counters_come_back_as_they_were(rules):
+def test_buffers_and_counters_are_restored(rules):
     torch.manual_seed(0)
     model, x = Made(counting, head=nn.Linear(4, 2)), torch.randn(6, 4)
     model.register_buffer("calls", torch.zeros(1))
@@ -427,7 +427,7 @@ class Remembering(nn.Module):
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("before", ["nothing", "no_grad", "grad", "backward"])
-def test_a_table_kept_from_an_earlier_pass_is_worked_out_again(before):
+def test_cached_table_of_earlier_pass_is_recomputed(before):
     torch.manual_seed(0)
     model, x = Remembering().eval(), torch.randn(5, 4)
     J = one_by_one(model.train(), x)
@@ -450,7 +450,7 @@ def test_a_table_kept_from_an_earlier_pass_is_worked_out_again(before):
 # 6. Mixed precision and overflow
 
 
-def test_a_float32_body_with_a_float64_head():
+def test_float32_body_with_float64_head_is_supported():
     torch.manual_seed(0)
     body, head = (
         nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh()),
@@ -464,7 +464,7 @@ def test_a_float32_body_with_a_float64_head():
     assert relative(K, la.kernel(whole, x.double())) < 1e-5
 
 
-def test_a_coarse_layer_does_not_make_the_kernel_coarse():
+def test_kernel_has_finest_dtype_of_parameters():
     torch.manual_seed(0)
     model = Made(
         lambda s, x: s.head(torch.tanh(s.first(x.bfloat16()).float())),
@@ -474,24 +474,26 @@ def test_a_coarse_layer_does_not_make_the_kernel_coarse():
     x = torch.randn(8, 6).bfloat16().float()
     K = la.kernel(model, x)
     assert K.dtype == torch.float32
-    assert la.squared_norms(model, x, torch.ones(8, 3)).dtype == torch.float32
+    assert la.ntk.squared_norms(model, x, torch.ones(8, 3)).dtype == torch.float32
     J = jacobian(nn.Sequential(model.first, nn.Tanh(), model.head).double(), x.double())
     assert relative(K.double(), kernels(J, J)["pseudo"]) < 2e-2
 
 
-def test_overflow_is_an_error(net):
+def test_overflow_raises(net):
     big = nn.Sequential(nn.Linear(4, 3))
     x = torch.randn(5, 4) * 1e25
     calls = [
         lambda: la.kernel(big, x),
         lambda: la.kernel(big, x, rules=False),
         lambda: tangent.gradient_gram(big, x, torch.ones(5, 3)),
-        lambda: la.squared_norms(big, x, torch.ones(5, 3)),
+        lambda: la.ntk.squared_norms(big, x, torch.ones(5, 3)),
         lambda: tangent.norms_and_products(
             big, x, torch.ones(5, 3), {"0.weight": torch.ones(3, 4)}
         ),
-        lambda: la.inner_products(big, x, torch.ones(5, 3), {"0.weight": torch.full((3, 4), 1e25)}),
-        lambda: la.directional(big, x, {"0.weight": torch.full((3, 4), 1e25)}),
+        lambda: la.ntk.inner_products(
+            big, x, torch.ones(5, 3), {"0.weight": torch.full((3, 4), 1e25)}
+        ),
+        lambda: la.ntk.directional(big, x, {"0.weight": torch.full((3, 4), 1e25)}),
     ]
     for call in calls:
         with pytest.raises(NumericalError, match=r"float32.*double"):
@@ -502,7 +504,7 @@ def test_overflow_is_an_error(net):
 
 
 @pytest.mark.usefixtures("float64")
-def test_batch_norm_of_images_one_pixel_wide():
+def test_batch_norm_of_one_pixel_wide_images_is_exact():
     """torch 2.13 takes the strides of such an image for another memory format and mixes its
     gradient up.
     """
@@ -539,7 +541,7 @@ class WrongBackward(torch.autograd.Function):
         return g * w, (g * x).sum(0) * 1.3
 
 
-def test_the_self_check_says_whose_gradient_is_wrong(net, monkeypatch, caplog):
+def test_verify_reports_whose_gradient_is_wrong(net, monkeypatch, caplog):
     from labelahead.ntk import engine, rules
 
     x = torch.randn(6, 4)
@@ -572,7 +574,7 @@ def test_the_self_check_says_whose_gradient_is_wrong(net, monkeypatch, caplog):
     right = Made(lambda s, x: s.head(torch.tanh(x) * s.w), w=model.w, head=model.head)
     assert relative(K, la.kernel(right, x)) < 1e-5
     assert any("torch's own gradient of 'w'" in r.getMessage() for r in caplog.records)
-    assert engine.verifying(None)
+    assert engine.should_verify(None)
 
 
 # Raw errors and wrong advice
@@ -606,7 +608,7 @@ class Lacking(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "x", "says"),
     [
-        (Tokens(), torch.randint(0, 9, (5, 3)) + 9, r"outside of an embedding's table"),
+        (Tokens(), torch.randint(0, 9, (5, 3)) + 9, r"outside an embedding's table"),
         (Tokens(), torch.rand(5, 3), r"whole numbers.*x.long\(\)"),
         (nn.Linear(3, 2), torch.ones(5, 3, dtype=torch.long), r"x.float\(\)"),
         (Asserting(4, 2), torch.rand(5, 4), "seven features wanted"),
@@ -620,25 +622,27 @@ class Lacking(nn.Linear):
         (nn.ReLU(), torch.rand(5, 4), "no parameters.*quantised"),
     ],
 )
-def test_an_error_of_our_own_that_says_what_to_do(model, x, says):
+def test_forward_errors_are_explained(model, x, says):
     with pytest.raises(LabelaheadError, match=says) as caught:
         la.kernel(model, x)
     if isinstance(model, Tokens):
         assert "x.float()" not in str(caught.value)
 
 
-def test_directions_named_as_a_compiled_module_names_them(net):
+def test_directions_accept_names_of_compiled_module(net):
     x, v = torch.randn(6, 4), torch.ones(6, 3)
-    want = la.inner_products(net, x, v, {"0.bias": torch.ones(5)})
+    want = la.ntk.inner_products(net, x, v, {"0.bias": torch.ones(5)})
     compiled = torch.compile(net)
-    assert torch.equal(la.inner_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)}), want)
+    assert torch.equal(
+        la.ntk.inner_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)}), want
+    )
     assert torch.equal(
         tangent.norms_and_products(compiled, x, v, {"_orig_mod.0.bias": torch.ones(5)})[1], want
     )
-    assert la.directional(compiled, x, {"_orig_mod.0.bias": torch.ones(5)}).shape == (6, 3)
+    assert la.ntk.directional(compiled, x, {"_orig_mod.0.bias": torch.ones(5)}).shape == (6, 3)
 
 
-def test_outputs_that_have_learnt_one_hot_targets_are_no_softmax():
+def test_fitted_one_hot_outputs_are_not_taken_for_softmax():
     net = nn.Linear(3, 2).double()
     with torch.no_grad():  # outputs are (1, 0) and (0, 1), as squared loss would have them
         net.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))

@@ -19,7 +19,7 @@ def case(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_norms_and_inner_products(name):
+def test_norms_and_inner_products_equal_jacobian(name):
     model, x, J = case(name)
     torch.manual_seed(1)
     cotangents = torch.randn(J.shape[:2])
@@ -37,7 +37,7 @@ def test_norms_and_inner_products(name):
 
 
 @pytest.mark.parametrize(("channels", "side"), [(8, 10), (96, 12)])
-def test_norms_of_more_gradients_than_the_buffer_holds(channels, side):
+def test_norms_of_more_gradients_than_buffer_are_exact(channels, side):
     # Eight channels: entries as in the weight; 96: channels last (see factors.py). Both in parts.
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -63,14 +63,14 @@ def test_norms_of_more_gradients_than_the_buffer_holds(channels, side):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_exact_features_make_the_kernel(name):
+def test_gram_matrix_of_exact_features_equals_kernel(name):
     model, x, J = case(name)
     for kind, want in kernels(J, J).items():
         F = tangent.features(model, x, kind=kind)
         assert relative(F @ F.T, want) < 1e-9, kind
 
 
-def test_exact_features_are_the_gradients_in_the_order_of_the_parameters():
+def test_exact_features_are_gradients_in_parameter_order():
     model, x, J = case("odd_convolutions")
     F = tangent.features(model, x, kind="single")
     names = [k for k, _ in model.named_parameters()]
@@ -80,7 +80,7 @@ def test_exact_features_are_the_gradients_in_the_order_of_the_parameters():
 
 
 @pytest.mark.parametrize("kind", ["pseudo", "full", "trace"])
-def test_sketch_is_unbiased_and_its_error_falls_as_one_over_root_k(kind):
+def test_sketch_is_unbiased_with_error_one_over_root_k(kind):
     model, x, J = case("few_positions")
     want = kernels(J, J)[kind]
 
@@ -100,7 +100,7 @@ def test_sketch_is_unbiased_and_its_error_falls_as_one_over_root_k(kind):
     assert 0.15 < many / few < 0.4  # 1/√16 = 0.25
 
 
-def test_the_same_seed_projects_all_batches_alike():
+def test_same_seed_gives_same_projection():
     model, x, _ = case("vgg")
     whole = tangent.features(model, x, sketch=32, seed=3)
     parts = [tangent.features(model, part, sketch=32, seed=3) for part in (x[:4], x[4:])]
@@ -108,7 +108,7 @@ def test_the_same_seed_projects_all_batches_alike():
     assert relative(tangent.features(model, x, sketch=32, seed=4), whole) > 0.1
 
 
-def test_fold_equals_its_definition():
+def test_fold_projection_equals_definition():
     from labelahead.ntk.sketch import FoldProjection
 
     torch.manual_seed(0)
@@ -124,7 +124,7 @@ def test_fold_equals_its_definition():
         assert torch.allclose(out, want)
 
 
-def test_bad_requests():
+def test_invalid_sketch_and_direction_raise():
     model, x, _ = case("mlp")
     with pytest.raises(InputError, match="at least one feature"):
         tangent.features(model, x, sketch=0)

@@ -1,4 +1,4 @@
-"""The lecture's closed forms (docs/method.md) against the engine."""
+"""The engine against closed forms of the theory (docs/method.md)."""
 
 import math
 
@@ -38,7 +38,7 @@ def arc_cosine(x):
     return cos * (0.5 - torch.arccos(cos) / (2 * math.pi))
 
 
-def test_the_empirical_kernel_converges_to_the_arc_cosine_kernel():
+def test_empirical_kernel_converges_to_arc_cosine_kernel():
     torch.manual_seed(0)
     x = sphere(12, 6)
     want = arc_cosine(x)
@@ -59,7 +59,7 @@ def test_the_empirical_kernel_converges_to_the_arc_cosine_kernel():
     st.floats(0.01, 30),
     st.sampled_from([(torch.tanh, 4 / (3 * math.sqrt(3))), (torch.sin, 1.0), (torch.cos, 1.0)]),
 )
-def test_linearisation_error_is_within_the_lectures_bound(seed, m, distance, case):
+def test_linearisation_error_is_within_bound(seed, m, distance, case):
     """|f_W(x) − f_W₀(x) − <∇f_W₀(x), W − W₀>| ≤ β/(2√m) ‖W − W₀‖²_F for any W, ‖x‖ ≤ 1."""
     activation, beta = case
     torch.manual_seed(seed)
@@ -69,7 +69,7 @@ def test_linearisation_error_is_within_the_lectures_bound(seed, m, distance, cas
     step *= distance / step.norm()
     with torch.no_grad():
         before = net(x)
-    linear = before + la.directional(net, x, {"w": step})
+    linear = before + la.ntk.directional(net, x, {"w": step})
     with torch.no_grad():
         net.w += step
         after = net(x)
@@ -77,7 +77,7 @@ def test_linearisation_error_is_within_the_lectures_bound(seed, m, distance, cas
     assert float((after - linear).abs().max()) <= bound * (1 + 1e-9)
 
 
-def test_linearised_network_is_what_gradient_descent_finds_when_wide():
+def test_linearised_network_equals_gradient_descent_when_wide():
     """(LA-10): wide network, small steps, squared loss; f_lin predicts the trained outputs."""
     errors = []
     for m in (256, 8192):
@@ -102,7 +102,7 @@ def test_linearised_network_is_what_gradient_descent_finds_when_wide():
     assert errors[1] < errors[0] / 2
 
 
-def test_gradient_flow_follows_real_gradient_descent():
+def test_gradient_flow_follows_gradient_descent():
     """(LA-5): f after time t against many small steps of a wide network."""
     torch.manual_seed(2)
     x = sphere(10, 6)
@@ -113,7 +113,7 @@ def test_gradient_flow_follows_real_gradient_descent():
     K = la.kernel(net, x)
     rate, optimiser = 0.02, None
     for steps in (0, 25, 200):
-        predicted = la.gradient_flow(f, K, torch.arange(6), y[:6], rate * steps)
+        predicted = la.gp.flow.gradient_flow(f, K, torch.arange(6), y[:6], rate * steps)
         twin = TwoLayer(6, 16384, torch.tanh)
         twin.load_state_dict(net.state_dict())
         optimiser = torch.optim.SGD(twin.parameters(), lr=rate)

@@ -1,4 +1,4 @@
-"""Engines: processes of this machine, and a real Dask cluster whose members are killed."""
+"""Engines: local processes, and a real Dask cluster whose workers are killed."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def pool(tmp_path_factory, local):
     return folder / "store", labels, held
 
 
-def test_results_come_in_the_order_of_the_tasks(local):
+def test_run_tasks_returns_results_in_order(local):
     told = []
     tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
     assert run_tasks(local, "double", doubled, tasks, lambda *said: told.append(said)) == [10, 2, 8]
@@ -62,7 +62,7 @@ def test_results_come_in_the_order_of_the_tasks(local):
     assert local.gather([local.submit(doubled, i, name="double") for i in (4, 2)]) == [8, 4]
 
 
-def test_what_is_refused_is_collected_or_raised(local):
+def test_run_tasks_collects_or_raises_refused_tasks(local):
     tasks = [(str(i), 1, (i,)) for i in (1, 3, 5)]
     with pytest.raises(InputError, match="three is refused"):
         run_tasks(local, "double", doubled, tasks)
@@ -71,16 +71,16 @@ def test_what_is_refused_is_collected_or_raised(local):
     assert "three" in str(refused[1])
 
 
-def test_a_local_process_that_dies_is_said():
+def test_dead_local_process_raises_cluster_error():
     with (
         connect_executor(workers=1) as engine,
-        pytest.raises(ClusterError, match=r"whoever should work was lost.*are kept"),
+        pytest.raises(ClusterError, match=r"the engine was lost during 'work'.*are kept"),
     ):
         run_tasks(engine, "work", dies, [("a", 1, (1,))])
     assert BrokenProcessPool in engine.lost_errors
 
 
-def test_who_works_is_checked():
+def test_invalid_executor_raises():
     with pytest.raises(InputError, match="workers is 0"):
         LocalProcesses(0)
     with pytest.raises(InputError, match="executor is a int"), connect_executor(5):
@@ -90,7 +90,7 @@ def test_who_works_is_checked():
     assert make_tls_config(None, None, None) is None
 
 
-def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
+def test_killed_dask_worker_does_not_change_results(pool, tmp_path):
     store, labels, alone = pool
     with Cluster(tmp_path, workers=2) as cluster:
         with distributed.Client(cluster.address, set_as_default=False) as client:
@@ -117,7 +117,7 @@ def test_a_worker_killed_mid_run_changes_no_bit(pool, tmp_path):
     assert {"score items", "read items"} <= set(names)  # what the dashboard shows
 
 
-def test_a_lost_scheduler_is_said_and_features_are_kept(tmp_path):
+def test_lost_scheduler_raises_and_keeps_features(tmp_path):
     x, _ = clouds(40_000, d=16)
     (tmp_path / "source").mkdir()
     for i in range(200):  # so many that they are not over before anybody here hears of the first
@@ -131,7 +131,7 @@ def test_a_lost_scheduler_is_said_and_features_are_kept(tmp_path):
                 cluster.kill(cluster.scheduler)
 
         with pytest.raises(
-            ClusterError, match=r"whoever should embed items was lost.*goes on from there"
+            ClusterError, match=r"the engine was lost during 'embed items'.*again to continue"
         ):
             embed(tmp_path / "source", tmp_path / "store", executor=cluster.address, progress=watch)
     kept = sorted((tmp_path / "store" / "parts").glob("*.json"))
@@ -149,7 +149,7 @@ def test_a_lost_scheduler_is_said_and_features_are_kept(tmp_path):
     assert [path.stat().st_mtime_ns for path in kept] == dates
 
 
-def test_other_versions_and_missing_workers_are_refused(tmp_path, monkeypatch):
+def test_version_mismatch_and_missing_workers_raise(tmp_path, monkeypatch):
     preload = tmp_path / "older.py"
     preload.write_text("import labelahead\nlabelahead.__version__ = '0.0.9'\n")
     with Cluster(tmp_path) as cluster:
@@ -175,7 +175,7 @@ def test_other_versions_and_missing_workers_are_refused(tmp_path, monkeypatch):
             pass
 
 
-def test_no_scheduler_is_said(monkeypatch):
+def test_unreachable_scheduler_raises(monkeypatch):
     monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 1)
     with (
         pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127.0.0.1:9"),
@@ -184,7 +184,7 @@ def test_no_scheduler_is_said(monkeypatch):
         pass
 
 
-def test_tls_of_the_engine_is_passed_through(tmp_path):
+def test_tls_configuration_is_passed_to_dask(tmp_path):
     ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
     made = [
         "openssl",

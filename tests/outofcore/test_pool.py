@@ -46,7 +46,7 @@ def written(path, rows, header=("item", "label")):
     return path
 
 
-def test_labels_are_found_by_name_or_by_file_and_row(pool, tmp_path):
+def test_labels_resolve_by_name_or_file_and_row(pool, tmp_path):
     large, _, y = pool
     rows = [(f"item {i}", CLASSES[y[i]]) for i in (100, 3, 41)] + [
         ("part-2.parquet:5", CLASSES[y[85]]),
@@ -66,19 +66,19 @@ def test_labels_are_found_by_name_or_by_file_and_row(pool, tmp_path):
         ([("item 4", "ash"), ("item 5", "ash")], "all labels are 'ash'"),
     ],
 )
-def test_labels_that_cannot_be_meant_are_refused(pool, tmp_path, rows, message):
+def test_ambiguous_labels_raise(pool, tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
         pool[0].query(2, written(tmp_path / "labels.csv", rows), evaluation=10)
 
 
-def test_an_index_is_no_name_of_an_item_of_a_large_pool(pool, tmp_path):
+def test_index_is_not_an_item_name_in_large_pool(pool, tmp_path):
     with pytest.raises(InputError, match="by their own name"):
         pool[0].query(
             2, written(tmp_path / "labels.csv", [(4, "ash")], ("index", "label")), evaluation=10
         )
 
 
-def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_path):
+def test_predictions_and_error_match_exact_learner(pool, tmp_path):
     large, x, y = pool
     at = torch.arange(0, N, 5)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
@@ -103,7 +103,7 @@ def test_predictions_and_their_error_are_those_of_the_exact_learner(pool, tmp_pa
     assert large.forecast_error(labels, evaluation=50) == done.forecast
 
 
-def test_predictions_of_a_larger_pool_of_before_are_no_more(pool, tmp_path):
+def test_stale_prediction_files_are_removed(pool, tmp_path):
     large, x, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, 30, 3)}
     large.predict(labels, tmp_path / "out", evaluation=20)
@@ -118,7 +118,7 @@ def test_predictions_of_a_larger_pool_of_before_are_no_more(pool, tmp_path):
     }
 
 
-def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
+def test_subset_posterior_is_exact_after_further_label(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
     held = large.select_subset(
@@ -137,7 +137,7 @@ def test_a_label_more_is_absorbed_exactly_among_those_held(pool):
     assert torch.allclose(more.mean(held.positions.tolist()), naive.mean[held.positions])
 
 
-def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
+def test_many_labels_choose_mixture_by_local_search(pool, monkeypatch):
     large, _, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 2)}
     monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 20)
@@ -147,8 +147,8 @@ def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"n": 0}, "0 items asked for"),
-        ({"n": 500}, "500 items asked for, but"),
+        ({"n": 0}, "0 items requested"),
+        ({"n": 500}, "500 items requested, but"),
         ({"strategy": "badge"}, "strategy is 'badge', which cannot score a pool in parts"),
         ({"evaluation": 0}, "evaluation is 0"),
         ({"candidates": -1}, "candidates is -1"),
@@ -156,12 +156,12 @@ def test_many_labels_choose_the_kernel_in_steps(pool, monkeypatch):
         ({"finalists": 5}, "finalists with top alone"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(pool, how, message):
+def test_query_invalid_arguments_raise(pool, how, message):
     with pytest.raises(InputError, match=message):
         pool[0].query(**({"n": 2} | how))
 
 
-def test_the_best_at_once_are_those_by_the_whole_pool(pool):
+def test_top_mode_scores_finalists_by_whole_pool(pool):
     large, _, y = pool
     labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 9)}
     how = {"evaluation": 30, "candidates": 40, "finalists": 20}
@@ -179,7 +179,7 @@ def test_the_best_at_once_are_those_by_the_whole_pool(pool):
     ] != best.tolist()
 
 
-def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):
+def test_bias_feature_matches_in_memory_value(tmp_path):
     from labelahead.inference.exact import compute_bias_feature
 
     x, _ = clouds(50, d=3)
@@ -189,7 +189,7 @@ def test_rows_of_few_numbers_are_lifted_as_elsewhere(tmp_path):
     assert large.bias_feature == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
 
 
-def test_the_command_line_from_parts_to_predictions(tmp_path):
+def test_cli_pool_from_partitions_to_predictions(tmp_path):
     x, y = clouds(N)
     parquet_pool(tmp_path / "pool", x)
     labels = written(
@@ -246,7 +246,7 @@ def test_the_command_line_from_parts_to_predictions(tmp_path):
         (["--format", "xml"], "expected csv or json"),
     ],
 )
-def test_options_that_do_not_go_together_are_wrong_usage(tmp_path, more, message):
+def test_cli_pool_incompatible_options_are_usage_errors(tmp_path, more, message):
     said = CliRunner().invoke(app, ["pool", "ask", str(tmp_path), *more])
     assert said.exit_code == 2
     assert message in " ".join(said.output.split())

@@ -50,7 +50,7 @@ def engine(tmp_path_factory):
         yield engine
 
 
-def test_results_and_refusals(engine):
+def test_ray_results_and_refusals(engine):
     tasks = [(str(i), 10 * i, (i,)) for i in (5, 1, 4)]
     assert run_tasks(engine, "double", doubled, tasks) == [10, 2, 8]
     assert engine.gather(
@@ -63,13 +63,13 @@ def test_results_and_refusals(engine):
         engine, "double", doubled, [("a", 1, (3,)), ("b", 1, (4,))], refused=refused
     ) == [None, 8]
     assert list(refused) == [0]
-    with pytest.raises(ClusterError, match="whoever should work was lost"):
+    with pytest.raises(ClusterError, match="the engine was lost during 'work'"):
         run_tasks(engine, "work", dies, [("a", 1, (1,))])
     with connect_executor(engine.ray) as same:
         assert same.gather([same.submit(doubled, 4, name="double")]) == [8]
 
 
-def test_it_listens_on_loopback_alone(engine):
+def test_ray_listens_on_loopback_only(engine):
     ports = {
         c.laddr.ip
         for p in psutil.Process().children(recursive=True)
@@ -81,7 +81,7 @@ def test_it_listens_on_loopback_alone(engine):
     assert all(ip.removeprefix("::ffff:").startswith("127.") for ip in ports if ip), ports
 
 
-def test_a_worker_killed_changes_no_bit(engine, tmp_path):
+def test_killed_ray_worker_does_not_change_results(engine, tmp_path):
     x, y = clouds(PARTS * ROWS, d=64)
     (tmp_path / "source").mkdir()
     for i in range(PARTS):
@@ -119,13 +119,13 @@ def test_a_worker_killed_changes_no_bit(engine, tmp_path):
     assert torch.equal(held.units, alone.units)
 
 
-def test_one_that_was_imported_before_is_not_started(engine, monkeypatch):
+def test_ray_imported_before_is_not_started(engine, monkeypatch):
     monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
     with pytest.raises(InputError, match="ray was imported before"), connect_executor("ray"):
         pass
 
 
-def test_another_version_is_refused(engine, monkeypatch):
+def test_ray_version_mismatch_raises(engine, monkeypatch):
     monkeypatch.setattr("labelahead.__version__", "0.0.9")
     with (
         pytest.raises(ClusterError, match=r"the node 127.* has labelahead .*, here is 0"),
@@ -136,7 +136,7 @@ def test_another_version_is_refused(engine, monkeypatch):
         run_tasks(engine, "double", doubled, [("a", 1, (4,))])
 
 
-def test_nobody_there_is_said():
+def test_unreachable_ray_raises():
     code = (
         "from labelahead.outofcore.execution import connect_executor\nwith "
         "connect_executor('ray://127.0.0.1:9'): pass"

@@ -1,4 +1,4 @@
-"""Scores in parts and blocks against one posterior over the whole pool, in float64."""
+"""Scores by partitions and blocks against one float64 posterior over the whole pool."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def name(i):
     "acquisition", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc", "eer"]
 )
 @pytest.mark.parametrize("count", [0, 12])
-def test_scores_are_those_of_one_process_with_all_items(pool, acquisition, count):
+def test_partition_scores_match_single_process(pool, acquisition, count):
     large, x, y = pool
     at = torch.arange(0, N, 7)[:count]
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
@@ -51,7 +51,7 @@ def test_scores_are_those_of_one_process_with_all_items(pool, acquisition, count
 
 
 @pytest.mark.parametrize("acquisition", ["resolve", "variance", "flip", "mlmoc", "changes"])
-def test_finalists_are_scored_by_the_whole_pool(pool, acquisition):
+def test_finalist_scores_sum_over_whole_pool(pool, acquisition):
     large, x, y = pool
     at = torch.arange(0, N, 11)
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
@@ -72,7 +72,7 @@ def test_finalists_are_scored_by_the_whole_pool(pool, acquisition):
     assert torch.equal(best.positions[25:], by_sample[25:])
 
 
-def test_the_sample_is_of_the_pool_without_labelled_items_and_stays(pool):
+def test_sample_excludes_labelled_items_and_is_stable(pool):
     large, _, _ = pool
     some = torch.tensor([3, 5, 77])
     first, again = large.sample_positions(30, some, 0), large.sample_positions(30, some, 0)
@@ -83,15 +83,15 @@ def test_the_sample_is_of_the_pool_without_labelled_items_and_stays(pool):
     assert torch.equal(more[:26], first[4:])
 
 
-def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
+def test_greedy_batch_matches_subset_posterior(pool):
     large, x, y = pool
     at = torch.arange(0, N, 9)
     labels = {name(int(i)): CLASSES[y[i]] for i in at}
     asked = large.query(6, labels, evaluation=40, candidates=N)
     held = large.select_subset(labels, evaluation=40, candidates=N)
     # All candidates are held here: the batch is that of a posterior over the whole pool.
-    from labelahead.acquisition.batch import greedy
-    from labelahead.acquisition.view import view
+    from labelahead.acquisition.batch_selection import greedy
+    from labelahead.acquisition.pool_view import view
 
     _, _, learnt = all_at_once(
         x, at, torch.as_tensor(y[at]), held.positions[len(at) : len(at) + 40], "resolve"
@@ -111,7 +111,7 @@ def test_a_batch_is_chosen_one_by_one_among_those_held(pool):
     assert [q.id for q in asked] == [name(q.position) for q in asked]
 
 
-def test_best_of_does_not_depend_on_the_order(pool):
+def test_rank_best_is_order_independent(pool):
     positions, scores = torch.tensor([5, 2, 9, 1, 7]), torch.tensor([1.0, 3.0, 3.0, 0.5, 1.0])
     mix_kernels = torch.tensor([3, 1, 4, 0, 2])
     one, two = (
@@ -120,7 +120,7 @@ def test_best_of_does_not_depend_on_the_order(pool):
     assert one.positions.tolist() == two.positions.tolist() == [2, 9, 5, 7]
 
 
-def test_a_posterior_goes_on_elsewhere():
+def test_with_points_extends_posterior():
     rng = torch.Generator().manual_seed(1)
     units = torch.nn.functional.normalize(
         torch.randn(40, 5, generator=rng, dtype=torch.float64), dim=1
@@ -135,7 +135,7 @@ def test_a_posterior_goes_on_elsewhere():
     more = few.with_points(units[20:], start[20:])
     at = torch.arange(40)
     assert torch.allclose(more.mean, whole.mean)
-    assert torch.allclose(more.block(at, at), whole.block(at, at))
+    assert torch.allclose(more.covariance_block(at, at), whole.covariance_block(at, at))
     assert torch.allclose(more.variance(), whole.variance())
     assert more.amplitude() == few.amplitude()
     assert torch.allclose(

@@ -12,9 +12,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import labelahead as la
-from labelahead.acquisition.batch import score_candidates
+from labelahead.acquisition.batch_selection import score_candidates
+from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import probabilities, softmax
-from labelahead.acquisition.view import view
 from labelahead.cli import app
 from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior
@@ -69,7 +69,7 @@ def store_of(tmp_path, loss, **how):
 
 @pytest.mark.parametrize("acquisition", ["resolve", "variance", "flip", "mlmoc", "changes", "emoc"])
 @pytest.mark.parametrize("loss", [None, "squared", "cross-entropy"])
-def test_scores_are_those_of_one_posterior_on_the_same_features(tmp_path, loss, acquisition):
+def test_sketched_scores_match_single_posterior(tmp_path, loss, acquisition):
     large, psi, start, y = store_of(tmp_path, loss)
     at = torch.arange(0, N, 7)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
@@ -88,7 +88,7 @@ def test_scores_are_those_of_one_posterior_on_the_same_features(tmp_path, loss, 
 
 
 @pytest.mark.parametrize("loss", [None, "squared"])
-def test_predictions_and_a_further_label_are_exact_given_the_features(tmp_path, loss):
+def test_sketched_predictions_and_updates_are_exact(tmp_path, loss):
     large, psi, start, y = store_of(tmp_path, loss)
     at = torch.arange(0, N, 5)
     labels = {f"item {i}": CLASSES[y[i]] for i in at.tolist()}
@@ -107,7 +107,7 @@ def test_predictions_and_a_further_label_are_exact_given_the_features(tmp_path, 
     assert 0 <= done.forecast.error.rate <= 1
 
 
-def test_the_best_by_all_items_are_those_of_one_posterior(tmp_path):
+def test_sketched_finalists_match_single_posterior(tmp_path):
     large, psi, start, y = store_of(tmp_path, "squared")
     at = torch.arange(0, N, 9)
     held = large.select_subset(
@@ -119,7 +119,7 @@ def test_the_best_by_all_items_are_those_of_one_posterior(tmp_path):
     assert held.best.positions[:20].tolist() == left[naive.argsort(descending=True)[:20]].tolist()
 
 
-def test_the_key_knows_the_weights(tmp_path):
+def test_partition_key_depends_on_network_weights(tmp_path):
     store_of(tmp_path, None)
     before = {p.name for p in (tmp_path / "store" / "parts").iterdir()}
     told = []
@@ -140,7 +140,7 @@ def test_the_key_knows_the_weights(tmp_path):
     assert len(before) == len(after)
 
 
-def test_other_weights_on_a_worker_are_refused(tmp_path):
+def test_different_weights_on_worker_raise(tmp_path):
     made(tmp_path / "code")
     of = describe_network(f"{tmp_path / 'code' / 'net.py'}:make", CLASSES, (6,), K, None)
     made(tmp_path / "code", seed=6)
@@ -159,7 +159,7 @@ def test_other_weights_on_a_worker_are_refused(tmp_path):
         ({"classes": ["a", "b"]}, "net.py:make"),
     ],
 )
-def test_what_is_no_network_for_this_pool_is_refused(tmp_path, how, message):
+def test_invalid_network_raises(tmp_path, how, message):
     x, _ = clouds(30)
     made(tmp_path / "code")
     (tmp_path / "code" / "net.py").write_text(
@@ -170,19 +170,19 @@ def test_what_is_no_network_for_this_pool_is_refused(tmp_path, how, message):
         embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE, **given)
 
 
-def test_labels_go_by_the_order_of_a_trained_networks_outputs(tmp_path):
+def test_labels_follow_order_of_network_outputs(tmp_path):
     large, _, _, y = store_of(tmp_path, "squared")
     labels = {f"item {i}": CLASSES[y[i]] for i in range(N) if y[i] == 2 or i % 9 == 0}
     told = large.resolve_labels(labels, (), HERE)
     assert told.classes == CLASSES
     assert told.numbers.tolist() == [int(y[i]) for i in told.positions.tolist()]
-    with pytest.raises(InputError, match="the network tells ash, elm, oak"):
+    with pytest.raises(InputError, match="the network's classes are ash, elm, oak"):
         large.resolve_labels({"item 1": "fir", "item 2": "oak"}, (), HERE)
     guesses = large.query(3, evaluation=20)
     assert [q.prediction for q in guesses] == [None] * 3  # nobody said anything yet
 
 
-def test_from_the_command_line_with_npy(tmp_path):
+def test_cli_sketched_pool_with_npy(tmp_path):
     x, y = clouds(60)
     np.save(tmp_path / "x.npy", x)
     made(tmp_path)

@@ -35,7 +35,7 @@ def features(manifest):
     return np.concatenate([rows for entry in manifest.entries for _, rows in read_blocks(entry, 7)])
 
 
-def test_vectors_of_parquet_parts(tmp_path):
+def test_embed_parquet_vectors(tmp_path):
     x, _ = clouds(47)
     pool = parquet_pool(tmp_path / "pool", x)
     manifest = embed(pool, tmp_path / "store", rows=10, executor=HERE)
@@ -58,7 +58,7 @@ def test_vectors_of_parquet_parts(tmp_path):
     assert read_manifest(tmp_path / "store") == manifest
 
 
-def test_a_fixed_size_list_and_another_id(tmp_path):
+def test_embed_fixed_size_lists_and_other_id(tmp_path):
     x, _ = clouds(9)
     values = pa.FixedSizeListArray.from_arrays(pa.array(x.astype(np.float64).ravel()), 6)
     table = pa.table(
@@ -97,7 +97,7 @@ def test_a_fixed_size_list_and_another_id(tmp_path):
 @pytest.mark.skipif(
     not is_sentence_encoder_available(), reason="the extra 'texts' is not installed"
 )
-def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
+def test_embed_texts_uses_encoder(tmp_path, monkeypatch):
     texts = [f"{'word ' * (i % 5)}number {i} of the list" for i in range(23)]
     pool = tmp_path / "pool"
     pool.mkdir()
@@ -119,7 +119,7 @@ def test_texts_are_read_by_the_encoder(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not is_image_encoder_available(), reason="the extra 'photos' is not installed")
-def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
+def test_embed_images_with_a_broken_file(tmp_path):
     pool, rng = tmp_path / "pool", np.random.default_rng(0)
     (pool / "b").mkdir(parents=True)
     for i, name in enumerate(["a.png", "b/c.png", "b/d.png", "z.png"]):
@@ -162,7 +162,7 @@ def test_pictures_of_a_tree_and_one_that_is_broken(tmp_path):
     )
 
 
-def test_npy_files_are_used_where_they_are(tmp_path):
+def test_npy_files_are_used_in_place(tmp_path):
     x, _ = clouds(31)
     np.save(tmp_path / "x.npy", x.astype(np.float16))
     manifest = embed(tmp_path / "x.npy", tmp_path / "store", rows=12, executor=HERE)
@@ -171,7 +171,7 @@ def test_npy_files_are_used_where_they_are(tmp_path):
     assert take_rows(manifest.entries[2], [1, 0])[1] == ["x.npy:25", "x.npy:24"]
 
 
-def test_a_store_in_memory_or_anywhere_else(tmp_path):
+def test_store_on_other_file_systems(tmp_path):
     x, _ = clouds(20)
     fs = fsspec.filesystem("memory")
     for i in range(2):
@@ -192,7 +192,7 @@ def test_a_store_in_memory_or_anywhere_else(tmp_path):
     fs.rm("/bucket", recursive=True)
 
 
-def test_what_is_there_is_not_worked_out_again_and_what_changed_is(tmp_path):
+def test_embed_recomputes_changed_partitions_only(tmp_path):
     x, _ = clouds(30)
     pool, store = parquet_pool(tmp_path / "pool", x), tmp_path / "store"
     embed(pool, store, executor=HERE)
@@ -211,7 +211,7 @@ def test_what_is_there_is_not_worked_out_again_and_what_changed_is(tmp_path):
     assert len(left) == 9
 
 
-def test_a_run_that_is_killed_goes_on(tmp_path):
+def test_killed_embed_resumes(tmp_path):
     x, _ = clouds(40_000)
     pool = tmp_path / "pool"
     pool.mkdir()
@@ -246,7 +246,7 @@ embed({str(pool)!r}, {str(store)!r}, executor=Standing())
     assert np.array_equal(features(manifest), x.astype(np.float16))
 
 
-def test_a_part_that_cannot_be_read_is_named_and_left_out_if_asked(tmp_path):
+def test_unreadable_partition_is_named_or_skipped(tmp_path):
     x, _ = clouds(30)
     pool = parquet_pool(tmp_path / "pool", x)
     whole = (pool / "part-1.parquet").read_bytes()
@@ -278,14 +278,14 @@ def test_a_part_that_cannot_be_read_is_named_and_left_out_if_asked(tmp_path):
         ),
     ],
 )
-def test_numbers_that_cannot_be_kept_are_refused(tmp_path, spoil, message):
+def test_unrepresentable_numbers_raise(tmp_path, spoil, message):
     x, _ = clouds(30)
     spoil(x)
     with pytest.raises(InputError, match=message):
         embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
 
 
-def test_what_is_no_pool_is_refused(tmp_path):
+def test_invalid_pool_raises(tmp_path):
     x, _ = clouds(10)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("nothing")
@@ -326,7 +326,7 @@ class Away(fsspec.AbstractFileSystem):
     info = isfile = exists = makedirs = _open = _fails
 
 
-def test_a_storage_that_is_away_is_said(tmp_path):
+def test_unavailable_storage_raises(tmp_path):
     fsspec.register_implementation("away", Away, clobber=True)
     x, _ = clouds(10)
     np.save(tmp_path / "x.npy", x)
@@ -344,7 +344,7 @@ def test_a_storage_that_is_away_is_said(tmp_path):
         LargePool("away://store")
 
 
-def test_parts_with_other_columns(tmp_path):
+def test_partitions_with_missing_columns_raise(tmp_path):
     """One that lacks what is learnt from, or the names, is refused.
 
     Columns to look at may be missing.
@@ -376,17 +376,17 @@ def test_parts_with_other_columns(tmp_path):
         embed(pool, tmp_path / "store", executor=HERE)
 
 
-def test_a_store_among_what_it_is_made_of_is_refused(tmp_path):
+def test_store_inside_pool_raises(tmp_path):
     """Its own files would be taken for the pool the next time."""
     x, _ = clouds(10)
     pool = parquet_pool(tmp_path / "pool", x)
     for store in (pool, pool / "store"):
-        with pytest.raises(InputError, match="lies in the pool itself"):
+        with pytest.raises(InputError, match="is inside the pool"):
             embed(pool, store, executor=HERE)
     embed(pool, tmp_path / "pool-store", executor=HERE)
 
 
-def test_empty_parts_are_no_trouble_among_others(tmp_path):
+def test_empty_partitions_are_ignored(tmp_path):
     x, _ = clouds(30)
     (tmp_path / "npy").mkdir()
     for i, some in enumerate((x[:10], x[:0], x[10:])):
@@ -400,7 +400,7 @@ def test_empty_parts_are_no_trouble_among_others(tmp_path):
         embed(tmp_path / "none.npy", tmp_path / "c", executor=HERE)
 
 
-def test_features_that_changed_under_us_are_noticed(tmp_path):
+def test_changed_features_raise(tmp_path):
     x, _ = clouds(30)
     np.save(tmp_path / "x.npy", x)
     embed(tmp_path / "x.npy", tmp_path / "store", executor=HERE)
@@ -431,7 +431,7 @@ def parts_of(store, suffix):
 
 
 @pytest.mark.parametrize("written", ["now", "before there were checksums"])
-def test_a_copied_store_reads_its_own_parts(tmp_path, written):
+def test_copied_store_reads_its_own_partitions(tmp_path, written):
     x, _ = clouds(40)
     original, copy = tmp_path / "original", tmp_path / "copy"
     whole = embed(parquet_pool(tmp_path / "pool", x), original, rows=10, executor=HERE)
@@ -453,7 +453,7 @@ def test_a_copied_store_reads_its_own_parts(tmp_path, written):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_flipped_bit_is_noticed_and_said_how_to_mend(tmp_path, in_place):
+def test_flipped_bit_raises_with_repair_hint(tmp_path, in_place):
     x, _ = clouds(40)
     store, pool = tmp_path / "store", tmp_path / "pool"
     if in_place:
@@ -488,7 +488,7 @@ def test_a_flipped_bit_is_noticed_and_said_how_to_mend(tmp_path, in_place):
     assert np.array_equal(features(mended), before)
 
 
-def test_a_header_of_another_type_is_noticed(tmp_path):
+def test_changed_header_raises(tmp_path):
     x, _ = clouds(12)
     embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
     path = parts_of(tmp_path / "store", ".npy")[0]
@@ -500,7 +500,7 @@ def test_a_header_of_another_type_is_noticed(tmp_path):
         list(read_blocks(entry, 100))
 
 
-def test_damaged_names_are_noticed(tmp_path):
+def test_damaged_names_raise(tmp_path):
     x, _ = clouds(40)
     embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
     path = parts_of(tmp_path / "store", ".parquet")[0]
@@ -511,7 +511,7 @@ def test_damaged_names_are_noticed(tmp_path):
         read_ids(entry)
 
 
-def test_a_part_is_verified_once_in_a_process(tmp_path):
+def test_partition_is_verified_once_per_process(tmp_path):
     x, _ = clouds(20)
     embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=HERE)
     entry = read_manifest(tmp_path / "store").entries[0]

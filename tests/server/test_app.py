@@ -122,7 +122,7 @@ def test_labels_come_back_the_next_day(tmp_path):
     gone = folder / before[0]
     gone.unlink()
     with page(folder, tmp_path / "out") as (client, session):
-        assert any(f"1 pictures are gone: {before[0]}" in note for note in session.notes)
+        assert any(f"1 pictures are missing: {before[0]}" in note for note in session.notes)
         asked = [
             client.get("/api/question?fresh=1", headers={"Cookie": f"la_who={i}"}).json()
             for i in range(4)
@@ -133,7 +133,9 @@ def test_labels_come_back_the_next_day(tmp_path):
             None,
         }  # 0 is gone, 1 is still with somebody
     photo(folder / before[2], size=(50, 40))
-    with pytest.raises(InputError, match=f"1 labelled pictures have another content: {before[2]}"):
+    with pytest.raises(
+        InputError, match=f"1 labelled pictures have different content: {before[2]}"
+    ):
         page(folder, tmp_path / "out").__enter__()
     with pytest.raises(InputError, match="other data"):
         page(photo(tmp_path / "others/x.png").parent, tmp_path / "out").__enter__()
@@ -215,7 +217,7 @@ def test_items_to_measure_on_are_never_asked_for(tmp_path):
         answer(client, 1, 0)
     with page(folder, tmp_path / "out2", test=tmp_path / "test.csv") as (_, session):
         assert session.service.held_out == {4}  # learnt from already
-    with pytest.raises(InputError, match="carry no labels"):
+    with pytest.raises(InputError, match="contain no labels"):
         page(folder, tmp_path / "out3", test=0.5).__enter__()
 
 
@@ -239,8 +241,8 @@ def test_small_pictures_are_enlarged_without_smoothing():
     assert np.array_equal(shown[::32, ::32], values[1])
     assert np.array_equal(shown[31::32, 31::32], values[1])
     floats = Items(from_arrays(values.transpose(0, 3, 1, 2).astype(np.float32) / 255)[0])
-    assert floats.picture(1)[0] == content
-    grey = Items(from_arrays(values[:, :, :, 0])[0]).picture(0, 20)[0]
+    assert floats.encode_picture(1)[0] == content
+    grey = Items(from_arrays(values[:, :, :, 0])[0]).encode_picture(0, 20)[0]
     assert np.asarray(Image.open(io.BytesIO(grey))).shape == (12, 16, 3)
 
 
@@ -268,7 +270,7 @@ def test_tables_show_their_rows_and_never_the_target(tmp_path):
     assert "yes" not in json.dumps([items.describe_item(i) for i in range(3)])
     vectors = Items(from_arrays(np.arange(6.0).reshape(3, 2))[0])
     assert vectors.kind == "vector"
-    assert vectors.describe(1)["row"][1] == {"name": "1", "value": 3.0}
+    assert vectors.describe_item(1)["row"][1] == {"name": "1", "value": 3.0}
 
 
 def texts(n=60):
@@ -437,7 +439,7 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
                 started.send_signal(stop)
             said = started.communicate(timeout=PATIENCE)[1]
         assert started.returncode == 130, said
-        assert "every label is kept in labels-set" in said
+        assert "all labels are in labels-set" in said
         assert "Traceback" not in said
     with pytest.raises(LabelaheadError, match="cannot be reached"):
         client.session()
@@ -450,7 +452,11 @@ def test_the_command_serves_keeps_and_ends(tmp_path, monkeypatch):
 def test_the_guide_names_every_option_and_address(tmp_path):
     for option in typer.main.get_command(app).commands["label"].params:
         names = [n for n in option.opts if n.startswith("--")] or ["photos/"]
-        hidden = {"--browser": "--no-browser", "--target": "target column", "--root": "known set"}
+        hidden = {
+            "--browser": "--no-browser",
+            "--target": "target column",
+            "--root": "public data set",
+        }
         assert any(hidden.get(n, n) in GUIDE for n in names), names
     with page(photos(tmp_path / "set", 2), tmp_path / "out") as (client, _):
         for path, methods in client.get("/api/openapi.json").json()["paths"].items():

@@ -57,10 +57,10 @@ def test_in_the_end_it_is_said_what_the_server_said(server, code, full):
     with pytest.raises(StorageError, match="the disk is full") as refused:
         Client(url).answer(3, 1)
     assert refused.value.full == full
-    assert len(bodies) == client.TRIES
+    assert len(bodies) == client.MAX_ATTEMPTS
     with pytest.raises(StorageError):
         Client(url).add_class("x")  # without a key it is said at once
-    assert len(bodies) == client.TRIES + 1
+    assert len(bodies) == client.MAX_ATTEMPTS + 1
 
 
 def test_other_errors_are_not_tried_again(server):

@@ -146,15 +146,15 @@ def test_what_was_confirmed_is_no_random_sample(tmp_path):
         session,
     ):
         page_ = session.service
-        order = page_._random
+        order = page_._random_order
         for p in order[:30]:
             page_.journal.add_event("label", "me", p, p % 3)
-        assert page_.trusted(page_.label_state) == tuple(order[:30])
+        assert page_.find_random_sample(page_.label_state) == tuple(order[:30])
         page_.journal.undo_answer("me", page_.label_state.find_deciding_answer(order[25]).seq)
         page_.journal.confirm_items("me", [order[25]], order[25] % 3)
-        assert page_.trusted(page_.label_state) == tuple(order[:25])
+        assert page_.find_random_sample(page_.label_state) == tuple(order[:25])
         page_.journal.confirm_items("me", order[30:60], 0)
-        assert page_.trusted(page_.label_state) == tuple(order[:25])
+        assert page_.find_random_sample(page_.label_state) == tuple(order[:25])
 
 
 def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
@@ -181,7 +181,7 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
                 )
             )
 
-        before = guesses()
+        before = predicted_classes()
         assert [c["name"] for c in change(0, "rename", "LEFT hand")["classes"]] == [
             "LEFT hand",
             "right",
@@ -196,19 +196,19 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
             {"kind": "rename", "name": "down", "key": "k"},
         ):
             assert (
-                "expected a new one" in post(client, "/api/classes/2", other, status=400)["error"]
+                "expected a new key" in post(client, "/api/classes/2", other, status=400)["error"]
             )
         undo(client)
         merged = change(2, "merge", "right")
         assert [c["number"] for c in merged["classes"]] == [0, 1]
         assert merged["labels"] == len(labels)
         assert session.service.label_state.labels == {p: min(c, 1) for p, c in labels.items()}
-        now = guesses()
+        now = predicted_classes()
         assert sum(now[p] == min(p % 3, 1) for p in now) >= 0.95 * len(now)
-        assert "is no more" in change(2, "rename", "again", 400)["error"]
+        assert "was removed or merged" in change(2, "rename", "again", 400)["error"]
         assert "expected more" in change(0, "remove", status=400)["error"]
         assert (
-            "is no more"
+            "was removed or merged"
             in post(
                 client, "/api/answers", {"position": 80, "kind": "label", "label": 2}, status=400
             )["error"]
@@ -224,18 +224,18 @@ def test_classes_are_renamed_merged_removed_and_brought_back(tmp_path):
         assert undo(client)["undone"]["kind"] == "merge"
         assert session.service.label_state.labels == labels
         progress_once(client, lambda p: p["training"]["idle"])
-        assert guesses() == before
+        assert predicted_classes() == before
         removed = change(2, "remove")
         gone = {p for p, c in labels.items() if c == 2}
         assert removed["labels"] == len(labels) - len(gone)
-        assert 2 not in guesses().values()
+        assert 2 not in predicted_classes().values()
         assert (
             not gone & session.service.label_state.answered_positions["me"]
         )  # they are asked about again
         asked = {client.get("/api/question?fresh=1").json()["position"] for _ in range(3)}
         assert asked - labels.keys() or asked <= gone
         progress_once(client, lambda p: p["training"]["idle"])
-        assert 2 not in guesses().values()
+        assert 2 not in predicted_classes().values()
     # The same command again brings no removed or renamed class back.
     with page(clouds(tmp_path / "x.npz"), out, tables=EXACT, start=True, classes=NAMES) as (
         client,

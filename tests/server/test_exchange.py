@@ -202,15 +202,15 @@ def test_one_journal_to_another(tmp_path, form):
 def test_nothing_is_overwritten_and_nothing_partial_left(tmp_path, form):
     out = tmp_path / "out"
     out.write_text("mine")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         write_labels(some(), ITEMS, None, form, out, opener=opener)
     assert out.read_text() == "mine"
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="does not exist"):
         write_labels(some(), ITEMS, None, form, tmp_path / "none" / "out", opener=opener)
     assert os.listdir(tmp_path) == ["out"]
     out.unlink()
     (tmp_path / "away").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         write_labels(some(), ITEMS, None, form, tmp_path / "away", opener=opener)
     assert os.listdir(tmp_path) == ["away"]
 
@@ -337,7 +337,7 @@ def test_folders_hold_copies_below_the_target_alone(tmp_path):
     now = label_state([("anna", "label", 3, 0)], classes)
     with pytest.raises(StorageError, match="No such file"):
         write_labels(now, items, None, "folders", out, opener=opened)
-    with pytest.raises(InputError, match="no files"):
+    with pytest.raises(InputError, match="not files"):
         write_labels(now, items, None, "folders", out)
     assert os.listdir(tmp_path / "deep") == []
 

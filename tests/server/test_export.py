@@ -77,7 +77,7 @@ def test_labels_of_one_class_predict_nothing(tmp_path):
     (out / "snapshot-00003.pt").write_bytes(b"cut short")
     code, said = command(folder, out, "--export", "csv", "--to", str(to), "--rest")
     assert code == 1, said
-    assert "1 labels of 1 classes are there; expected labels of at least two classes" in said
+    assert "1 labels of 1 classes exist; expected labels of at least two classes" in said
     assert "leave out --rest" in said
     assert not to.exists()
     code, said = command(folder, out, "--rest")

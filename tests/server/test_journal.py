@@ -114,7 +114,7 @@ class Plain:
         self.seq += 1
         self.look_at_kept()
 
-    def undo(self, who):
+    def undo_answer(self, who):
         own = [row for row in self.said if row[0] == who and row[5]]
         if own and own[-1] in self.changes and not self.undoing(own[-1]):
             return False
@@ -124,7 +124,7 @@ class Plain:
                 self.take_back(row)
         return True
 
-    def lease(self, position, who, seconds, now):
+    def lease_item(self, position, who, seconds, now):
         for other, (p, until) in self.held.items():
             if other != who and p == position and until > now:
                 return False
@@ -533,9 +533,9 @@ def test_events_cannot_be_changed_or_removed(tmp_path):
 def test_a_journal_of_other_data_is_refused(tmp_path):
     journal(tmp_path).close()
     for items, fingerprint, said in (
-        (ITEMS[:-1], "f", "5 items then, 4 now"),
+        (ITEMS[:-1], "f", "it has 5 items, the data 4"),
         (("z.jpg", *ITEMS[1:]), "g", "item 0 was 'a.jpg', now 'z.jpg'"),
-        (ITEMS, "g", "another content"),
+        (ITEMS, "g", "different content"),
     ):
         with pytest.raises(InputError, match=said):
             journal(tmp_path, items=items, fingerprint=fingerprint)
@@ -553,7 +553,7 @@ def test_damaged_foreign_and_newer_files_are_refused_and_left_alone(tmp_path):
         path.unlink()
 
     path.write_bytes(b"no database at all, but some text" * 100)
-    refused("damaged or no label record")
+    refused("damaged or not a journal")
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE other (x)")
     db.commit()
@@ -815,9 +815,9 @@ def test_a_record_that_goes_bad_while_it_is_open_is_no_wrong_input(tmp_path):
             b.label_state  # noqa: B018
         other.executescript("DROP TABLE events")
         other.close()
-        with pytest.raises(StorageError, match="damaged or no label record"):
+        with pytest.raises(StorageError, match="damaged or not a journal"):
             b.read_events()
-    with pytest.raises(InputError, match="damaged or no label record"):
+    with pytest.raises(InputError, match="damaged or not a journal"):
         journal(tmp_path)
 
 

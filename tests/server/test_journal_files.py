@@ -93,7 +93,7 @@ def test_an_orphaned_log_is_refused_and_kept(tmp_path, emptied):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert before["labels.db-wal"]
     said = (
-        r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* put back the "
+        r"labels.db is (empty|missing), but labels.db-wal .* holds answers; .* restore the "
         r"labels.db that it belo"
     )
     for start in (open_journal, read_item_names, read_journal, copy_journal):
@@ -134,7 +134,7 @@ def test_a_journal_that_rounds_know_more_labels_of_is_refused(tmp_path):
     open_journal(tmp_path).close()
     rounds.write_text('{"labels": 3}\n{"labels": 4}\n{"labels": 1}\n')
     said = (
-        r"holds labels of 3 items, but rounds.jsonl tells of a training with 4.*move "
+        r"holds labels of 3 items, but rounds.jsonl has a training with 4 labels.*move "
         r"labels.seq, rounds.jsonl and"
     )
     for start in (open_journal, lambda folder: open_journal(folder, copy=copy_journal(folder))):
@@ -153,11 +153,11 @@ def test_an_older_copy_of_labels_db_is_refused(tmp_path):
     newest = (tmp_path / "labels.db").read_bytes()
     shutil.copy(tmp_path / "old.db", tmp_path / "labels.db")
     with pytest.raises(
-        InputError, match=r"ends at event 3, but labels.seq names event 4: answers are missing"
+        InputError, match=r"ends at event 3, but labels.seq refers to event 4: answers are missing"
     ):
         open_journal(tmp_path)
     (tmp_path / "labels.db").unlink()
-    with pytest.raises(InputError, match=r"ends at event 0, but labels.seq names event 4"):
+    with pytest.raises(InputError, match=r"ends at event 0, but labels.seq refers to event 4"):
         open_journal(tmp_path)
     assert not (tmp_path / "labels.db").exists()  # nothing takes its place
     (tmp_path / "labels.db").write_bytes(newest)
@@ -179,7 +179,7 @@ def test_a_copy_changes_nothing_in_the_folder(tmp_path, killed):
     before = {path.name for path in tmp_path.iterdir()}
     with open_journal(tmp_path, copy=copy_journal(tmp_path)) as journal:
         assert len(journal.label_state.labels) == 3
-        with pytest.raises(StorageError, match="opened to be read"):
+        with pytest.raises(StorageError, match="opened read-only"):
             journal.add_event("label", "anna", 5, 1)
     assert len(read_item_names(tmp_path)) == len(ITEMS)
     assert {path.name for path in tmp_path.iterdir()} == before
@@ -208,7 +208,7 @@ def test_a_removed_lock_file_lets_no_second_journal_in(tmp_path):
         for _ in range(2):
             with pytest.raises(StorageError, match="in use by another labelahead"):
                 open_journal(tmp_path)
-        first.add("label", "anna", 0, 1)
+        first.add_event("label", "anna", 0, 1)
     open_journal(tmp_path).close()
 
 

@@ -127,7 +127,9 @@ def test_the_pool_is_scored_again_after_so_many_labels_alone(store, tmp_path, mo
     monkeypatch.setattr(
         LargePool,
         "select_subset",
-        lambda self, told, **how: known.append(len(told.positions)) or select_subset(self, told, **how),
+        lambda self, told, **how: (
+            known.append(len(told.positions)) or select_subset(self, told, **how)
+        ),
     )
     more = HOW | {"refresh_every": 6}
     with page(place, tmp_path / "labels", start=True, **more) as (client, _):
@@ -195,7 +197,7 @@ def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):
             pass
     np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
     with (
-        pytest.raises(InputError, match="is no store"),
+        pytest.raises(InputError, match="is not a `pool embed` store"),
         page(tmp_path / "x.npy", tmp_path / "other", **HOW),
     ):
         pass

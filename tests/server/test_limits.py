@@ -248,7 +248,7 @@ def test_files_that_blow_up_are_refused(tmp_path):
         shape = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000), }"
         archive.writestr("x.npy", header + shape.ljust(117) + b"\n")
         archive.infolist()[0].file_size = 10**15  # what the archive announces
-    with pytest.raises(InputError, match=r"GB unpacked, of which two are held"):
+    with pytest.raises(InputError, match=r"GB unpacked, two copies are needed"):
         load(tmp_path / "bomb.npz")
 
 
@@ -273,7 +273,7 @@ def test_a_key_takes_back_one_answer(tmp_path):
         first, second = (journal.add_event("label", "me", p, 0).seq for p in (0, 1))
         gone = journal.undo_answer("me", second, key="k")
         assert journal.undo_answer("me", second, key="k") == gone
-        with pytest.raises(InputError, match=f"took back answer {second}, not {first}"):
+        with pytest.raises(InputError, match=f"was used to undo answer {second}, not {first}"):
             journal.undo_answer("me", first, key="k")
 
 
@@ -296,7 +296,7 @@ def test_a_campaign_with_a_position_below_zero_is_damaged(tmp_path):
         .replace('"position": 3', '"position": -5')
         .replace('"position":3', '"position":-5')
     )
-    with Store.open(tmp_path / "run") as store, pytest.raises(InputError, match="says position -5"):
+    with Store.open(tmp_path / "run") as store, pytest.raises(InputError, match="has position -5"):
         store.read_labels()
 
 

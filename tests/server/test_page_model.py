@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead import flip, prior
-from labelahead.acquisition.view import view
+from labelahead import prior
+from labelahead.acquisition import flip
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import Snapshot
@@ -88,8 +89,8 @@ def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     path.unlink()
     labels = {int(POSITIONS[3]): 0, int(POSITIONS[9]): 2}
     assert (
-        page_model.with_labels(labels, C).best()
-        == PageModel.from_snapshot(snapshot(), {}, C).with_labels(labels, C).best()
+        page_model.with_labels(labels, C).choose_best()
+        == PageModel.from_snapshot(snapshot(), {}, C).with_labels(labels, C).choose_best()
     )
 
 
@@ -151,7 +152,7 @@ def effect_of(means, *, correlated, classes=2):
         noise=1e-2,
         evaluation=None,
     )
-    return PageModel.from_snapshot(taken, {}, classes).why(0)
+    return PageModel.from_snapshot(taken, {}, classes).explain(0)
 
 
 def test_effect_where_the_predicted_answer_changes_other_classes():
@@ -177,7 +178,7 @@ def test_effect_where_only_a_surprise_changes_other_classes():
         "than 1 %), 2 other "
         "predictions change class. Its label makes the other predictions more certain: the sum of "
         "their variances "
-        "falls by 25 %."
+        "decreases by 25 %."
     )
 
 
@@ -187,7 +188,7 @@ def test_effect_where_no_answer_changes_any_class():
     assert found["effect"].sentence(["cat", "dog"]) == (
         "No answer changes the class of another prediction. Its label makes the other predictions "
         "more certain: the "
-        "sum of their variances falls by less than 1 %."
+        "sum of their variances decreases by less than 1 %."
     )
 
 
@@ -256,7 +257,7 @@ def test_with_every_item_labelled_labels_can_still_be_changed(dense):
             )
             assert (page_model.choose_best(), page_model.rank_next(3, set())) == (None, [])
             assert not page_model.explain(int(POSITIONS[0]))["if"]
-        assert page_model.with_labels(one_left, C).best()[0] == int(POSITIONS[-1])
+        assert page_model.with_labels(one_left, C).choose_best()[0] == int(POSITIONS[-1])
 
 
 def test_how_many_changed_their_mind():

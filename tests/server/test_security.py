@@ -348,7 +348,7 @@ def test_an_unforeseen_error_says_nothing_of_the_inside(tmp_path):
         reply = client.get("/api/session")
         assert reply.status_code == 500
         assert reply.json() == {
-            "error": "something went wrong here; the labels are safe: try again"
+            "error": "an unexpected error occurred; the labels are safe: try again"
         }
         assert "content-security-policy" in reply.headers
 

@@ -243,7 +243,7 @@ def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
     again = {"tables": tables, "classes": ["b", "a"]}
     with pytest.raises(
         InputError,
-        match=r"0 items, but rounds.jsonl tells of a training with 4: answers are missing",
+        match=r"0 items, but rounds.jsonl has a training with 4 labels: answers are missing",
     ):
         page(tmp_path / "set.npz", tmp_path / "out", **again).__enter__()
     assert not (tmp_path / "out/labels.db").exists()
@@ -420,8 +420,10 @@ def test_in_a_large_pool_a_shortlist_answers_and_the_rest_follows(tmp_path, monk
                 parse_campaign({"data": {"name": str(tmp_path / "rows.npz")}, **tables})
             ),
         )
-        desk.take(PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 3)), {}, 3))
-        asked = desk.question("me")
+        desk.set_page_model(
+            PageModel.from_snapshot(build_snapshot(ready, TrainingRequest(0, (), 3)), {}, 3)
+        )
+        asked = desk.next_query("me")
         asked = answer(client, asked["position"], int(truth[asked["position"]]))["next"]
         for count in range(1, 13):
             before = desk.page_model

@@ -62,7 +62,7 @@ def made(asked, order, test=(), given=None):
     told = []
     return (
         shop,
-        [s for s, _ in shop.snapshots(order, lambda what, done: told.append((what, done)))],
+        [s for s, _ in shop.build_snapshots(order, lambda what, done: told.append((what, done)))],
         told,
     )
 

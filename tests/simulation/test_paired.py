@@ -36,7 +36,7 @@ def items(test=20):
     return from_arrays(x, y.tolist(), classes=["a", "b", "c"], test=range(80 - test, 80))
 
 
-def test_ratio_is_the_geometric_mean_with_a_t_interval_of_logs():
+def test_summarise_ratio_is_geometric_mean_with_t_interval():
     needed = [(40, 80), (50, 60), (30, 90)]
     pairs = [SeedPair(i, 0.9, ours, theirs, theirs) for i, (ours, theirs) in enumerate(needed)]
     found = summarise_ratio(pairs)
@@ -47,7 +47,7 @@ def test_ratio_is_the_geometric_mean_with_a_t_interval_of_logs():
     assert (found.seeds, found.at_least) == (3, 0)
 
 
-def test_ratio_of_one_seed_has_no_interval_and_a_baseline_given_up_counts_as_tried():
+def test_summarise_ratio_with_one_seed_or_stopped_baseline():
     found = summarise_ratio([SeedPair(0, 0.9, 50, None, 200)])
     assert (found.ratio, found.low, found.high, found.at_least) == (
         pytest.approx(4.0),
@@ -57,7 +57,7 @@ def test_ratio_of_one_seed_has_no_interval_and_a_baseline_given_up_counts_as_tri
     )
 
 
-def test_pairs_are_the_campaigns_run_one_by_one(tmp_path):
+def test_run_paired_matches_single_campaigns(tmp_path):
     seen = []
     found = run_paired(
         PLAN, "random", 2, out=tmp_path / "p", data=items(), on_campaign=lambda *at: seen.append(at)
@@ -84,7 +84,7 @@ def test_pairs_are_the_campaigns_run_one_by_one(tmp_path):
         assert pair.baseline == labels_to_reach(theirs, pair.accuracy)
 
 
-def test_interrupted_pairs_end_as_uninterrupted_ones(tmp_path):
+def test_resume_paired_gives_same_result(tmp_path):
     whole = run_paired(PLAN, "random", 2, out=tmp_path / "whole", data=items())
 
     def stop(done, total, seed, strategy):
@@ -104,7 +104,7 @@ def test_interrupted_pairs_end_as_uninterrupted_ones(tmp_path):
     )  # and once more, when all is done
 
 
-def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path):
+def test_run_paired_refuses_before_writing(tmp_path):
     with pytest.raises(InputError, match="no test items"):
         run_paired(PLAN, "random", 2, out=tmp_path / "p", data=items(0))
     with pytest.raises(InputError, match="seeds is 0"):
@@ -120,13 +120,13 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path)
         resume_paired(tmp_path)
 
 
-def test_a_damaged_plan_is_named(tmp_path):
+def test_damaged_paired_plan_raises(tmp_path):
     (tmp_path / "paired.json").write_text(json.dumps({"seeds": [0]}))
     with pytest.raises(InputError, match=r"paired\.json is damaged"):
         resume_paired(tmp_path)
 
 
-def test_the_threads_of_the_caller_are_kept(tmp_path):
+def test_run_paired_preserves_thread_count(tmp_path):
     before = torch.get_num_threads()
     run_paired(PLAN, "random", 1, out=tmp_path / "p", data=items())
     assert torch.get_num_threads() == before

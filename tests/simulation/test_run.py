@@ -41,7 +41,7 @@ def outcome(result):
 
 @pytest.mark.parametrize("start", ["same", "warm", "shrink"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_bit_for_bit_from_its_seed(strategy, start):
+def test_run_is_reproducible_from_seed(strategy, start):
     campaign = replace(
         SMALL,
         asking=QueryConfig(strategy),
@@ -54,7 +54,7 @@ def test_bit_for_bit_from_its_seed(strategy, start):
 
 
 @pytest.mark.parametrize("start", ["same", "cold"])
-def test_where_the_rounds_begin(start):
+def test_training_start_of_rounds(start):
     """Without a step, the weights of the last round are those that it began with."""
 
     def weights(rounds, seed=0):
@@ -69,7 +69,7 @@ def test_where_the_rounds_begin(start):
     assert not torch.equal(weights(0), weights(0, seed=1))
 
 
-def test_runs_of_before_go_on_as_they_began(tmp_path):
+def test_older_runs_resume_with_their_settings(tmp_path):
     """They say `cold`; a comparison of before says nothing, and means it."""
     comparison = Comparison(
         replace(SMALL, asking=QueryConfig("random")), parse_contenders("random"), (0,)
@@ -82,7 +82,7 @@ def test_runs_of_before_go_on_as_they_began(tmp_path):
     assert read_comparison(tmp_path).campaign.training["start"] == "cold"
 
 
-def test_rounds_count_labels_and_learn():
+def test_rounds_count_labels_and_improve():
     result = run(SMALL, data=data())
     assert [r.labels for r in result.rounds] == [5, 9, 13, 17]
     assert [r.asked for r in result.rounds] == [4, 4, 4, 0]
@@ -94,7 +94,7 @@ def test_rounds_count_labels_and_learn():
     assert {"train", "kernel", "solve", "score"} <= set(result.rounds[0].seconds)
 
 
-def test_rounds_record_how_far_the_linearised_network_is_off():
+def test_rounds_record_drift():
     done = run(replace(SMALL, training={"steps": 0}), data=data())
     asked = [r for r in done.rounds if r.asked]
     assert all(r.drift > 0.1 and any("train longer" in note for note in r.notes) for r in asked)
@@ -110,7 +110,7 @@ def test_rounds_record_how_far_the_linearised_network_is_off():
     assert {r.drift for r in run(exact, data=data()).rounds} == {None}
 
 
-def test_a_folder_remembers_everything(tmp_path):
+def test_folder_stores_complete_campaign(tmp_path):
     result = run(SMALL, data=data(), out=tmp_path / "a")
     plain = run(SMALL, data=data())
     assert outcome(result) == outcome(plain)
@@ -135,7 +135,7 @@ def parse_folder(folder):
 
 @pytest.mark.parametrize("keep", range(0, 17, 2))
 @pytest.mark.parametrize("mode", ["sequential", "greedy", "top"])
-def test_resumed_from_any_label_on(tmp_path, keep, mode):
+def test_resume_after_any_label_gives_same_result(tmp_path, keep, mode):
     campaign = replace(
         SMALL, asking=QueryConfig("flip", mode), training={"steps": 15, "start": "warm"}
     )
@@ -168,7 +168,7 @@ def weights_after(campaign, number):
     raise AssertionError
 
 
-def test_labels_on_record_stay_even_if_the_choice_would_change(tmp_path):
+def test_recorded_labels_are_kept_if_query_changes(tmp_path):
     run(SMALL, data=data(), out=tmp_path / "a")
     folder = tmp_path / "a"
     rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines()][:7]
@@ -180,13 +180,13 @@ def test_labels_on_record_stay_even_if_the_choice_would_change(tmp_path):
     assert len(result.pool) == 17
 
 
-def test_other_data_are_refused(tmp_path):
+def test_resume_with_other_data_raises(tmp_path):
     run(SMALL, data=data(), out=tmp_path / "a")
     with pytest.raises(InputError, match="the data have changed"):
         resume(tmp_path / "a", data=data(n=81))
 
 
-def test_what_cannot_be_simulated_is_refused():
+def test_unsuitable_data_raise():
     x, y = blobs(30, (8,))
     with pytest.raises(InputError, match="no labels"):
         run(SMALL, data=from_arrays(x))
@@ -196,7 +196,7 @@ def test_what_cannot_be_simulated_is_refused():
         run(SMALL, data=from_arrays(x, y, test=range(10, 30)))
 
 
-def test_a_labeller_of_your_own(tmp_path):
+def test_custom_labeller(tmp_path):
     x, y = blobs(60, (8,))
     asked = []
 
@@ -207,15 +207,15 @@ def test_a_labeller_of_your_own(tmp_path):
     given = from_arrays(x, y, test=range(50, 60))
     result = run(SMALL, data=given, labeller=person, out=tmp_path / "a")
     assert asked == result.pool.labelled.tolist()
-    with pytest.raises(InputError, match="the labeller said 'cat'"):
+    with pytest.raises(InputError, match="the labeller returned 'cat'"):
         run(SMALL, data=given, labeller=lambda p: "cat")
-    with pytest.raises(InputError, match="the labeller said 7"):
+    with pytest.raises(InputError, match="the labeller returned 7"):
         run(SMALL, data=given, labeller=lambda p: 7)
     numpy_says = run(SMALL, data=given, labeller=lambda p: y[p].numpy()[()])
     assert numpy_says.pool.labelled.tolist() == asked
 
 
-def test_a_balanced_start():
+def test_balanced_seed_set():
     campaign = replace(SMALL, budget=Budget(initial=6, labels=9, retrain_every=3, balanced=True))
     result = run(campaign, data=data())
     first = result.pool.labels[:6]
@@ -225,7 +225,7 @@ def test_a_balanced_start():
 @pytest.mark.parametrize(
     ("absent", "balanced", "counts"), [(1, True, [3, 3, 0]), (2, True, [6, 0, 0]), (2, False, None)]
 )
-def test_a_start_without_the_last_classes(absent, balanced, counts):
+def test_seed_set_without_absent_classes(absent, balanced, counts):
     budget = Budget(initial=6, labels=30, retrain_every=12, balanced=balanced, absent=absent)
     result = run(replace(SMALL, budget=budget, asking=QueryConfig("random")), data=data())
     first = torch.bincount(result.pool.labels[:6], minlength=3)
@@ -235,7 +235,7 @@ def test_a_start_without_the_last_classes(absent, balanced, counts):
     assert later.min() > 0  # what was absent can be found
 
 
-def test_an_absent_class_leaves_the_others_in_their_random_order():
+def test_absent_classes_keep_random_order():
     plain, short = (
         run(replace(SMALL, budget=Budget(initial=n, labels=n, absent=a)), data=data()).pool
         for n, a in ((60, 0), (20, 1))
@@ -246,7 +246,7 @@ def test_an_absent_class_leaves_the_others_in_their_random_order():
     assert short.labelled.tolist() == others[:20]
 
 
-def test_absent_classes_are_checked(tmp_path):
+def test_invalid_absent_classes_raise(tmp_path):
     with pytest.raises(InputError, match="absent is -1"):
         parse_campaign({"budget": {"absent": -1}})
     for absent, initial, message in (
@@ -261,7 +261,7 @@ def test_absent_classes_are_checked(tmp_path):
 
 
 @pytest.mark.parametrize("balanced", [False, True])
-def test_a_campaign_with_an_absent_class_is_resumed(tmp_path, balanced):
+def test_campaign_with_absent_class_resumes(tmp_path, balanced):
     budget = Budget(initial=6, labels=12, retrain_every=3, balanced=balanced, absent=1)
     whole = run(replace(SMALL, budget=budget), data=data(), out=tmp_path / "a")
     assert parse_folder(tmp_path / "a").budget == budget
@@ -278,7 +278,7 @@ def confirming(missed):
     return replace(SMALL, training={"steps": 15}, budget=budget)
 
 
-def test_what_is_surest_is_confirmed_at_a_cost():
+def test_confident_predictions_are_confirmed_at_a_cost():
     _, answers = data()
     for missed in (0.0, 1.0):
         result = run(confirming(missed), data=data())
@@ -309,7 +309,7 @@ def test_what_is_surest_is_confirmed_at_a_cost():
     ("kept", "said"),
     [(13, "13 labels for round 3"), (7, "7 labels for round 1"), (3, "3 l"), (0, "0 l")],
 )
-def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, kept, said):
+def test_resume_with_missing_labels_raises(tmp_path, kept, said):
     whole = run(SMALL, data=data(), out=tmp_path / "a")
     path = tmp_path / "a" / "labels.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -319,7 +319,7 @@ def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, k
     for _ in range(2):
         with pytest.raises(
             InputError,
-            match=rf"labels.jsonl holds {said}.*rounds.jsonl tells of .*labels are missing",
+            match=rf"labels.jsonl holds {said}.*rounds.jsonl records .*labels are missing",
         ):
             resume(tmp_path / "a", data=data())
         with pytest.raises(InputError, match="labels are missing"):
@@ -329,7 +329,7 @@ def test_resume_refuses_a_label_file_that_lacks_labels_of_the_rounds(tmp_path, k
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-def test_resume_refuses_a_label_file_that_lacks_confirmations(tmp_path):
+def test_resume_with_missing_confirmations_raises(tmp_path):
     grids = replace(SMALL, budget=Budget(initial=5, labels=20, retrain_every=6, confirm=10))
     whole = run(grids, data=data(), out=tmp_path / "a")
     assert whole.rounds[-1].confirmed
@@ -339,13 +339,13 @@ def test_resume_refuses_a_label_file_that_lacks_confirmations(tmp_path):
     last = max(i for i, line in enumerate(lines) if json.loads(line)["by"] == "confirmed")
     path.write_text("".join(lines[:last] + lines[last + 1 :]))
     with pytest.raises(
-        InputError, match=r"confirmed labels for round \d+, but rounds.jsonl tells of"
+        InputError, match=r"confirmed labels for round \d+, but rounds.jsonl records"
     ):
         resume(tmp_path / "a", data=data())
 
 
 @pytest.mark.parametrize("keep", [6, 8, 11, 15, 17, 24])
-def test_a_campaign_that_confirms_is_resumed(tmp_path, keep):
+def test_campaign_with_confirmations_resumes(tmp_path, keep):
     campaign = confirming(0.5)
     whole = run(campaign, data=data(), out=tmp_path / "a")
     labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
@@ -359,12 +359,12 @@ def test_a_campaign_that_confirms_is_resumed(tmp_path, keep):
 @pytest.mark.parametrize(
     "wrong", [{"confirm": -1}, {"missed": 1.5}, {"confirm": 100}, {"confirm_cost": float("nan")}]
 )
-def test_confirming_is_checked(wrong):
+def test_invalid_confirmation_settings_raise(wrong):
     with pytest.raises(InputError, match="confirm"):
         Budget(**wrong)
 
 
-def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):
+def test_folder_without_absent_key_resumes(tmp_path):
     whole = run(SMALL, data=data(), out=tmp_path / "a")
     config, rounds = tmp_path / "a" / "config.toml", tmp_path / "a" / "rounds.jsonl"
     text = config.read_text()
@@ -374,7 +374,7 @@ def test_a_folder_from_before_there_was_absent_is_resumed(tmp_path):
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-def test_a_comparison_keeps_what_is_absent(tmp_path):
+def test_comparison_stores_absent_classes(tmp_path):
     absent, plain = (
         Comparison(replace(SMALL, budget=Budget(absent=n)), parse_contenders("random,flip"), (0, 1))
         for n in (1, 0)
@@ -389,7 +389,7 @@ def test_a_comparison_keeps_what_is_absent(tmp_path):
     assert merge_comparisons(read_comparison(tmp_path), plain, tmp_path) == plain
 
 
-def test_tensorboard_gets_the_curve(tmp_path):
+def test_tensorboard_receives_curve(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     campaign = replace(SMALL, track=("tensorboard",))
     result = run(campaign, data=data(), out=tmp_path / "a")
@@ -404,7 +404,7 @@ def test_tensorboard_gets_the_curve(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["flip", "badge", "bald", "ll4al", "albl", "random"])
-def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
+def test_campaign_gives_strategy_no_labels(strategy, monkeypatch):
     """In `run`, too: whatever can be reached from what a strategy gets, the answers cannot."""
     member, handed = STRATEGIES[strategy], []
 
@@ -427,7 +427,7 @@ def test_a_campaign_hands_no_answer_to_a_strategy(strategy, monkeypatch):
             assert not any(values[i : i + 30] == secret[:30] for i in range(len(values)))
 
 
-def test_none_in_a_configuration_survives_an_interruption(tmp_path):
+def test_none_in_configuration_survives_resume(tmp_path):
     tables = {
         "model": {"name": "mlp", "width": 16},
         "threads": 1,
@@ -441,7 +441,7 @@ def test_none_in_a_configuration_survives_an_interruption(tmp_path):
     assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-def test_items_nobody_can_answer_for_are_not_asked(tmp_path):
+def test_items_without_labels_are_not_queried(tmp_path):
     x, y = blobs(80, (32,))
     labels = [None if i % 2 and i < 60 else int(v) for i, v in enumerate(y)]
     given = from_arrays(x, labels, test=range(60, 80))
@@ -452,14 +452,14 @@ def test_items_nobody_can_answer_for_are_not_asked(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-def test_a_campaign_that_fails_at_once_leaves_nothing(tmp_path):
+def test_campaign_failing_in_first_round_leaves_no_folder(tmp_path):
     for changed in ({"device": "nowhere"}, {"training": {"rate": 1e300, "steps": 20}}):
         with pytest.raises(LabelaheadError):
             run(replace(SMALL, **changed), data=data(), out=tmp_path / "a")
         assert not (tmp_path / "a").exists()
 
 
-def test_answers_of_a_person_are_kept_whatever_fails(tmp_path):
+def test_labels_of_a_person_are_kept_after_failure(tmp_path):
     x, y = blobs(60, (8,))
 
     def leaves(position):
@@ -477,18 +477,18 @@ def test_answers_of_a_person_are_kept_whatever_fails(tmp_path):
     assert (tmp_path / "a" / "config.toml").exists()
 
 
-def test_other_content_under_the_same_names_is_refused(tmp_path):
+def test_resume_with_changed_content_raises(tmp_path):
     run(SMALL, data=data(), out=tmp_path / "a")
     with pytest.raises(InputError, match="other content"):
         resume(tmp_path / "a", data=data(seed=1))
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="given in Python"):
         resume(tmp_path / "a")
     (tmp_path / "a" / "data.json").write_text("{")
     with pytest.raises(InputError, match=r"data\.json is damaged"):
         resume(tmp_path / "a", data=data())
 
 
-def test_a_finished_campaign_takes_up_a_larger_budget(tmp_path):
+def test_finished_campaign_continues_with_larger_budget(tmp_path):
     short = replace(SMALL, budget=Budget(initial=5, labels=9, retrain_every=4))
     run(short, data=data(), out=tmp_path / "a")
     more = resume(tmp_path / "a", {"budget.labels": 17}, data=data())
@@ -498,7 +498,7 @@ def test_a_finished_campaign_takes_up_a_larger_budget(tmp_path):
         resume(tmp_path / "a", {"seed": 1}, data=data())
 
 
-def test_the_record_names_items_and_classes(tmp_path):
+def test_label_records_name_items_and_classes(tmp_path):
     x, y = blobs(80, (32,))
     given = from_arrays(x, [("cat", "dog", "fox")[int(v)] for v in y], test=range(60, 80))
     run(SMALL, data=given, out=tmp_path / "a")
@@ -507,7 +507,7 @@ def test_the_record_names_items_and_classes(tmp_path):
     assert all(r["name"] == ("cat", "dog", "fox")[int(y[r["position"]])] for r in rows)
 
 
-def test_threads_of_the_caller_are_left_alone():
+def test_run_preserves_thread_count():
     before = torch.get_num_threads()
     run(replace(SMALL, threads=3, budget=Budget(labels=5, initial=5)), data=data())
     assert torch.get_num_threads() == before
@@ -525,14 +525,14 @@ class Sampling(torch.nn.Module):
         return self.last(self.norm(x))
 
 
-def test_a_network_without_a_kernel_can_be_asked_at_random():
+def test_network_without_kernel_works_with_random():
     this = f"{__file__}:Sampling"
     result = run(replace(SMALL, model=Network(this), asking=QueryConfig("random")), data=data())
     assert result.rounds[0].loo is None
     assert "no estimate by leave-one-out" in result.rounds[0].notes[-1]
 
 
-def test_factories_that_draw_from_numpy_repeat_themselves(tmp_path):
+def test_numpy_random_factories_are_reproducible(tmp_path):
     (tmp_path / "net.py").write_text(
         "import numpy as np, torch\n"
         "def make():\n"

@@ -36,7 +36,7 @@ def made(folder, config="seed = 1\n"):
     return folder
 
 
-def test_what_goes_in_comes_out(tmp_path):
+def test_store_round_trip(tmp_path):
     with Store.open(made(tmp_path / "a")) as store:
         assert store.read_config() == "seed = 1\n"
         assert [(e.position, e.label, e.round, e.by) for e in store.read_labels()] == [
@@ -47,7 +47,7 @@ def test_what_goes_in_comes_out(tmp_path):
         assert store.read_rounds() == [ROUND]
 
 
-def test_rounds_from_before_there_was_a_drift_are_read(tmp_path):
+def test_rounds_without_drift_are_read(tmp_path):
     folder = made(tmp_path / "a")
     row = json.loads((folder / "rounds.jsonl").read_text())
     assert row.pop("drift") is None
@@ -60,7 +60,7 @@ def test_rounds_from_before_there_was_a_drift_are_read(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(1, 200))
-def test_a_line_cut_short_was_never_accepted(tmp_path_factory, cut):
+def test_truncated_line_is_dropped(tmp_path_factory, cut):
     folder = made(tmp_path_factory.mktemp("s") / "a")
     path = folder / "labels.jsonl"
     whole = path.read_bytes()
@@ -74,7 +74,7 @@ def test_a_line_cut_short_was_never_accepted(tmp_path_factory, cut):
     assert path.read_bytes().endswith(b"\n")
 
 
-def test_a_damaged_line_is_named(tmp_path):
+def test_damaged_line_raises(tmp_path):
     folder = made(tmp_path / "a")
     path = folder / "labels.jsonl"
     lines = path.read_text().splitlines()
@@ -86,7 +86,7 @@ def test_a_damaged_line_is_named(tmp_path):
         store.read_labels()
 
 
-def test_a_folder_is_not_overwritten(tmp_path):
+def test_create_refuses_existing_campaign(tmp_path):
     made(tmp_path / "a")
     with pytest.raises(InputError, match="resume"), Store.create(tmp_path / "a", "x"):
         pass
@@ -105,7 +105,7 @@ def _try_open(folder, queue):
         queue.put(str(error))
 
 
-def test_two_processes_refuse_each_other(tmp_path):
+def test_second_process_is_refused(tmp_path):
     folder = made(tmp_path / "a")
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -118,7 +118,7 @@ def test_two_processes_refuse_each_other(tmp_path):
         pass
 
 
-def test_weights_of_the_last_rounds_stay(tmp_path):
+def test_weights_of_last_rounds_are_kept(tmp_path):
     with Store.create(tmp_path / "a", "") as store:
         for i in range(4):
             store.save_weights(i, {"w": torch.full((2,), float(i))})
@@ -129,7 +129,7 @@ def test_weights_of_the_last_rounds_stay(tmp_path):
         assert not (tmp_path / "a" / "weights" / "partial").exists()
 
 
-def test_what_a_full_disk_refuses_does_not_turn_up_later(tmp_path, monkeypatch):
+def test_label_refused_by_full_disk_is_not_recorded(tmp_path, monkeypatch):
     with Store.create(tmp_path / "a", "") as store:
         store.add_label(1, 0, 0)
         real = os.fsync
@@ -145,7 +145,7 @@ def test_what_a_full_disk_refuses_does_not_turn_up_later(tmp_path, monkeypatch):
         assert [e.position for e in store.read_labels()] == [1, 3]
 
 
-def test_damaged_weights_are_named(tmp_path):
+def test_damaged_weights_raise(tmp_path):
     with Store.create(tmp_path / "a", "") as store:
         store.save_weights(0, {"w": torch.ones(2)})
         path = next((tmp_path / "a" / "weights").glob("*.pt"))
@@ -154,12 +154,12 @@ def test_damaged_weights_are_named(tmp_path):
             store.load_weights(0)
 
 
-def test_not_a_number_is_refused(tmp_path):
+def test_nan_in_record_raises(tmp_path):
     with Store.create(tmp_path / "a", "") as store, pytest.raises(ValueError, match="JSON"):
         store.add_round(Round(0, 5, float("nan"), 1.0, 0.1, 20, 3))
 
 
-def test_weights_that_find_no_place(tmp_path):
+def test_unwritable_weights_raise(tmp_path):
     with Store.create(tmp_path / "a", "") as store:
         (tmp_path / "a" / "weights").touch()
         with pytest.raises(StorageError, match="weights cannot be written to"):

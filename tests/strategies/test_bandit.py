@@ -76,7 +76,7 @@ class Naive:
 
 
 @pytest.mark.parametrize("q", [1, 3])
-def test_weights_follow_the_pseudo_code(q):
+def test_update_weights_follows_pseudo_code(q):
     m, K, rng = 8, 3, torch.Generator().manual_seed(q)
     naive, weights = Naive(K), torch.full((K,), 1 / K, dtype=torch.float64)
     for number in range(1, 12):
@@ -95,7 +95,7 @@ def test_weights_follow_the_pseudo_code(q):
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 5, 8, 9, 100])
-def test_chances_sum_to_one_and_none_vanishes(number):
+def test_expert_probabilities_sum_to_one_and_are_positive(number):
     T = bandit_horizon(number)
     assert max(4, number) <= T
     assert T == 4 or 2 * number > T
@@ -146,7 +146,7 @@ def test_importance_weights_are_unbiased(batches):
     assert torch.allclose(credit, torch.ones_like(credit), atol=1e-14)
 
 
-def test_without_random_only_the_union_is_judged():
+def test_importance_weights_without_random_cover_union_only():
     m, q = 7, 2
     given, p = [torch.tensor([0, 1]), torch.tensor([1, 5])], vector(0.7, 0.3)
     chance = p @ selection_probabilities(given, m, q)
@@ -174,7 +174,7 @@ def weights_of(best):
 
 
 @pytest.mark.parametrize("best", [0, 1, 2])
-def test_the_better_expert_gains_weight(best):
+def test_better_expert_gains_weight(best):
     # Not all of it: the confidence term √(ln(K/δ)/(KT))/p_k makes up for 0.9 − 0.2 near p_k = 0.06.
     early, late = weights_of(best)
     assert float(late[best]) > float(early[best]) > 0.5
@@ -193,7 +193,7 @@ def asked(memory=None, seed=0, count=6, labels=None, n=4, **more):
     return propose(own(), x, pool, n, QueryConfig("albl", **more), seed=seed, memory=memory)
 
 
-def test_a_query_says_how_likely_each_item_was():
+def test_query_stores_selection_probabilities():
     """Q by hand from the batches of the experts themselves, whichever expert was drawn."""
     x, y = blobs(30)
     now = QueryContext.from_pool(own(), x, labelled_pool(y, 6), QueryConfig("albl"), 4)
@@ -226,7 +226,7 @@ def test_a_query_says_how_likely_each_item_was():
 
 
 @pytest.mark.parametrize("right", [4, 3, 0])
-def test_the_reward_is_the_weighted_accuracy_of_the_new_network(right):
+def test_reward_is_weighted_accuracy_of_current_network(right):
     x, _ = blobs(30)
     first = asked(seed=3)
     guess = predict(own(), x[first.positions]).argmax(1)
@@ -246,7 +246,7 @@ def test_the_reward_is_the_weighted_accuracy_of_the_new_network(right):
     assert now.counts[:4] == past.counts
 
 
-def test_a_round_without_an_answer_does_not_count():
+def test_round_without_labels_is_ignored():
     first = asked()
     again = asked(first.memory)
     assert again.memory == first.memory
@@ -262,7 +262,7 @@ def test_a_round_without_an_answer_does_not_count():
     assert len(later.positions) == 1 + 4
 
 
-def test_memory_goes_through_json_and_holds_no_label():
+def test_memory_is_json_without_labels():
     memory = asked().memory
     assert json.loads(json.dumps(memory, allow_nan=False)) == memory
     assert set(memory) == {"round", "weights", "chances", "credits", "last", "positions", "counts"}
@@ -272,11 +272,11 @@ def test_memory_goes_through_json_and_holds_no_label():
     assert propose(own(), x, labelled_pool(y, 6), 2, "margin", memory=memory).memory is None
 
 
-def test_memory_of_something_else_is_refused():
+def test_invalid_memory_raises():
     with pytest.raises(InputError, match="earlier query of albl"):
         asked({"round": 1})
     memory = asked().memory | {"weights": [0.5, 0.5]}
-    with pytest.raises(InputError, match="knows 2 experts"):
+    with pytest.raises(InputError, match="has 2 experts"):
         asked(memory)
 
 
@@ -301,7 +301,7 @@ def campaign(tmp_path_factory):
     return run(CAMPAIGN, data=data(), out=folder), folder
 
 
-def test_a_campaign_is_the_same_with_and_without_a_folder(campaign):
+def test_albl_campaign_is_same_with_and_without_folder(campaign):
     whole, _ = campaign
     assert [r.memory["round"] for r in whole.rounds[:-1]] == [1, 2, 3, 4, 5]
     assert whole.rounds[-1].memory is None
@@ -309,7 +309,7 @@ def test_a_campaign_is_the_same_with_and_without_a_folder(campaign):
 
 
 @pytest.mark.parametrize("keep", [3, 8, 9, 17, 24])
-def test_resumed_from_any_label_on(tmp_path, campaign, keep):
+def test_resume_after_any_label_gives_same_result(tmp_path, campaign, keep):
     whole, folder = campaign
     shutil.copytree(folder, tmp_path / "a")
     for finished in {max(0, (keep - 5) // 4), max(0, (keep - 6) // 4)}:
@@ -318,14 +318,14 @@ def test_resumed_from_any_label_on(tmp_path, campaign, keep):
         assert outcome(resume(tmp_path / "a", data=data())) == outcome(whole)
 
 
-def test_a_larger_budget_goes_on_with_the_memory(tmp_path, campaign):
+def test_larger_budget_continues_with_memory(tmp_path, campaign):
     short = replace(CAMPAIGN, budget=replace(CAMPAIGN.budget, labels=13))
     run(short, data=data(), out=tmp_path / "a")
     more = resume(tmp_path / "a", {"budget.labels": 25}, data=data())
     assert outcome(more) == outcome(campaign[0])
 
 
-def test_a_folder_without_memory_is_read(tmp_path, campaign):
+def test_folder_without_memory_is_read(tmp_path, campaign):
     whole, folder = campaign
     shutil.copytree(folder, tmp_path / "a")
     cut(tmp_path / "a", 13, 2)
@@ -346,7 +346,7 @@ def taught(rounds, learner, y):
     return learner
 
 
-def test_a_learner_remembers_also_when_saved(tmp_path):
+def test_saved_learner_keeps_memory(tmp_path):
     x, y = blobs(40)
     quick = Training(steps=5)
     learner = Learner(own(), x, "albl", training=quick, retrain_every=3)
@@ -370,7 +370,7 @@ def test_a_learner_remembers_also_when_saved(tmp_path):
     assert learner._memory["round"] == 5
 
 
-def test_a_learner_saved_before_there_was_memory_is_read(tmp_path):
+def test_learner_file_without_memory_is_read(tmp_path):
     x, y = blobs(40)
     learner = Learner(own(), x, "albl", training=Training(steps=5))
     learner.teach([0, 1, 2], y[:3])

@@ -1,4 +1,4 @@
-"""The look-ahead paper's rivals, each against what it stands for, done the long way in float64."""
+"""The look-ahead paper's baselines against naive float64 implementations."""
 
 import copy
 import logging
@@ -84,7 +84,7 @@ def real_steps(s: QueryContext, rate: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_one_step_is_a_real_small_step(loss):
+def test_one_step_matches_small_gradient_step(loss):
     s = seen(mlp(loss), Training(loss=loss), kernel="full")
     score = one_step(s, torch.Generator())
     for rate, within in ((1e-3, 0.2), (1e-6, 1e-3)):
@@ -92,7 +92,7 @@ def test_one_step_is_a_real_small_step(loss):
         assert score.tolist() == pytest.approx(real.tolist(), rel=within)
 
 
-def test_one_step_of_a_linear_model_is_exact_at_any_rate():
+def test_one_step_is_exact_for_linear_model():
     s = seen(mlp(depth=0), kernel="full")
     score = one_step(s, torch.Generator())
     real = real_steps(s, 0.5).norm(dim=2).sum(1) / 0.5
@@ -102,7 +102,7 @@ def test_one_step_of_a_linear_model_is_exact_at_any_rate():
     assert scalar.tolist() == pytest.approx(real.tolist(), rel=1e-9)
 
 
-def test_one_step_of_a_sketch_is_that_of_its_kernel():
+def test_one_step_with_sketch_matches_its_kernel():
     s = seen(mlp(), sketch=64)
     psi = s.kernel_arguments["features"].double()
     theta = psi[LABELLED : LABELLED + 12] @ psi[LABELLED:].T
@@ -137,7 +137,7 @@ def by_hand(s: QueryContext, f: torch.Tensor, guess: torch.Tensor, base: torch.T
 
 
 @pytest.mark.parametrize("name", ["infinite-ntk", "gp"])
-def test_infinite_width_is_a_refit_with_the_kernel_of_the_limit(name):
+def test_infinite_ntk_matches_refit_with_limit_kernel(name):
     s = seen(mlp(), strategy=name)
     if name == "gp":
         expected = by_hand(s, torch.zeros(ITEMS, CLASSES).double(), None, None)
@@ -152,7 +152,7 @@ def test_infinite_width_is_a_refit_with_the_kernel_of_the_limit(name):
     assert {"kernel", "solve", "score"} <= set(s.seconds)
 
 
-def test_the_process_does_not_listen_to_the_network():
+def test_gp_is_independent_of_network_outputs():
     one, other = (seen(mlp(), strategy="gp") for _ in range(2))
     with torch.no_grad():
         for p in other.model.parameters():
@@ -163,7 +163,7 @@ def test_the_process_does_not_listen_to_the_network():
 
 
 @pytest.mark.parametrize("kernel", ["pseudo", "full"])
-def test_solving_asks_what_the_block_formula_asks(kernel):
+def test_ntk_solve_queries_same_items_as_block_formula(kernel):
     model = mlp()
     block = picked(seen(model, kernel=kernel), "mlmoc")
     solved = picked(seen(model, kernel=kernel), "ntk-solve")
@@ -180,7 +180,7 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_training_together_is_training_one_by_one(recipe):
+def test_retrain_stacked_matches_sequential(recipe):
     how = RECIPES[recipe]
     s = seen(mlp(how.loss), how)
     at, there = s.candidates[:5], s.candidates[:7]
@@ -193,7 +193,7 @@ def test_training_together_is_training_one_by_one(recipe):
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
-def test_naive_scores_are_those_of_real_retraining(network):
+def test_naive_scores_match_retraining(network):
     how = Training(steps=5, batch=8)
     model = (
         mlp() if network == "mlp" else trained(build_model("cnn", (1, 8, 8), CLASSES, width=2), how)
@@ -218,14 +218,14 @@ def test_naive_scores_are_those_of_real_retraining(network):
     assert found.scores.tolist() == pytest.approx([scores[j] for j in order], rel=1e-6)
 
 
-def test_fifteen_epochs_but_no_more_than_a_training():
+def test_shorten_training_limits_epochs():
     assert shorten_training(Training(steps=1000, batch=32), 101).steps == 15 * 4
     assert shorten_training(Training(steps=20, stop_accuracy=0.9), 101) == Training(steps=20)
     assert shorten_training(Training(epochs=30), 101) == Training(steps=15 * 4)
     assert shorten_training(Training(epochs=2), 101) == Training(steps=2 * 4)
 
 
-def test_networks_that_cannot_be_stacked():
+def test_can_stack_rejects_unsupported_networks():
     assert can_stack(build_model("fcn", (1, 8, 8), 3, width=8))
     assert not can_stack(build_model("mlp", (1, 8, 8), 3, width=8, dropout=0.5))
     assert not can_stack(build_model("cnn", (1, 8, 8), 3, width=2))
@@ -237,7 +237,7 @@ def test_networks_that_cannot_be_stacked():
     assert not can_stack(frozen)
 
 
-def test_a_retraining_that_diverges_begins_again_slower():
+def test_diverging_retraining_restarts_with_smaller_rate():
     how = Training(optimiser="sgd", rate=50.0, steps=12, batch=4)
     s = seen(mlp(), how)
     at, there, labels = s.candidates[:3], s.candidates[:7], torch.tensor([0, 1, 2])
@@ -248,7 +248,7 @@ def test_a_retraining_that_diverges_begins_again_slower():
     assert torch.equal(found, expected)
 
 
-def test_naive_says_how_long_it_will_take_and_keeps_to_its_limit(caplog):
+def test_naive_logs_expected_time_and_respects_limit(caplog):
     x, y = blobs(ITEMS)
     how = QueryConfig("naive", retrainings=3)
     with caplog.at_level(logging.INFO, "labelahead"):
@@ -263,7 +263,7 @@ def test_naive_says_how_long_it_will_take_and_keeps_to_its_limit(caplog):
         QueryConfig(retrainings=0)
 
 
-def test_the_limit_is_one_like_the_network():
+def test_matching_infinite_kernel_follows_architecture():
     rng = torch.Generator().manual_seed(1)
     x = torch.randn(5, 1, 8, 8, generator=rng, dtype=torch.float64)
     small = F.adaptive_avg_pool2d(x, 7)

@@ -1,4 +1,4 @@
-"""What every strategy owes its users, with every kind of network. New ones are covered at once."""
+"""Conformance suite: every registered strategy with every kind of network."""
 
 import copy
 import sys
@@ -84,7 +84,7 @@ def same(a: dict, b: dict) -> bool:
 
 @pytest.mark.parametrize("model", [*MODELS, "own"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_with_every_network(strategy, model):
+def test_strategy_works_with_every_network(strategy, model):
     net = network(model)
     x, y = blobs(18 if model in SHAPES else 24, SHAPES.get(model, (1, 8, 8)))
     pool = labelled_pool(y, 6, test=[22, 23] if len(y) > 22 else [])
@@ -108,7 +108,7 @@ def test_with_every_network(strategy, model):
 
 @pytest.mark.parametrize(("strategy", "mode"), EVERY)
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_few_candidates(strategy, mode, left):
+def test_strategy_works_with_few_candidates(strategy, mode, left):
     net = network("mlp")
     x, y = blobs(20)
     pool = labelled_pool(y, 20 - left)
@@ -121,7 +121,7 @@ def test_few_candidates(strategy, mode, left):
 
 
 @pytest.mark.parametrize(("strategy", "mode"), EVERY)
-def test_all_but_one_and_none_labelled(strategy, mode):
+def test_strategy_works_with_one_or_all_items_unlabelled(strategy, mode):
     net = network("mlp")
     x, y = blobs(20)
     pool = labelled_pool(y, 0)
@@ -131,7 +131,7 @@ def test_all_but_one_and_none_labelled(strategy, mode):
 
 @pytest.mark.parametrize(("strategy", "mode"), EVERY)
 @pytest.mark.parametrize("case", ["duplicates", "copies of labelled", "one class", "class unseen"])
-def test_awkward_pools(strategy, mode, case):
+def test_strategy_works_with_degenerate_pools(strategy, mode, case):
     net = network("mlp")
     x, y = blobs(24)
     if case == "duplicates":
@@ -149,7 +149,7 @@ def test_awkward_pools(strategy, mode, case):
 
 
 @pytest.mark.parametrize(("strategy", "mode"), EVERY)
-def test_more_classes_than_labels(strategy, mode):
+def test_strategy_works_with_more_classes_than_labels(strategy, mode):
     net = build_model("mlp", (1, 8, 8), 30, width=16).eval()
     x, y = blobs(24)
     pool = labelled_pool(y, 3)
@@ -159,7 +159,7 @@ def test_more_classes_than_labels(strategy, mode):
 
 @pytest.mark.parametrize("kernel", ["pseudo", "single", "trace", "full"])
 @pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES.values() if s.look_ahead])
-def test_every_kernel(strategy, kernel):
+def test_strategy_works_with_every_kernel(strategy, kernel):
     net = network("mlp")
     x, y = blobs(24)
     how = asking(strategy, "greedy", kernel=kernel, candidates=10, evaluation=5)
@@ -168,7 +168,7 @@ def test_every_kernel(strategy, kernel):
 
 
 @pytest.mark.parametrize("strategy", [s.name for s in STRATEGIES.values() if s.look_ahead])
-def test_a_sketch_will_do(strategy):
+def test_strategy_works_with_sketch(strategy):
     x, y = blobs(24)
     how = asking(strategy, "greedy", sketch=64)
     found = propose(network("mlp"), x, labelled_pool(y, 6), 3, how)
@@ -176,7 +176,7 @@ def test_a_sketch_will_do(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_seed_decides(strategy):
+def test_query_depends_on_seed(strategy):
     net = network("mlp")
     x, y = blobs(60)
     how = asking(strategy, candidates=12)
@@ -187,7 +187,7 @@ def test_the_seed_decides(strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_works_on_a_network_in_train_mode_and_leaves_it_there(strategy):
+def test_query_preserves_train_mode(strategy):
     net = network("cnn").train()
     x, y = blobs(24)
     before = snapshot(net)
@@ -197,7 +197,7 @@ def test_works_on_a_network_in_train_mode_and_leaves_it_there(strategy):
 
 
 @pytest.mark.parametrize(("strategy", "mode"), [(s, m) for s, m in EVERY if m != "sequential"])
-def test_labels_of_the_pool_are_out_of_reach(strategy, mode, monkeypatch):
+def test_pool_labels_are_unreachable(strategy, mode, monkeypatch):
     """Walk every object that can be reached from what a strategy is handed."""
     x, y = blobs(24)
     secret = from_arrays(x, y)[1]
@@ -222,13 +222,13 @@ def test_labels_of_the_pool_are_out_of_reach(strategy, mode, monkeypatch):
             assert not any(values[i : i + len(rest)] == rest for i in range(len(values)))
 
 
-def test_modes_are_checked():
+def test_invalid_mode_raises():
     x, y = blobs(24)
     with pytest.raises(InputError, match="works as top"):
         propose(network("mlp"), x, labelled_pool(y, 6), 1, asking("random", "greedy"))
 
 
-def test_a_situation_keeps_candidates_and_labels_apart():
+def test_context_separates_candidates_and_labelled():
     x, y = blobs(24)
     now = QueryContext.from_pool(
         network("mlp"), x, labelled_pool(y, 6, test=[23]), asking("flip"), 1

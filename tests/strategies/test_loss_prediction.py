@@ -25,7 +25,7 @@ from labelahead.strategies.loss_prediction import JOINT_SHARE, LossModule, ranki
 from tests.support.campaigns import blobs, labelled_pool, own
 
 
-def test_ranking_loss_by_hand():
+def test_ranking_loss_matches_manual_computation():
     predicted, true = torch.tensor([0.5, 2.0, 1.0, 0.0]), torch.tensor([3.0, 1.0, 2.0, 5.0])
     # pairs (0, 2): true larger first, guess −0.5 -> 1.5; (1, 3): true smaller, guess 2 -> 3
     assert float(ranking_loss(predicted, true)) == pytest.approx((1.5 + 3.0) / 2)
@@ -88,7 +88,7 @@ def test_train_with_a_loss_module_equals_plain_joint_training(optimiser):
     )
 
 
-def test_the_module_shapes_the_network_early_and_not_late():
+def test_loss_module_gradient_reaches_network_early_only():
     x, _ = blobs(24, (6,))
     model = dense()
     module = LossModule(model, x[:2].double(), 0)
@@ -111,7 +111,7 @@ def test_the_module_shapes_the_network_early_and_not_late():
         module.zero_grad(set_to_none=True)
 
 
-def test_a_campaign_trains_its_own_network_with_the_module():
+def test_campaign_trains_network_with_loss_module():
     """The network that is tested and saved is the one trained jointly.
 
     It asks with that very module.
@@ -148,7 +148,7 @@ def noisy_half(n=240):
     return x, y, noisy
 
 
-def test_ll4al_finds_where_the_loss_is_large():
+def test_ll4al_ranks_items_with_large_loss_first():
     x, y, noisy = noisy_half()
     learner = la.Learner(
         build_model("mlp", (6,), 2, width=32),
@@ -160,7 +160,7 @@ def test_ll4al_finds_where_the_loss_is_large():
     assert noisy[learner.query(40)].double().mean() > 0.65
 
 
-def test_propose_without_a_loss_module_is_refused():
+def test_propose_without_loss_module_raises():
     x, y = blobs(24)
     with pytest.raises(
         InputError,
@@ -169,7 +169,7 @@ def test_propose_without_a_loss_module_is_refused():
         la.propose(own(), x, labelled_pool(y, 6), 2, "ll4al", fresh=own, training=Training(steps=3))
 
 
-def test_own_training_functions_and_the_exact_learner_are_refused():
+def test_ll4al_with_training_function_or_exact_learner_raises():
     x, y = blobs(24)
     with pytest.raises(
         InputError, match="ll4al trains a module of its own together with the network"
@@ -181,7 +181,7 @@ def test_own_training_functions_and_the_exact_learner_are_refused():
         exact.query(1)
 
 
-def test_a_saved_learner_asks_with_the_same_module(tmp_path):
+def test_saved_learner_keeps_loss_module(tmp_path):
     x, y = blobs(40)
     learner = la.Learner(own(), x, "ll4al", training=Training(steps=10))
     assert len(learner.query(2)) == 2  # before any label: by a module that has learnt nothing
@@ -197,7 +197,7 @@ def test_a_saved_learner_asks_with_the_same_module(tmp_path):
     assert len(old.query(5)) == 5  # trained again, with a module
 
 
-def test_the_estimator_trains_the_module_in_fit():
+def test_classifier_fit_trains_loss_module():
     x, y, noisy = noisy_half()
     module = build_model("mlp", (6,), 2, width=32)
     classifier = Classifier(
@@ -230,7 +230,7 @@ class Tokens(nn.Module):
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8), [3]),
     ],
 )
-def test_features_of_any_layout_are_one_row_a_sample(model, shape, sizes):
+def test_features_of_any_layout_have_one_row_per_sample(model, shape, sizes):
     x = torch.randn(6, *shape)
     module = LossModule(model.eval(), x, 0)
     with module.record_features(model):
@@ -247,7 +247,7 @@ def test_features_of_any_layout_are_one_row_a_sample(model, shape, sizes):
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_the_module_is_an_objective_for_copies_of_the_network_and_drawn_from_the_seed():
+def test_loss_module_serves_copies_and_depends_on_seed():
     x, _ = blobs(8)
     model = own()
     one, same, other = (LossModule(model, x, seed) for seed in (1, 1, 2))
@@ -273,7 +273,7 @@ class Scale(nn.Module):
         return x @ self.weight
 
 
-def test_a_network_of_one_layer_is_tapped_at_its_outputs():
+def test_single_layer_network_uses_its_outputs():
     x, y = blobs(20, (6,))
     module = LossModule(Scale(), x, 0)
     assert module.tapped == [""]
@@ -291,12 +291,12 @@ class Free(nn.Module):
         return x @ self.inner.weight.T
 
 
-def test_a_network_without_layers_that_are_called_is_refused():
+def test_network_without_called_layers_raises():
     with pytest.raises(ModelError, match="calls no module with parameters"):
         LossModule(Free(), torch.randn(4, 6), 0)
 
 
-def test_divergence_restores_the_module_too():
+def test_divergence_restores_loss_module():
     x, y = blobs(24, (6,))
     model = dense()
     module = LossModule(model, x.double(), 0)

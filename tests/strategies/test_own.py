@@ -1,4 +1,4 @@
-"""A strategy is a value: handed over, or named as file.py:name, it runs wherever a name does."""
+"""Custom strategies, given in Python or named as file.py:name."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def same(one, other):
     assert one.curve == other.curve
 
 
-def test_find_takes_names_values_and_files(tmp_path):
+def test_find_strategy_accepts_names_values_and_files(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     assert find_strategy("flip") is STRATEGIES["flip"]
     assert find_strategy(FIRST) is FIRST
@@ -63,7 +63,7 @@ def test_find_takes_names_values_and_files(tmp_path):
     assert own.look_ahead
     assert own.when == "As flip does."
     assert own.modes == STRATEGIES["flip"].modes
-    assert find_strategy(f"{tmp_path}/own.py:blank").when == "your own criterion"
+    assert find_strategy(f"{tmp_path}/own.py:blank").when == "your own acquisition function"
     with pytest.raises(InputError, match="strategy is a function; expected a name"):
         find_strategy(flip)
 
@@ -79,26 +79,26 @@ def test_find_takes_names_values_and_files(tmp_path):
         ("flip:greedy", "expected 'flip', and 'greedy' as `mode`"),
     ],
 )
-def test_what_is_no_strategy_is_said(name, message, tmp_path, monkeypatch):
+def test_find_strategy_invalid_values_raise(name, message, tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         campaign(name)
 
 
-def test_a_criterion_of_a_file_asks_as_the_same_by_name(tmp_path):
+def test_acquisition_from_file_queries_like_builtin(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     for mode in ("sequential", "top"):
         own = la.run(campaign(f"{tmp_path}/own.py:mine", mode=mode), data=data())
         same(own, la.run(campaign("flip", mode=mode), data=data()))
 
 
-def test_a_criterion_handed_over_asks_as_the_same_by_name():
+def test_acquisition_given_in_python_queries_like_builtin():
     own = make_lookahead_strategy("mine", "a test", acquisition=flip)
     same(la.run(campaign(own), data=data()), la.run(campaign("flip"), data=data()))
 
 
-def test_a_whole_strategy_is_kept_resumed_and_remembers(tmp_path):
+def test_custom_strategy_campaign_resumes_with_memory(tmp_path):
     whole = la.run(campaign(FIRST), data=data(), out=tmp_path / "whole")
     assert [r.memory for r in whole.rounds] == [{"asked": 1}, {"asked": 2}, None]
     assert 'strategy = "given:first"' in (tmp_path / "whole" / "config.toml").read_text()
@@ -110,12 +110,12 @@ def test_a_whole_strategy_is_kept_resumed_and_remembers(tmp_path):
         data=data(),
         out=part,
     )
-    with pytest.raises(InputError, match="handed over in Python"):
+    with pytest.raises(InputError, match="given in Python"):
         la.resume(part, {"budget.labels": 14}, data=data())
     same(la.resume(part, {"budget.labels": 14}, data=data(), strategy=FIRST), whole)
 
 
-def test_a_file_is_found_again_from_anywhere(tmp_path, monkeypatch):
+def test_strategy_file_is_found_from_other_folders(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     la.run(campaign("own.py:mine"), data=data(), out=tmp_path / "run")
@@ -124,7 +124,7 @@ def test_a_file_is_found_again_from_anywhere(tmp_path, monkeypatch):
     assert len(la.resume(tmp_path / "run", {"budget.labels": 18}, data=data()).pool) == 18
 
 
-def test_another_strategy_does_not_go_on(tmp_path):
+def test_resume_with_other_strategy_raises(tmp_path):
     la.run(campaign(FIRST), data=data(), out=tmp_path / "given")
     la.run(campaign("flip"), data=data(), out=tmp_path / "named")
     more, other = {"budget.labels": 18}, Strategy("other", "never", "nobody", first)
@@ -134,7 +134,7 @@ def test_another_strategy_does_not_go_on(tmp_path):
         ("named", {}, FIRST),
         ("named", {"asking.strategy": "random"}, None),
     ):
-        with pytest.raises(InputError, match=r"this campaign asks by .*expected the same"):
+        with pytest.raises(InputError, match=r"this campaign uses .*expected the same"):
             la.resume(tmp_path / folder, {**more, **changes}, data=data(), strategy=strategy)
     assert (
         len(la.resume(tmp_path / "named", {**more, "asking.strategy": "flip"}, data=data()).pool)
@@ -142,7 +142,7 @@ def test_another_strategy_does_not_go_on(tmp_path):
     )
 
 
-def test_a_file_that_has_moved_is_named_anew(tmp_path):
+def test_resume_with_moved_strategy_file(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     la.run(campaign(f"{tmp_path}/own.py:mine"), data=data(), out=tmp_path / "run")
     (tmp_path / "own.py").rename(tmp_path / "moved.py")
@@ -150,7 +150,7 @@ def test_a_file_that_has_moved_is_named_anew(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         la.resume(tmp_path / "run", more, data=data())
     for name in ("moved.py:blank", "flip"):
-        with pytest.raises(InputError, match=r"this campaign asks by .*expected the same"):
+        with pytest.raises(InputError, match=r"this campaign uses .*expected the same"):
             la.resume(
                 tmp_path / "run", {**more, "asking.strategy": f"{tmp_path}/{name}"}, data=data()
             )
@@ -161,7 +161,7 @@ def test_a_file_that_has_moved_is_named_anew(tmp_path):
     assert "moved.py:mine" in (tmp_path / "run" / "config.toml").read_text()
 
 
-def test_an_edit_under_way_changes_no_campaign_that_is_under_way(tmp_path):
+def test_editing_strategy_file_does_not_affect_running_campaign(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN)
     same(
@@ -172,7 +172,7 @@ def test_an_edit_under_way_changes_no_campaign_that_is_under_way(tmp_path):
     )
 
 
-def test_a_learner_takes_the_strategys_noise_and_finds_its_file_again(tmp_path, monkeypatch):
+def test_learner_uses_strategy_noise_and_reloads_file(tmp_path, monkeypatch):
     x = data()[0].inputs
     noisy = replace(make_lookahead_strategy("noisy", "a test", acquisition=flip), noise=0.5)
     learner = la.Learner(torch.nn.Linear(32, 3), x, noisy)
@@ -191,7 +191,7 @@ def test_a_learner_takes_the_strategys_noise_and_finds_its_file_again(tmp_path, 
     ).query(2)
 
 
-def test_propose_and_learner_take_values():
+def test_propose_and_learner_accept_strategy_values():
     x, y = data()[0].inputs, torch.arange(80) % 3
     model = la.Learner(torch.nn.Linear(32, 3), x, FIRST, seed=1)
     model.teach([0, 1, 2], y[:3])
@@ -203,7 +203,7 @@ def test_propose_and_learner_take_values():
     assert json.loads(json.dumps(query.memory)) == {"asked": 1}
 
 
-def test_the_modes_of_a_value_count():
+def test_modes_of_strategy_value_are_respected():
     with pytest.raises(InputError, match="first works as top"):
         campaign(FIRST, mode="greedy")
     assert QueryConfig(FIRST).strategy.resolve_mode(None, has_oracle=True) == "top"
@@ -227,12 +227,12 @@ def by(score):
         (lambda s: s[:, None], InputError, "one score per candidate"),
     ],
 )
-def test_a_criterion_that_scores_nothing_is_said(score, error, message, tmp_path):
+def test_acquisition_without_scores_raises(score, error, message, tmp_path):
     with pytest.raises(error, match=message):
         la.run(campaign(by(score)), data=data(), out=tmp_path / "run")
 
 
-def test_minus_infinity_is_never_and_gradients_are_left_behind():
+def test_minus_infinity_excludes_and_gradients_are_detached():
     def spared(scores):
         scores[:30] = -math.inf
         return scores.requires_grad_()
@@ -254,7 +254,7 @@ def test_minus_infinity_is_never_and_gradients_are_left_behind():
         lambda s, q: QueryBatch(s.candidates[:q], torch.full((q,), math.nan)),
     ],
 )
-def test_a_strategy_that_does_not_pick_what_it_was_asked_for_is_named(pick):
+def test_strategy_returning_invalid_batch_raises(pick):
     own = Strategy("mine", "never", "nobody", lambda s, q, rng, mode, oracle: pick(s, q))
     with pytest.raises(LabelaheadError, match=r"the strategy mine .*expected"):
         la.run(campaign(own), data=data())

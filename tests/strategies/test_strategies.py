@@ -1,4 +1,4 @@
-"""Each rival's arithmetic against a plain re-implementation, in float64."""
+"""Each baseline's arithmetic against a plain re-implementation, in float64."""
 
 import itertools
 import math
@@ -22,8 +22,8 @@ from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.bayesian import bald, batch_bald
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.diversity import (
-    DROPOUT_RATE,
     DROPOUT_PASSES,
+    DROPOUT_RATE,
     choose_ball_radius,
     cluster_points,
     cover_points,
@@ -48,7 +48,7 @@ def distributions(*shape, seed=0):
     return torch.softmax(2 * normal(*shape, seed=seed), -1)
 
 
-def test_a_library_that_is_not_there_is_no_fault_of_the_data(monkeypatch):
+def test_missing_library_raises_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(
         MissingExtra, match=r"a strategy that clusters needs sklearn.*labelahead\[app\]"
@@ -57,7 +57,7 @@ def test_a_library_that_is_not_there_is_no_fault_of_the_data(monkeypatch):
 
 
 @pytest.mark.parametrize("centres", [0, 1, 5])
-def test_k_centre_takes_the_farthest_each_time(centres):
+def test_k_centre_selects_farthest_point(centres):
     x = normal(40, 6)
     picked, reach = k_centre(x[centres:], x[:centres], 8)
     known = list(range(centres))
@@ -83,7 +83,7 @@ def dense_k_means_pp(r, h, q, rng):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6))
-def test_badge_draws_as_with_the_gradients_multiplied_out(seed):
+def test_badge_matches_explicit_gradients(seed):
     r, h = normal(30, 4, seed=seed), normal(30, 5, seed=seed + 1)
     found, _ = k_means_pp(r, h, 12, make_generator(seed, "x"))
     assert found.tolist() == dense_k_means_pp(r, h, 12, make_generator(seed, "x"))
@@ -99,7 +99,7 @@ def test_badge_never_repeats_an_index(seed, distinct):
     assert len(set((found[:distinct] % distinct).tolist())) == distinct  # copies come last
 
 
-def test_bald_is_the_mutual_information():
+def test_bald_equals_mutual_information():
     p = distributions(6, 5, 3)
     found = bald(p)
     for i in range(6):
@@ -133,7 +133,7 @@ def test_batch_bald_is_greedy_on_the_exact_joint():
         batch.append(at)
 
 
-def test_batch_bald_by_drawn_configurations_is_close():
+def test_batch_bald_with_sampled_configurations_is_close():
     p = distributions(10, 6, 4, seed=3)
     _, exact = batch_bald(p, 5, make_generator(0, "x"), max_configurations=10**6)
     _, drawn = batch_bald(p, 5, make_generator(0, "x"), max_configurations=4000)
@@ -141,7 +141,7 @@ def test_batch_bald_by_drawn_configurations_is_close():
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_expected_gradient_length_by_autograd(loss):
+def test_expected_gradient_length_matches_autograd(loss):
     x, y = blobs(10)
     model, x = own().double(), x.double()
     now = QueryContext.from_pool(
@@ -164,7 +164,7 @@ def test_expected_gradient_length_by_autograd(loss):
         assert math.isclose(float(found[i]), want, rel_tol=2e-3)
 
 
-def test_drift_of_a_query_is_counted_by_hand():
+def test_query_drift_matches_manual_count():
     x, y = blobs(60)
     model, pool = own().eval(), labelled_pool(y, 9)
     K = kernel(model, x).double()
@@ -192,7 +192,7 @@ def _simplex(v):
     return simplex(v.detach())
 
 
-def test_cover_is_greedy_maximum_coverage():
+def test_cover_points_is_greedy_maximum_coverage():
     x = normal(60, 2)
     near = torch.cdist(x, x) <= 0.6
     picked, scores = cover_points(x, 5, 10, 0.6)
@@ -207,7 +207,7 @@ def test_cover_is_greedy_maximum_coverage():
         covered |= near[at]
 
 
-def test_the_radius_keeps_balls_pure():
+def test_choose_ball_radius_keeps_balls_pure():
     centres = 6 * normal(4, 3, seed=1)
     x = centres[torch.arange(200) % 4] + 0.3 * normal(200, 3)
     radius = choose_ball_radius(x, 4, make_generator(0, "x"))
@@ -218,7 +218,7 @@ def test_the_radius_keeps_balls_pure():
     assert near.sum(1).double().mean() > 20  # and is not needlessly small
 
 
-def test_typical_items_come_from_clusters_without_labels():
+def test_select_typical_prefers_clusters_without_labels():
     centres = 8 * normal(5, 3, seed=1)
     x = centres[torch.arange(150) % 5] + 0.5 * normal(150, 3)
     x = torch.cat([x[:2], x])  # two labelled: clusters 0 and 1
@@ -232,7 +232,7 @@ def test_typical_items_come_from_clusters_without_labels():
         assert math.isclose(float(near), float(every.min()), rel_tol=1e-9)
 
 
-def test_bald_with_dropout_with_an_ensemble_and_with_neither():
+def test_bald_uses_dropout_or_ensemble_or_raises():
     x, y = blobs(30)
     pool = labelled_pool(y, 6)
     plain = own()
@@ -261,7 +261,7 @@ class Convolutional(nn.Module):
         return self.conv(x).mean((2, 3))
 
 
-def test_the_embedding_is_what_the_last_linear_layer_sees():
+def test_embedding_is_input_of_last_linear_layer():
     x, _ = blobs(9)
     model = own().eval()
     want = torch.tanh(model.first(x.flatten(1))) * model.scale
@@ -271,7 +271,7 @@ def test_the_embedding_is_what_the_last_linear_layer_sees():
     assert torch.allclose(compute_penultimate_features(conv, x), conv(x))
 
 
-def test_every_strategy_says_when_and_whose():
+def test_every_strategy_has_description_and_paper():
     for name, member in STRATEGIES.items():
         assert member.name == name
         assert len(member.when) > 20
@@ -283,7 +283,7 @@ def test_every_strategy_says_when_and_whose():
 
 @pytest.mark.parametrize("labelled", [0, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
+def test_herding_selects_largest_coverage_gain(labelled, weighted):
     rng = torch.Generator().manual_seed(labelled)
     points = torch.randn(25, 4, generator=rng, dtype=torch.float64)
     worth = (
@@ -309,7 +309,7 @@ def test_herding_adds_the_most_coverage_each_time(labelled, weighted):
         chosen.append(labelled + pick)
 
 
-def test_bait_is_what_inverting_for_every_item_gives():
+def test_bait_matches_explicit_inverses():
     for seed, (n, h, labelled, q) in enumerate(
         [(25, 4, 6, 5), (25, 4, 0, 3), (12, 30, 4, 3), (9, 5, 3, 4), (8, 5, 2, 6)]
     ):
@@ -334,7 +334,7 @@ def test_bait_is_what_inverting_for_every_item_gives():
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
-def test_bait_sees_the_fisher_information_of_the_read_out(loss):
+def test_bait_uses_fisher_information_of_read_out(loss):
     """Σ_y p_y ∇log p_y ∇log p_yᵀ by differentiating every label, its blocks on the diagonal added
     up.
     """
@@ -366,7 +366,7 @@ def simplex(f):
     return (f - shift.gather(1, count - 1)).clamp_min(0)
 
 
-def test_items_waver_that_change_their_class_more_than_half_of_the_time():
+def test_find_unstable_selects_items_changing_in_most_passes():
     said = torch.tensor([0, 1, 2, 0, 1])
     dropped = torch.tensor(
         [[0, 2, 2, 1, 0], [1, 2, 2, 1, 1], [0, 2, 0, 0, 2], [0, 1, 1, 1, 1]]
@@ -380,7 +380,7 @@ def test_items_waver_that_change_their_class_more_than_half_of_the_time():
     ]  # too few: those that do so next most often
 
 
-def test_central_items_are_the_nearest_to_the_mean_of_each_cluster():
+def test_select_central_returns_nearest_to_cluster_means():
     x = normal(60, 3)
     picked, sizes = select_central(x, 5, make_generator(7))
     group = cluster_points(x, 5, make_generator(7))
@@ -392,7 +392,7 @@ def test_central_items_are_the_nearest_to_the_mean_of_each_cluster():
         assert at == min(members, key=lambda i: float((x[i] - mean).norm()))
 
 
-def test_dropout_is_on_what_the_last_linear_layer_sees():
+def test_predict_with_dropout_drops_last_layer_inputs():
     x, _ = blobs(40)
     model = own().eval()
     h = torch.tanh(model.first(x.flatten(1))) * model.scale
@@ -414,7 +414,7 @@ def exactly_learnt(x, y, at):
     return one.fit(at, y[at])
 
 
-def test_the_exact_learner_drops_unit_features():
+def test_exact_learner_drops_unit_features():
     x, y = blobs(40)
     learnt, every = exactly_learnt(x.double(), y, torch.arange(9)), torch.arange(40)
     units = learnt.embedding(every)
@@ -430,7 +430,7 @@ def test_the_exact_learner_drops_unit_features():
 
 @pytest.mark.parametrize("labels", [0, 9])
 @pytest.mark.parametrize("kind", ["network", "exact"])
-def test_dropquery_clusters_what_wavers(kind, labels):
+def test_dropquery_clusters_unstable_items(kind, labels):
     x, y = blobs(70)
     x = (x + 1.5 * normal(*x.shape)).double()
     pool = labelled_pool(y, labels)
@@ -442,12 +442,15 @@ def test_dropquery_clusters_what_wavers(kind, labels):
     rng = make_generator(2, "pick", labels)
     at = now.candidates
     if labels:
-        others = [now.learnt.predict_with_dropout(at, DROPOUT_RATE, rng).argmax(1) for _ in range(DROPOUT_PASSES)]
-        now_says = now.learnt.outputs(at).argmax(1)
+        others = [
+            now.fitted.predict_with_dropout(at, DROPOUT_RATE, rng).argmax(1)
+            for _ in range(DROPOUT_PASSES)
+        ]
+        now_says = now.fitted.outputs(at).argmax(1)
         moved = [sum(int(o[i] != now_says[i]) for o in others) for i in range(len(at))]
         assert sum(m >= 2 for m in moved) > 5
         at = at[sorted((i for i in range(len(at)) if moved[i] >= 2), key=lambda i: -moved[i])]
-    points = now.learnt.embedding(at)
+    points = now.fitted.embedding(at)
     order, sizes = select_central(points / points.norm(dim=1, keepdim=True), 5, rng)
     assert asked.positions.tolist() == at[order].tolist()
     assert asked.scores.tolist() == sizes.tolist()

@@ -1,4 +1,4 @@
-"""Small networks of every kind, with inputs: name -> () -> (model, x). Seeded by the caller."""
+"""Small networks of every kind with inputs: name -> () -> (model, x). The caller seeds them."""
 
 import torch
 import torch.nn.functional as F

@@ -126,6 +126,22 @@ class Person:
         """What the item is, by its name."""
         return re.search(r"-(\d)\.png", self.item)[1]
 
+    def send_answer(self, key: str) -> None:
+        """Press a key until the page has sent an answer; a page that is still busy takes no key."""
+        sent = []
+        self.page.on(
+            "request", lambda r: sent.append(r.url) if r.url.endswith("/api/answers") else None
+        )
+        for _ in range(60):
+            self.page.keyboard.press(key)
+            for _ in range(100):
+                if sent:
+                    return
+                self.page.wait_for_timeout(50)
+        raise AssertionError(
+            f"no answer was sent by {key!r} at {self.item}: {self.page.inner_text('body')[:500]}"
+        )
+
     def wait_until(self, happened):
         """Let the browser go on until something has happened; return it."""
         return until(lambda: happened() or self.page.wait_for_timeout(20))

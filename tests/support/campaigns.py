@@ -1,4 +1,4 @@
-"""Small data, networks and situations that the campaign tests share."""
+"""Small data, networks and query contexts for campaign tests."""
 
 import gc
 import types

@@ -26,7 +26,9 @@ from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 from labelahead.server.client import Client
 from tests.support import browser_pages as pages
 
-RECORDED = json.loads((Path(__file__).parents[1] / "integrations" / "label_studio" / "recorded.json").read_text())
+RECORDED = json.loads(
+    (Path(__file__).parents[1] / "integrations" / "label_studio" / "recorded.json").read_text()
+)
 KEY = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = """<View><Text name="text" value="$text"/><Choices name="topic" toName="text">
 <Choice value="sport"/><Choice value="food"/><Choice value="space"/></Choices></View>"""

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from labelahead.acquisition.batch import score_candidates
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import score_candidates
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel
 

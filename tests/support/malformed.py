@@ -1,4 +1,4 @@
-"""JSON documents with wrong values, or none, at every node."""
+"""JSON documents with a wrong or missing value at every node."""
 
 import copy
 
@@ -23,8 +23,8 @@ WRONG_VALUES = (
 MISSING = object()
 
 
-def paths(node, prefix=()):
-    """The path of every node of a JSON document, the root first."""
+def iter_paths(node, prefix=()):
+    """Yield the path of every node of a JSON document, the root first."""
     yield prefix
     children = (
         node.items()
@@ -34,11 +34,11 @@ def paths(node, prefix=()):
         else ()
     )
     for key, child in children:
-        yield from paths(child, (*prefix, key))
+        yield from iter_paths(child, (*prefix, key))
 
 
-def replaced(document, path, value):
-    """A copy of the document with another value, or none, at a path."""
+def replace_node(document, path, value):
+    """Return a copy of the document with another value, or none, at a path."""
     if not path:
         return value
     changed = copy.deepcopy(document)
@@ -52,8 +52,8 @@ def replaced(document, path, value):
     return changed
 
 
-def malformed(document):
-    """The document with each wrong value, and with nothing, at each of its nodes."""
-    for path in paths(document):
+def iter_malformed(document):
+    """Yield the document with each wrong value, and with a missing value, at each node."""
+    for path in iter_paths(document):
         for value in (*WRONG_VALUES, *([MISSING] if path else [])):
-            yield path, replaced(document, path, value)
+            yield path, replace_node(document, path, value)

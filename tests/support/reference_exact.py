@@ -1,4 +1,4 @@
-"""The exact learner by hand: loops over items, arccosines, one `numpy.linalg.solve`, float64."""
+"""Naive twin of the exact learner: loops over items and one `numpy.linalg.solve`, in float64."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Naive float64 twins of posterior, look-ahead and criteria: loops and refits, nothing clever."""
+"""Naive float64 twins of posterior, look-ahead and acquisition functions: loops and refits."""
 
 import math
 from dataclasses import dataclass
@@ -83,7 +83,9 @@ def predictions(p: Problem, labelled, targets: Tensor, candidate: int, label: Te
     return refit(p, [*map(int, labelled), candidate], torch.cat([targets, label[None]]))[0]
 
 
-def but_for_itself(p: Problem, labelled, targets: Tensor, candidate: int, label: Tensor) -> Tensor:
+def predictions_without_own_change(
+    p: Problem, labelled, targets: Tensor, candidate: int, label: Tensor
+) -> Tensor:
     """f₊ at all points but the candidate, which stays at f_lin (n, C).
 
     Its own change does not count.
@@ -125,7 +127,7 @@ def mlmoc(p, labelled, targets, candidates, evaluation, squared=False, baseline=
     scores = []
     for j in candidates:
         label = one_hot(int(now[j].argmax()), p.outputs.shape[1])
-        after = but_for_itself(p, labelled, targets, int(j), label)
+        after = predictions_without_own_change(p, labelled, targets, int(j), label)
         scores.append(sum(_norm(after[x] - now[x], squared) for x in evaluation))
     return torch.tensor(scores, dtype=torch.float64)
 
@@ -136,7 +138,7 @@ def changes(p, labelled, targets, candidates, evaluation, baseline="outputs"):
     scores = []
     for j in candidates:
         label = one_hot(int(now[j].argmax()), p.outputs.shape[1])
-        after = but_for_itself(p, labelled, targets, int(j), label)
+        after = predictions_without_own_change(p, labelled, targets, int(j), label)
         changed = sum(int(after[x].argmax()) != int(now[x].argmax()) for x in evaluation)
         scores.append(changed + 1e-6 * sum(_norm(after[x] - now[x], False) for x in evaluation))
     return torch.tensor(scores, dtype=torch.float64)
@@ -158,7 +160,7 @@ def emoc(
         total = 0.0
         for c, weight in enumerate(globals()["probability"](now[j], probability)):
             label = one_hot(c, p.outputs.shape[1])
-            after = but_for_itself(p, labelled, targets, int(j), label)
+            after = predictions_without_own_change(p, labelled, targets, int(j), label)
             total += float(weight) * sum(_norm(after[x] - now[x], squared) for x in evaluation)
         scores.append(total)
     return torch.tensor(scores, dtype=torch.float64)
@@ -172,14 +174,14 @@ def eer(p, labelled, targets, candidates, evaluation, probability="simplex", bas
         total = 0.0
         for c, weight in enumerate(project(now[j], probability)):
             label = one_hot(c, p.outputs.shape[1])
-            after = but_for_itself(p, labelled, targets, int(j), label)
+            after = predictions_without_own_change(p, labelled, targets, int(j), label)
             doubt = sum(_entropy(project(after[x], probability)) for x in evaluation)
             total -= float(weight) * doubt
         scores.append(total)
     return torch.tensor(scores, dtype=torch.float64)
 
 
-def _falls(p: Problem, cov: Tensor, x: int, j: int) -> tuple[Tensor, Tensor]:
+def _variance_reductions(p: Problem, cov: Tensor, x: int, j: int) -> tuple[Tensor, Tensor]:
     """k(x,x) and how much of it a label at j takes away: b×b each."""
     at, to = flat([x], p.b), flat([j], p.b)
     u = cov[to][:, to] + p.sigma * torch.eye(p.b, dtype=torch.float64)
@@ -191,7 +193,11 @@ def variance(p, labelled, targets, candidates, evaluation):
     """Σₓ k²/u; trace form for blocks: tr(u⁻¹ Σ k kᵀ)."""
     _, cov = refit(p, labelled, targets)
     scores = [
-        sum(float(_falls(p, cov, x, j)[1].trace()) for x in evaluation if int(x) != int(j))
+        sum(
+            float(_variance_reductions(p, cov, x, j)[1].trace())
+            for x in evaluation
+            if int(x) != int(j)
+        )
         for j in candidates
     ]
     return torch.tensor(scores, dtype=torch.float64)
@@ -225,7 +231,7 @@ def flip(p, labelled, targets, candidates, evaluation, include_candidate=False, 
                 continue
             first, second = mean[x].argsort(descending=True)[:2]
             gap = float(mean[x, first] - mean[x, second])
-            now, fall = _falls(p, cov, x, j)
+            now, fall = _variance_reductions(p, cov, x, j)
             if p.b == 1:
                 v, v_fall = 2 * float(now), 2 * float(fall)
             else:
@@ -286,7 +292,7 @@ def resolve(p, labelled, targets, candidates, evaluation, exact=True):
                 continue
             first, second = mean[x].argsort(descending=True)[:2]
             gap = float(mean[x, first] - mean[x, second])
-            now, fall = _falls(p, cov, x, j)
+            now, fall = _variance_reductions(p, cov, x, j)
             if p.b > 1:
                 e = one_hot(int(first), classes) - one_hot(int(second), classes)
                 now, fall = e @ now @ e / 2, e @ fall @ e / 2

@@ -1,4 +1,4 @@
-"""Naive twins of the tangent engine: the whole Jacobian by `jacrev`, then a plain product."""
+"""Naive twins of the tangent kernel: the full Jacobian by `jacrev`, then a matrix product."""
 
 import torch
 from torch import Tensor, nn

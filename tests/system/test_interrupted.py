@@ -128,7 +128,7 @@ def test_a_library_keeps_python_s_own_way(monkeypatch):
 @posix
 def test_a_background_job_of_a_shell_is_not_interrupted():
     code = (
-        "from labelahead.processes import listen; import signal; listen(); "
+        "from labelahead.processes import exit_on_sigint; import signal; exit_on_sigint(); "
         "print(int(signal.getsignal(signal.SIGINT)))"
     )
     ignoring = ["sh", "-c", f"trap '' INT; exec {sys.executable} -c '{code}'"]

@@ -257,10 +257,10 @@ def test_a_personal_token_opens_the_same_doors(studio):
     personal = studio.ask("POST", "/api/token/")["token"]
     assert personal.count(".") == 2
     reader = LabelStudioClient(studio.url, personal, project)
-    assert reader.project()["id"] == project
-    assert len(list(reader.tasks())) == 3
-    reader._access = reader._access[:-4] + "AAAA"  # as one that has run out
-    assert reader.annotations() == []
+    assert reader.get_project()["id"] == project
+    assert len(list(reader.list_tasks())) == 3
+    reader._access_token = reader._access_token[:-4] + "AAAA"  # as one that has run out
+    assert reader.list_annotations() == []
 
 
 @pytest.mark.parametrize("both", [False, True])

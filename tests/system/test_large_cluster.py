@@ -35,7 +35,7 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
             said = progress_once(client, lambda p: "Labels are safe" in p["training"]["message"])[
                 "training"
             ]["message"]
-            assert "scoring the whole pool, which is tried again, failed: " in said
+            assert "scoring the whole pool, which is retried, failed: " in said
             assert "files" not in said
             for _ in range(5):
                 asked = answer(client, asked, y)
@@ -52,5 +52,5 @@ def test_a_scheduler_killed_while_people_label_costs_no_label(store, tmp_path, m
                 pool = LargePool(place, executor=HOW["executor"])
                 names = {session.service.items.ids[p] for p in session.service.label_state.labels}
                 assert len(names) == 20
-                assert set(pool.find(list(names), HOW["executor"])) == names
+                assert set(pool.find_positions(list(names), HOW["executor"])) == names
                 assert len(session.service.items) <= N

@@ -413,7 +413,16 @@ def require_same(doors: dict[str, ANSWERS], wanted: ANSWERS, tolerance: float) -
             )
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = {
+    "table",
+    "table of four columns",
+    "trained network, cross-entropy",
+}  # others of their kind run every time
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
+)
 def test_every_door_gives_the_same_class_and_probability(name, tmp_path):
     case, out = CASES[name](tmp_path), tmp_path / "out"
     doors = by_the_page(case, out, tmp_path)

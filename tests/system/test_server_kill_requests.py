@@ -9,20 +9,20 @@ import sys
 
 import pytest
 
-from tests.support.web_doors import DOORS
+from tests.support.web_requests import REQUEST_KINDS
 
 TRIALS = 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and kill -9")
-@pytest.mark.parametrize("door", DOORS)
-def test_nothing_is_lost_doubled_or_left_at(door, tmp_path):
+@pytest.mark.parametrize("kind", REQUEST_KINDS)
+def test_nothing_is_lost_doubled_or_left_at(kind, tmp_path):
     run = [
         sys.executable,
         "-c",
-        "from tests.support.web_doors import main; main()",
+        "from tests.support.web_requests import main; main()",
         str(tmp_path),
-        door,
+        kind,
         str(TRIALS),
         "3",
     ]
@@ -35,5 +35,5 @@ def test_nothing_is_lost_doubled_or_left_at(door, tmp_path):
     assert report["killed"] == TRIALS
     assert report["acknowledged"] >= TRIALS // 2  # they were killed at work
     assert report["workers"]  # and with a worker
-    if door == "export":
+    if kind == "export":
         assert report["rooms"]  # some in the midst of a file, which the next server swept away

@@ -52,7 +52,7 @@ def test_a_full_disk_keeps_what_was_accepted_and_takes_the_answer_later(open_pag
     said = refused(answers[-1], 507, tmp_path)
     assert (
         said
-        == "the server's disk is full; nothing that was accepted is lost: make room and try again"
+        == "the server's disk is full; all accepted answers are safe: free some space and try again"
     )
     refused(client.post("/api/classes", json={"name": "c" * 200}, headers=CHANGE), 507, tmp_path)
     assert client.get("/api/progress").json()["labels"] == 1  # looking is still possible
@@ -153,11 +153,11 @@ def test_a_training_that_finds_no_room_says_so_and_not_where(open_page, tmp_path
     for error, said in (
         (
             OSError(errno.ENOSPC, "No space left on device", str(tmp_path)),
-            "disk is full: labels are safe; make room",
+            "disk is full; labels are safe: free some space",
         ),
         (
             StorageError(f"{tmp_path} cannot be written to", full=True),
-            "disk is full: labels are safe; make room",
+            "disk is full; labels are safe: free some space",
         ),
         (PermissionError(errno.EACCES, "Permission denied", str(tmp_path)), "cannot use its files"),
     ):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from labelahead.acquisition import flip, mlmoc, variance
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.lookahead import lookahead
 from labelahead.gp.posterior import Posterior, prior

@@ -20,10 +20,10 @@ import torch  # noqa: E402
 
 from labelahead.seeds import make_generator  # noqa: E402
 from labelahead.strategies.diversity import (  # noqa: E402
-    DROPOUT_RATE,
-    TYPICALITY_NEIGHBOURS,
-    MIN_CLUSTER_SIZE,
     DROPOUT_PASSES,
+    DROPOUT_RATE,
+    MIN_CLUSTER_SIZE,
+    TYPICALITY_NEIGHBOURS,
     choose_ball_radius,
     cluster_points,
     cover_points,
@@ -154,7 +154,7 @@ def test_dropquery_takes_the_same_items(seed, network):
     said = now.candidate_outputs.argmax(1)
     dropped = torch.stack(
         [
-            now.learnt.predict_with_dropout(now.candidates, DROPOUT_RATE, rng).argmax(1)
+            now.fitted.predict_with_dropout(now.candidates, DROPOUT_RATE, rng).argmax(1)
             for _ in range(DROPOUT_PASSES)
         ]
     )

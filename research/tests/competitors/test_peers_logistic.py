@@ -10,10 +10,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
-from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.learner.config import parse_campaign
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.strategies.base import QueryConfig
 from research.competitors.logistic import HOW, LogisticLearner
 from research.results.competitors import for_peers

@@ -12,12 +12,12 @@ pytest.importorskip("distil")
 
 import torch
 
-from labelahead.simulation.run import build_simulation, prepare_campaign, run
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.seeds import make_generator
 from labelahead.simulation.loop import State, run_rounds
+from labelahead.simulation.run import build_simulation, prepare_campaign, run
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose

@@ -10,10 +10,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
-from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.simulation.loop import run_rounds
+from labelahead.simulation.run import build_simulation, prepare_campaign
 from research.results.comparators import (
     RIVALS,
     SETS,

@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from labelahead.acquisition import batch as select
+from labelahead.acquisition import batch_selection as select
 from labelahead.acquisition.functions import flip, resolve
-from labelahead.acquisition.view import view
-from labelahead.simulation.run import build_simulation, prepare_campaign, run
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.learner.config import parse_campaign
+from labelahead.simulation.run import build_simulation, prepare_campaign, run
 from labelahead.strategies.base import QueryBatch, Strategy
 from research.results import tuning
 from research.results.lines import Line, TrialLine, write_csv

@@ -10,11 +10,11 @@ items, two of them labelled:
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
     >>> x = torch.randn(6, 4)
     >>> post = la.prior(model(x).detach(), la.kernel(model, x), noise=1e-3).condition([0, 1], torch.eye(3)[[0, 1]])
-    >>> pool_view = la.view(post, [2, 3, 4, 5])
+    >>> pool_view = la.acquisition.view(post, [2, 3, 4, 5])
     >>> sorted(ACQUISITIONS)
     ['changes', 'eer', 'emoc', 'flip', 'mlmoc', 'resolve', 'variance']
     >>> boldest: Acquisition = lambda view, rng: view.probabilities().amax(1)
-    >>> la.best(pool_view, boldest)[0] in (2, 3, 4, 5)
+    >>> la.acquisition.best(pool_view, boldest)[0] in (2, 3, 4, 5)
     True
 """
 
@@ -25,19 +25,25 @@ import torch
 from torch import Tensor
 
 from labelahead.acquisition.functions import changes, eer, emoc, flip, mlmoc, resolve, variance
-from labelahead.acquisition.view import View
+from labelahead.acquisition.pool_view import View, view
 
 __all__ = [
     "ACQUISITIONS",
     "Acquisition",
+    "Selection",
     "View",
+    "best",
     "changes",
     "eer",
     "emoc",
     "flip",
+    "greedy",
     "mlmoc",
     "resolve",
+    "sequential",
+    "top",
     "variance",
+    "view",
 ]
 
 Acquisition = Callable[[View, torch.Generator | None], Tensor]
@@ -53,3 +59,6 @@ ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
         "resolve": resolve,
     }
 )
+
+# Batch selection uses the names above.
+from labelahead.acquisition.batch_selection import Selection, best, greedy, sequential, top  # noqa: E402

@@ -1,10 +1,9 @@
-"""The acquisition functions: how much a label of each candidate matters. Each is one function of a
-View.
+"""The acquisition functions: each maps a `View` to one score per candidate.
 
-All of them are sums over the evaluation points, and all leave out what a label changes at the
-candidate itself: it is known once the label is, and in a sum over part of the candidates it would
-favour those that happen to lie in that part (docs/method.md, Look-ahead). Where the sum has a level
-without any label, the candidate counts with that level.
+All of them are sums over the evaluation points, and all leave out the change at the candidate
+itself: its label settles that, and in a sum over part of the candidates it would favour those that
+happen to lie in that part (docs/method.md, Look-ahead). If the sum is not zero without a label, the
+candidate itself contributes its value without a label.
 """
 
 import math
@@ -14,8 +13,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from labelahead.acquisition.pool_view import View
 from labelahead.acquisition.probability import entropy, probabilities
-from labelahead.acquisition.view import View
 from labelahead.errors import InputError
 from labelahead.gp.linalg import block_whiten
 from labelahead.gp.lookahead import METHODS
@@ -32,17 +31,25 @@ def mlmoc(
     method: str = "block",
     chunk: int = 64,
 ) -> Tensor:
-    """Most likely model output change (LA-13): Σₓ ‖f₊(x) − f(x)‖₂ for y' = argmax f(x'). (m,).
+    """Most likely model output change (LA-13): Σₓ ‖f₊(x) − f(x)‖₂ for y' = argmax f(x').
 
-    baseline "outputs" (the paper): the change is measured from the network's f, and f gives the
-    label. "linearised": both from f_lin; then only what x' itself changes counts. Right after
-    training to convergence the two agree; once labels have arrived without retraining, f is what
-    the network said before them and f_lin is the present view. None: the view's own baseline. At x'
-    itself only the level ‖f_lin − f‖ counts. squared: Σₓ ‖·‖₂² instead, in closed form: a few
-    milliseconds after a `View.condition`. method "solve": one linear system per candidate (LA-11)
-    instead of the block formula.
+    At x' itself only ‖f_lin − f‖ counts, the change without its label.
 
-    >>> bool(torch.allclose(la.mlmoc(pool_view), la.mlmoc(pool_view, method="solve")))  # by blocks, or a system for each
+    Args:
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        squared: Score by Σₓ ‖·‖₂² instead, in closed form: milliseconds after a `View.condition`.
+        baseline: "outputs" (the paper): changes are measured from the network's f, which also gives
+            y'. "linearised": both come from f_lin. Right after training to convergence the two
+            agree; after labels without retraining, f is out of date and f_lin is current. None:
+            the view's baseline.
+        method: "block" (LA-12), or "solve" for one linear system per candidate (LA-11).
+        chunk: Candidates per block.
+
+    Returns:
+        Scores (m,).
+
+    >>> bool(torch.allclose(la.acquisition.mlmoc(pool_view), la.acquisition.mlmoc(pool_view, method="solve")))
     True
     """
     baseline = view.baseline if baseline is None else baseline
@@ -66,14 +73,26 @@ def emoc(
     method: str = "block",
     chunk: int = 64,
 ) -> Tensor:
-    """Expected model output change (LA-3): MLMOC averaged over y' ~ p(y | x'). (m,).
+    """Expected model output change (LA-3): MLMOC averaged over y' ~ p(y | x').
 
-    p is the `probability` ("simplex" or "softmax") of the baseline's outputs. From f_lin and with a
-    scalar kernel the sum over x factors, Σₓ|k(x,x')|/u · Σ_y p_y‖r_y‖, and costs what MLMOC costs;
-    so does the squared form. Otherwise every class with p_y > 0 is looked at: with the simplex
-    projection that is commonly one to three of them.
+    With baseline "linearised" and a scalar kernel the sum over x factorises,
+    Σₓ|k(x,x')|/u · Σ_y p_y‖r_y‖, and costs as much as MLMOC; so does the squared form. Otherwise
+    the cost is that of MLMOC times the number of classes with p_y > 0, commonly one to three with
+    the simplex projection.
 
-    >>> la.emoc(pool_view, baseline="linearised").shape
+    Args:
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        squared: As in `mlmoc`.
+        baseline: As in `mlmoc`.
+        probability: "simplex" or "softmax": how p follows from the baseline's outputs.
+        method: As in `mlmoc`.
+        chunk: Candidates per block.
+
+    Returns:
+        Scores (m,).
+
+    >>> la.acquisition.emoc(pool_view, baseline="linearised").shape
     torch.Size([4])
     """
     baseline = view.baseline if baseline is None else baseline
@@ -85,10 +104,10 @@ def emoc(
             return (p * torch.stack(parts, 1)).sum(1)
         mean = view.posterior.mean[view.candidates]
         exact = "donot_use_mm_for_euclid_dist"  # a product would lose ‖r‖ where it is small
-        surprise = torch.cdist(mean, classes, compute_mode=exact)  # ‖r_y‖, (m, C)
+        residual_norms = torch.cdist(mean, classes, compute_mode=exact)  # ‖r_y‖, (m, C)
         return (
             _sum_absolute_covariances(view, chunk)
-            * (p * surprise).sum(1)
+            * (p * residual_norms).sum(1)
             / view.innovation_factors()[:, 0, 0].square()
         )
     which, label = p.nonzero(as_tuple=True)
@@ -102,9 +121,9 @@ def _sum_squared_changes(view: View, targets: Tensor, baseline: str) -> Tensor:
 
     M and S leave out the candidate itself.
     """
-    moments = view.moments()  # first: it may find the variances that `push` needs
+    moments = view.moments()  # Call it first: it may cache variances for `scaled_residuals`.
     g = view.scaled_residuals(targets)
-    # a batched product of 1 x 1 blocks is a slow loop
+    # A batched product of 1 x 1 blocks would be a slow loop.
     push = moments.squares * g if g.shape[1] == 1 else moments.squares @ g
     if baseline == "linearised":
         return push.mul_(g).sum((1, 2)).clamp_min_(0.0)
@@ -153,16 +172,21 @@ def _sum_changes(
 def _sum_changes_scalar(
     view: View, which: Tensor, targets: Tensor, baseline: str, chunk: int
 ) -> Tensor:
-    """‖d + k g‖² = ‖d‖² + k (2 d·g + k ‖g‖²): GEMMs and one root per pair, no C-vector per pair."""
+    """Do `_sum_changes` for a scalar kernel by ‖d + k g‖² = ‖d‖² + k (2 d·g + k ‖g‖²).
+
+    That takes matrix products and one root per pair, but no C-vector per pair.
+    """
     drift = view.values("linearised")[view.evaluation] - view.values(baseline)[view.evaluation]
     parts = []
-    for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
+    for pairs, label_targets in zip(
+        torch.split(which, chunk), torch.split(targets, chunk), strict=True
+    ):
         k = view.covariance(pairs)
-        g = view.scaled_residuals(aims, pairs)[:, 0].to(k.dtype)
+        g = view.scaled_residuals(label_targets, pairs)[:, 0].to(k.dtype)
         d = drift.to(k.dtype)
         size = (2 * g) @ d.T
         size.addcmul_(k, g.square().sum(1, keepdim=True)).mul_(k)
-        # Rounding may leave −1e-17 where d and k g cancel.
+        # Rounding can leave −1e-17 where d and k g cancel.
         size.add_(d.square().sum(1)).clamp_min_(0)
         rows, points = _self_entries(view, pairs)
         size[rows, points] = d[points].square().sum(1)
@@ -173,7 +197,7 @@ def _sum_changes_scalar(
 def predict_lookahead(
     view: View, which: Tensor, targets: Tensor, method: str, chunk: int
 ) -> Iterator[Tensor]:
-    """Look-ahead predictions at the evaluation points, (≤chunk, e, C) at a time."""
+    """Iterate over look-ahead predictions at the evaluation points, (≤chunk, e, C) at a time."""
     if method not in METHODS:
         raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
     at = view.candidates[which]
@@ -189,14 +213,24 @@ def eer(
     method: str = "block",
     chunk: int = 16,
 ) -> Tensor:
-    """Expected error reduction (LA-2): −E_y' Σₓ H(p₊(x)), y' ~ p(y | x'). (m,).
+    """Expected error reduction (LA-2): −E_y' Σₓ H(p₊(x)), y' ~ p(y | x').
 
-    p₊ is the `probability` ("simplex": Euclidean projection, as the paper's authors do, or
-    "softmax") of the look-ahead predictions; p(y | x') that of the network's f, or of f_lin with
-    baseline="linearised"; None: the view's own. At x' itself the entropy before the label counts.
-    Classes of probability zero cost nothing.
+    At x' itself the entropy before the label counts. Classes of probability zero cost nothing.
 
-    >>> bool((la.eer(pool_view, probability="softmax") < 0).all())  # minus an entropy
+    Args:
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        probability: How probabilities follow from outputs: "simplex", the Euclidean projection, as
+            the paper's authors do, or "softmax".
+        baseline: Whose outputs give p(y | x'): "outputs" for f, "linearised" for f_lin; None: the
+            view's baseline.
+        method: "block" (LA-12), or "solve" for one linear system per candidate (LA-11).
+        chunk: Candidates per block.
+
+    Returns:
+        Scores (m,).
+
+    >>> bool((la.acquisition.eer(pool_view, probability="softmax") < 0).all())  # minus an entropy
     True
     """
     p = view.probabilities(probability, baseline)
@@ -214,14 +248,16 @@ def _sum_entropies_scalar(
 ) -> Tensor:
     """Σₓ H(p₊(x)) for pairs of candidate (q,) and target (q, C), scalar kernel: (q,).
 
-    Classes go first: (C, q, e), so that sums over them run over long contiguous rows.
+    Classes are the first axis, (C, q, e), so that sums over them run over long contiguous rows.
     """
     mean = view.values("linearised")[view.evaluation].T[:, None, :]
     level = entropy(probabilities(mean, probability, 0), 0)[0]
     parts = []
-    for pairs, aims in zip(torch.split(which, chunk), torch.split(targets, chunk), strict=True):
+    for pairs, label_targets in zip(
+        torch.split(which, chunk), torch.split(targets, chunk), strict=True
+    ):
         k = view.covariance(pairs)
-        g = view.scaled_residuals(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
+        g = view.scaled_residuals(label_targets, pairs)[:, 0].to(k.dtype).T[:, :, None]
         after = torch.addcmul(mean.to(k.dtype), k[None], g)
         entropies = entropy(probabilities(after, probability, 0), 0)
         rows, points = _self_entries(view, pairs)
@@ -233,7 +269,7 @@ def _sum_entropies_scalar(
 def _sum_entropies(
     view: View, which: Tensor, targets: Tensor, probability: str, method: str, chunk: int
 ) -> Tensor:
-    """The same with predictions of any kernel, by any method: (q,)."""
+    """Σₓ H(p₊(x)) as in `_sum_entropies_scalar`, for any kernel and method: (q,)."""
     level = entropy(probabilities(view.values("linearised")[view.evaluation], probability))
     parts = []
     every = torch.split(which, chunk)
@@ -247,11 +283,11 @@ def _sum_entropies(
     return torch.cat(parts)
 
 
-# Predicted classes change by whole numbers, so many candidates tie. Among those the change of the
-# outputs decides: so small a part of it that a million outputs changed by one each weigh no more
-# than one changed class.
+# Counts of changed classes are whole numbers, so many candidates tie. The change of the outputs
+# breaks ties, with a weight so small that a million outputs changed by one each weigh no more than
+# one changed class.
 TIE_WEIGHT = 1e-6
-MAX_CHUNK_ENTRIES = 1 << 20  # of the predictions (C, q, e) that `changes` holds at a time
+MAX_CHUNK_ENTRIES = 1 << 20  # predictions (C, q, e) in memory at a time in `changes`
 
 
 def changes(
@@ -262,25 +298,24 @@ def changes(
     method: str = "block",
     chunk: int = 64,
 ) -> Tensor:
-    """Number of evaluation points whose predicted class changes if y' = argmax f(x') is the label
-    of x'. (m,).
+    """Number of evaluation points whose predicted class changes if y' = argmax f(x').
 
-    The acquisition function that the released program of the look-ahead paper ranks by; `mlmoc` is
-    the one that its text defines (LA-13). A class changes where another one is strictly larger.
-    Ties, which are frequent, are broken by the change of the outputs: `mlmoc` times 1e-6 is added.
+    The released code of the look-ahead paper ranks by this function; its text defines `mlmoc`
+    (LA-13). A class changes where another one is strictly larger. Ties, which are frequent, are
+    broken by the change of the outputs: `mlmoc` times 1e-6 is added.
 
     Args:
         view: Posterior, candidates and evaluation points.
         rng: Not used.
         baseline: Where the present class and the hypothetical label come from, "outputs" or
-            "linearised"; None: the view's own.
+            "linearised"; None: the view's baseline.
         method: "block" (LA-12), or "solve" for one linear system per candidate.
-        chunk: Candidates at a time, at most.
+        chunk: Candidates per block, at most.
 
     Returns:
         Scores (m,): the number of changes, and a fraction of one that breaks ties.
 
-    >>> scores = la.changes(pool_view)
+    >>> scores = la.acquisition.changes(pool_view)
     >>> bool((scores >= 0).all()), bool((scores.floor() <= 4).all())
     (True, True)
     """
@@ -288,7 +323,7 @@ def changes(
     targets = view.predicted_targets(baseline)
     mean = view.values("linearised")[view.evaluation]
     before = view.values(baseline)[view.evaluation].argmax(1)
-    level = mean.argmax(1) != before  # what has changed already, without a label of the candidate
+    level = mean.argmax(1) != before  # changed already, without a label of the candidate
     every = torch.arange(len(targets), device=targets.device)
     size = max(1, min(chunk, MAX_CHUNK_ENTRIES // max(1, mean.numel())))
     if method == "block" and view.posterior.width == 1:
@@ -310,26 +345,26 @@ def changes(
 
 
 def _predict_lookahead_scalar(view: View, targets: Tensor, chunk: int) -> Iterator[Tensor]:
-    """Predictions at the evaluation points if each candidate has its target, scalar kernel.
-
-    (C, ≤chunk, e).
-    """
+    """Iterate over look-ahead predictions (C, ≤chunk, e) of a scalar kernel."""
     mean = view.values("linearised")[view.evaluation].T[:, None, :]
     every = torch.arange(len(targets), device=targets.device)
-    for pairs, aims in zip(torch.split(every, chunk), torch.split(targets, chunk), strict=True):
+    for pairs, label_targets in zip(
+        torch.split(every, chunk), torch.split(targets, chunk), strict=True
+    ):
         k = view.covariance(pairs)
-        g = view.scaled_residuals(aims, pairs)[:, 0].to(k.dtype).T[:, :, None]
+        g = view.scaled_residuals(label_targets, pairs)[:, 0].to(k.dtype).T[:, :, None]
         yield torch.addcmul(mean.to(k.dtype), k[None], g)
 
 
 def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
-    """Variance reduction at all points but the candidate: Σₓ k(x,x')²/u; full kernel: Σₓ tr(k u⁻¹
-    kᵀ). (m,).
+    """Variance reduction at all points but the candidate: Σₓ k(x,x')²/u, (m,).
 
-    >>> bool((la.variance(pool_view) > 0).all())
+    For the full kernel it is Σₓ tr(k u⁻¹ kᵀ).
+
+    >>> bool((la.acquisition.variance(pool_view) > 0).all())
     True
     """
-    squares = view.moments().squares  # first: it may find the variances that u needs
+    squares = view.moments().squares  # Call it first: it may cache the variances that u needs.
     factors = view.innovation_factors()
     half = block_whiten(factors, squares)
     return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1).clamp_min_(0.0)
@@ -343,23 +378,31 @@ def flip(
     variance_scale: float = 0.3,
     chunk: int = 64,
 ) -> Tensor:
-    """Expected reduction of top-2 flips (docs/method.md, Look-ahead) at all points but the
-    candidate itself. (m,).
+    """Expected reduction of flips between the two leading classes, at all points but the candidate.
 
     With m the gap between the two largest entries of f_lin(x), a² the kernel's amplitude
     (`Posterior.amplitude`) and v the variance of their difference (2k for a scalar kernel):
 
         Σₓ [ Φ(−m/√(a² v(x))) − Φ(−m/√(a² v₊(x))) ],   v₊ = v − 2 k(x,x')²/u,
 
-    where the full kernel has v = eᵀk(x,x)e and v₊ = v − eᵀk(x,x')u⁻¹k(x',x)e, e = e_a − e_b.
-    The trials behind it used a prior noise of 1e-3, which enters u and a² here.
+    where the full kernel has v = eᵀk(x,x)e and v₊ = v − eᵀk(x,x')u⁻¹k(x',x)e, e = e_a − e_b
+    (docs/method.md, Look-ahead). The experiments behind it used a prior noise of 1e-3, which enters
+    u and a² here. The original form has include_candidate=True and variance_scale=1;
+    docs/results.md compares it with the defaults.
 
-    include_candidate: whether x = x' counts. The points stand for many more items, among which one more or less
-    is nothing; in a sum over a thousand of them its own term may decide. variance_scale: what a² is
-    multiplied by; less than 1 looks more at what is nearly undecided. As first built: include_candidate=True,
-    variance_scale=1. docs/results.md has what these defaults rest on.
+    Args:
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        include_candidate: Whether x = x' counts. The evaluation points are a sample of many more
+            items, among which a single item does not matter; in a sum over a thousand of them its
+            own term can decide the ranking.
+        variance_scale: Factor on a²; below 1 it puts more weight on nearly undecided points.
+        chunk: Candidates per block.
 
-    >>> la.flip(pool_view).shape  # a score for each candidate
+    Returns:
+        Scores (m,).
+
+    >>> la.acquisition.flip(pool_view).shape  # a score for each candidate
     torch.Size([4])
     """
     if view.posterior.classes < 2:
@@ -373,7 +416,7 @@ def flip(
     reach = (top[:, 0] - top[:, 1]) / math.sqrt(4 * variance_scale * view.posterior.amplitude())
     dtype = view.posterior.covariance.prior.dtype
     reach, variance_now = reach.to(dtype), variance_now.to(dtype)
-    # Differences point by point, in one dtype: where x' says nothing of x they are exactly zero.
+    # Differences are taken per point, in one dtype: where k(x,x') = 0 they are exactly zero.
     now = variance_now.clamp_min(tiny).rsqrt_().mul_(reach).erf_()
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
@@ -395,27 +438,36 @@ def resolve(
     variance_scale: float = 1.0,
     chunk: int = 256,
 ) -> Tensor:
-    """Expected fall of the number of wrong predictions (docs/method.md, Look-ahead), the
-    candidate's own aside. (m,).
+    """Expected reduction of the number of wrong predictions at all points but the candidate.
 
     At each evaluation point the gap between the two largest entries of f_lin is N(m, v), v =
     a²·(their variance); a label at x' moves its mean by N(0, ρ²v) and leaves (1 − ρ²)v. The
     prediction is the sign of the mean gap, so the probability that it is wrong falls by
 
-        gain(x,x') = (1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ,   h = m/√v,   ρ² = k(x,x')²/(u
-        k(x,x)),
+        gain(x,x') = (1/π) ∫₀^{asin ρ} exp(−h²/(2 sin²ψ)) dψ,
+        h = m/√v,   ρ² = k(x,x')²/(u k(x,x)),
 
-    which is Φ(−h) − 2T(h, √(1−ρ²)/ρ) with Owen's T. Never negative; it needs no hypothetical label.
-    With nothing known h = 0 everywhere, and the score is Σ asin(ρ)/π: a soft coverage of the pool.
-    The full kernel has the contrast e_a − e_b on both sides, as in `flip`.
+    which is Φ(−h) − 2T(h, √(1−ρ²)/ρ) with Owen's T (docs/method.md, Look-ahead). It is never
+    negative and needs no hypothetical label. Without any label h = 0 everywhere, and the score is
+    Σ asin(ρ)/π: a soft coverage of the pool. The full kernel has the contrast e_a − e_b on both
+    sides, as in `flip`.
 
-    Looked up in a table, to 1e-4 of a prediction; exact: by Owen's T itself, a hundred times
-    slower. variance_scale: what a² is multiplied by; it hardly changes which items are best, but how many
-    predictions they are said to put right.
+    Args:
+        view: Posterior, candidates and evaluation points.
+        rng: Not used.
+        exact: Evaluate Owen's T instead of a table, which is accurate to 1e-4 of a prediction and a
+            hundred times faster.
+        variance_scale: Factor on a²; it hardly changes the ranking, but the size of the scores.
+        chunk: Candidates per block.
 
-    >>> scores = la.resolve(pool_view)
-    >>> bool((scores >= 0).all()), bool(torch.allclose(scores, la.resolve(pool_view, exact=True), atol=1e-3))
-    (True, True)
+    Returns:
+        Scores (m,).
+
+    >>> scores = la.acquisition.resolve(pool_view)
+    >>> bool((scores >= 0).all())
+    True
+    >>> bool(torch.allclose(scores, la.acquisition.resolve(pool_view, exact=True), atol=1e-3))
+    True
     """
     if view.posterior.classes < 2:
         raise InputError(
@@ -443,15 +495,15 @@ def resolve(
     return torch.cat(parts).to(torch.float64)
 
 
-MAX_TABULATED_GAP = 5.0  # a gap of so many standard deviations is settled: Φ(−5) = 3e-7
-TABLE_SHAPE = (256, 1024)  # values of h, and of ρ; bilinear, so at most 6e-5 off
+MAX_TABULATED_GAP = 5.0  # in standard deviations; beyond, the class is certain: Φ(−5) = 3e-7
+TABLE_SHAPE = (256, 1024)  # values of h and of ρ; bilinear interpolation is at most 6e-5 off
 
 
 @cache
 def _gain_table(dtype: torch.dtype, device: torch.device) -> Tensor:
     """Gains at h = MAX_TABULATED_GAP·y² and ρ² = 1 − (1 − t²)², for y and t from 0 to 1.
 
-    Finer where gains bend.
+    The grid is finer where the gains are more curved.
     """
     y, t = (torch.linspace(0, 1, n, dtype=torch.float64) for n in TABLE_SHAPE)
     squared = 1 - (1 - t.square()).square()
@@ -462,7 +514,10 @@ def _gain_table(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def tabulate_gain(h: Tensor) -> Callable[[Tensor], Tensor]:
-    """ρ² (q, e) -> gains (q, e), for the h (e,) of every evaluation point; ρ² is overwritten."""
+    """Return a function ρ² (q, e) -> gains (q, e) for the h (e,) of every evaluation point.
+
+    The function overwrites ρ².
+    """
     table = _gain_table(h.dtype, h.device)
     where = h.new_empty((1, 1, len(h), 2))
     where[..., 1] = (h.clamp_max(MAX_TABULATED_GAP) / MAX_TABULATED_GAP).sqrt().mul_(2).sub_(1)
@@ -480,29 +535,22 @@ def tabulate_gain(h: Tensor) -> Callable[[Tensor], Tensor]:
 
 def _owen_gain(h: Tensor, squared: Tensor) -> Tensor:
     """Φ(−h) − 2T(h, √(1−ρ²)/ρ) in float64, for h and ρ² that broadcast."""
-    from scipy.special import (
-        owens_t,
-    )  # here: it takes as long to import as a page's first item may have to wait
+    from scipy.special import owens_t  # Imported here, because it would delay the server's start.
 
     squared = squared.double().cpu()
     h = h.double().cpu() + torch.zeros_like(squared)
     slope = ((1 - squared) / squared.clamp_min(1e-300)).sqrt()
-    wrong_now, wrong_after = (
-        torch.special.ndtr(-h),
-        2 * torch.from_numpy(owens_t(h.numpy(), slope.numpy())),
-    )
+    wrong_now = torch.special.ndtr(-h)
+    wrong_after = 2 * torch.from_numpy(owens_t(h.numpy(), slope.numpy()))
     gains: Tensor = (wrong_now - wrong_after).clamp_min_(0.0)
     return gains
 
 
 def _self_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Where these candidates (q,) meet themselves among the evaluation points.
-
-    Rows and columns of (q, e).
-    """
-    own = view.evaluation_index()[pairs]
-    rows = (own >= 0).nonzero()[:, 0]
-    return rows, own[rows]
+    """Rows and columns of (q, e) at which these candidates (q,) are themselves evaluation points."""
+    index = view.evaluation_index()[pairs]
+    rows = (index >= 0).nonzero()[:, 0]
+    return rows, index[rows]
 
 
 def _contrast_variance(view: View, label: Tensor) -> Tensor:
@@ -523,7 +571,7 @@ def _contrast(values: Tensor, label: Tensor, dim: int) -> Tensor:
 
 
 def _remaining_variance(view: View, pairs: Tensor, label: Tensor, variance_now: Tensor) -> Tensor:
-    """Half the variance of f_a − f_b that is left at x after candidate x' is labelled: (q, e)."""
+    """Half the variance of f_a − f_b that remains at x after candidate x' is labelled: (q, e)."""
     if view.posterior.width == 1:
         scaled = _scale_covariance(view, pairs)
         return torch.addcmul(variance_now, scaled, scaled, value=-1)
@@ -531,10 +579,7 @@ def _remaining_variance(view: View, pairs: Tensor, label: Tensor, variance_now: 
 
 
 def _explained_variance(view: View, pairs: Tensor, label: Tensor) -> Tensor:
-    """Half the variance of f_a − f_b at x that a label of candidate x' takes away.
-
-    (q, e), a fresh tensor.
-    """
+    """Half the variance of f_a − f_b at x that a label of candidate x' explains: (q, e), a copy."""
     if view.posterior.width == 1:
         return _scale_covariance(view, pairs).square_()
     k, factors = view.covariance(pairs), view.innovation_factors()[pairs]
@@ -543,6 +588,6 @@ def _explained_variance(view: View, pairs: Tensor, label: Tensor) -> Tensor:
 
 
 def _scale_covariance(view: View, pairs: Tensor) -> Tensor:
-    """k(x',x)/√u for a scalar kernel: (q, e), a fresh tensor."""
+    """k(x',x)/√u for a scalar kernel: (q, e), a new tensor."""
     k = view.covariance(pairs)
     return view.innovation_factors()[pairs][:, 0].reciprocal().to(k.dtype) * k

@@ -11,7 +11,7 @@ PROBABILITIES = ("simplex", "softmax")
 
 
 def probabilities(outputs: Tensor, method: str, dim: int = -1) -> Tensor:
-    """Outputs with classes along `dim` as probabilities of the same shape, a fresh tensor."""
+    """Convert outputs with classes along `dim` to probabilities of the same shape."""
     if method not in PROBABILITIES:
         raise InputError(f"probability is {method!r}; expected one of {', '.join(PROBABILITIES)}")
     return simplex(outputs, dim) if method == "simplex" else softmax(outputs, dim)
@@ -23,18 +23,18 @@ def softmax(outputs: Tensor, dim: int = -1) -> Tensor:
 
 
 def simplex(outputs: Tensor, dim: int = -1) -> Tensor:
-    """Euclidean projection onto the probability simplex along `dim`.
+    """Project onto the probability simplex along `dim`, in Euclidean distance.
 
     The projection is max(z − τ, 0) with τ the root of Σ max(z − τ, 0) = 1, a convex, decreasing,
-    piecewise linear function. Newton from the left never overshoots and ends exactly, after at
-    most C steps and commonly three: no sort. Put classes first (dim=0) for speed.
+    piecewise linear function. Newton's method from the left never overshoots and is exact after at
+    most C steps, commonly three, without a sort. Put classes first (dim=0) for speed.
     """
     peak = outputs.amax(dim, keepdim=True)
     tau = torch.maximum(peak - 1, (outputs.sum(dim, keepdim=True) - 1) / outputs.shape[dim])
     for _ in range(outputs.shape[dim]):
         over = (outputs - tau).clamp_min_(0)
         total = over.sum(dim, keepdim=True)
-        # a sum of signs: counting booleans is five times slower
+        # A sum of signs is five times as fast as counting booleans.
         step = (total - 1) / over.sign_().sum(dim, keepdim=True).clamp_min_(1)
         tau = tau + step.clamp_min_(0)
         if float(step.max()) <= 4 * torch.finfo(outputs.dtype).eps:

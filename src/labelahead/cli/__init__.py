@@ -1,7 +1,8 @@
 """The command line: thin commands over the learner, simulations, the server and out-of-core pools."""
 
+from labelahead.cli.shell import app  # first: prints an install hint if typer or rich is missing
+
 # Importing these modules registers their commands with `app`.
-from labelahead.cli import campaigns, compare, label, label_studio, models, pool
-from labelahead.cli.shell import app  # prints an install hint if typer or rich is missing
+from labelahead.cli import campaigns, compare, label, label_studio, models, pool  # isort: skip
 
 __all__ = ["app", "campaigns", "compare", "label", "label_studio", "models", "pool"]

@@ -47,7 +47,10 @@ def run(
         Text, Option("--against", help="Also run this baseline until it matches, e.g. random.")
     ] = None,
     seeds: Annotated[
-        Number, Option("--seeds", min=1, help="With --against: number of seeds, for a confidence interval.")
+        Number,
+        Option(
+            "--seeds", min=1, help="With --against: number of seeds, for a confidence interval."
+        ),
     ] = None,
     folder: Annotated[
         Path | None, Option("--out", help="Folder for the results. (default: runs/...)")
@@ -108,11 +111,17 @@ def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="The folder of an interrupted run.")],
     data: Annotated[Text, Option("--data", help="New location of the data, if moved.")] = None,
-    root: Annotated[Text, Option("--root", help="New folder of a downloaded data set, if moved.")] = None,
+    root: Annotated[
+        Text, Option("--root", help="New folder of a downloaded data set, if moved.")
+    ] = None,
     model: Annotated[Text, Option("--model", help="New location of your own network.")] = None,
-    strategy: Annotated[Text, Option("--strategy", help="New location of your own strategy.")] = None,
+    strategy: Annotated[
+        Text, Option("--strategy", help="New location of your own strategy.")
+    ] = None,
     device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
-    budget_labels: Annotated[int | None, Option("--labels", help="A larger budget of labels.")] = None,
+    budget_labels: Annotated[
+        int | None, Option("--labels", help="A larger budget of labels.")
+    ] = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
     """Continue an interrupted campaign; the result is the same as without the interruption.
@@ -131,7 +140,9 @@ def resume(
         changes = shell.list_given_options(context)
         if is_paired_folder(folder):
             if changes:
-                raise UsageError("paired campaigns continue with their original settings; leave the options out")
+                raise UsageError(
+                    "paired campaigns continue with their original settings; leave the options out"
+                )
             _run_paired(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
             return
         if not (folder / "config.toml").exists():
@@ -150,7 +161,8 @@ def query(
     context: typer.Context,
     data: Annotated[str, Option("--data", help="An image folder, or a table.")],
     labels: Annotated[
-        Path | None, Option("--labels", help="A file of labels, such as an export of the labelling page.")
+        Path | None,
+        Option("--labels", help="A file of labels, such as an export of the labelling page."),
     ] = None,
     n: Annotated[int, Option("--n", min=1, help="Number of items to query.")] = 10,
     classes: shell.ClassesOpt = None,
@@ -167,7 +179,9 @@ def query(
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
-    file: Annotated[Path | None, Option("--out", help="Output file. (default: standard output)")] = None,
+    file: Annotated[
+        Path | None, Option("--out", help="Output file. (default: standard output)")
+    ] = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
@@ -271,7 +285,9 @@ def _run_campaign(go: Callable[..., Any], campaign: Any, against: str | None = N
                 strategy if baseline else None,
             )
             print_line(f"learning curve: {picture}", on=out)
-        except Exception as error:  # the campaign is finished: a missing picture is no reason to fail
+        except (
+            Exception
+        ) as error:  # the campaign is finished: a missing picture is no reason to fail
             print_line(f"the learning curve cannot be drawn: {error}", "yellow")
 
 

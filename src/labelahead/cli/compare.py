@@ -112,8 +112,15 @@ def compare(
                 outcome = _run_comparison(comparison, place, None, engine, trust_code=trust_code)
         try:
             _write_report(place, (), trust_code=trust_code)
-        except LabelaheadError as error:  # the campaigns are finished: a missing report is no reason to fail
-            err.print(f"the report cannot be written: {error}", style="yellow", markup=False, soft_wrap=True)
+        except (
+            LabelaheadError
+        ) as error:  # the campaigns are finished: a missing report is no reason to fail
+            err.print(
+                f"the report cannot be written: {error}",
+                style="yellow",
+                markup=False,
+                soft_wrap=True,
+            )
         if outcome.failed:
             raise LabelaheadError(
                 f"{len(outcome.failed)} of {outcome.finished + len(outcome.failed)} campaigns "
@@ -326,7 +333,9 @@ class ComparisonDisplay:
         right = "" if entry.accuracy is None else f", {entry.accuracy:.1%}"
         note = f"{entry.labels} labels{right}"
         self._bars.update(self._tasks[job], completed=entry.number + 1, note=note)
-        if self._total_bar is not None and not known:  # a resumed campaign repeats the events of its earlier rounds
+        if (
+            self._total_bar is not None and not known
+        ):  # a resumed campaign repeats the events of its earlier rounds
             self._bars.advance(self._total_bar)
 
     def _show_end(self, event: "CampaignEvent") -> None:

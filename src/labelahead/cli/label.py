@@ -12,14 +12,17 @@ from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_
 from labelahead.errors import import_extra
 
 SourceArg = Annotated[
-    str,
-    typer.Argument(help="Image folder, table, data set name, or a `pool embed` store."),
+    str, typer.Argument(help="Image folder, table, data set name, or a `pool embed` store.")
 ]
 OutOpt = Annotated[
     Path | None, Option("--out", help="Folder for the labels. (default: labels-NAME)")
 ]
-HostOpt = Annotated[str, Option("--host", help="Address to listen on; 0.0.0.0: also for other machines.")]
-PortOpt = Annotated[int, Option("--port", min=0, max=65535, help="Port; the next free one if it is in use.")]
+HostOpt = Annotated[
+    str, Option("--host", help="Address to listen on; 0.0.0.0: also for other machines.")
+]
+PortOpt = Annotated[
+    int, Option("--port", min=0, max=65535, help="Port; the next free one if it is in use.")
+]
 TokenOpt = Annotated[
     Text,
     Option(
@@ -34,15 +37,22 @@ FoldersOpt = Annotated[
     bool, Option("--start-from-folders", help="Import the labels that the data contain.")
 ]
 TestOpt = Annotated[
-    Text, Option("--test", help="Test set: a file of item,label, or a fraction of the labelled data.")
+    Text,
+    Option("--test", help="Test set: a file of item,label, or a fraction of the labelled data."),
 ]
-EveryOpt = Annotated[
-    int, Option("--retrain-every", min=1, help="Labels between two trainings.")
-]
+EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between two trainings.")]
 OverlapOpt = Annotated[
-    float, Option("--overlap", min=0, max=0.9, help="Fraction of queries that repeat an item of another annotator.")
+    float,
+    Option(
+        "--overlap",
+        min=0,
+        max=0.9,
+        help="Fraction of queries that repeat an item of another annotator.",
+    ),
 ]
-BudgetOpt = Annotated[int | None, Option("--budget", min=1, help="Number of labels you plan to give.")]
+BudgetOpt = Annotated[
+    int | None, Option("--budget", min=1, help="Number of labels you plan to give.")
+]
 ExportOpt = Annotated[
     Text, Option("--export", help="Export the labels and exit: csv, jsonl, parquet, hf, ...")
 ]
@@ -51,9 +61,14 @@ ClusterOpt = Annotated[
     Text, Option("--cluster", help="With a `pool embed` store: the Dask scheduler that scores it.")
 ]
 RefreshOpt = Annotated[
-    int, Option("--refresh-every", min=1, help="With a `pool embed` store: labels between two rescorings.")
+    int,
+    Option(
+        "--refresh-every", min=1, help="With a `pool embed` store: labels between two rescorings."
+    ),
 ]
-RestOpt = Annotated[bool, Option("--rest", help="With --export: add predictions for unlabelled items.")]
+RestOpt = Annotated[
+    bool, Option("--rest", help="With --export: add predictions for unlabelled items.")
+]
 ProbabilitiesOpt = Annotated[
     bool, Option("--probabilities", help="With --rest: add the probability of every class.")
 ]

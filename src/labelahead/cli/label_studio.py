@@ -53,8 +53,7 @@ PoolOpt = Annotated[
 PicturesOpt = Annotated[
     Text,
     Option(
-        "--pictures-at",
-        help="With --pool: URL prefix of images. (default: upload local images)",
+        "--pictures-at", help="With --pool: URL prefix of images. (default: upload local images)"
     ),
 ]
 Answer = TypeVar("Answer")
@@ -299,8 +298,7 @@ def _retry_until_reachable(ask: Callable[[], Answer]) -> Answer:
             if str(error) != said:
                 said = str(error)
                 print_line(
-                    f"{said}; retrying every {RETRY_SECONDS:g} s, press Ctrl-C to stop",
-                    "yellow",
+                    f"{said}; retrying every {RETRY_SECONDS:g} s, press Ctrl-C to stop", "yellow"
                 )
             time.sleep(RETRY_SECONDS)
 

@@ -18,25 +18,24 @@ from labelahead.cli.shell import (
 )
 
 ModelArg = Annotated[
-    Path, typer.Argument(help="An exported model, a run folder, or the folder of a labelling session.")
+    Path,
+    typer.Argument(help="An exported model, a run folder, or the folder of a labelling session."),
 ]
 
 
 @app.command()
 def predict(
     folder: ModelArg,
-    items: Annotated[
-        list[Path], typer.Argument(help="Image folders, images, tables, .npz files.")
-    ],
+    items: Annotated[list[Path], typer.Argument(help="Image folders, images, tables, .npz files.")],
     file: Annotated[
-        Path | None, Option("--out", help="Output .csv or .parquet file. (default: standard output)")
+        Path | None,
+        Option("--out", help="Output .csv or .parquet file. (default: standard output)"),
     ] = None,
     network: Annotated[
         Text, Option("--network", help="file.py:function of the network, if the model is your own.")
     ] = None,
     id: Annotated[
-        Text,
-        Option("--id", help="Id column of a table; none: row numbers. (default: the model's)"),
+        Text, Option("--id", help="Id column of a table; none: row numbers. (default: the model's)")
     ] = None,
     probabilities: Annotated[
         bool, Option("--probabilities", help="Add a column probability:CLASS for every class.")
@@ -85,10 +84,12 @@ def predict(
 def export_model(
     folder: ModelArg,
     to: Annotated[
-        Path, Option("--to", help="New folder for weights, preprocessing, classes and a model card.")
+        Path,
+        Option("--to", help="New folder for weights, preprocessing, classes and a model card."),
     ],
     onnx: Annotated[
-        bool | None, Option("--onnx/--no-onnx", help="Also write model.onnx. (default: if possible)")
+        bool | None,
+        Option("--onnx/--no-onnx", help="Also write model.onnx. (default: if possible)"),
     ] = None,
     trust_code: TrustOpt = False,
 ) -> None:

@@ -53,20 +53,21 @@ def embed(
         str, typer.Argument(help="Parquet or .npy files, or images: a path, s3://, gs://.")
     ],
     store: Annotated[
-        str, Option("--store", help="Folder for the features; all workers must be able to access it.")
+        str,
+        Option("--store", help="Folder for the features; all workers must be able to access it."),
     ],
     column: Annotated[
         Text, Option("--column", help="Column of vectors or texts. (default: the only one)")
     ] = None,
     id: Annotated[
-        Text,
-        Option("--id", help="Id column; none: file:row. (default: id, if it exists)"),
+        Text, Option("--id", help="Id column; none: file:row. (default: id, if it exists)")
     ] = None,
     encoder: Annotated[
         Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for images.")
     ] = None,
     model: Annotated[
-        Text, Option("--model", help="A network, file.py:make: store features of its tangent kernel.")
+        Text,
+        Option("--model", help="A network, file.py:make: store features of its tangent kernel."),
     ] = None,
     classes: Annotated[
         str, Option("--classes", help="With --model: class names of its outputs, comma-separated.")
@@ -77,9 +78,14 @@ def embed(
     trained: Annotated[
         Text, Option("--trained", help="With --model: training loss, squared or cross-entropy.")
     ] = None,
-    dtype: Annotated[str, Option("--dtype", help="Type of the features: float16 or float32.")] = "float16",
+    dtype: Annotated[
+        str, Option("--dtype", help="Type of the features: float16 or float32.")
+    ] = "float16",
     rows: Annotated[
-        int | None, Option("--rows", min=1, help="Items per partition. (default: depends on the kind of items)")
+        int | None,
+        Option(
+            "--rows", min=1, help="Items per partition. (default: depends on the kind of items)"
+        ),
     ] = None,
     skip_unreadable: Annotated[
         bool, Option("--skip-unreadable", help="Leave out items that cannot be read.")
@@ -127,7 +133,9 @@ def embed(
         items = sum(entry.rows for entry in manifest.entries)
         for name, why in list(manifest.left_out.items())[:5]:
             print_line(f"{name} is left out: {why}", "yellow")
-        lost_errors = f"; {len(manifest.left_out)} partitions or images left out" if manifest.left_out else ""
+        lost_errors = (
+            f"; {len(manifest.left_out)} partitions or images left out" if manifest.left_out else ""
+        )
         print_line(
             f"{items:,} items in {len(manifest.entries):,} parts, "
             f"{len(manifest.entries[0].total)} numbers each{lost_errors}"
@@ -141,7 +149,10 @@ def ask(
     n: Annotated[int, Option("--n", min=1, help="Number of items to query.")] = 10,
     classes: ClassesOpt = "",
     strategy: Annotated[
-        str, Option("--strategy", help="Strategy: resolve, variance, flip, mlmoc, changes, emoc or eer.")
+        str,
+        Option(
+            "--strategy", help="Strategy: resolve, variance, flip, mlmoc, changes, emoc or eer."
+        ),
     ] = "resolve",
     evaluation: Annotated[
         int | None,
@@ -152,7 +163,12 @@ def ask(
         ),
     ] = None,
     candidates: Annotated[
-        int, Option("--candidates", min=1, help="Number of best candidates among which the batch is selected.")
+        int,
+        Option(
+            "--candidates",
+            min=1,
+            help="Number of best candidates among which the batch is selected.",
+        ),
     ] = 2000,
     mode: Annotated[
         str, Option("--mode", help="Batch selection: greedy (one by one) or top (best scores).")
@@ -160,12 +176,16 @@ def ask(
     finalists: Annotated[
         int | None,
         Option(
-            "--finalists", min=0, help="With top: rescore this many on the whole pool. (default: 1000)"
+            "--finalists",
+            min=0,
+            help="With top: rescore this many on the whole pool. (default: 1000)",
         ),
     ] = None,
     seed: SeedOpt = 0,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
-    file: Annotated[Path | None, Option("--out", help="Output file. (default: standard output)")] = None,
+    file: Annotated[
+        Path | None, Option("--out", help="Output file. (default: standard output)")
+    ] = None,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
@@ -238,9 +258,7 @@ def predict(
         for name, count in done.counts.items():
             print_line(f"{count:12,} {name}")
         error = done.forecast.error
-        print_line(
-            f"estimated error rate: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})"
-        )
+        print_line(f"estimated error rate: {error.rate:.1%} ({error.low:.1%} to {error.high:.1%})")
         print_line(f"{len(large):,} predictions are in {done.folder.removeprefix('file://')}")
 
 

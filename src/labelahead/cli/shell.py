@@ -99,7 +99,10 @@ def _print_version(wanted: bool) -> None:
 def _main(
     debug: Annotated[bool, Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     global _debug
@@ -107,14 +110,11 @@ def _main(
 
 
 # Options that several commands share, with the same meaning in each.
-DataOpt = Annotated[
-    Text, Option("--data", help="Data set name, file or folder. (default: digits)")
-]
+DataOpt = Annotated[Text, Option("--data", help="Data set name, file or folder. (default: digits)")]
 RootOpt = Annotated[Text, Option("--root", help="Folder of a downloaded data set.")]
 ModelOpt = Annotated[Text, Option("--model", help="Network name, or your own as module:factory.")]
 EmbeddingOpt = Annotated[
-    Text,
-    Option("--embedding", help="Embedding: see `list embeddings`, a column, or file.py:name."),
+    Text, Option("--embedding", help="Embedding: see `list embeddings`, a column, or file.py:name.")
 ]
 TargetOpt = Annotated[Text, Option("--target", help="Label column of a table.")]
 ClassesOpt = Annotated[
@@ -129,8 +129,7 @@ IdOpt = Annotated[
     Option(
         "--id",
         help=(
-            "Id column of a table; none: row numbers. (default: id, else file name or row "
-            "number)"
+            "Id column of a table; none: row numbers. (default: id, else file name or row number)"
         ),
     ),
 ]
@@ -144,16 +143,23 @@ CandOpt = Annotated[Number, Option("--candidates", help="Maximum number of items
 InitialOpt = Annotated[
     Number, Option("--initial", help="Size of the random seed set. (default: 20)")
 ]
-LabelsOpt = Annotated[Number, Option("--labels", help="Budget: total number of labels. (default: 100)")]
+LabelsOpt = Annotated[
+    Number, Option("--labels", help="Budget: total number of labels. (default: 100)")
+]
 RetrainOpt = Annotated[
     Number, Option("--retrain-every", help="Labels per round, between trainings. (default: 10)")
 ]
 SeedOpt = Annotated[Number, Option("--seed", help="Random seed.")]
 ThreadOpt = Annotated[Number, Option("--threads", help="Number of torch threads.")]
-ConfigOpt = Annotated[Path | None, Option("--config", help="TOML configuration file; options override it.")]
+ConfigOpt = Annotated[
+    Path | None, Option("--config", help="TOML configuration file; options override it.")
+]
 TrustOpt = Annotated[
     bool,
-    Option("--trust-code", help="Run Python code named in a folder or --config, even if others wrote it."),
+    Option(
+        "--trust-code",
+        help="Run Python code named in a folder or --config, even if others wrote it.",
+    ),
 ]
 SetOpt = Annotated[
     list[str] | None,

@@ -181,9 +181,7 @@ def write_curve_png(
     if told:
         at = [labels for labels, *_ in told]
         right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in told] for i in (1, 2, 3))
-        axes.plot(
-            at, right, ":", color="grey", label="estimated for the pool, without test labels"
-        )
+        axes.plot(at, right, ":", color="grey", label="estimated for the pool, without test labels")
         axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
     if told or baseline is not None:
         axes.legend(frameon=False, fontsize=8)

@@ -1,4 +1,4 @@
-"""Arrays, tensors, .npz files and torch data sets -> Data; numbers and pictures held in memory."""
+"""Load arrays, tensors, .npz files and torch data sets; hold inputs in memory."""
 
 import zipfile
 import zlib
@@ -32,27 +32,34 @@ from labelahead.data.dataset import (
 )
 from labelahead.data.preprocessing import NUMBERS, PICTURES, Preprocessor
 from labelahead.data.records import Records, choose_id_column, read_ids
-from labelahead.data.size_limits import get_free_memory, format_bytes, read_npy_header, require_npy_content
-from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
+from labelahead.data.size_limits import (
+    format_bytes,
+    get_free_memory,
+    read_npy_header,
+    require_npy_content,
+)
+from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.errors import InputError
 
 __all__ = [
-    "PixelInputs",
     "NumericInputs",
-    "build_from_tensor",
+    "PixelInputs",
     "build_dataset",
+    "build_from_tensor",
+    "compute_mean_std",
     "from_arrays",
     "from_dataset",
     "load_npz",
     "read_npz",
-    "compute_mean_std",
 ]
 
-# What the arrays of an .npz, and the parts of an item of a torch data set, may be called.
+# Names of the arrays in an .npz file, and of the parts of an item of a torch data set.
 INPUT_ARRAY_NAMES = ("x", "inputs", "data", "images", "features", "embeddings")
 LABEL_ARRAY_NAMES = ("y", "labels", "label", "target", "targets")
 CLASS_ARRAY_NAMES = ("classes", "class_names", "target_names")
-EXPECTED_ARRAYS = "x and y, inputs and labels, data and target, or x_train, y_train, x_test and y_test"
+EXPECTED_ARRAYS = (
+    "x and y, inputs and labels, data and target, or x_train, y_train, x_test and y_test"
+)
 INPUT_KEYS = ("image", "img", "pixel_values", "inputs", "input", "x", "features", "data")
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "fine_label", "class")
 NPZ_READ_ERRORS = (
@@ -65,10 +72,13 @@ NPZ_READ_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
 )
-PROBED_ITEMS = 8  # items read twice, to notice a random transform
-CHUNK_ITEMS = 2048  # items converted at a time, so that no second full copy is needed
-MIN_DISPLAY_PIXELS = 256  # smaller pictures are enlarged to about that
+PROBED_ITEMS = 8  # items read twice to detect a random transform
+CHUNK_ITEMS = 2048  # items converted at a time, to avoid a second full copy
+MIN_DISPLAY_PIXELS = 256  # smaller images are enlarged to about this size
 Array = np.ndarray[Any, Any]
+
+
+# --- Arrays and tensors
 
 
 def from_arrays(
@@ -80,13 +90,25 @@ def from_arrays(
     name: str = "arrays",
     ids: Sequence[Any] | None = None,
 ) -> Loaded:
-    """Inputs (n, ...) and perhaps labels (n,), as arrays or tensors.
+    """Make a data set of inputs (n, ...) and optional labels (n,).
 
-    Floating inputs are taken as they are and not copied; uint8 pictures (n, H, W), (n, H, W, C) or
-    (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`,
-    goes to the network as it is. `test` names the positions kept for testing. A label of None, NaN
-    or -1 is unknown. `ids` names the items in label files and exports, each once; without it they
-    go by their positions.
+    Floating-point inputs are used unchanged and not copied. uint8 images (n, H, W), (n, H, W, C) or
+    (n, C, H, W) are standardised per channel over the pool. A mapping of tensors, or `Samples`, is
+    passed to the network unchanged.
+
+    Args:
+        inputs: arrays, tensors, a mapping of tensors, or `Samples`.
+        labels: class numbers or names; None, NaN or -1 where unknown.
+        classes: all class names, in the order of their numbers.
+        test: the positions held out for testing, or a mask (n,).
+        name: the name of the data set.
+        ids: unique ids of the items in label files and exports; default: their positions.
+
+    Returns:
+        The data, and the labels; the latter are None if no item has a label.
+
+    Raises:
+        InputError: if inputs, labels, test or ids do not fit.
 
     >>> import numpy as np
     >>> from labelahead.data import from_arrays
@@ -96,8 +118,10 @@ def from_arrays(
     """
     if isinstance(inputs, Mapping):
         inputs = Samples(inputs)
-    values, notes = (inputs, ()) if isinstance(inputs, Samples) else to_input_tensor(inputs, "inputs")
-    codes, names, more = _encode_labels(labels, classes, len(values))
+    values, notes = (
+        (inputs, ()) if isinstance(inputs, Samples) else to_input_tensor(inputs, "inputs")
+    )
+    codes, names, label_notes = _encode_labels(labels, classes, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
             raise InputError(
@@ -109,15 +133,19 @@ def from_arrays(
     if labels is not None and len(at) and bool((codes[at] == UNKNOWN).any()):
         first = int(at[codes[at] == UNKNOWN][0])
         raise InputError(f"test item {first} has no label; expected one for every test item")
-    split = Split(torch.arange(len(values)), at, (*notes, *more))
-    called = None if ids is None else _check_ids(ids, len(values), name)
+    split = Split(torch.arange(len(values)), at, (*notes, *label_notes))
+    checked_ids = None if ids is None else _check_ids(ids, len(values), name)
     if isinstance(values, Samples):
-        return _wrap_samples(name, values, codes, names, split, called)
-    return build_from_tensor(name, values, codes, names, split, standardise=False, ids=called)
+        return _wrap_samples(name, values, codes, names, split, checked_ids)
+    return build_from_tensor(name, values, codes, names, split, standardise=False, ids=checked_ids)
 
 
 def _check_ids(ids: Sequence[Any], n: int, name: str) -> tuple[str, ...]:
-    """Return the ids as text, each once."""
+    """Return the ids as texts.
+
+    Raises:
+        InputError: if their number is wrong, or one is empty or repeated.
+    """
     if len(ids) != n:
         raise InputError(f"there are {n} inputs and {len(ids)} ids; expected one id for each input")
     return tuple(read_ids(name, "ids", list(ids), [f"item {i}" for i in range(n)]))
@@ -131,6 +159,7 @@ def _wrap_samples(
     split: Split,
     ids: tuple[str, ...] | None = None,
 ) -> Loaded:
+    """Make a data set of inputs that are not a single tensor."""
     ids = ids or tuple(map(str, range(len(samples))))
 
     def build() -> Tensor:
@@ -147,7 +176,11 @@ def _wrap_samples(
 def _encode_labels(
     labels: Any, classes: Sequence[str] | None, n: int
 ) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
-    """Encoded labels, all unknown where there are none."""
+    """Encode labels; without labels all are unknown.
+
+    Returns:
+        Class numbers (n,), class names, and notes for the user.
+    """
     if labels is None:
         return torch.full((n,), UNKNOWN), tuple(classes or ()), ()
     codes, names, notes = encode_labels(labels, classes)
@@ -158,13 +191,25 @@ def _encode_labels(
     return codes, names, notes
 
 
+# --- torch data sets
+
+
 def from_dataset(
     dataset: Dataset[Any], *, classes: Sequence[str] | None = None, limit: int | None = None
 ) -> Loaded:
-    """Items x, (x, y) or dictionaries; x is taken as it is, 8-bit pictures are standardised.
+    """Make a data set of a torch data set with items x, (x, y) or dictionaries.
 
-    Every item is read once and kept, `limit` of them at random if given (seed 0). There is no
-    test part: `dataclasses.replace(data, test=positions)` names one.
+    Every item is read once and held in memory. Inputs are used unchanged, except that 8-bit images
+    are standardised. There is no test set: `dataclasses.replace(data, test=positions)` sets one.
+
+    Args:
+        dataset: a torch `Dataset` with a length, or an `IterableDataset`.
+        classes: the class names; default: those of the data set.
+        limit: the number of items to keep, drawn at random with seed 0; of a stream, the first
+            ones.
+
+    Raises:
+        InputError: if the items have different shapes or change when read again.
 
     >>> import torch
     >>> from torch.utils.data import TensorDataset
@@ -192,20 +237,31 @@ def from_dataset(
         raise InputError("the data set has no items; expected at least one")
     stacked = torch.stack(inputs)
     stacked = stacked.unsqueeze(1) if stacked.ndim == 1 else stacked
-    values, more = to_input_tensor(stacked, "the data set")
-    codes, names, decided = encode_labels(labels, _find_class_names(dataset, classes))
+    values, input_notes = to_input_tensor(stacked, "the data set")
+    codes, names, label_notes = encode_labels(labels, _find_class_names(dataset, classes))
     split = Split(torch.arange(len(values)), torch.empty(0, dtype=torch.int64), ())
-    said = (*notes, *more, *decided)
+    all_notes = (*notes, *input_notes, *label_notes)
     ids = tuple(str(position) for position, _ in zip(positions, inputs, strict=False))
     return build_from_tensor(
-        type(dataset).__name__, values, codes, names, split, notes=said, standardise=False, ids=ids
+        type(dataset).__name__,
+        values,
+        codes,
+        names,
+        split,
+        notes=all_notes,
+        standardise=False,
+        ids=ids,
     )
 
 
 def _iter_items(
     dataset: Dataset[Any], limit: int | None
 ) -> tuple[Sequence[int], Iterator[Any], tuple[str, ...]]:
-    """Positions, items in that order, and what was decided."""
+    """Return the positions to read, the items in that order, and notes for the user.
+
+    Raises:
+        InputError: if it is no data set, or a random transform changes its items.
+    """
     if isinstance(dataset, IterableDataset):
         note = () if limit is None else (f"the first {limit} items of a stream",)
         return range(limit or 2**62), islice(iter(dataset), limit), note
@@ -225,7 +281,7 @@ def _iter_items(
         first, again = (_split_item(dataset[position], position)[0] for _ in range(2))
         if first.shape != again.shape or not bool(torch.eq(first, again).all()):
             if bool(first.isnan().any()):
-                break  # reported with its position later
+                break  # `to_input_tensor` reports it with its position
             raise InputError(
                 f"item {position} differs when read twice: the data set has a random transform; "
                 "expected the same input each time, so leave augmentation out"
@@ -234,7 +290,7 @@ def _iter_items(
 
 
 def _split_item(item: Any, position: int) -> tuple[Tensor, Any]:
-    """Input and label of one item; the label is None if there is none."""
+    """Return the input and the label of one item; the label is None if there is none."""
     if isinstance(item, Mapping):
         key = next((k for k in INPUT_KEYS if k in item), None)
         if key is None:
@@ -249,12 +305,14 @@ def _split_item(item: Any, position: int) -> tuple[Tensor, Any]:
             raise InputError(
                 f"item {position} has {len(item)} parts; expected x, (x, y) or a dictionary"
             )
-        return _to_tensor(item[0], position), _to_label(item[1] if len(item) == 2 else None, position)
+        return _to_tensor(item[0], position), _to_label(
+            item[1] if len(item) == 2 else None, position
+        )
     return _to_tensor(item, position), None
 
 
 def _to_tensor(value: Any, position: int) -> Tensor:
-    """One input as a tensor; pictures of Pillow as uint8 (C, H, W)."""
+    """Return one input as a tensor; Pillow images become uint8 (C, H, W)."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if hasattr(value, "convert") and hasattr(value, "mode"):
@@ -271,7 +329,7 @@ def _to_tensor(value: Any, position: int) -> Tensor:
 
 
 def _to_label(value: Any, position: int) -> Any:
-    """One label: a number, a name or None."""
+    """Return one label: a number, a name or None."""
     if isinstance(value, Tensor | np.ndarray):
         if value.size != 1 if isinstance(value, np.ndarray) else value.numel() != 1:
             raise InputError(
@@ -282,23 +340,26 @@ def _to_label(value: Any, position: int) -> Any:
 
 
 def _find_class_names(dataset: Any, classes: Sequence[str] | None) -> Sequence[str] | None:
-    """The class names given, or those the data set carries."""
+    """Return the given class names, or those of the data set."""
     carried = getattr(dataset, "classes", None)
     if classes is not None or not isinstance(carried, list | tuple):
         return classes
     return carried if carried and all(isinstance(name, str) for name in carried) else None
 
 
+# --- .npz files
+
+
 def load_npz(path: Path, options: LoadOptions) -> Loaded:
-    """An archive with inputs, perhaps labels, perhaps a test part of its own."""
+    """Load an .npz file with inputs, optional labels and an optional test set."""
     options.refuse_target(str(path))
     arrays = read_npz(path)
     x, y, train = find_npz_arrays(path, arrays)
     notes = [] if train is None else [f"test part as in the file: {len(x) - train} items"]
     names = next((arrays[key] for key in CLASS_ARRAY_NAMES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
-    values, more = to_input_tensor(x, path.name)
-    codes, class_names, decided = encode_labels(
+    values, input_notes = to_input_tensor(x, path.name)
+    codes, class_names, label_notes = encode_labels(
         y, classes, known=options.classes, where=f"{path}: the labels"
     )
     if len(codes) != len(values):
@@ -315,21 +376,36 @@ def load_npz(path: Path, options: LoadOptions) -> Loaded:
         official &= ~lost
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
     split = split_items(codes, options, official)
-    said = (*notes, *more, *decided, "inputs standardised over the pool")
+    all_notes = (*notes, *input_notes, *label_notes, "inputs standardised over the pool")
     ids = read_npz_ids(path, arrays, len(codes), options.id)
     ids = None if ids is None else tuple(ids[int(i)] for i in split.keep)
     data, answers = build_from_tensor(
-        name_from_path(path), values, codes, class_names, split, notes=said, size=options.size, ids=ids
+        name_from_path(path),
+        values,
+        codes,
+        class_names,
+        split,
+        notes=all_notes,
+        size=options.size,
+        ids=ids,
     )
     return replace(data, vectors=_find_embeddings(arrays, len(codes), split.keep)), answers
 
 
-def read_npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -> tuple[str, ...] | None:
-    """Return the ids that an array of n entries holds.
+def read_npz_ids(
+    path: Path, arrays: Mapping[str, Array], n: int, wanted: str
+) -> tuple[str, ...] | None:
+    """Return the ids of an .npz file, None for positions.
 
-    None for positions. wanted: as the option --id.
+    Args:
+        path: the file, for messages.
+        arrays: its arrays.
+        n: the number of items.
+        wanted: the value of the option --id.
     """
-    able = {name: v for name, v in arrays.items() if v.shape == (n,) and name not in LABEL_ARRAY_NAMES}
+    able = {
+        name: v for name, v in arrays.items() if v.shape == (n,) and name not in LABEL_ARRAY_NAMES
+    }
     name = choose_id_column(str(path), able, wanted)
     if name is None:
         return None
@@ -337,10 +413,7 @@ def read_npz_ids(path: Path, arrays: Mapping[str, Array], n: int, wanted: str) -
 
 
 def _find_embeddings(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str, Tensor]:
-    """Tables of n rows (of NAME_train and NAME_test together) beside the inputs, by name.
-
-    Embeddings, perhaps.
-    """
+    """Return the arrays (n, d) beside the inputs, by name; NAME_train and NAME_test are joined."""
     whole = dict(arrays)
     for name in [
         key.removesuffix("_train")
@@ -363,7 +436,11 @@ def _find_embeddings(arrays: dict[str, Array], n: int, keep: Tensor) -> dict[str
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Every array of the archive, by its name in small letters."""
+    """Return every array of an .npz file by its lower-case name.
+
+    Raises:
+        InputError: if it cannot be read safely.
+    """
     arrays: dict[str, Array] = {}
     try:
         _require_declared_sizes(path)
@@ -391,7 +468,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 def _require_declared_sizes(path: Path) -> None:
     """Raise if an array announces more numbers than the file holds.
 
-    Memory would be taken for all of them.
+    numpy would allocate memory for all of them.
     """
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
@@ -410,14 +487,14 @@ def _require_declared_sizes(path: Path) -> None:
 
 
 def _require_memory(path: Path, archive: Any) -> None:
-    """Raise before anything is unpacked that does not fit.
+    """Raise before reading if the content does not fit into memory.
 
-    A small archive may hold any number of zeros.
+    A small archive can hold any number of zeros.
     """
     size, free = sum(info.file_size for info in archive.zip.infolist()), get_free_memory()
     if free is not None and 2 * size > free:  # inputs are standardised into a second copy
         raise InputError(
-            f"{path} takes {format_bytes(size)} unpacked, of which two are held, and "
+            f"{path} takes {format_bytes(size)} unpacked, two copies are needed, and "
             f"{format_bytes(free)} of memory "
             "are free; expected less: keep fewer items or smaller ones in it, or use a folder of "
             "files"
@@ -425,7 +502,10 @@ def _require_memory(path: Path, archive: Any) -> None:
 
 
 def find_npz_arrays(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
-    """Inputs, labels (None where unknown) and, if there is a test part, where it begins."""
+    """Return the inputs, the labels (None where unknown) and the index where the test set begins.
+
+    The index is None if there is no test set.
+    """
     for name in INPUT_ARRAY_NAMES:
         if f"{name}_train" in arrays:
             x = _require_rows(path, arrays, f"{name}_train")
@@ -449,14 +529,14 @@ def find_npz_arrays(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, i
 
 
 def _require_rows(path: Path, arrays: dict[str, Array], name: str) -> Array:
-    """An array that has items at all."""
+    """Return an array after checking that it has items."""
     if arrays[name].ndim == 0:
         raise InputError(f"{path}: {name} is a single value; expected an array (n, ...)")
     return arrays[name]
 
 
 def _find_labels(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> list[Any]:
-    """The labels that go with inputs of that suffix, or as many unknown ones."""
+    """Return the labels of the inputs with this suffix; all None if there are none."""
     for name in LABEL_ARRAY_NAMES:
         if name + suffix in arrays:
             labels = arrays[name + suffix]
@@ -469,8 +549,18 @@ def _find_labels(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> l
     return [None] * n
 
 
+# --- From tensors to data and answers
+
+
 def to_input_tensor(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Inputs as a tensor: uint8 (n, C, H, W) for 8-bit pictures, float32 for the rest."""
+    """Return inputs as a tensor: uint8 (n, C, H, W) for 8-bit images, float32 otherwise.
+
+    Returns:
+        The tensor, and notes for the user.
+
+    Raises:
+        InputError: if the inputs are no finite real numbers (n, ...).
+    """
     try:
         values = inputs.detach().cpu() if isinstance(inputs, Tensor) else _array_to_tensor(inputs)
     except (TypeError, ValueError) as error:
@@ -502,7 +592,7 @@ def to_input_tensor(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def _array_to_tensor(inputs: Any) -> Tensor:
-    """Anything numpy can read as a tensor that owns writable memory."""
+    """Convert anything numpy can read to a tensor with writable memory."""
     array = np.asarray(inputs)
     if array.dtype.kind not in "biufc":
         raise TypeError(f"its type is {array.dtype}")
@@ -528,30 +618,41 @@ def build_from_tensor(
     standardise: bool = True,
     ids: tuple[str, ...] | None = None,
 ) -> Loaded:
-    """The kept items of an array as data and answers.
+    """Make data and answers of the items of a tensor that the split keeps.
 
-    8-bit pictures are standardised in any case.
+    8-bit images are always standardised, other inputs if `standardise` is true.
     """
     keep = split.keep
     values = values if len(keep) == len(values) else values[keep]
     if not len(split.pool):
-        raise InputError("every item is in test; expected some that may be asked for")
-    held: InMemoryInputs
+        raise InputError("every item is in test; expected some for the pool")
+    model_inputs: InMemoryInputs
     if values.dtype == torch.uint8:
-        held = PixelInputs(values, *compute_mean_std(values, split.pool), size)
+        model_inputs = PixelInputs(values, *compute_mean_std(values, split.pool), size)
     elif standardise:
-        held = NumericInputs(values, *_compute_scales(values, split.pool), *_find_display_range(values), size)
+        model_inputs = NumericInputs(
+            values, *_compute_scales(values, split.pool), *_find_display_range(values), size
+        )
     else:
-        held = NumericInputs(values, torch.zeros(()), torch.ones(()), *_find_display_range(values), size)
-    images = held if values.ndim == 4 and values.shape[1] in (1, 3) else None
+        model_inputs = NumericInputs(
+            values, torch.zeros(()), torch.ones(()), *_find_display_range(values), size
+        )
+    images = model_inputs if values.ndim == 4 and values.shape[1] in (1, 3) else None
     return build_dataset(
-        name, held, images, split, codes[keep], classes, ids=ids, notes=(*notes, *split.notes)
+        name,
+        model_inputs,
+        images,
+        split,
+        codes[keep],
+        classes,
+        ids=ids,
+        notes=(*notes, *split.notes),
     )
 
 
 def build_dataset(
     name: str,
-    held: "InMemoryInputs",
+    model_inputs: "InMemoryInputs",
     images: Images | None,
     split: Split,
     labels: Tensor,
@@ -566,9 +667,26 @@ def build_dataset(
     records: Records | None = None,
     column: tuple[str, Any] | None = None,
 ) -> Loaded:
-    """Data of the kept items, whose labels are (q,) with -1 where unknown.
+    """Make data and answers of the kept items.
 
-    No answers where all are.
+    Args:
+        name: the name of the data set.
+        model_inputs: the inputs.
+        images: access to the items as images, if they are images.
+        split: which items are kept, and the test set.
+        labels: (q,) class numbers, -1 where unknown.
+        classes: the class names.
+        notes: decisions taken while loading, for the user.
+        ids: the ids; default: the positions in the source.
+        rows: the rows of a table, for display.
+        texts: the running text.
+        build: returns the inputs, if not `model_inputs`.
+        preprocessor: the preprocessor of further items, if not that of `model_inputs`.
+        records: the user's own columns.
+        column: the name and the entries of the label column.
+
+    Returns:
+        The data, and the answers; the latter are None if no item has a label.
     """
     ids = ids or tuple(str(int(i)) for i in split.keep)
     data = Data(
@@ -576,21 +694,23 @@ def build_dataset(
         classes=classes,
         test=split.test,
         ids=ids,
-        kind="image" if len(held.shape) == 3 else "vector",
+        kind="image" if len(model_inputs.shape) == 3 else "vector",
         notes=notes,
         images=images,
-        shape=held.shape if texts is None and all(held.shape) else (),
-        build=build or held.inputs,
+        shape=model_inputs.shape if texts is None and all(model_inputs.shape) else (),
+        build=build or model_inputs.inputs,
         rows=rows,
         texts=texts,
-        build_preprocessor=held.make_preprocessor if preprocessor is None else lambda: preprocessor,
+        build_preprocessor=model_inputs.make_preprocessor
+        if preprocessor is None
+        else lambda: preprocessor,
         records=records,
     )
     return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
 
 
 def _compute_scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation: per channel of pictures, per feature of vectors, else overall."""
+    """Return mean and deviation: per channel of images, per feature of vectors, else overall."""
     if values.ndim in (2, 4):
         return compute_mean_std(values, pool)
     mean, std = compute_mean_std(values.flatten().view(len(values), 1, -1), pool)
@@ -598,7 +718,7 @@ def _compute_scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _find_display_range(values: Tensor) -> tuple[float, float]:
-    """What to show as black and as white."""
+    """Return the values that are displayed as black and as white."""
     low, high = float(values.min()), float(values.max())
     if low >= 0 and high <= 255:
         return 0.0, 1.0 if high <= 1 else 255.0
@@ -606,9 +726,9 @@ def _find_display_range(values: Tensor) -> tuple[float, float]:
 
 
 def compute_mean_std(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation over the pool of each entry of dimension `dim` (from 1).
+    """Return mean and standard deviation over the pool for each entry of dimension `dim` (from 1).
 
-    A constant one gets deviation 1, so that dividing by it is safe.
+    The deviation of a constant entry is 1, so that dividing by it is safe.
     """
     count, total, squares = 0, torch.zeros(()), torch.zeros(())
     over = tuple(d for d in range(values.ndim) if d != dim)
@@ -627,11 +747,14 @@ def compute_mean_std(values: Tensor, pool: Tensor, dim: int = 1) -> tuple[Tensor
     return centre.float(), torch.where(std == 0, torch.ones_like(std), std).float()
 
 
+# --- Inputs held in memory
+
+
 class InMemoryInputs(Images):
-    """Inputs held in memory, and how they are shown as pictures."""
+    """Inputs held in memory, and how to display them as images."""
 
     values: Tensor
-    size: int | None  # of the side that pictures are brought to; None: as they are
+    size: int | None  # the side to which images are resized, in pixels; None keeps their size
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -641,21 +764,23 @@ class InMemoryInputs(Images):
 
     @abstractmethod
     def inputs(self) -> Tensor:
-        """All inputs, standardised, float32."""
+        """Return all inputs, standardised, float32."""
 
     @abstractmethod
     def make_preprocessor(self) -> Preprocessor:
-        """How another item becomes such an input."""
+        """Return the preprocessor that turns another item into such an input."""
 
     @abstractmethod
     def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
-        """Pictures (q, C, H, W) at (q,) positions as numbers from 0 (black) to 255.
+        """Return images (q, C, H, W) at (q,) positions with values from 0 (black) to 255.
 
-        Size: the centre square of it.
+        Args:
+            at: the positions.
+            size: the side of the central square to return; None for the whole image.
         """
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
-        """The pictures as uint8 (q, 3, size, size); one channel is shown as grey."""
+        """Return the images as uint8 (q, 3, size, size); one channel is displayed as grey."""
         at = as_positions(positions, len(self.values), "positions")
         check_image_size(size)
         return (
@@ -668,46 +793,48 @@ class InMemoryInputs(Images):
         )
 
     def render_picture(self, position: int, size: int) -> Array:
-        """One picture to look at, uint8 (H, W, 3)."""
-        return render_for_display(self.to_display_range(as_positions([position], len(self.values), "position")), size)
+        """Return one image for display, uint8 (H, W, 3)."""
+        return render_for_display(
+            self.to_display_range(as_positions([position], len(self.values), "position")), size
+        )
 
     def content_hash(self) -> str:
-        """A hash of all the numbers."""
+        """Return a hash of all values."""
         return hash_tensor(self.values)
 
 
 @dataclass(frozen=True, eq=False)
 class NumericInputs(InMemoryInputs):
-    """Inputs held as float32 numbers, to be standardised; shown as pictures if they are some."""
+    """float32 inputs with the statistics that standardise them; images can be displayed."""
 
     values: Tensor
     mean: Tensor
     std: Tensor
-    low: float = 0.0  # what is shown as black, and as white
-    high: float = 1.0
+    low: float = 0.0  # displayed as black
+    high: float = 1.0  # displayed as white
     size: int | None = None
 
     def inputs(self) -> Tensor:
-        """All inputs, standardised."""
+        """Return all inputs, standardised."""
         values = self.values if self.size is None else crop_and_resize(self.values, self.size)
         if not bool(self.mean.any()) and bool((self.std == 1).all()):
-            return values  # taken as they are: no second copy
+            return values  # unchanged, without a second copy
         column = (-1,) + (1,) * (self.values.ndim - 2) if self.mean.numel() > 1 else ()
         return (values - self.mean.view(column)) / self.std.view(column)
 
     def make_preprocessor(self) -> Preprocessor:
-        """The same mean and deviation."""
+        """Return a preprocessor with the same mean and deviation."""
         return Preprocessor(NUMBERS, self.shape, self.mean, self.std)
 
     def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
-        """Black and white at the extremes found."""
+        """Return images with `low` as black and `high` as white."""
         values = self.values[at] if size is None else crop_and_resize(self.values[at], size)
         return (values - self.low) * (255 / (self.high - self.low))
 
 
 @dataclass(frozen=True, eq=False)
 class PixelInputs(InMemoryInputs):
-    """Pictures (n, C, H, W), uint8 from 0 to `white`, with what standardises their channels."""
+    """Images (n, C, H, W), uint8 from 0 to `white`, with the statistics that standardise them."""
 
     values: Tensor
     mean: Tensor
@@ -716,7 +843,7 @@ class PixelInputs(InMemoryInputs):
     white: int = 255
 
     def inputs(self) -> Tensor:
-        """All pictures at the wanted size, standardised, float32."""
+        """Return all images at the requested size, standardised, float32."""
         out = torch.empty((len(self.values), *self.shape), dtype=torch.float32)
         mean, std = self.mean.view(-1, 1, 1), self.std.view(-1, 1, 1)
         for start in range(0, len(out), CHUNK_ITEMS):
@@ -727,17 +854,17 @@ class PixelInputs(InMemoryInputs):
         return out
 
     def make_preprocessor(self) -> Preprocessor:
-        """The same mean and deviation of each channel."""
+        """Return a preprocessor with the same mean and deviation of each channel."""
         return Preprocessor(PICTURES, self.shape, self.mean, self.std, self.white)
 
     def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
-        """Black at 0, white at `white`."""
+        """Return images with 0 as black and `white` as white."""
         levels = self.values[at].float() * (255 / self.white)
         return levels if size is None else crop_and_resize(levels, size)
 
 
 def crop_and_resize(pictures: Tensor, size: int) -> Tensor:
-    """The centre square of (q, C, H, W) float pictures, resized to `size`."""
+    """Return the central square of (q, C, H, W) float images, resized to `size`."""
     height, width = pictures.shape[-2:]
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
@@ -748,9 +875,9 @@ def crop_and_resize(pictures: Tensor, size: int) -> Tensor:
 
 
 def render_for_display(picture: Tensor, size: int) -> Array:
-    """A picture (1, C, H, W) from 0 to 255 as uint8 (H, W, 3): all of it, in its proportions.
+    """Return an image (1, C, H, W) from 0 to 255 as uint8 (H, W, 3), whole and in its proportions.
 
-    A small one is enlarged by a whole factor without smoothing: its pixels are what was measured.
+    A small image is enlarged by an integer factor without smoothing, to show the measured pixels.
     """
     check_image_size(size)
     longer = max(picture.shape[-2:])

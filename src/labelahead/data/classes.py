@@ -8,18 +8,24 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import UNKNOWN
-from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, normalise_name, parse_label, refuse_combined_labels
+from labelahead.data.label_values import (
+    SEVERAL_CLASSES_ADVICE,
+    LabelNormaliser,
+    normalise_name,
+    parse_label,
+    refuse_combined_labels,
+)
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
-    "normalise_name",
-    "check_text",
     "check_name",
-    "require_distinct_classes",
+    "check_text",
     "encode_labels",
-    "sort_names",
-    "refuse_unlisted_labels",
     "merge_class_lists",
+    "normalise_name",
+    "refuse_unlisted_labels",
+    "require_distinct_classes",
+    "sort_names",
 ]
 
 MAX_NAME_LENGTH = 200  # characters
@@ -201,8 +207,7 @@ def _check_class_names(classes: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _to_whole_numbers(values: Array) -> tuple[Array, Array]:
-    """Return floating-point labels as whole numbers, and a mask of those that were NaN (unknown).
-    """
+    """Return floating-point labels as whole numbers, and a mask of those that were NaN (unknown)."""
     gaps = np.isnan(values)
     values = np.where(gaps, UNKNOWN, values)
     odd = (values != np.round(values)) | (np.abs(values) > 2**53)

@@ -9,23 +9,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labelahead.data.dates import ParsedDates, to_epoch_seconds, format_date
+from labelahead.data.dates import ParsedDates, format_date, to_epoch_seconds
 from labelahead.errors import InputError, import_extra
 
 __all__ = [
+    "CategoricalColumn",
     "Column",
     "DateColumn",
-    "CategoricalColumn",
-    "VectorColumn",
     "NumericColumn",
     "SentenceColumn",
     "TfidfColumn",
-    "parse_vectors",
+    "VectorColumn",
     "column_from_dict",
     "column_to_dict",
     "parse_entry",
     "parse_number",
     "parse_numeric_column",
+    "parse_vectors",
     "refuse_infinite",
 ]
 
@@ -44,7 +44,7 @@ def parse_entry(value: Any) -> Entry:
 
     Values of other types become "\\0" and the name of the type; columns with them are dropped.
     """
-    if isinstance(value, np.generic):  # of an array; Python knows no nanoseconds
+    if isinstance(value, np.generic):  # from an array; Python has no nanoseconds
         value = (
             value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value
         ).item()
@@ -72,8 +72,10 @@ def parse_number(entry: Entry) -> float | None:
     """Return an entry as a number, None if it is no number."""
     if isinstance(
         entry, dt.date
-    ):  # as models have it that were exported when dates were plain numbers
-        return to_epoch_seconds(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
+    ):  # for models exported by versions that encoded dates as plain numbers
+        return (
+            to_epoch_seconds(entry) if isinstance(entry, dt.datetime) else float(entry.toordinal())
+        )
     if not isinstance(entry, str):
         return None if entry is None else float(entry)
     if "_" in entry:  # Python would take 1_000 for a number
@@ -86,7 +88,9 @@ def parse_number(entry: Entry) -> float | None:
 
 def _is_boolean(entry: Any) -> bool:
     """Return whether an entry is a boolean or a word for one."""
-    return isinstance(entry, bool) or (isinstance(entry, str) and entry.casefold() in BOOLEAN_VALUES)
+    return isinstance(entry, bool) or (
+        isinstance(entry, str) and entry.casefold() in BOOLEAN_VALUES
+    )
 
 
 def parse_numeric_column(entries: list[Any]) -> Array | None:
@@ -97,7 +101,9 @@ def parse_numeric_column(entries: list[Any]) -> Array | None:
         if entry is None:
             continue
         booleans += _is_boolean(entry)
-        number = BOOLEAN_VALUES.get(str(entry).casefold()) if _is_boolean(entry) else parse_number(entry)
+        number = (
+            BOOLEAN_VALUES.get(str(entry).casefold()) if _is_boolean(entry) else parse_number(entry)
+        )
         if number is None or isinstance(entry, dt.date):
             return None
         out[i] = number
@@ -128,7 +134,9 @@ class NumericColumn:
     kind: ClassVar[str] = "numbers"
 
     @classmethod
-    def fit(cls, name: str, numbers: Array, pool: Array, notes: list[str]) -> "NumericColumn | None":
+    def fit(
+        cls, name: str, numbers: Array, pool: Array, notes: list[str]
+    ) -> "NumericColumn | None":
         """Fit on the rows of the pool, (n,) bool; None if the column is constant or empty there."""
         if np.isnan(numbers[pool]).all():
             return None
@@ -154,7 +162,10 @@ class NumericColumn:
         Raises:
             InputError: if an entry is no finite number.
         """
-        values = [BOOLEAN_VALUES.get(str(e).casefold()) if _is_boolean(e) else parse_number(e) for e in entries]
+        values = [
+            BOOLEAN_VALUES.get(str(e).casefold()) if _is_boolean(e) else parse_number(e)
+            for e in entries
+        ]
         invalid = next(
             (
                 i
@@ -239,7 +250,7 @@ class CategoricalColumn:
 
     name: str
     kept: tuple[str, ...]
-    used: tuple[bool, ...]  # of those kept, the gap and `other`: which the pool knows
+    used: tuple[bool, ...]
     kind: ClassVar[str] = "levels"
 
     @classmethod
@@ -279,7 +290,9 @@ class CategoricalColumn:
             )
         return cls(name, kept, tuple(map(bool, used)))
 
-    def apply(self, entries: list[Any], locate_row: LocateRow | None = None, where: str = "") -> Array:
+    def apply(
+        self, entries: list[Any], locate_row: LocateRow | None = None, where: str = ""
+    ) -> Array:
         """Return the one-hot encoding, (n, d) float32."""
         column = {level: i for i, level in enumerate(self.kept)}
         gap = len(self.kept)
@@ -322,7 +335,9 @@ class TfidfColumn:
         words = tuple(map(str, vectorizer.get_feature_names_out()))
         return None if scale == 0 else cls(name, words, vectorizer.idf_, directions, scale)
 
-    def apply(self, entries: list[Any], locate_row: LocateRow | None = None, where: str = "") -> Array:
+    def apply(
+        self, entries: list[Any], locate_row: LocateRow | None = None, where: str = ""
+    ) -> Array:
         """Return the projected TF-IDF vectors, (n, d) float32."""
         vectorizer = _make_vectorizer(vocabulary=self.vocabulary)
         vectorizer.idf_ = self.idf
@@ -391,11 +406,13 @@ def parse_vectors(values: Any) -> Array | None:
             return None
     if values.ndim != 2 or values.dtype.kind not in "iuf":
         return None
-    made = np.array(values, dtype=np.float32)  # a copy: what Arrow holds cannot be written to
+    made = np.array(values, dtype=np.float32)  # a copy, since Arrow's memory is read-only
     return made if np.isfinite(made).all() else None
 
 
-Column = NumericColumn | DateColumn | CategoricalColumn | TfidfColumn | SentenceColumn | VectorColumn
+Column = (
+    NumericColumn | DateColumn | CategoricalColumn | TfidfColumn | SentenceColumn | VectorColumn
+)
 
 
 def column_to_dict(column: Column) -> dict[str, Any]:
@@ -406,7 +423,15 @@ def column_to_dict(column: Column) -> dict[str, Any]:
 def column_from_dict(values: Mapping[str, Any]) -> Column:
     """Rebuild a column from the result of `column_to_dict`."""
     kinds: dict[str, type[Any]] = {
-        kind.kind: kind for kind in (NumericColumn, DateColumn, CategoricalColumn, TfidfColumn, SentenceColumn, VectorColumn)
+        kind.kind: kind
+        for kind in (
+            NumericColumn,
+            DateColumn,
+            CategoricalColumn,
+            TfidfColumn,
+            SentenceColumn,
+            VectorColumn,
+        )
     }
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}
     column: Column = kinds[values["kind"]](**rest)

@@ -90,7 +90,7 @@ class StandardisedImages(Protocol):
         """Return the preprocessor that turns another item into such an input."""
 
 
-class UnreadableImagesError(InputError):  # noqa: N818 (says what it is)
+class UnreadableImagesError(InputError):
     """Images that cannot be read.
 
     Attributes:
@@ -149,8 +149,8 @@ class Rows:
     """
 
     columns: dict[str, list[Any]] = field(repr=False)
-    text: str | None = None  # the column that holds running text, if there is one
-    files: bool = False  # whether each text is a file of its own
+    text: str | None = None
+    files: bool = False
 
     def get_row(self, position: int) -> list[tuple[str, Any]]:
         """Return (name, value) of every column for one item."""
@@ -173,7 +173,9 @@ class Texts:
     """
 
     columns: dict[str, list[str]] = field(repr=False)
-    other_features: Tensor = field(repr=False)  # (n, d) float32: what the other columns became; d may be 0
+    other_features: Tensor = field(
+        repr=False
+    )  # (n, d) float32: what the other columns became; d may be 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +220,7 @@ class Data:
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
     vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    build_preprocessor: Callable[[], Preprocessor | None] = field(
-        default=lambda: None, repr=False
-    )
+    build_preprocessor: Callable[[], Preprocessor | None] = field(default=lambda: None, repr=False)
     samples: Samples | None = field(default=None, repr=False)
     records: Records | None = field(default=None, repr=False)
 
@@ -257,13 +257,17 @@ class Data:
             ids=tuple(self.ids[i] for i in positions),
             test=test.nonzero().flatten(),
             images=images,
-            rows=None if self.rows is None else replace(self.rows, columns=select_rows(self.rows.columns)),
+            rows=None
+            if self.rows is None
+            else replace(self.rows, columns=select_rows(self.rows.columns)),
             texts=None
             if self.texts is None
             else Texts(select_rows(self.texts.columns), self.texts.other_features[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
             build=(lambda: self.inputs[at]) if decoded is None else decoded.inputs,
-            build_preprocessor=self.build_preprocessor if decoded is None else decoded.make_preprocessor,
+            build_preprocessor=self.build_preprocessor
+            if decoded is None
+            else decoded.make_preprocessor,
             samples=None if self.samples is None else self.samples[at],
             records=None if self.records is None else self.records.take(positions),
         )
@@ -357,7 +361,7 @@ class Answers:
         return labels
 
 
-Loaded = tuple[Data, Answers | None]  # no answers: no item has a label
+Loaded = tuple[Data, Answers | None]  # the answers are None if no item has a label
 
 
 def hash_tensor(values: Tensor) -> str:

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ParsedDates", "find_ambiguous_date", "parse_date_column", "to_epoch_seconds", "format_date"]
+__all__ = [
+    "ParsedDates",
+    "find_ambiguous_date",
+    "format_date",
+    "parse_date_column",
+    "to_epoch_seconds",
+]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 YEAR_FIRST_DATE = r"(?P<y>\d{4})(?P<s>[-/.])(?P<a>\d{1,2})(?P=s)(?P<b>\d{1,2})"
@@ -52,7 +58,9 @@ def to_epoch_seconds(value: object, day_first: bool | None = None) -> float | No
         return (moment - EPOCH).total_seconds()
     if not isinstance(value, str) or len(value) > MAX_DATE_LENGTH:
         return None
-    found = next((match for form in DATE_PATTERNS if (match := form.fullmatch(value.strip()))), None)
+    found = next(
+        (match for form in DATE_PATTERNS if (match := form.fullmatch(value.strip()))), None
+    )
     return None if found is None else _match_to_seconds(found, day_first)
 
 
@@ -128,8 +136,7 @@ def _parse_all(present: Iterable[object], day_first: bool | None) -> list[float]
 
 
 def find_ambiguous_date(entries: Sequence[object]) -> str | None:
-    """Return an example if this is a column of dates whose days and months cannot be distinguished.
-    """
+    """Return an example if this is a column of dates whose days and months cannot be distinguished."""
     present = [entry for entry in entries if entry is not None]
     if not present or any(_parse_all(present, day_first) is None for day_first in (True, False)):
         return None

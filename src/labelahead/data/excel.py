@@ -7,7 +7,7 @@ from typing import Any
 
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["WORKBOOK_SUFFIXES", "Sheet", "resolve_source", "read_sheet", "split_sheet"]
+__all__ = ["WORKBOOK_SUFFIXES", "Sheet", "read_sheet", "resolve_source", "split_sheet"]
 
 WORKBOOK_SUFFIXES = (".xlsx", ".xlsm")
 SHEET_PATTERN = re.compile(r"(?P<file>.+\.xls[xm])#(?P<sheet>.+)", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Folders (or zips) of picture or text files: one subfolder for each class, or no labels at all."""
+"""Folders and zips of image or text files, with one subfolder per class or without labels."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ import warnings
 import zipfile
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import InMemoryInputs, PixelInputs, NumericInputs, build_dataset, compute_mean_std
+from labelahead.data.arrays import (
+    InMemoryInputs,
+    NumericInputs,
+    PixelInputs,
+    build_dataset,
+    compute_mean_std,
+)
 from labelahead.data.classes import sort_names
 from labelahead.data.dataset import (
     UNKNOWN,
@@ -44,12 +50,12 @@ from labelahead.data.heif import (
 from labelahead.data.label_values import LabelNormaliser, normalise_name
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import FILE_NAME, Records
-from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
+from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.data.text import decode_text
 from labelahead.data.words import build_word_inputs
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["ImageFiles", "arrange_by_ids", "load_folder", "infer_folder_labels"]
+__all__ = ["ImageFiles", "arrange_by_ids", "infer_folder_labels", "load_folder"]
 
 NETPBM_SUFFIXES = (".ppm", ".pgm", ".pbm", ".pnm")
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -67,27 +73,42 @@ IMAGE_SUFFIXES = {
 }
 TEXT_SUFFIXES = (".txt", ".text")
 IGNORED_TEXT_STEMS = {"readme", "license", "licence"}
-MAX_TEXT_BYTES = 2**20  # bytes of a text that are read
+MAX_TEXT_BYTES = 2**20  # longer text files are truncated
 DEFAULT_IMAGE_SIDE = 64
 UNLABELLED_FOLDERS = {"unlabelled", "unlabeled"}
-TRAIN_FOLDERS, TEST_FOLDERS, VALIDATION_FOLDERS = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
-MAX_LISTED_NAMES = 5  # how many names a note lists
-MAX_MEMBER_BYTES = 2**29  # bytes unpacked; a zip may announce far more than it holds
-MAX_PIXELS = 178_000_000  # Pillow itself refuses what is a little larger
+TRAIN_FOLDERS = {"train", "training"}
+TEST_FOLDERS = {"test", "testing"}
+VALIDATION_FOLDERS = {"val", "valid", "validation"}
+MAX_LISTED_NAMES = 5  # names listed in a note
+MAX_MEMBER_BYTES = 2**29  # unpacked size of a zip member
+MAX_PIXELS = 178_000_000  # Pillow refuses slightly larger images itself
 Array = np.ndarray[Any, Any]
+
+
+# --- Files and images
 
 
 @dataclass(eq=False)
 class FileTree:
-    """Picture files below a folder or within a zip, by relative name, sorted."""
+    """The image files below a folder or in a zip, by relative name, sorted.
+
+    Attributes:
+        root: the folder or the zip.
+        names: the image files.
+        folders: the subfolders.
+        others: all other files.
+        is_zip: whether the root is a zip.
+        links: whether links may lead out of the folder.
+        outside: links that lead out of the folder, if they are not followed.
+    """
 
     root: Path
     names: tuple[str, ...]
     folders: tuple[str, ...]
     others: tuple[str, ...]
     is_zip: bool
-    links: bool = True  # whether links may lead out of the folder
-    outside: tuple[str, ...] = ()  # those that do, if they may not
+    links: bool = True
+    outside: tuple[str, ...] = ()
     _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False)
     _lock: Any = field(default_factory=Lock, repr=False)
 
@@ -98,15 +119,19 @@ class FileTree:
         self.__dict__.update(state, _lock=Lock())
 
     def open(self, name: str) -> BinaryIO:
-        """The content of one file."""
+        """Open one file.
+
+        Raises:
+            InputError: if it is no regular file, lies outside the folder, or is too large.
+        """
         if not self.is_zip:
             path = self.root / name
-            if not path.is_file():  # a pipe under that name would be waited for without end
+            if not path.is_file():  # reading from a pipe would block forever
                 raise InputError("is no regular file")
             if not self.links and not _is_inside(path, self.root.resolve()):
-                raise InputError("leads out of the folder")  # it did not when it was found
+                raise InputError("leads out of the folder")  # the link was changed meanwhile
             return path.open("rb")
-        # One handle for each process: after a fork two would move the same file position.
+        # Each process has its own handle: after a fork two would share one file position.
         with self._lock:
             if os.getpid() not in self._open:
                 self._open = {os.getpid(): zipfile.ZipFile(self.root)}
@@ -116,7 +141,7 @@ class FileTree:
         return BytesIO(archive.read(name))
 
     def list_text_files(self) -> list[str]:
-        """The texts among the others, without those that speak of the folder itself."""
+        """Return the text files among the others, except those about the folder itself (README)."""
         paths = {name: PurePosixPath(name.lower()) for name in self.others}
         return [
             name
@@ -127,7 +152,14 @@ class FileTree:
 
 @dataclass(frozen=True, eq=False)
 class FolderLabels:
-    """What the folders say: the class of each file, and which files are for testing."""
+    """The labels that follow from the folder names.
+
+    Attributes:
+        labels: (n,) class numbers, -1 where unknown.
+        classes: the class names.
+        official: (n,) mask of the test set, if the folders define one.
+        notes: decisions, for the user.
+    """
 
     labels: Tensor
     classes: tuple[str, ...]
@@ -137,16 +169,23 @@ class FolderLabels:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles(Images):
-    """Picture files, decoded at whatever size is asked for."""
+    """Image files that are decoded at any requested size.
+
+    Attributes:
+        files: all files of the folder or zip.
+        names: the files of the items.
+        size: the side of the images as inputs, in pixels.
+        decoded: (n, 3, size, size) uint8 if the images are decoded already.
+    """
 
     files: FileTree
     names: tuple[str, ...]
-    size: int  # of the pictures as inputs
-    decoded: Tensor | None = None  # (n, 3, size, size) uint8, if that has been done
+    size: int
+    decoded: Tensor | None = None
 
     @cached_property
     def pixels(self) -> Tensor:
-        """(n, 3, size, size) uint8, all of them."""
+        """All images, (n, 3, size, size) uint8."""
         return (
             self.batch(torch.arange(len(self.names)), self.size)
             if self.decoded is None
@@ -154,14 +193,18 @@ class ImageFiles(Images):
         )
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
-        """The pictures as uint8 (q, 3, size, size), decoded from their files."""
+        """Decode images as uint8 (q, 3, size, size).
+
+        Raises:
+            UnreadableImagesError: if a file cannot be read.
+        """
         at = as_positions(positions, len(self.names), "positions")
         check_image_size(size)
         wanted = [self.names[int(i)] for i in at]
         pixels, failed = decode_all(self.files, wanted, size)
         for name, reason in failed.items():
             raise UnreadableImagesError(
-                self._gone(name, reason),
+                self._unreadable_message(name, reason),
                 {int(i): failed[n] for i, n in zip(at, wanted, strict=True) if n in failed},
             )
         if not wanted:
@@ -169,16 +212,23 @@ class ImageFiles(Images):
         return torch.from_numpy(np.stack([pixels[name] for name in wanted]))
 
     def render_picture(self, position: int, size: int) -> Array:
-        """The whole picture, decoded from its file, uint8 (H, W, 3)."""
+        """Decode one whole image, uint8 (H, W, 3).
+
+        Raises:
+            UnreadableImagesError: if the file cannot be read.
+        """
         name = self.names[int(as_positions([position], len(self.names), "position")[0])]
         check_image_size(size)
         try:
             with ignore_pillow_warnings(), self.files.open(name) as stream:
                 return decode_whole(stream, size)
-        except Exception as error:  # as in decode_all: Pillow raises nearly anything
-            raise UnreadableImagesError(self._gone(name, error), {position: str(error)}) from error
+        except Exception as error:  # as in decode_all: Pillow raises almost any error
+            raise UnreadableImagesError(
+                self._unreadable_message(name, error), {position: str(error)}
+            ) from error
 
-    def _gone(self, name: str, reason: object) -> str:
+    def _unreadable_message(self, name: str, reason: object) -> str:
+        """Return the message for a file that cannot be read."""
         if self.decoded is None:
             return (
                 f"{printable_name(name)} cannot be read ({reason}); expected a whole picture: repair or "
@@ -190,53 +240,57 @@ class ImageFiles(Images):
         )
 
     def compute_fingerprint(self) -> str:
-        """A hash of all paths, sizes and dates: reading every file again would take minutes."""
+        """Return a hash of all paths, sizes and times; reading every file would take minutes."""
         return hashlib.sha256(
-            "\0".join(self.compute_item_fingerprints(len(self.names))).encode("utf-8", "surrogateescape")
+            "\0".join(self.compute_item_fingerprints(len(self.names))).encode(
+                "utf-8", "surrogateescape"
+            )
         ).hexdigest()
 
     def compute_item_fingerprints(self, n: int) -> list[str]:
-        """Path, size and date of each."""
+        """Return path, size and modification time of each file."""
         root = printable_name(str(self.files.root.resolve()))
         return [
             f"{root}\0{printable_name(name)}\0{about}"
-            for name, about in zip(self.names, self._stats(n), strict=False)
+            for name, about in zip(self.names, self._file_stats(n), strict=False)
         ]
 
-    def _stats(self, n: int) -> Iterator[str]:
+    def _file_stats(self, n: int) -> Iterator[str]:
+        """Yield size and modification time of the first n files."""
         whole = self.files.root.stat() if self.files.is_zip else None
         for name in self.names[:n]:
             about = whole or _stat_or_none(f"{self.files.root}/{name}")
             yield "gone" if about is None else f"{about.st_size}\0{about.st_mtime_ns}"
 
     def get_file_sizes(self) -> list[int | None]:
-        """Bytes of each file, wherever the folder is; None: it is gone."""
+        """Return the size of each file in bytes, None if it does not exist any more."""
         if self.files.is_zip:
             with zipfile.ZipFile(self.files.root) as archive:
-                held = {info.filename: info.file_size for info in archive.infolist()}
-            return [held.get(name) for name in self.names]
+                size_of = {info.filename: info.file_size for info in archive.infolist()}
+            return [size_of.get(name) for name in self.names]
         stats = (_stat_or_none(f"{self.files.root}/{name}") for name in self.names)
         return [None if about is None else about.st_size for about in stats]
 
     def content_hash(self) -> str:
-        """A hash of the pictures as they were decoded; it stays when the folder moves."""
+        """Return a hash of the decoded images; it does not change when the folder moves."""
         return hash_tensor(self.pixels)
 
     def file_names(self) -> Sequence[str]:
-        """The names of all picture files, also of broken ones."""
+        """Return the names of all image files, including broken ones."""
         return [printable_name(name) for name in self.files.names]
 
     def select(self, at: Tensor) -> "ImageFiles":
-        """Those at (q,) positions alone."""
+        """Return the images at (q,) positions."""
         decoded = None if self.decoded is None else self.decoded[at]
         return replace(self, names=tuple(self.names[int(i)] for i in at), decoded=decoded)
 
     def as_inputs(self, pool: Tensor) -> "LazyPixelInputs":
-        """Standardised by the pictures at (p,) positions, once somebody wants them."""
+        """Return the images as inputs, standardised on (p,) positions; nothing is decoded yet."""
         return LazyPixelInputs(self, pool)
 
 
 def _stat_or_none(path: str) -> os.stat_result | None:
+    """Return the status of a file, None if it does not exist."""
     try:
         return os.stat(path)
     except OSError:
@@ -245,19 +299,19 @@ def _stat_or_none(path: str) -> os.stat_result | None:
 
 @dataclass(frozen=True, eq=False)
 class LazyPixelInputs(InMemoryInputs):
-    """Pictures that are decoded when somebody learns from their pixels."""
+    """Images that are decoded when their pixels are needed as inputs."""
 
     photos: ImageFiles
     pool: Tensor
 
     @property
     def size(self) -> int:  # type: ignore[override]
-        """Of a side."""
+        """The side of the images, in pixels."""
         return self.photos.size
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Known before."""
+        """The shape of one input, known without decoding."""
         return (3, self.size, self.size)
 
     @cached_property
@@ -266,54 +320,57 @@ class LazyPixelInputs(InMemoryInputs):
         return PixelInputs(values, *compute_mean_std(values, self.pool), self.size)
 
     def inputs(self) -> Tensor:
-        """All pictures, standardised, float32."""
+        """Return all images, standardised, float32."""
         return self._pixels.inputs()
 
     def make_preprocessor(self) -> Preprocessor:
-        """The same mean and deviation of each channel."""
+        """Return a preprocessor with the same mean and deviation of each channel."""
         return self._pixels.make_preprocessor()
 
     def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
-        """As pixels are."""
+        """Return images (q, 3, H, W) with values from 0 (black) to 255."""
         return self._pixels.to_display_range(at, size)
 
 
 def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
-    """Files in the order of a record that has these.
+    """Arrange files in the order of stored ids, for example of a labelling session.
 
-    They come first, also pictures that are gone, then new ones.
+    The stored ids come first, including images that do not exist any more; new files follow. Other
+    data are returned unchanged.
     """
     data, answers = loaded
-    photos, texts = data.images, data.rows is not None and data.rows.files
-    here = {name: i for i, name in enumerate(data.ids)}
-    of_files = isinstance(photos, ImageFiles) or (
-        texts and here.keys() >= set(ids)
-    )  # a text that is gone is a refusal
-    if not of_files or tuple(ids) == tuple(data.ids):
+    images = data.images
+    has_text_files = data.rows is not None and data.rows.files
+    position_of = {name: i for i, name in enumerate(data.ids)}
+    # If a text file was deleted, the caller refuses the data; a deleted image stays an item.
+    can_arrange = isinstance(images, ImageFiles) or (
+        has_text_files and position_of.keys() >= set(ids)
+    )
+    if not can_arrange or tuple(ids) == tuple(data.ids):
         return loaded
     new = dict.fromkeys(data.ids)
     for name in ids:
         new.pop(name, None)
     order = [*ids, *new]
-    at = torch.tensor([here.get(name, UNKNOWN) for name in order])
+    at = torch.tensor([position_of.get(name, UNKNOWN) for name in order])
     labels = torch.full((len(order),), UNKNOWN)
     if answers is not None:
-        known = at >= 0
-        known[known.clone()] = answers.has_label[at[known]]
-        labels[known] = answers.take(at[known])
-    if not isinstance(photos, ImageFiles):
+        has_label = at >= 0
+        has_label[has_label.clone()] = answers.has_label[at[has_label]]
+        labels[has_label] = answers.take(at[has_label])
+    if not isinstance(images, ImageFiles):
         return data.select(at), None if answers is None else Answers(labels, tuple(order))
-    photos = replace(photos, names=tuple(photos.names[here[n]] if n in here else n for n in order))
+    file_names = (images.names[position_of[n]] if n in position_of else n for n in order)
+    images = replace(images, names=tuple(file_names))
     test = torch.isin(at, data.test).nonzero().flatten()
-    held = photos.as_inputs(
-        torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False).nonzero().flatten()
-    )
+    in_pool = torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False)
+    inputs = images.as_inputs(in_pool.nonzero().flatten())
     split = Split(torch.arange(len(order)), test, ())
     records = Records({FILE_NAME: order})
     return build_dataset(
         data.name,
-        held,
-        photos,
+        inputs,
+        images,
         split,
         labels,
         data.classes,
@@ -323,10 +380,25 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     )
 
 
+# --- Load a folder
+
+
 def load_folder(
     path: Path, options: LoadOptions, *, name: str | None = None, leave_out: Sequence[str] = ()
 ) -> Loaded:
-    """All pictures below a folder or in a zip; broken ones are skipped and said."""
+    """Load all images below a folder or in a zip; broken ones are skipped and noted.
+
+    A folder without images is loaded as text files.
+
+    Args:
+        path: the folder or the zip.
+        options: the options of `load`.
+        name: the name of the data set; default: that of the path.
+        leave_out: names of subfolders to skip.
+
+    Raises:
+        InputError: if there are no readable images or texts.
+    """
     options.refuse_target(str(path))
     options.refuse_id(str(path), "file names")
     files = find_files(path, links=options.links)
@@ -335,11 +407,13 @@ def load_folder(
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
     names = [n for n in files.names if not set(n.split("/")[:-1]) & set(leave_out)]
     if not names:
-        seen = ", ".join(printable_name(n) for n in files.others[:MAX_LISTED_NAMES]) or "no other files either"
+        found = (
+            ", ".join(printable_name(n) for n in files.others[:MAX_LISTED_NAMES])
+            or "no other files either"
+        )
         raise InputError(
-            f"{path} holds no pictures ({seen}); expected files such as .jpg or .png, or else "
-            ".txt, in one "
-            "subfolder for each class, or directly in it if they have no labels"
+            f"{path} holds no pictures ({found}); expected files such as .jpg or .png, or else "
+            ".txt, in one subfolder for each class, or directly in it if they have no labels"
         )
     require_heif_decoder([printable_name(n) for n in names], str(path))
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
@@ -352,25 +426,29 @@ def load_folder(
     else:
         split = split_items(layout.labels, options, layout.official)
     kept = tuple(names[int(i)] for i in split.keep)
-    labels, classes, emptied = _drop_unreadable_classes(layout, split.keep, failed, names)
+    labels, classes, class_notes = _drop_unreadable_classes(layout, split.keep, failed, names)
     values = torch.from_numpy(np.stack([pixels[n] for n in kept])) if options.checked else None
     pixels.clear()
-    photos = ImageFiles(files, kept, size, values)
-    held = photos.as_inputs(split.pool)
+    images = ImageFiles(files, kept, size, values)
+    inputs = images.as_inputs(split.pool)
     ids = tuple(printable_name(n) for n in kept)
-    notes = (*layout.notes, *_describe_skipped_files(files, dropped, failed), *emptied, *split.notes)
+    notes = (
+        *layout.notes,
+        *_describe_skipped_files(files, dropped, failed),
+        *class_notes,
+        *split.notes,
+    )
     records = Records({FILE_NAME: list(ids)})
-    shown_as = name or name_from_path(path)
+    data_name = name or name_from_path(path)
     return build_dataset(
-        shown_as, held, photos, split, labels, classes, ids=ids, notes=notes, records=records
+        data_name, inputs, images, split, labels, classes, ids=ids, notes=notes, records=records
     )
 
 
-def _order_and_label(names: list[str], folders: Sequence[str], classes: Sequence[str]) -> FolderLabels:
-    """What the folders say.
-
-    The names are put in order, training first, whatever its folder is called.
-    """
+def _order_and_label(
+    names: list[str], folders: Sequence[str], classes: Sequence[str]
+) -> FolderLabels:
+    """Infer labels from the paths, after sorting the names so that training files come first."""
     layout = infer_folder_labels(names, folders, classes)
     if layout.official is None:
         return layout
@@ -380,7 +458,7 @@ def _order_and_label(names: list[str], folders: Sequence[str], classes: Sequence
 
 
 def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: str | None) -> Loaded:
-    """All .txt files below a folder or in a zip that holds no pictures; each is one text."""
+    """Load all .txt files below a folder or in a zip that holds no images; each file is one text."""
     options.refuse_size(str(path))
     names = files.list_text_files()
     files = replace(
@@ -430,7 +508,11 @@ def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: st
 def read_text_files(
     files: FileTree, names: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Texts by name, reasons by name of the files that cannot be read, and what to say."""
+    """Read text files.
+
+    Returns:
+        Texts by name, reasons by name for files that cannot be read, and notes for the user.
+    """
     texts: dict[str, str] = {}
     failed: dict[str, str] = {}
     cut, foreign = [], []
@@ -466,7 +548,7 @@ def read_text_files(
 def _split_and_decode(
     files: FileTree, names: Sequence[str], layout: FolderLabels, options: LoadOptions, size: int
 ) -> tuple[Split, dict[str, Array], dict[str, str]]:
-    """Choose, decode what was chosen, and choose again where files turn out broken."""
+    """Split the items and decode those kept; repeat the split if files turn out to be broken."""
     pixels: dict[str, Array] = {}
     failed: dict[str, str] = {}
     while True:
@@ -489,7 +571,7 @@ def _split_and_decode(
 def _drop_unreadable_classes(
     layout: FolderLabels, keep: Tensor, failed: dict[str, str], names: Sequence[str]
 ) -> tuple[Tensor, tuple[str, ...], list[str]]:
-    """Labels and classes without the classes of which no file can be read."""
+    """Return labels and classes without the classes that have no readable file."""
     fine = torch.tensor([n not in failed for n in names]) & (layout.labels >= 0)
     present = torch.from_numpy(np.unique(layout.labels[fine].numpy()))
     there = set(present.tolist())
@@ -500,8 +582,10 @@ def _drop_unreadable_classes(
     return renumbered, tuple(layout.classes[int(i)] for i in present), notes
 
 
-def _describe_skipped_files(files: FileTree, dropped: Sequence[str], failed: dict[str, str]) -> list[str]:
-    """What was left out, and why."""
+def _describe_skipped_files(
+    files: FileTree, dropped: Sequence[str], failed: dict[str, str]
+) -> list[str]:
+    """Return notes about all files that were skipped, and why."""
     notes = []
     if files.outside:
         notes.append(
@@ -511,7 +595,9 @@ def _describe_skipped_files(files: FileTree, dropped: Sequence[str], failed: dic
         notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
     if failed:
         reasons = [f"{printable_name(n)} ({failed[n]})" for n in sorted(failed)[:MAX_LISTED_NAMES]]
-        more = f" and {len(failed) - MAX_LISTED_NAMES} more" if len(failed) > MAX_LISTED_NAMES else ""
+        more = (
+            f" and {len(failed) - MAX_LISTED_NAMES} more" if len(failed) > MAX_LISTED_NAMES else ""
+        )
         notes.append(f"{len(failed)} files cannot be read: {'; '.join(reasons)}{more}: skipped")
     if files.others:
         notes.append(f"{len(files.others)} files are no pictures: {_list_first(files.others)}")
@@ -519,29 +605,40 @@ def _describe_skipped_files(files: FileTree, dropped: Sequence[str], failed: dic
 
 
 def _list_first(names: Sequence[str]) -> str:
-    """The first few names, and how many more."""
+    """Return the first names and the number of the others."""
     more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
     return ", ".join(printable_name(n) for n in names[:MAX_LISTED_NAMES]) + more
 
 
 def printable_name(name: str) -> str:
-    """A file name that can be printed and stored, even where it is no UTF-8."""
+    """Return a file name that can be printed and stored, even if it is not valid UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+# --- Labels from folder names
 
 
 def infer_folder_labels(
     names: Sequence[str], folders: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> FolderLabels:
-    """Classes from the paths alone: a/1.jpg is an `a`; 1.jpg and unlabelled/1.jpg are unknown.
+    """Infer classes from the paths.
 
-    classes: if given, folders of other names are no classes, and what is in them is unknown too.
+    a/1.jpg has the class `a`; 1.jpg and unlabelled/1.jpg have no label.
+
+    Args:
+        names: the relative paths of the files.
+        folders: all subfolders, to report empty ones.
+        classes: if given, folders with other names are not classes, and their files have no label.
     """
     known = {normalise_name(name) for name in classes}
     parts = [name.split("/") for name in names]
     notes = []
     depth = 0
     while len(tops := {p[depth] for p in parts}) == 1 and all(len(p) > depth + 2 for p in parts):
-        if tops <= UNLABELLED_FOLDERS | TRAIN_FOLDERS or {normalise_name(printable_name(top)) for top in tops} & known:
+        if (
+            tops <= UNLABELLED_FOLDERS | TRAIN_FOLDERS
+            or {normalise_name(printable_name(top)) for top in tops} & known
+        ):
             break
         notes.append(f"looking inside the only folder, {printable_name(next(iter(tops)))}")
         depth += 1
@@ -550,48 +647,75 @@ def infer_folder_labels(
     if official is not None:
         depth += 1
     inside = [
-        None if len(p) <= depth + 1 or p[depth].casefold() in UNLABELLED_FOLDERS else printable_name(p[depth])
+        None
+        if len(p) <= depth + 1 or p[depth].casefold() in UNLABELLED_FOLDERS
+        else printable_name(p[depth])
         for p in parts
     ]
     others = {f for f in inside if f is not None and known and normalise_name(f) not in known}
     reader = LabelNormaliser(classes)
-    of_item = [None if f is None or f in others else reader.read(f, literal=True) for f in inside]
+    class_of_item = [
+        None if f is None or f in others else reader.read(f, literal=True) for f in inside
+    ]
     notes += reader.notes()
-    raw = sort_names({c for c in of_item if c is not None})
-    number = {c: i for i, c in enumerate(raw)}
-    labels = torch.tensor([UNKNOWN if c is None else number[c] for c in of_item])
+    found = sort_names({c for c in class_of_item if c is not None})
+    number = {c: i for i, c in enumerate(found)}
+    labels = torch.tensor([UNKNOWN if c is None else number[c] for c in class_of_item])
     if official is not None:
         official &= labels >= 0
-    if others:
-        hint = next(filter(None, (did_you_mean(folder, classes) for folder in sorted(others))), "")
-        notes.append(
-            f"folders that are none of the classes {_list_first(classes)}: {_list_first(sorted(others))}: "
-            "their pictures have no "
-            f"label{'; ' + hint.strip() if hint else ''}"
-        )
-    elif not raw:
-        notes.append("no class folders: the pictures have no labels")
-    elif len(raw) == 1:
-        notes.append(
-            f"only one class folder, {raw[0]}: every picture in it has the same label "
-            "(pictures without labels belong directly in the folder, or in `unlabelled`)"
-        )
-    unknown = int((labels < 0).sum())
-    if raw and unknown:
-        notes.append(f"{unknown} pictures are in no class folder: without labels")
+    notes += _describe_class_folders(found, classes, others, int((labels < 0).sum()))
     used = {"/".join(p[:i]) for p in parts for i in range(1, len(p))}
     empty = [f for f in folders if f not in used and len(f.split("/")) == depth + 1]
     if empty:
         notes.append(f"no pictures in the folders {_list_first(empty)}")
-    return FolderLabels(labels, raw, official, tuple(notes))
+    return FolderLabels(labels, found, official, tuple(notes))
+
+
+def _describe_class_folders(
+    found: Sequence[str], classes: Sequence[str], others: Collection[str], unlabelled: int
+) -> list[str]:
+    """Return notes about the class folders, for the user.
+
+    Args:
+        found: the classes that have a folder.
+        classes: the classes that the caller listed.
+        others: folders that are none of the listed classes.
+        unlabelled: the number of items without a label.
+    """
+    notes = []
+    if others:
+        hint = next(filter(None, (did_you_mean(folder, classes) for folder in sorted(others))), "")
+        notes.append(
+            f"folders that are none of the classes {_list_first(classes)}: "
+            f"{_list_first(sorted(others))}: their pictures have no label"
+            f"{'; ' + hint.strip() if hint else ''}"
+        )
+    elif not found:
+        notes.append("no class folders: the pictures have no labels")
+    elif len(found) == 1:
+        notes.append(
+            f"only one class folder, {found[0]}: every picture in it has the same label "
+            "(pictures without labels belong directly in the folder, or in `unlabelled`)"
+        )
+    if found and unlabelled:
+        notes.append(f"{unlabelled} pictures are in no class folder: without labels")
+    return notes
 
 
 def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None, list[str]]:
-    """The test part, where the folders are train/<class>/ and test/<class>/."""
+    """Return the mask of the test set if the folders are train/<class>/ and test/<class>/.
+
+    Returns:
+        The mask (n,), or None, and notes for the user.
+    """
     tops = {p[depth].casefold() for p in parts if len(p) > depth + 2}
     if any(len(p) == depth + 2 for p in parts if p[depth].casefold() not in UNLABELLED_FOLDERS):
-        return None, []  # pictures directly in a folder: it is a class
-    if not tops or not tops & TRAIN_FOLDERS or tops - TRAIN_FOLDERS - TEST_FOLDERS - VALIDATION_FOLDERS - UNLABELLED_FOLDERS:
+        return None, []  # a folder that contains images directly is a class
+    if (
+        not tops
+        or not tops & TRAIN_FOLDERS
+        or tops - TRAIN_FOLDERS - TEST_FOLDERS - VALIDATION_FOLDERS - UNLABELLED_FOLDERS
+    ):
         return None, []
     testing = TEST_FOLDERS if tops & TEST_FOLDERS else VALIDATION_FOLDERS
     notes = []
@@ -602,10 +726,18 @@ def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None
     return official, notes
 
 
-def find_files(root: Path, *, links: bool = True) -> FileTree:
-    """All picture files, at any depth; hidden ones are left out.
+# --- Find files
 
-    links: whether to follow links that lead out of the folder.
+
+def find_files(root: Path, *, links: bool = True) -> FileTree:
+    """Find all image files at any depth; hidden files are skipped.
+
+    Args:
+        root: the folder or the zip.
+        links: whether to follow links that lead out of the folder.
+
+    Raises:
+        InputError: if it cannot be read.
     """
     outside: list[str] = []
     try:
@@ -633,25 +765,29 @@ def find_files(root: Path, *, links: bool = True) -> FileTree:
 
 
 def _walk_folder(root: Path, outside: list[str] | None = None) -> tuple[list[str], list[str]]:
-    """Files and folders below a folder: real folders first, linked ones once, so no loop.
+    """Return all files and subfolders of a folder.
 
-    outside: collects links that lead out of the folder, which are not followed then.
+    Real folders are visited first and linked folders once, so that link cycles end.
+
+    Args:
+        root: the folder.
+        outside: collects links that lead out of the folder, which are not followed then.
     """
     resolved = root.resolve()
     names: list[str] = []
     folders: list[str] = []
-    seen = set()
+    visited = set()
     todo, linked = deque([""]), deque[str]()
     while todo or linked:
         here = todo.popleft() if todo else linked.popleft()
         status = os.stat(root / here)
-        if (status.st_dev, status.st_ino) in seen:
+        if (status.st_dev, status.st_ino) in visited:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         with os.scandir(root / here) as listing:
             entries = list(listing)
         if here and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
-            continue  # results of a campaign that were put inside the data
+            continue  # the run folder of a campaign, inside the data
         if here:
             folders.append(here)
         for entry in entries:
@@ -669,7 +805,7 @@ def _walk_folder(root: Path, outside: list[str] | None = None) -> tuple[list[str
 
 
 def _list_zip_members(path: Path) -> tuple[list[str], list[str]]:
-    """Files and folders of a zip archive."""
+    """Return all files and folders of a zip archive."""
     names, folders = [], set()
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -685,11 +821,12 @@ def _list_zip_members(path: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_hidden(name: str) -> bool:
+    """Return whether a part of the path is hidden."""
     return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
 
 
 def _is_inside(path: Path, root: Path) -> bool:
-    """Whether a path, all links followed, stays below a resolved folder."""
+    """Return whether a path stays below a resolved folder when all links are followed."""
     try:
         return path.resolve(strict=True).is_relative_to(root)
     except (
@@ -700,16 +837,26 @@ def _is_inside(path: Path, root: Path) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder."""
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself: kept as a file, whose opening fails and is reported
+    except (
+        OSError
+    ):  # a link to itself; it is listed as a file and reported when it cannot be opened
         return False
+
+
+# --- Decode images
 
 
 def decode_all(
     files: FileTree, names: Sequence[str], size: int
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """Pixels by name, and reasons by name of the files that cannot be read."""
+    """Decode files in parallel.
+
+    Returns:
+        Pixels uint8 (3, size, size) by name, and reasons by name for files that cannot be read.
+    """
     pixels: dict[str, Array] = {}
     failed: dict[str, str] = {}
 
@@ -720,7 +867,7 @@ def decode_all(
                     raise InputError("is empty")
                 stream.seek(0)
                 pixels[name] = decode_square(stream, size)
-        # Pillow's parsers raise nearly anything on a broken file; the reason is passed on.
+        # Pillow raises almost any error on a broken file; the reason is reported.
         except Exception as error:
             failed[name] = str(error) or type(error).__name__
 
@@ -731,7 +878,10 @@ def decode_all(
 
 @contextmanager
 def ignore_pillow_warnings() -> Iterator[None]:
-    """Pillow warns from 89 megapixels on, where all is well up to 178, and of odd metadata."""
+    """Suppress Pillow's warnings about images above 89 megapixels and about odd metadata.
+
+    Images are accepted up to 178 megapixels.
+    """
     warning = import_extra("PIL.Image", "app", "reading pictures").DecompressionBombWarning
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", warning)
@@ -740,7 +890,7 @@ def ignore_pillow_warnings() -> Iterator[None]:
 
 
 def decode_square(stream: BinaryIO, size: int) -> Array:
-    """The picture, shorter side resized and centre cropped, as uint8 (3, size, size)."""
+    """Decode an image: shorter side resized, centre cropped, uint8 (3, size, size)."""
     pil = import_extra("PIL.Image", "app", "reading pictures")
     upright = _open_upright(stream, size, pil)
     width, height = upright.size
@@ -756,7 +906,7 @@ def decode_square(stream: BinaryIO, size: int) -> Array:
 
 
 def decode_whole(stream: BinaryIO, size: int) -> Array:
-    """The whole picture, longer side at most `size`, as uint8 (H, W, 3)."""
+    """Decode the whole image, longer side at most `size`, uint8 (H, W, 3)."""
     pil = import_extra("PIL.Image", "app", "reading pictures")
     upright = _open_upright(stream, size, pil)
     upright.thumbnail((size, size), pil.Resampling.BICUBIC, reducing_gap=3.0)
@@ -764,7 +914,11 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
 
 
 def _open_upright(stream: BinaryIO, size: int, pil: Any) -> Any:
-    """RGB and the right way up, not much larger than needed."""
+    """Return the image as RGB in its EXIF orientation, not much larger than needed.
+
+    Raises:
+        InputError: if it is no image, or has too many pixels.
+    """
     ops = import_extra("PIL.ImageOps", "app", "reading pictures")
     most = f"expected at most {MAX_PIXELS // 10**6} million: make it smaller"
     if has_heif_header(
@@ -789,7 +943,7 @@ def _open_upright(stream: BinaryIO, size: int, pil: Any) -> Any:
 
 
 def _to_rgb(image: Any, pil: Any) -> Any:
-    """Any mode as RGB: transparency on white, deep grey scaled to 8 bits."""
+    """Convert any mode to RGB: transparency on white, deep grey scaled to 8 bits."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
@@ -802,7 +956,7 @@ def _to_rgb(image: Any, pil: Any) -> Any:
 
 
 def _to_eight_bit(deep: Array) -> Array:
-    """Grey values of 16 or 32 bits as 8 bits; Pillow's own conversion would clip them."""
+    """Scale grey values of 16 or 32 bits to 8 bits; Pillow's own conversion would clip them."""
     values = deep.astype(np.float64)
     if not np.isfinite(values).all():
         raise InputError("holds NaN or infinity; expected finite grey values")

@@ -17,8 +17,8 @@ from labelahead.errors import InputError
 
 __all__ = [
     "LabelNormaliser",
-    "normalise_name",
     "find_combined_labels",
+    "normalise_name",
     "parse_label",
     "refuse_combined_labels",
     "split_class_names",

@@ -1,16 +1,16 @@
-"""Label files: one stream of what they say, one finder of the items that they mean, and two doors.
+"""Read label files: parse their entries, and find the items that they name.
 
-    read_labels   strict, for `query --labels` and `label --test`: what is not clear is an error
-    read_import   lenient, for the page: what is not clear is returned, nothing is lost unsaid
+    read_labels   strict, for `query --labels` and `label --test`: anything unclear is an error
+    read_import   lenient, for the labelling page: anything unclear is returned and reported
 
-Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`, and
-are read by these alone, whatever other columns they hold; those of 0.2 had `item`, `who` and `at`,
-and row numbers for ids.
+Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`; other
+columns in them are ignored. Exports of version 0.2 had `item`, `who` and `at`, and row numbers as
+ids.
 
-An item goes by its id; by its file name, with or without suffix, where no other item has the same;
-of an address or an absolute path, by the end of it; and by its position: always so in a column
-`index`, elsewhere only where no item is called by a number. What a network predicted is never a
-label.
+An item is found by its id; by its file name, with or without suffix, if no other item has the same;
+by the end of a URL or an absolute path; and by its position. A column `index` always holds
+positions; elsewhere a number is a position only if no item has a number as its name. Predictions of
+a model are never labels.
 """
 
 import json
@@ -31,34 +31,44 @@ from torch import Tensor
 from labelahead.data.classes import check_name, sort_names
 from labelahead.data.dataset import Data
 from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
-from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, parse_label, refuse_combined_labels
+from labelahead.data.label_values import (
+    SEVERAL_CLASSES_ADVICE,
+    LabelNormaliser,
+    parse_label,
+    refuse_combined_labels,
+)
 from labelahead.data.parquet import column_to_python, read_bounded
 from labelahead.data.records import format_id
-from labelahead.data.text import as_file_name, read_json_lines, read_separated, read_text, unescape_formulas
+from labelahead.data.text import (
+    as_file_name,
+    read_json_lines,
+    read_separated,
+    read_text,
+    unescape_formulas,
+)
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["read_labelled_names", "read_import", "read_labels", "read_labels_for_ids"]
+__all__ = ["read_import", "read_labelled_names", "read_labels", "read_labels_for_ids"]
 
 log = logging.getLogger("labelahead")
 
-MAX_LABEL_ROWS = 500_000  # of a table of labels
-MAX_LABEL_BYTES = (
-    2**29
-)  # of such a table in memory, if it is Parquet: a small file may unpack to any size
-# the id in tasks of Label Studio, whose own exports write the number of the task as `id`
+MAX_LABEL_ROWS = 500_000  # rows of a Parquet label file
+# Memory of a Parquet label file: a small file can decode to any size.
+MAX_LABEL_BYTES = 2**29
+# The id in tasks of Label Studio, whose own exports write the number of the task as `id`.
 ITEM_ID_FIELD = "item_id"
 ITEM_COLUMNS = (ITEM_ID_FIELD, "item", "path", "file", "filename", "file_name", "image", "text")
 LABEL_COLUMNS = ("label", "class", "target", "choice", "choices")
 ANNOTATOR_COLUMNS = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
-SOURCE_COLUMN = "source"  # a column of `export` alone: whether a person or a network said it
-EXPORT_COLUMNS = frozenset(
-    ("id", "label", "annotator", "labelled_at", SOURCE_COLUMN)
-)  # columns by which our own exports are known
+SOURCE_COLUMN = "source"  # only in our exports: "prediction" if a model gave the label
+# Columns that identify our own exports.
+EXPORT_COLUMNS = frozenset(("id", "label", "annotator", "labelled_at", SOURCE_COLUMN))
 EXPORT_COLUMNS_0_2 = frozenset(("item", "label", "who", "at", SOURCE_COLUMN, "confidence"))
-TASK_EXPORT_COLUMNS = frozenset(
-    ("annotation_id", "lead_time")
-)  # Label Studio's short forms, whose `id` is the task's number
-EXPECTED_COLUMNS = f"a column id|{'|'.join(ITEM_COLUMNS)}|index and a column {'|'.join(LABEL_COLUMNS)}"
+# Columns of Label Studio's short formats, in which `id` is the number of the task.
+TASK_EXPORT_COLUMNS = frozenset(("annotation_id", "lead_time"))
+EXPECTED_COLUMNS = (
+    f"a column id|{'|'.join(ITEM_COLUMNS)}|index and a column {'|'.join(LABEL_COLUMNS)}"
+)
 FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -68,32 +78,45 @@ FORMATS = {
     ".parquet": "parquet",
     **dict.fromkeys(WORKBOOK_SUFFIXES, "excel"),
 }
-UNKNOWN_ANNOTATOR = "import"  # who said it, where a file does not say
-EXCLUDED = -1  # the position of a file that is there, but not among the items
+UNKNOWN_ANNOTATOR = "import"  # the annotator of labels in files that name none
+EXCLUDED = -1  # the position of a file that exists but was excluded from the data
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing said of one item."""
+    """One row of a label file: what it says about one item.
 
-    where: str  # in the file, for messages
-    names: Sequence[Any]  # that the item may go by, the likeliest first
-    label: Any = None  # text; None without one; anything else is not one label
-    who: Any = None
-    predicted: bool = False
-    settles: bool = False  # it decides between what others said
-    position: bool = False  # the name is a position
-    folder: bool = False  # name and label are file names of the form folders
-    columns: Sequence[str] = ()  # of a row in which no column is for a label
-    # the label was chosen from a list of classes: NA and None are names in it
+    Attributes:
+        where: the place in the file, for messages.
+        names: names of the item, the most likely first.
+        label: a text; None if there is no label; any other value is not a single label.
+        annotator: who gave the label.
+        is_prediction: whether a model predicted the label.
+        is_resolution: whether it resolves a disagreement between annotators.
+        is_position: whether the name is a position.
+        from_class_folder: whether name and label are file names of the format `folders`.
+        columns: the columns of a row without a label column.
+        literal: whether the label was chosen from a list of classes, so that NA and None are names.
+        id_value: the value of a column `id`, which identifies the item if ids come from a column.
+        is_version_0_2: whether the name is a row number, as exported by labelahead 0.2.
+    """
+
+    where: str
+    names: Sequence[Any]
+    label: Any = None
+    annotator: Any = None
+    is_prediction: bool = False
+    is_resolution: bool = False
+    is_position: bool = False
+    from_class_folder: bool = False
+    columns: Sequence[str] = ()
     literal: bool = False
-    # what a column `id` says, which names the item where ids come from a column
-    own_id: str | None = None
-    former: bool = False  # the name is the row number, as labelahead 0.2 exported it
+    id_value: str | None = None
+    is_version_0_2: bool = False
 
 
 class _LabelledEntry(NamedTuple):
-    """A label that was read, and what the file calls its item."""
+    """An entry with its label, and the name that the file uses for its item."""
 
     entry: Entry
     item: str
@@ -103,12 +126,23 @@ class _LabelledEntry(NamedTuple):
 def read_labels(
     path: str | Path, data: Data, classes: Sequence[str] = ()
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """Positions (q,), class numbers (q,), and the class names: the data's, then new ones.
+    """Read a label file strictly.
 
-    Rows without a label, predictions and files that were left out of the data are passed over. The
-    same label twice is fine, two different ones are an error, unless somebody settled it. Which
-    values are labels, and which of them are one class, is decided by `LabelNormaliser`; classes: further
-    names that are classes for certain.
+    Rows without a label, predictions and files that were excluded from the data are skipped. An
+    item may have the same label twice; two different labels are an error unless a resolution
+    decides. `LabelNormaliser` decides which values are labels, and which of them are the same
+    class.
+
+    Args:
+        path: the label file or folder.
+        data: the data set.
+        classes: further names that are certainly classes.
+
+    Returns:
+        Positions (q,), class numbers (q,), and the class names: those of the data, then new ones.
+
+    Raises:
+        InputError: if an item is not found, a label is unclear, or two labels contradict.
 
     >>> from pathlib import Path
     >>> from labelahead.data import from_arrays, read_labels
@@ -124,19 +158,19 @@ def read_labels(
 
 
 def read_labelled_names(path: str | Path) -> dict[str, str]:
-    """What a file calls items with a label, and where it does.
+    """Return the names of all items with a label in a file, with their places in it.
 
-    For pools too large to hold all names.
+    For pools that are too large to hold all names in memory.
     """
     names: dict[str, str] = {}
     for entry in read_entries(Path(path)):
-        if entry.position:
+        if entry.is_position:
             raise InputError(
                 f"{path}, {entry.where}: an index; expected items of a large pool by their own name"
             )
-        if entry.label is not None and not entry.predicted and entry.names:
+        if entry.label is not None and not entry.is_prediction and entry.names:
             names.setdefault(
-                str(entry.names[0]) if entry.own_id is None else entry.own_id, entry.where
+                str(entry.names[0]) if entry.id_value is None else entry.id_value, entry.where
             )
     return names
 
@@ -150,24 +184,32 @@ def read_labels_for_ids(
     *,
     rows: Mapping[str, int] | None = None,
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """`read_labels` of items by their names.
+    """Read a label file strictly for items given by their ids; see `read_labels`.
 
-    known: the data's classes; files: that were left out of the items; rows: as for `read_import`.
+    Args:
+        path: the label file or folder.
+        ids: the ids of the items.
+        known: the classes of the data.
+        files: the names of files that were excluded from the data.
+        classes: further names that are certainly classes.
+        rows: positions by row number, as for `read_import`.
     """
     path = Path(path)
     finder = _ItemFinder(ids, files, rows)
     certain = (*known, *classes)
     reader = LabelNormaliser(certain)
     by_file = {as_file_name(name): name for name in certain}
-    said: dict[int, list[_LabelledEntry]] = {}
+    answers_by_position: dict[int, list[_LabelledEntry]] = {}
     predictions = 0
     for entry in read_entries(path):
         where = f"{path}, {entry.where}"
-        predictions += entry.predicted
+        predictions += entry.is_prediction
         if entry.columns:
-            raise InputError(f"{where}: columns {', '.join(entry.columns)}; expected {EXPECTED_COLUMNS}")
-        if entry.label is None or entry.predicted:
-            continue  # not labelled yet: half-filled lists are how people work
+            raise InputError(
+                f"{where}: columns {', '.join(entry.columns)}; expected {EXPECTED_COLUMNS}"
+            )
+        if entry.label is None or entry.is_prediction:
+            continue  # not labelled yet: people work with partly filled lists
         positions, item = finder.find(entry)
         if set(positions) == {EXCLUDED}:
             log.warning("%s: %r was left out of the data, so its label is too", where, item)
@@ -186,10 +228,13 @@ def read_labels_for_ids(
         if label is None:
             continue
         _refuse_class_number(label, known, where)
-        said.setdefault(positions[0], []).append(_LabelledEntry(entry, item, label))
+        answers_by_position.setdefault(positions[0], []).append(_LabelledEntry(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
-    labels = {position: _resolve_label(path, ids[position], answers) for position, answers in said.items()}
+    labels = {
+        position: _resolve_label(path, ids[position], answers)
+        for position, answers in answers_by_position.items()
+    }
     for note in reader.notes():
         log.warning("%s: %s", path, note)
     refuse_combined_labels(set(labels.values()), certain, f"{path}: the labels")
@@ -200,8 +245,8 @@ def read_labels_for_ids(
 
 
 def _resolve_label(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> str:
-    """The one label of an item: what was settled, or what all say who say something."""
-    answers = [answer for answer in answers if answer.entry.settles] or answers
+    """Return the one label of an item: its resolution, or the label all annotators agree on."""
+    answers = [answer for answer in answers if answer.entry.is_resolution] or answers
     first = answers[0]
     for other in answers[1:]:
         where = f"{path}, {other.entry.where}"
@@ -222,21 +267,31 @@ def _resolve_label(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> 
 
 
 def _format_annotator(entry: Entry) -> str:
-    who = _get_annotator(entry)
-    return "" if who is None else f" by {who}"
+    """Return " by NAME" for a message, or ""."""
+    annotator = _get_annotator(entry)
+    return "" if annotator is None else f" by {annotator}"
 
 
 @dataclass(frozen=True)
 class ImportedLabels:
-    """What a file held, in its order."""
+    """The content of an imported label file, in its order.
 
-    labels: tuple[tuple[int, str, str], ...]  # position, class name, person
-    new_classes: tuple[str, ...]  # names that are none of the classes given
-    unknown: tuple[str, ...]  # items that the data do not have
-    # not taken in: several choices, two labels by one person, a name that fits several items
+    Attributes:
+        labels: (position, class name, annotator) of each label.
+        new_classes: names that are not among the given classes.
+        unknown: items that are not in the data.
+        unclear: items that were not imported: several choices, two labels by one annotator, or a
+            name that fits several items.
+        blank: the number of rows without a label (not labelled yet, or skipped).
+        predictions: the number of rows with a prediction of a model.
+    """
+
+    labels: tuple[tuple[int, str, str], ...]
+    new_classes: tuple[str, ...]
+    unknown: tuple[str, ...]
     unclear: tuple[str, ...]
-    blank: int  # rows without a label: not labelled yet, or skipped
-    predictions: int  # rows that a model said: no labels
+    blank: int
+    predictions: int
 
 
 def read_import(
@@ -247,23 +302,29 @@ def read_import(
     form: str | None = None,
     rows: Mapping[str, int] | None = None,
 ) -> ImportedLabels:
-    """The labels of a file or folder; the form is told by its name, unless given.
+    """Read a label file leniently: unclear rows are reported, not refused.
 
-    rows: where the ids come from a column of a table: positions by row number
-    (`Records.positions_by_row_number`). `LabelNormaliser` decides which values are labels, and
-    which of them are one class.
+    `LabelNormaliser` decides which values are labels, and which of them are the same class.
+
+    Args:
+        path: the label file or folder.
+        items: the ids of the items.
+        classes: the class names.
+        form: the format; by default the file name determines it.
+        rows: positions by row number, if the ids come from a column of a table
+            (`Records.positions_by_row_number`).
     """
     finder, reader = _ItemFinder(items, rows=rows), LabelNormaliser(classes)
     by_file = {as_file_name(name): name for name in classes}
-    labels: dict[tuple[int, str], str] = {}  # by position and person
-    called: dict[int, str] = {}  # what the file calls an item
+    labels: dict[tuple[int, str], str] = {}  # by position and annotator
+    called: dict[int, str] = {}  # the name of an item in the file, by position
     unknown: dict[str, None] = {}
     unclear: dict[str, None] = {}
     contradicted: set[tuple[int, str]] = set()
     mixed: set[int] = set()
     blank = predictions = 0
     for entry in read_entries(Path(path), form):
-        if entry.predicted:
+        if entry.is_prediction:
             predictions += 1
             continue
         label = entry.label
@@ -277,7 +338,7 @@ def read_import(
             unknown[name] = None
             continue
         position = positions[0]
-        # Two names for one item: by their ends they look alike, but they are two files.
+        # Two names with the same end look like one item, but they are two files.
         if len(positions) == 1 and called.setdefault(position, name) != name:
             unclear |= {called[position]: None, name: None}
             mixed.add(position)
@@ -290,15 +351,17 @@ def read_import(
         _refuse_class_number(label, classes, where)
         key = (
             position,
-            UNKNOWN_ANNOTATOR if person is None else check_name(person, f"{where}: the person's name"),
+            UNKNOWN_ANNOTATOR
+            if person is None
+            else check_name(person, f"{where}: the person's name"),
         )
         if labels.setdefault(key, label) != label:
             contradicted.add(key)
             unclear[name] = None
     sound = tuple(
-        (position, label, who)
-        for (position, who), label in labels.items()
-        if position not in mixed and (position, who) not in contradicted
+        (position, label, annotator)
+        for (position, annotator), label in labels.items()
+        if position not in mixed and (position, annotator) not in contradicted
     )
     refuse_combined_labels({label for _, label, _ in sound}, classes, f"{path}: the labels")
     for note in reader.notes():
@@ -308,20 +371,23 @@ def read_import(
     )
 
 
-def _find_new_classes(sound: Sequence[tuple[int, str, str]], classes: Sequence[str]) -> tuple[str, ...]:
-    """The labels that are none of the classes, each once."""
+def _find_new_classes(
+    sound: Sequence[tuple[int, str, str]], classes: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the labels that are not among the classes, each once."""
     known = set(classes)
     return tuple(dict.fromkeys(label for _, label, _ in sound if label not in known))
 
 
 def _restore_spelling(label: str, entry: Entry, by_file: Mapping[str, str]) -> str:
-    """A label as somebody wrote it; in the form folders it was made a file name."""
-    return by_file.get(label, unquote(label)) if entry.folder else label
+    """Return a label as the annotator wrote it; in the format `folders` it is an encoded file name."""
+    return by_file.get(label, unquote(label)) if entry.from_class_folder else label
 
 
 def _refuse_class_number(name: str, classes: Sequence[str], where: str) -> None:
-    """A number where classes have names is the number of one of them, by another count than ours
-    perhaps.
+    """Raise if the label is a number although the classes have names.
+
+    It may be the number of a class in another numbering than ours.
     """
     if (
         name in classes
@@ -339,21 +405,30 @@ def _refuse_class_number(name: str, classes: Sequence[str], where: str) -> None:
 
 
 def _get_annotator(entry: Entry) -> str | None:
-    who = entry.who
-    if isinstance(who, dict):  # Label Studio's account
-        who = next((who[k] for k in ("email", "username", "id") if who.get(k)), None)
-    return None if who is None or not str(who).strip() else str(who)
+    """Return the name of the annotator, None if there is none."""
+    annotator = entry.annotator
+    if isinstance(annotator, dict):  # Label Studio's account
+        annotator = next(
+            (annotator[k] for k in ("email", "username", "id") if annotator.get(k)), None
+        )
+    return None if annotator is None or not str(annotator).strip() else str(annotator)
+
+
+# --- Find the items
 
 
 class _ItemFinder:
-    """Positions of items by whatever people and programs call them."""
+    """Find positions of items by any of their names."""
 
     def __init__(
         self, items: Sequence[str], files: Sequence[str] = (), rows: Mapping[str, int] | None = None
     ) -> None:
-        """files: the names of all files that there are, also of those that were left out.
+        """Index the names.
 
-        rows: see `read_import`.
+        Args:
+            items: the ids.
+            files: the names of all files, including those that were excluded from the data.
+            rows: positions by row number; see `read_import`.
         """
         self.size = len(items)
         self.rows = rows
@@ -361,38 +436,42 @@ class _ItemFinder:
         self.ends: tuple[dict[str, list[int]], ...] = (
             {},
             {},
-        )  # file names, and those without suffix
+        )  # positions by file name, with and without suffix
         for name, position in self.ids.items():
             last = name.rsplit("/", 1)[-1]
-            for end, known in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
-                known.setdefault(end, []).append(position)
-        # Where files or rows are called by numbers (7.png), a number that is none of them must
-        # not silently mean a position.
+            for end, index in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
+                index.setdefault(end, []).append(position)
+        # If files or rows have numbers as names (7.png), a number that is none of them must not
+        # silently mean a position.
         self.numbered = any(stem.isdecimal() for stem in self.ends[1])
 
     @cached_property
     def files(self) -> dict[str, int]:
-        """Items as the form folders writes them."""
+        """Positions by id, with ids encoded as in the format `folders`."""
         return {
             "/".join(as_file_name(part) for part in name.split("/")): i
             for name, i in self.ids.items()
         }
 
     def find(self, entry: Entry) -> tuple[Sequence[int], str]:
-        """The positions that an entry may mean, and the name by which it was found, or the first.
+        """Return the positions that an entry may mean, and the name that was used to find them.
+
+        Without a match the name is the first one of the entry.
         """
-        if entry.position:
+        if entry.is_position:
             text = str(entry.names[0]).strip()
             return ([int(text)] if self._in_range(text) else []), text
         names = [str(name) for name in entry.names]
-        if self.rows is not None and entry.former:
+        if self.rows is not None and entry.is_version_0_2:
             return ([self.rows[names[0]]] if names[0] in self.rows else []), names[0]
-        if self.rows is not None and entry.own_id in self.ids:
-            return [self.ids[entry.own_id]], entry.own_id
+        if self.rows is not None and entry.id_value in self.ids:
+            return [self.ids[entry.id_value]], entry.id_value
         several: Sequence[int] = []
         for name in names:
             positions = (
-                [self.files[name]] if entry.folder and name in self.files else self._positions(name)
+                [self.files[name]]
+                if entry.from_class_folder and name in self.files
+                else self._positions(name)
             )
             if len(positions) == 1:
                 return positions, name
@@ -400,8 +479,8 @@ class _ItemFinder:
         return several, names[0] if names else f"{entry.where}, without a name"
 
     def refusal(self, entry: Entry, item: str, positions: Sequence[int], where: str) -> InputError:
-        """Why an entry means no item, or not one."""
-        if entry.position:
+        """Return the error for an entry that means no item, or several."""
+        if entry.is_position:
             return InputError(
                 f"{where}: index is {item!r}; expected a position from 0 to {self.size - 1}"
             )
@@ -418,6 +497,7 @@ class _ItemFinder:
         )
 
     def _positions(self, name: str) -> Sequence[int]:
+        """Return the positions of all items that a name may mean."""
         plain = name.strip().replace("\\", "/").removeprefix("./")
         for exact in (name, name.strip(), plain):
             if exact in self.ids:
@@ -427,10 +507,12 @@ class _ItemFinder:
             for end in ("/".join(parts[i:]) for i in range(len(parts))):
                 if end in self.ids:
                     return [self.ids[end]]
-            upload = re.sub("^[0-9a-f]{8}-", "", parts[-1])  # what Label Studio puts before a name
+            upload = re.sub(
+                "^[0-9a-f]{8}-", "", parts[-1]
+            )  # Label Studio's prefix of uploaded files
             return self._by_end(parts[-1]) or self._by_end(upload)
         if "/" in plain:
-            return []  # a relative path that is another one
+            return []  # a relative path of another file
         positions = self._by_end(plain)
         return (
             [int(plain)]
@@ -439,6 +521,7 @@ class _ItemFinder:
         )
 
     def _by_end(self, name: str) -> Sequence[int]:
+        """Return the positions of the items with this file name, with or without suffix."""
         return next((known[name] for known in self.ends if name in known), [])
 
     def _in_range(self, text: str) -> bool:
@@ -446,26 +529,41 @@ class _ItemFinder:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name says where a file lies on some machine, and not where below a folder."""
+    """Return whether a name is a URL or an absolute path."""
     return re.match("/|[A-Za-z]:/|[^/]*://", name.replace("\\", "/")) is not None
 
 
 def _extract_path(address: str) -> str:
-    """The path of an address; Label Studio serves local files as ...?d=path."""
+    """Return the path of a URL; Label Studio serves local files as ...?d=path."""
     if "://" not in address and "?d=" not in address:
         return address
     try:
         parts = urlsplit(address)
-    except ValueError:  # something with brackets
+    except ValueError:  # for example invalid brackets
         return address
     return parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
 
 
+# --- Read the file formats
+
+
 def read_entries(path: Path, form: str | None = None) -> Iterator[Entry]:
-    """All entries of a file or folder, in its order; the form is told by its name, unless given."""
+    """Return an iterator over all entries of a file or folder, in its order.
+
+    Args:
+        path: the label file or folder.
+        form: the format; by default the file name determines it.
+
+    Raises:
+        InputError: if it is in no supported format.
+    """
     if form is None:
         suffix = split_sheet(path)[0].suffix.lower()
-        form = ("hf" if _find_parquet_files(path) else "folders") if path.is_dir() else FORMATS.get(suffix)
+        form = (
+            ("hf" if _find_parquet_files(path) else "folders")
+            if path.is_dir()
+            else FORMATS.get(suffix)
+        )
     if form in ("hf", "folders") and not path.is_dir():
         raise InputError(f"{path} is no folder; expected one of the form {form}")
     if form == "csv":
@@ -478,7 +576,9 @@ def read_entries(path: Path, form: str | None = None) -> Iterator[Entry]:
         return _read_parquet(path)
     if form == "hf":
         return (
-            e for part in _find_parquet_files(path) for e in _read_parquet(part, f"{part.relative_to(path)}, ")
+            e
+            for part in _find_parquet_files(path)
+            for e in _read_parquet(part, f"{part.relative_to(path)}, ")
         )
     if form == "folders":
         return _read_class_folders(path)
@@ -490,16 +590,17 @@ def read_entries(path: Path, form: str | None = None) -> Iterator[Entry]:
 
 
 def _read_csv(path: Path) -> Iterator[Entry]:
+    """Yield one entry for each row of a CSV or TSV file."""
     header: list[str] = []
-    own = former = False
+    parser = _RowParser(is_own_export=False, is_version_0_2=False)
     for line, row in read_separated(path)[1]:
         if not any(field.strip() for field in row):
             continue
         where = f"line {line}"
         if not header:
             header = [unescape_formulas(name).strip().casefold() for name in row]
-            own, former = set(header) >= EXPORT_COLUMNS, set(header) == EXPORT_COLUMNS_0_2
-            _check_columns(EXPORT_COLUMNS if own else header, f"{path}, {where}")
+            parser = _RowParser.for_columns(header)
+            _check_columns(EXPORT_COLUMNS if parser.is_own_export else header, f"{path}, {where}")
             continue
         if len(row) != len(header):
             raise InputError(
@@ -507,7 +608,7 @@ def _read_csv(path: Path) -> Iterator[Entry]:
             )
         fields = map(unescape_formulas, row) if SOURCE_COLUMN in header else row
         cells = {k: v for k, v in zip(header, fields, strict=True) if v}
-        yield _parse_export_row(cells, path, where) if own else _parse_row(cells, path, where, former=former)
+        yield parser.parse(cells, path, where)
     if not header:
         raise InputError(
             f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a header"
@@ -515,7 +616,7 @@ def _read_csv(path: Path) -> Iterator[Entry]:
 
 
 def _read_excel(path: Path) -> Iterator[Entry]:
-    """One entry for each row of a sheet below its header."""
+    """Yield one entry for each row of a sheet below its header."""
     sheet = read_sheet(path)
     for note in sheet.notes:
         log.warning("%s: %s", path, note)
@@ -525,32 +626,35 @@ def _read_excel(path: Path) -> Iterator[Entry]:
             f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a header"
         )
     header = [str(name or "").casefold() for name in rows[0][1]]
-    own, former = set(header) >= EXPORT_COLUMNS, set(header) == EXPORT_COLUMNS_0_2
-    _check_columns(EXPORT_COLUMNS if own else header, f"{path}, row {rows[0][0]}")
+    parser = _RowParser.for_columns(header)
+    _check_columns(EXPORT_COLUMNS if parser.is_own_export else header, f"{path}, row {rows[0][0]}")
     for number, row in rows[1:]:
         cells = {
             name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None
         }
-        if SOURCE_COLUMN in cells:  # what `export` wrote, opened and stored by a spreadsheet
+        if SOURCE_COLUMN in cells:  # our export, saved by a spreadsheet program
             cells = {
                 name: unescape_formulas(cell) if isinstance(cell, str) else cell
                 for name, cell in cells.items()
             }
-        where = f"row {number}"
-        yield _parse_export_row(cells, path, where) if own else _parse_row(cells, path, where, former)
+        yield parser.parse(cells, path, f"row {number}")
 
 
 def _check_columns(names: Collection[str], where: str) -> None:
+    """Raise unless there are columns for the item and the label, each once."""
     header = list(names)
     if not {*ITEM_COLUMNS, "id", "index"} & set(header) or not set(LABEL_COLUMNS) & set(header):
         raise InputError(f"{where}: columns {', '.join(header)}; expected {EXPECTED_COLUMNS}")
-    twice = next((n for n in (*ITEM_COLUMNS, *LABEL_COLUMNS, *ANNOTATOR_COLUMNS) if header.count(n) > 1), None)
+    twice = next(
+        (n for n in (*ITEM_COLUMNS, *LABEL_COLUMNS, *ANNOTATOR_COLUMNS) if header.count(n) > 1),
+        None,
+    )
     if twice is not None:
         raise InputError(f"{where}: column {twice!r} is there twice; expected it once")
 
 
 def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
-    """JSON lines, or a list; of plain rows or of Label Studio's tasks."""
+    """Yield the entries of JSON lines or a JSON list, of plain rows or Label Studio tasks."""
     for where, row in _read_json_lines(path) if lines else _read_json_list(path):
         if not isinstance(row, dict):
             raise InputError(
@@ -561,36 +665,34 @@ def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
             continue
         folded = {str(key).casefold(): value for key, value in row.items()}
         answers = folded.pop("answers", None)
-        own, former = set(folded) >= EXPORT_COLUMNS, set(folded) == EXPORT_COLUMNS_0_2
+        parser = _RowParser.for_columns(folded)
         if not isinstance(answers, list) or not answers:
             columns = () if any(name in folded for name in LABEL_COLUMNS) else tuple(folded)
-            yield (
-                _parse_export_row(folded, path, where)
-                if own
-                else _parse_row(folded, path, where, former, columns=columns)
-            )
+            yield parser.parse(folded, path, where, columns=columns)
             continue
-        for answer in answers:  # of every person, as `export` writes them
-            said = answer if isinstance(answer, dict) else {}
-            who, settles = said.get("annotator", said.get("who")), said.get("kind") == "settle"
-            row = folded | {"label": said.get("label"), "who": who, "annotator": who}
-            yield replace(
-                _parse_export_row(row, path, where) if own else _parse_row(row, path, where, former),
-                settles=settles,
-            )
+        for value in answers:  # `export` writes the labels of every annotator
+            answer = value if isinstance(value, dict) else {}
+            annotator = answer.get("annotator", answer.get("who"))
+            row = folded | {"label": answer.get("label"), "who": annotator, "annotator": annotator}
+            entry = parser.parse(row, path, where)
+            yield replace(entry, is_resolution=answer.get("kind") == "settle")
 
 
 def _read_json_lines(path: Path) -> list[tuple[str, Any]]:
+    """Return (place, value) of each line."""
     return [(f"line {i}", value) for i, value in read_json_lines(path)]
 
 
 def _read_json_list(path: Path) -> list[tuple[str, Any]]:
+    """Return (place, value) of each entry of a JSON file."""
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is no valid JSON ({error}); expected {EXPECTED_COLUMNS}") from error
+        raise InputError(
+            f"{path} is no valid JSON ({error}); expected {EXPECTED_COLUMNS}"
+        ) from error
     if isinstance(content, dict):
         folded = {str(key).casefold() for key in content}
         alone = _is_task(content) or (folded & set(ITEM_COLUMNS) and folded & set(LABEL_COLUMNS))
@@ -608,29 +710,29 @@ def _read_json_list(path: Path) -> list[tuple[str, Any]]:
 
 
 def _is_task(row: Mapping[str, Any]) -> bool:
-    """Whether it is Label Studio's: a task, or one annotation with its task inside."""
+    """Return whether a row is a task of Label Studio, or an annotation that contains its task."""
     return isinstance(row.get("data"), dict) or (
         isinstance(row.get("task"), dict) and "result" in row
     )
 
 
 def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
-    """What was annotated; predictions are counted."""
+    """Yield the annotations and predictions of a Label Studio task."""
     if isinstance(task.get("task"), dict) and "result" in task:
         task = {**task["task"], "annotations": [task]}
     data = task.get("data")
     data = data if isinstance(data, dict) else {}
     likely = [data[name] for name in ITEM_COLUMNS if isinstance(data.get(name), str)]
     names = likely or [value for value in data.values() if isinstance(value, str)]
-    own_id = format_id(data.get(ITEM_ID_FIELD, data.get("id"))) or None
-    item = partial(Entry, where, names, own_id=own_id, former=set(data) == {"item"})
+    id_value = format_id(data.get(ITEM_ID_FIELD, data.get("id"))) or None
+    item = partial(Entry, where, names, id_value=id_value, is_version_0_2=set(data) == {"item"})
     annotations = task.get("annotations", task.get("completions")) or []
     if not isinstance(annotations, list):
         raise InputError(f"{path}, {where}: annotations are {annotations!r:.80}; expected a list")
     predictions = task.get("predictions") or []
     if not isinstance(predictions, list):
         raise InputError(f"{path}, {where}: predictions are {predictions!r:.80}; expected a list")
-    yield from (item(predicted=True) for _ in predictions)
+    yield from (item(is_prediction=True) for _ in predictions)
     if not annotations and not predictions:
         yield item()
     for given in annotations:
@@ -641,7 +743,7 @@ def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entr
         values = [part.get("value") for part in result if isinstance(part, dict)]
         chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
         label = _parse_label(chosen[0]) if len(chosen) == 1 else tuple(values)
-        who = next(
+        annotator = next(
             (
                 given[key]
                 for key in ("annotator", "who", "completed_by")
@@ -649,31 +751,49 @@ def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entr
             ),
             None,
         )
-        yield item(label=label, who=who, literal=True)
+        yield item(label=label, annotator=annotator, literal=True)
 
 
 def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
+    """Yield one entry for each row of a Parquet file."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     try:
         schema = parquet.read_schema(path)
-        wanted = {*ITEM_COLUMNS, *LABEL_COLUMNS, *ANNOTATOR_COLUMNS, "id", "index", *EXPORT_COLUMNS, *EXPORT_COLUMNS_0_2, *TASK_EXPORT_COLUMNS}
-        # Pictures and the like stay where they are.
+        wanted = {
+            *ITEM_COLUMNS,
+            *LABEL_COLUMNS,
+            *ANNOTATOR_COLUMNS,
+            "id",
+            "index",
+            *EXPORT_COLUMNS,
+            *EXPORT_COLUMNS_0_2,
+            *TASK_EXPORT_COLUMNS,
+        }
+        # Images and other structs are not read.
         columns = [
             n
             for n in schema.names
             if n.casefold() in wanted and "struct" not in str(schema.field(n).type)
         ]
         header = {n.casefold() for n in columns}
-        own, former = header >= EXPORT_COLUMNS, {n.casefold() for n in schema.names} == EXPORT_COLUMNS_0_2
-        _check_columns(EXPORT_COLUMNS if own else [n.casefold() for n in columns], str(path))
+        parser = _RowParser(
+            is_own_export=header >= EXPORT_COLUMNS,
+            is_version_0_2={n.casefold() for n in schema.names} == EXPORT_COLUMNS_0_2,
+        )
+        _check_columns(
+            EXPORT_COLUMNS if parser.is_own_export else [n.casefold() for n in columns], str(path)
+        )
         count = parquet.read_metadata(path).num_rows
-        if count > MAX_LABEL_ROWS:  # equal rows take next to nothing in the file, and minutes to read
-            raise InputError(f"{path} has {count:,} rows; expected at most {MAX_LABEL_ROWS:,}: split it")
+        # Equal rows take almost no space in the file, but minutes to read.
+        if count > MAX_LABEL_ROWS:
+            raise InputError(
+                f"{path} has {count:,} rows; expected at most {MAX_LABEL_ROWS:,}: split it"
+            )
         read = read_bounded(path, columns, MAX_LABEL_BYTES, count_repeats=True)
         values = {name.casefold(): column_to_python(read.column(name)) for name in columns}
     except InputError:
         raise
-    except Exception as error:  # whatever a damaged file makes the reader say
+    except Exception as error:  # the reader raises almost any error on a damaged file
         raise InputError(f"{path} cannot be read as Parquet ({error})") from error
     names = _read_class_names(schema.metadata or {})
     for i in range(read.num_rows):
@@ -681,15 +801,14 @@ def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
         for column in LABEL_COLUMNS:
             number = folded.get(column)
             if column in names and isinstance(number, int):
-                known = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
-                folded[column] = names[column][number] if known else None
-        where = f"{inside}row {i}"
-        entry = _parse_export_row(folded, path, where) if own else _parse_row(folded, path, where, former)
+                is_class = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
+                folded[column] = names[column][number] if is_class else None
+        entry = parser.parse(folded, path, f"{inside}row {i}")
         yield replace(entry, literal=SOURCE_COLUMN in folded or bool(names))
 
 
 def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """The names behind numbers, by column, where Hugging Face's note says them."""
+    """Return the class names by column, from the metadata that Hugging Face writes."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return {n.casefold(): f["names"] for n, f in features.items() if "names" in f}
@@ -698,11 +817,12 @@ def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def _find_parquet_files(path: Path) -> list[Path]:
+    """Return the Parquet files of a Hugging Face data set on the disk."""
     return sorted(p for folder in (path, path / "data") for p in folder.glob("*.parquet"))
 
 
 def _read_class_folders(path: Path) -> Iterator[Entry]:
-    """CLASS/ITEM; the files are not read, their places are the labels."""
+    """Yield one entry for each file CLASS/ITEM; the files themselves are not read."""
     folders = sorted(
         p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX"))
     )
@@ -717,45 +837,73 @@ def _read_class_folders(path: Path) -> Iterator[Entry]:
             for name in sorted(n for n in files if not n.startswith(".")):
                 inside = Path(here, name).relative_to(folder).as_posix()
                 yield Entry(
-                    f"{folder.name}/{inside}", [inside], folder.name, folder=True, literal=True
+                    f"{folder.name}/{inside}",
+                    [inside],
+                    folder.name,
+                    from_class_folder=True,
+                    literal=True,
                 )
 
 
+# --- Parse rows
+
+
+@dataclass(frozen=True)
+class _RowParser:
+    """Parses the rows of a file, depending on its columns."""
+
+    is_own_export: bool
+    is_version_0_2: bool
+
+    @classmethod
+    def for_columns(cls, names: Collection[str]) -> "_RowParser":
+        """Choose how to parse rows with these columns."""
+        columns = set(names)
+        return cls(columns >= EXPORT_COLUMNS, columns == EXPORT_COLUMNS_0_2)
+
+    def parse(
+        self, row: Mapping[str, Any], path: Path, where: str, *, columns: Sequence[str] = ()
+    ) -> Entry:
+        """Parse a row; columns: its columns if none of them is a label column."""
+        if self.is_own_export:
+            return _parse_export_row(row, path, where)
+        return _parse_row(row, path, where, self.is_version_0_2, columns=columns)
+
+
 def _parse_export_row(row: Mapping[str, Any], path: Path, where: str) -> Entry:
-    """Return what a row of our own export says, whatever the user's columns beside ours are called.
-    """
-    own_id, label = format_id(row.get("id")), _parse_label(row.get("label"))
-    if not own_id and label is not None:
+    """Parse a row of our own export; the user's columns in it are ignored."""
+    id_value, label = format_id(row.get("id")), _parse_label(row.get("label"))
+    if not id_value and label is not None:
         raise InputError(f"{path}, {where}: no id; expected one in every row of an export")
-    predicted = str(row.get(SOURCE_COLUMN) or "").casefold() == "prediction"
-    text = (
-        row["id"] if isinstance(row.get("id"), str) else own_id
-    )  # a file name may begin or end with a blank
-    return Entry(where, [text], label, row.get("annotator"), predicted, own_id=text, literal=True)
+    is_prediction = str(row.get(SOURCE_COLUMN) or "").casefold() == "prediction"
+    # The text is not stripped, since a file name may begin or end with a blank.
+    text = row["id"] if isinstance(row.get("id"), str) else id_value
+    return Entry(
+        where, [text], label, row.get("annotator"), is_prediction, id_value=text, literal=True
+    )
 
 
 def _parse_row(
     row: Mapping[str, Any],
     path: Path,
     where: str,
-    former: bool = False,
+    is_version_0_2: bool = False,
     *,
     columns: Sequence[str] = (),
 ) -> Entry:
-    """A plain row; what is empty is left out or None."""
+    """Parse a row of any other file; empty values are missing or None."""
     label = next((row[name] for name in LABEL_COLUMNS if row.get(name) is not None), None)
-    if label is None:  # Label Studio's short form calls the column as its user did
+    if label is None:  # in Label Studio's short format the user chooses the column name
         label = next((v for v in row.values() if isinstance(v, dict) and "choices" in v), None)
         columns = columns if label is None else ()
     label = _parse_label(label)
     names = [row[name] for name in ITEM_COLUMNS if row.get(name) is not None]
-    own = (
-        format_id(row.get("id")) or None
-    )  # a number beside another name is one of the program that wrote it
-    if own is not None and (not names or not own.isdecimal()):
-        names.append(own)
-    position = not names and row.get("index") is not None
-    names = [row["index"]] if position else names
+    # A numeric id beside another name was assigned by the program that wrote the file.
+    row_id = format_id(row.get("id")) or None
+    if row_id is not None and (not names or not row_id.isdecimal()):
+        names.append(row_id)
+    is_position = not names and row.get("index") is not None
+    names = [row["index"]] if is_position else names
     odd = next((n for n in names if isinstance(n, bool) or not isinstance(n, str | int)), None)
     if odd is not None:
         raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
@@ -763,16 +911,28 @@ def _parse_row(
         raise InputError(
             f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
         )
-    who = next((row[name] for name in ANNOTATOR_COLUMNS if row.get(name) is not None), None)
-    predicted = str(row.get(SOURCE_COLUMN, "")).casefold() == "prediction"
-    own_id = format_id(row.get(ITEM_ID_FIELD, None if row.keys() >= TASK_EXPORT_COLUMNS else own)) or None
-    entry = Entry(where, names, label, who, predicted, position=position, columns=columns)
-    return replace(entry, own_id=own_id, former=former, literal=SOURCE_COLUMN in row)
+    annotator = next((row[name] for name in ANNOTATOR_COLUMNS if row.get(name) is not None), None)
+    is_prediction = str(row.get(SOURCE_COLUMN, "")).casefold() == "prediction"
+    default_id = None if row.keys() >= TASK_EXPORT_COLUMNS else row_id
+    return Entry(
+        where,
+        names,
+        label,
+        annotator,
+        is_prediction,
+        is_position=is_position,
+        columns=columns,
+        literal=SOURCE_COLUMN in row,
+        id_value=format_id(row.get(ITEM_ID_FIELD, default_id)) or None,
+        is_version_0_2=is_version_0_2,
+    )
 
 
 def _parse_label(value: Any) -> Any:
-    """A label as text, None if it is empty; anything that is not one label stays as it is."""
+    """Return a label as text, None if it is empty; a value that is no single label is unchanged."""
     if isinstance(value, str) and value.startswith('{"choices"'):  # Label Studio's CSV
         with suppress(ValueError):
             value = json.loads(value)
-    return parse_label(value["choices"] if isinstance(value, dict) and "choices" in value else value)
+    return parse_label(
+        value["choices"] if isinstance(value, dict) and "choices" in value else value
+    )

@@ -13,7 +13,7 @@ from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
-from labelahead.data.split import LoadOptions, get_default_root, expand_path, name_from_path
+from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
 from labelahead.data.table import load_table
 from labelahead.errors import InputError, did_you_mean
 
@@ -136,9 +136,9 @@ def _find_public_dataset(source: str | Path) -> PublicDataset | None:
 
     A `Path` is always a path.
     """
-    known = {_normalise_name(name): entry for name, entry in DATASETS.items()}
+    by_name = {_normalise_name(name): entry for name, entry in DATASETS.items()}
     return (
-        known.get(_normalise_name(source))
+        by_name.get(_normalise_name(source))
         if isinstance(source, str) and not re.search(r"[/\\]", source)
         else None
     )

@@ -10,17 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.arrays import to_input_tensor, crop_and_resize, read_npz_ids, find_npz_arrays, read_npz
-from labelahead.data.columns import VectorColumn, SentenceColumn, parse_entry
+from labelahead.data.arrays import (
+    crop_and_resize,
+    find_npz_arrays,
+    read_npz,
+    read_npz_ids,
+    to_input_tensor,
+)
+from labelahead.data.columns import SentenceColumn, VectorColumn, parse_entry
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import (
-    TEXT_SUFFIXES,
     IMAGE_SUFFIXES,
+    TEXT_SUFFIXES,
     FileTree,
     decode_all,
     find_files,
-    read_text_files,
     printable_name,
+    read_text_files,
 )
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLE_SUFFIXES
@@ -30,7 +36,7 @@ from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["NewItems", "match_image_format", "read_new_items", "encode_table_rows"]
+__all__ = ["NewItems", "encode_table_rows", "match_image_format", "read_new_items"]
 
 log = logging.getLogger("labelahead")
 
@@ -108,7 +114,11 @@ def _describe_expected(preprocessor: Preprocessor) -> str:
             f"a table ({', '.join(TABLE_SUFFIXES)}) with the columns "
             f"{', '.join(c.name for c in preprocessor.columns)}"
         )
-        return f"a folder of texts, a text, or {columns}" if _takes_single_text(preprocessor) else columns
+        return (
+            f"a folder of texts, a text, or {columns}"
+            if _takes_single_text(preprocessor)
+            else columns
+        )
     array = f"an .npz whose x has shape (n, {', '.join(map(str, preprocessor.shape))})"
     return f"a folder of pictures, a picture, or {array}" if len(preprocessor.shape) == 3 else array
 
@@ -172,7 +182,9 @@ def encode_table_rows(
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
 
-def _read_text_items(preprocessor: Preprocessor, path: Path, encode: EncodeTexts | None) -> Iterator[NewItems]:
+def _read_text_items(
+    preprocessor: Preprocessor, path: Path, encode: EncodeTexts | None
+) -> Iterator[NewItems]:
     """Yield text files in batches."""
     if not _takes_single_text(preprocessor):
         raise InputError(f"{path} holds texts alone; expected {_describe_expected(preprocessor)}")
@@ -204,7 +216,9 @@ def _read_npz_items(preprocessor: Preprocessor, path: Path, id: str) -> Iterator
     ids = read_npz_ids(path, arrays, len(values), id) or tuple(map(str, range(len(values))))
     if len(preprocessor.shape) == 3 and values.ndim == 4 and values.dtype == torch.uint8:
         values = (
-            match_image_format(preprocessor, values.float()) if values.shape[1:] != preprocessor.shape else values
+            match_image_format(preprocessor, values.float())
+            if values.shape[1:] != preprocessor.shape
+            else values
         )
     if values.shape[1:] != preprocessor.shape:
         raise InputError(
@@ -242,13 +256,15 @@ def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewIte
         values = match_image_format(preprocessor, torch.from_numpy(stacked).float())
         ids = [printable_name(n) for n in read]
         yield NewItems(
-            ids, values, {printable_name(n): why for n, why in failed.items()}, Records({FILE_NAME: ids})
+            ids,
+            values,
+            {printable_name(n): why for n, why in failed.items()},
+            Records({FILE_NAME: ids}),
         )
 
 
 def match_image_format(preprocessor: Preprocessor, pictures: Tensor) -> Tensor:
-    """Convert images (n, C, H, W) from 0 to 255 to the size, channels and white level of the model.
-    """
+    """Convert images (n, C, H, W) from 0 to 255 to the size, channels and white level of the model."""
     channels, size, _ = preprocessor.shape
     if pictures.shape[-2:] != preprocessor.shape[-2:]:
         pictures = crop_and_resize(pictures, size)
@@ -257,4 +273,6 @@ def match_image_format(preprocessor: Preprocessor, pictures: Tensor) -> Tensor:
             1, keepdim=True
         )  # as Pillow
     pictures = pictures.expand(-1, channels, -1, -1) if pictures.shape[1] == 1 else pictures
-    return (pictures * (preprocessor.white / 255)).round().clamp(0, preprocessor.white).to(torch.uint8)
+    return (
+        (pictures * (preprocessor.white / 255)).round().clamp(0, preprocessor.white).to(torch.uint8)
+    )

@@ -65,7 +65,9 @@ def read_bounded(
         indexed = parquet.ParquetFile(stream, read_dictionary=[column.path for column in flat])
         table = indexed.read(None if columns is None else list(columns))
     require_size(
-        sum(_estimate_object_size(column, count_repeats) for column in table.columns), max_bytes, path
+        sum(_estimate_object_size(column, count_repeats) for column in table.columns),
+        max_bytes,
+        path,
     )
     return table
 
@@ -249,7 +251,9 @@ def _estimate_array_size(array: Any, count_repeats: bool) -> int:
         lengths = compute.binary_length(array.dictionary).take(array.indices)
         return own + int(compute.sum(lengths).as_py() or 0)
     if types.is_struct(kind):
-        return own + sum(_estimate_array_size(array.field(i), count_repeats) for i in range(kind.num_fields))
+        return own + sum(
+            _estimate_array_size(array.field(i), count_repeats) for i in range(kind.num_fields)
+        )
     if (
         types.is_list(kind)
         or types.is_large_list(kind)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from labelahead.data.arrays import PixelInputs, build_from_tensor, build_dataset, read_npz
+from labelahead.data.arrays import PixelInputs, build_dataset, build_from_tensor, read_npz
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import load_folder
 from labelahead.data.split import LoadOptions, split_items
@@ -42,7 +42,18 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 CIFAR100_CLASSES = tuple(
     """
     apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
@@ -67,17 +78,24 @@ IDX_FILES = (
     "t10k-labels-idx1-ubyte",
 )
 CIFAR10_FILES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-CALTECH_NAMES = ("101_ObjectCategories/", "caltech101.zip", "caltech101_128px.zip", "caltech-101.zip")
+CALTECH_NAMES = (
+    "101_ObjectCategories/",
+    "caltech101.zip",
+    "caltech101_128px.zip",
+    "caltech-101.zip",
+)
 SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
 SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
 DOWNLOAD_TIMEOUT_SECONDS = (4, 30)  # seconds to connect, seconds without a byte
 NETWORK_ERROR_NAMES = ("ConnectionError", "ConnectTimeout", "ProxyError", "ReadTimeout", "SSLError")
-CIFAR_IMAGE_BYTES = 3 * 32 * 32  # bytes of a picture of CIFAR
-MAX_MEMBER_BYTES = 2**30  # the real ones have at most 2**28 bytes
-IDX_UBYTE_CODE = 0x08  # what idx calls bytes without sign
-READ_CHUNK_BYTES = 2**24  # bytes read at a time
+CIFAR_IMAGE_BYTES = 3 * 32 * 32
+MAX_MEMBER_BYTES = 2**30  # the published archives have members of at most 2**28 bytes
+IDX_UBYTE_CODE = 0x08  # the type code of unsigned bytes in idx files
+READ_CHUNK_BYTES = 2**24
 Array = np.ndarray[Any, Any]
-ReadArrays = tuple[Array, Array, int, tuple[str, ...]]  # images, labels, training items, class names
+ReadArrays = tuple[
+    Array, Array, int, tuple[str, ...]
+]  # images, labels, training items, class names
 LoadFunction = Callable[[LoadOptions], Loaded]
 
 
@@ -132,15 +150,17 @@ def _load_digits(options: LoadOptions) -> Loaded:
     codes = torch.from_numpy(digits.target.astype(np.int64))
     split = split_items(codes, options)
     values = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)[split.keep]
-    eight = torch.tensor([8.0], dtype=torch.float32)
-    held = PixelInputs(values, eight, eight, options.size, white=16)
-    return build_dataset("digits", held, held, split, codes[split.keep], DIGIT_CLASSES, notes=split.notes)
+    half = torch.tensor([8.0], dtype=torch.float32)  # half of the white level
+    inputs = PixelInputs(values, half, half, options.size, white=16)
+    return build_dataset(
+        "digits", inputs, inputs, split, codes[split.keep], DIGIT_CLASSES, notes=split.notes
+    )
 
 
 def _load_caltech(options: LoadOptions) -> Loaded:
     """Load the 101 classes of Caltech101, without its background class."""
-    forms = [FileLayout(((name,),), list) for name in CALTECH_NAMES]
-    _, paths = find_or_fetch("caltech101", forms, ("caltech-101",), (), options)
+    layouts = [FileLayout(((name,),), list) for name in CALTECH_NAMES]
+    _, paths = find_or_fetch("caltech101", layouts, ("caltech-101",), (), options)
     return load_folder(paths[0], options, name="caltech101", leave_out=("BACKGROUND_Google",))
 
 
@@ -152,16 +172,16 @@ class BenchmarkLoader:
         name: the name of the data set.
         classes: the class names.
         shape: the shape of one image.
-        forms: the layouts in which it may be stored.
-        below: subfolders of the root where the files may be.
+        layouts: the layouts in which it may be stored.
+        subfolders: subfolders of the root where the files may be.
         remote: the files to download.
     """
 
     name: str
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
-    forms: Sequence[FileLayout]
-    below: Sequence[str]
+    layouts: Sequence[FileLayout]
+    subfolders: Sequence[str]
     remote: Sequence[RemoteFile]
 
     def __call__(self, options: LoadOptions) -> Loaded:
@@ -171,8 +191,8 @@ class BenchmarkLoader:
             InputError: if it is not found, or its content does not fit.
         """
         name, classes = self.name, self.classes
-        form, paths = find_or_fetch(name, self.forms, self.below, self.remote, options)
-        images, labels, train, names = form.read(paths)
+        layout, paths = find_or_fetch(name, self.layouts, self.subfolders, self.remote, options)
+        images, labels, train, names = layout.read(paths)
         where = paths[0] if len(paths) == 1 else paths[0].parent
         if images.shape[1:] != self.shape:
             raise InputError(
@@ -206,8 +226,8 @@ class BenchmarkLoader:
 
 def find_or_fetch(
     name: str,
-    forms: Sequence[FileLayout],
-    below: Sequence[str],
+    layouts: Sequence[FileLayout],
+    subfolders: Sequence[str],
     remote: Sequence[RemoteFile],
     options: LoadOptions,
 ) -> tuple[FileLayout, list[Path]]:
@@ -215,8 +235,8 @@ def find_or_fetch(
 
     Args:
         name: the name of the data set.
-        forms: the layouts in which it may be stored.
-        below: subfolders of the root to search.
+        layouts: the layouts in which it may be stored.
+        subfolders: subfolders of the root to search.
         remote: the files to download if none is found.
         options: the root, and whether downloads are allowed.
 
@@ -224,28 +244,32 @@ def find_or_fetch(
         InputError: if the files are neither found nor downloaded.
     """
     root = options.root
-    folders = [root, root / name, *(root / b for b in below)]
-    partly = []
-    for form in forms:
+    folders = [root, root / name, *(root / b for b in subfolders)]
+    incomplete = []
+    for layout in layouts:
         for folder in folders:
-            paths = [_find_first_existing(folder, names) for names in form.files]
+            paths = [_find_first_existing(folder, names) for names in layout.files]
             if all(paths):
-                return form, [path for path in paths if path is not None]
-            missing = [names[0] for names, path in zip(form.files, paths, strict=True) if not path]
-            if len(missing) < len(form.files):
-                partly.append(f"{folder} lacks {', '.join(missing)}")
+                return layout, [path for path in paths if path is not None]
+            missing = [
+                names[0] for names, path in zip(layout.files, paths, strict=True) if not path
+            ]
+            if len(missing) < len(layout.files):
+                incomplete.append(f"{folder} lacks {', '.join(missing)}")
     reason = "downloading was not allowed (download=False)"
     if options.download and remote:
         reason = _download(remote, root / name)
         if not reason:
-            return find_or_fetch(name, forms, below, (), options)
+            return find_or_fetch(name, layouts, subfolders, (), options)
     elif options.download:
         reason = "there is no address to download it from"
-    either = " or ".join(f"[{', '.join(names[0] for names in form.files)}]" for form in forms)
+    alternatives = " or ".join(
+        f"[{', '.join(names[0] for names in layout.files)}]" for layout in layouts
+    )
     raise InputError(
-        f"{name} was not found: {reason}. Expected {either}; looked in "
+        f"{name} was not found: {reason}. Expected {alternatives}; looked in "
         f"{', '.join(str(f) for f in folders)}"
-        f"{'; ' + '; '.join(partly) if partly else ''}. Put the files into {root / name}, or "
+        f"{'; ' + '; '.join(incomplete) if incomplete else ''}. Put the files into {root / name}, or "
         "name their folder with root or $LABELAHEAD_DATA"
     )
 
@@ -403,7 +427,7 @@ def read_mat_files(paths: Sequence[Path]) -> ReadArrays:
     for path in paths:
         try:
             arrays = loadmat(path, variable_names=("X", "y"))
-        except Exception as error:  # a broken file makes the reader raise nearly anything
+        except Exception as error:  # the reader raises almost any error on a broken file
             raise InputError(
                 f"{path} cannot be read as a Matlab file ({error}); fetch it again"
             ) from error
@@ -434,22 +458,28 @@ def read_python_files(
     contents = _read_files(paths, (*files, meta[0]), files)
     parts = [_check_batch(unpickle(contents[name], name), key, name) for name in files]
     names = unpickle(contents[meta[0]], meta[0]).get(meta[1], []) if meta[0] in contents else []
-    return (*_join_batches(parts), tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names))
+    return (
+        *_join_batches(parts),
+        tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names),
+    )
 
 
-def read_binary_files(paths: Sequence[Path], *, files: tuple[str, ...], before: int) -> ReadArrays:
-    """Read the binary version of CIFAR, in which `before` label bytes precede each image."""
+def read_binary_files(
+    paths: Sequence[Path], *, files: tuple[str, ...], label_bytes: int
+) -> ReadArrays:
+    """Read the binary version of CIFAR, in which `label_bytes` label bytes precede each image."""
     contents = _read_files(paths, files, files)
     parts = []
     for name in files:
         flat = np.frombuffer(contents[name], dtype=np.uint8)
-        if len(flat) == 0 or len(flat) % (CIFAR_IMAGE_BYTES + before):
+        if len(flat) == 0 or len(flat) % (CIFAR_IMAGE_BYTES + label_bytes):
             raise InputError(
-                f"{name} has {len(flat)} bytes; expected a multiple of {CIFAR_IMAGE_BYTES + before}, {before} "
+                f"{name} has {len(flat)} bytes; expected a multiple of "
+                f"{CIFAR_IMAGE_BYTES + label_bytes}, {label_bytes} "
                 "for labels and 3072 for each image; fetch it again"
             )
-        rows = flat.reshape(-1, CIFAR_IMAGE_BYTES + before)
-        parts.append((rows[:, before:], rows[:, before - 1].astype(np.int64)))
+        rows = flat.reshape(-1, CIFAR_IMAGE_BYTES + label_bytes)
+        parts.append((rows[:, label_bytes:], rows[:, label_bytes - 1].astype(np.int64)))
     return (*_join_batches(parts), ())
 
 
@@ -502,9 +532,15 @@ def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, 
             "and CIFAR-100 differ there: is it the right set?)"
         )
     rows = content["data"]
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.shape[1:] != (CIFAR_IMAGE_BYTES,):
+    if (
+        not isinstance(rows, np.ndarray)
+        or rows.dtype != np.uint8
+        or rows.shape[1:] != (CIFAR_IMAGE_BYTES,)
+    ):
         shape = getattr(rows, "shape", type(rows).__name__)
-        raise InputError(f"data of {where} is {shape}; expected uint8 of shape (n, {CIFAR_IMAGE_BYTES})")
+        raise InputError(
+            f"data of {where} is {shape}; expected uint8 of shape (n, {CIFAR_IMAGE_BYTES})"
+        )
     labels = np.asarray(content[key])
     if labels.dtype.kind not in "iu" or labels.shape != (len(rows),):
         raise InputError(
@@ -515,8 +551,7 @@ def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, 
 
 
 def _join_batches(parts: list[tuple[Array, Array]]) -> tuple[Array, Array, int]:
-    """Return all images as (n, 3, 32, 32), all labels, and the index where the last batch begins.
-    """
+    """Return all images as (n, 3, 32, 32), all labels, and the index where the last batch begins."""
     images = np.concatenate([rows for rows, _ in parts]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([labels for _, labels in parts])
     return images, labels, len(images) - len(parts[-1][0])
@@ -533,7 +568,7 @@ def unpickle(raw: bytes, where: str) -> dict[str, Any]:
     """
     try:
         content = _Unpickler(BytesIO(raw), encoding="bytes").load()
-    except Exception as error:  # broken pickles raise nearly every kind of error
+    except Exception as error:  # broken pickles raise almost any error
         raise InputError(
             f"{where} is refused: {error}; expected the pickled arrays of CIFAR's python "
             "version, unchanged, so fetch it again"
@@ -547,13 +582,12 @@ class _Unpickler(pickle.Unpickler):
     """Unpickle numpy arrays and plain containers only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of the few callables that arrays need; a pickle could run any code otherwise.
-        """
+        """Return one of the few callables that arrays need; a pickle could run any code otherwise."""
         try:
             return ALLOWED_CALLABLES[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which no such file needs"
+                f"it imports {module}.{name}, which no such file needs"
             ) from None
 
 
@@ -598,9 +632,12 @@ def _make_idx_dataset(
 ) -> BenchmarkLoader:
     """Describe MNIST or one of its relatives."""
     names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX_FILES)
-    forms = (FileLayout(names, read_idx_files), FileLayout(_one_name_each(f"{name}.npz"), read_npz_files))
+    layouts = (
+        FileLayout(names, read_idx_files),
+        FileLayout(_one_name_each(f"{name}.npz"), read_npz_files),
+    )
     remote = [RemoteFile(f"{file}.gz", url, m) for file, m in zip(IDX_FILES, md5, strict=True)]
-    return BenchmarkLoader(name, classes, (1, 28, 28), forms, (f"{folder}/raw",), remote)
+    return BenchmarkLoader(name, classes, (1, 28, 28), layouts, (f"{folder}/raw",), remote)
 
 
 def _make_cifar_dataset(
@@ -611,9 +648,9 @@ def _make_cifar_dataset(
     binary = tuple(f"{f}.bin" for f in files)
     key = "fine_labels" if fine else "labels"
     python = partial(read_python_files, files=files, key=key, meta=meta)
-    plain = partial(read_binary_files, files=binary, before=2 if fine else 1)
+    plain = partial(read_binary_files, files=binary, label_bytes=2 if fine else 1)
     archive = f"cifar-{count}-python.tar.gz"
-    forms = (
+    layouts = (
         FileLayout(_one_name_each(*files), python),
         FileLayout(_one_name_each(archive), python),
         FileLayout(_one_name_each(*binary), plain),
@@ -624,9 +661,9 @@ def _make_cifar_dataset(
         f"cifar-{count}-{end}"
         for end in (("python", "binary") if fine else ("batches-py", "batches-bin"))
     ]
-    below = (*stems, *(f"cifar{count}/{stem}" for stem in stems))
+    subfolders = (*stems, *(f"cifar{count}/{stem}" for stem in stems))
     remote = [RemoteFile(archive, "https://www.cs.toronto.edu/~kriz/", md5)]
-    return BenchmarkLoader(f"cifar{count}", classes, (3, 32, 32), forms, below, remote)
+    return BenchmarkLoader(f"cifar{count}", classes, (3, 32, 32), layouts, subfolders, remote)
 
 
 _mnist = _make_idx_dataset(
@@ -654,7 +691,11 @@ _fashion = _make_idx_dataset(
     ),
 )
 _cifar10 = _make_cifar_dataset(
-    10, CIFAR10_CLASSES, CIFAR10_FILES, ("batches.meta", "label_names"), "c58f30108f718f92721af3b95e74349a"
+    10,
+    CIFAR10_CLASSES,
+    CIFAR10_FILES,
+    ("batches.meta", "label_names"),
+    "c58f30108f718f92721af3b95e74349a",
 )
 _cifar100 = _make_cifar_dataset(
     100,
@@ -667,7 +708,10 @@ _svhn = BenchmarkLoader(
     "svhn",
     DIGIT_CLASSES,
     (3, 32, 32),
-    (FileLayout(_one_name_each(*SVHN_FILES), read_mat_files), FileLayout((("svhn.npz", "svhn_12k.npz"),), read_npz_files)),
+    (
+        FileLayout(_one_name_each(*SVHN_FILES), read_mat_files),
+        FileLayout((("svhn.npz", "svhn_12k.npz"),), read_npz_files),
+    ),
     (),
     [
         RemoteFile(SVHN_FILES[0], SVHN_URL, "e26dedcc434d2e4c54c9b2d4a06d8373"),
@@ -675,7 +719,9 @@ _svhn = BenchmarkLoader(
     ],
 )
 _DATASETS = (
-    PublicDataset("digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _load_digits, ()),
+    PublicDataset(
+        "digits", "1,797 handwritten digits, 8 x 8, grey; needs no file", _load_digits, ()
+    ),
     PublicDataset("mnist", "70,000 handwritten digits, 28 x 28, grey", _mnist, IDX_FILES),
     PublicDataset("fashion-mnist", "70,000 pieces of clothing, 28 x 28, grey", _fashion, IDX_FILES),
     PublicDataset(
@@ -691,6 +737,8 @@ _DATASETS = (
         ("cifar-100-python.tar.gz", "cifar100.npz"),
     ),
     PublicDataset("svhn", "99,289 house numbers, 32 x 32", _svhn, (*SVHN_FILES, "svhn.npz")),
-    PublicDataset("caltech101", "8,677 photographs of 101 classes, any size", _load_caltech, CALTECH_NAMES),
+    PublicDataset(
+        "caltech101", "8,677 photographs of 101 classes, any size", _load_caltech, CALTECH_NAMES
+    ),
 )
-DATASETS: Mapping[str, PublicDataset] = MappingProxyType({known.name: known for known in _DATASETS})
+DATASETS: Mapping[str, PublicDataset] = MappingProxyType({entry.name: entry for entry in _DATASETS})

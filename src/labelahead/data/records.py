@@ -18,12 +18,12 @@ __all__ = [
     "FILE_NAME",
     "NO_ID",
     "Records",
-    "to_python_list",
     "choose_id_column",
-    "read_ids",
-    "join_records",
     "format_id",
+    "join_records",
+    "read_ids",
     "rename_clashing_columns",
+    "to_python_list",
 ]
 
 AUTO = "auto"  # value of --id: a column called `id` if it exists
@@ -96,7 +96,7 @@ def to_python_list(column: Any) -> list[Any]:
         return list(column)
     try:
         return list(column.to_pylist())
-    except ValueError:  # nanoseconds, which Python's times do not have
+    except ValueError:  # nanoseconds, which Python's datetime does not support
         return list(column.cast("string").to_pylist())
 
 
@@ -172,7 +172,8 @@ def choose_id_column(
         if likely in columns:
             return likely
         called_id = sorted(
-            (name for name in columns if name.casefold() == ID_COLUMN and name != target), key=ID_COLUMN.__ne__
+            (name for name in columns if name.casefold() == ID_COLUMN and name != target),
+            key=ID_COLUMN.__ne__,
         )
         return called_id[0] if called_id else None
     raise InputError(

@@ -8,14 +8,13 @@ import numpy as np
 
 from labelahead.errors import InputError
 
-__all__ = ["get_free_memory", "format_bytes", "read_npy_header", "require_npy_content"]
+__all__ = ["format_bytes", "get_free_memory", "read_npy_header", "require_npy_content"]
 
 MAX_NPY_HEADER_BYTES = 10_000  # numpy's own limit; longer headers are slow to parse
 
 
 def get_free_memory() -> int | None:
-    """Return the memory in bytes that is available to programs, or None if the system does not say.
-    """
+    """Return the memory in bytes that is available to programs, or None if the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(

@@ -15,7 +15,14 @@ from labelahead.data.excel import split_sheet
 from labelahead.data.records import AUTO, NO_ID
 from labelahead.errors import InputError
 
-__all__ = ["LoadOptions", "Split", "split_items", "get_default_root", "expand_path", "name_from_path"]
+__all__ = [
+    "LoadOptions",
+    "Split",
+    "expand_path",
+    "get_default_root",
+    "name_from_path",
+    "split_items",
+]
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,10 @@ class Split:
 
 
 def split_items(
-    labels: Tensor, options: LoadOptions, official: Tensor | None = None, usable: Tensor | None = None
+    labels: Tensor,
+    options: LoadOptions,
+    official: Tensor | None = None,
+    usable: Tensor | None = None,
 ) -> Split:
     """Choose the test set and, if `limit` is given, a subset of the pool.
 

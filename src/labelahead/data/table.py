@@ -1,7 +1,4 @@
-"""Tables (.csv, .tsv, .parquet, .jsonl, .xlsx) -> Data.
-
-Numbers, categories and running text; no target.
-"""
+"""Load tables (.csv, .tsv, .parquet, .jsonl, .xlsx): numbers, dates, categories and running text."""
 
 import re
 from collections import Counter
@@ -18,147 +15,179 @@ from labelahead.data.arrays import NumericInputs, build_dataset
 from labelahead.data.classes import encode_labels, sort_names
 from labelahead.data.columns import (
     MISSING_VALUES,
+    CategoricalColumn,
     Column,
     DateColumn,
-    CategoricalColumn,
     NumericColumn,
-    parse_vectors,
     parse_entry,
     parse_number,
     parse_numeric_column,
+    parse_vectors,
     refuse_infinite,
 )
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
 from labelahead.data.dates import find_ambiguous_date, parse_date_column
 from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
-from labelahead.data.label_values import SEVERAL_CLASSES_ADVICE, LabelNormaliser, parse_label, refuse_combined_labels
+from labelahead.data.label_values import (
+    SEVERAL_CLASSES_ADVICE,
+    LabelNormaliser,
+    parse_label,
+    refuse_combined_labels,
+)
 from labelahead.data.parquet import column_to_python, read_bounded
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
-from labelahead.data.records import ID_COLUMN, Records, to_python_list, choose_id_column, read_ids
+from labelahead.data.records import ID_COLUMN, Records, choose_id_column, read_ids, to_python_list
 from labelahead.data.size_limits import get_free_memory
-from labelahead.data.split import LoadOptions, Split, split_items, name_from_path
+from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.data.text import read_json_lines, read_separated
-from labelahead.data.words import is_running_text, build_word_inputs
+from labelahead.data.words import build_word_inputs, is_running_text
 from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["load_table", "read_table"]
 
 TARGET_NAMES = ("label", "target", "class", "y")
 SEPARATOR_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
-MAX_LISTED_COLUMNS = 12  # columns that a note names
-MIN_SHORT_TEXT_LENGTH = 8  # characters on average that are a text where there is nothing else to learn from
-MAX_TABLE_BYTES = (
-    2**34
-)  # of a Parquet table in memory, where the system does not say how much is free
+MAX_LISTED_COLUMNS = 12  # columns listed in a note
+# Mean characters per entry of a text column in a table that has no other usable column.
+MIN_SHORT_TEXT_LENGTH = 8
+# Memory of a Parquet table if the system does not report the free memory.
+MAX_TABLE_BYTES = 2**34
 ROW_NUMBER_COLUMNS = ("index", "unnamed: 0", "column 1")
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of Python values, and where in the file each row stands."""
+    """The columns of a table as Python values.
+
+    Attributes:
+        columns: the entries by column name.
+        lines: the place of each row in the file.
+        unit: the unit of `lines`, for messages: "line" or "row".
+        notes: decisions taken while reading, for the user.
+        originals: columns whose entries in the file differ from `columns`.
+    """
 
     columns: dict[str, list[Any]]
     lines: Sequence[int]
     unit: str = "line"
     notes: tuple[str, ...] = ()
-    originals: dict[str, Any] = field(
-        default_factory=dict
-    )  # columns that differ from what stands in the file
+    originals: dict[str, Any] = field(default_factory=dict)
 
     def records(self) -> Records:
-        """Return all columns as they stand in the file."""
+        """Return all columns as they are in the file."""
         columns = {name: self.originals.get(name, values) for name, values in self.columns.items()}
         return Records(columns, row_numbers=range(len(self.lines)), order=tuple(columns))
 
     def ids(self, where: str, name: str | None) -> tuple[str, ...]:
-        """Return the ids from a column, or row numbers without one."""
+        """Return the ids in a column, or row numbers if `name` is None."""
         if name is None:
             return tuple(map(str, range(len(self.lines))))
         places = [self.locate_row(i) for i in range(len(self.lines))]
         return tuple(read_ids(where, name, to_python_list(self.columns[name]), places))
 
     def locate_row(self, row: int) -> str:
-        """Where a row stands, for a message."""
+        """Return the place of a row in the file, for messages."""
         return f"{self.unit} {self.lines[row]}"
 
 
 @dataclass(frozen=True, eq=False)
 class TableFeatures:
-    """The table as float32 (n, d) but for running text, and what became of its columns."""
+    """The features of a table, except for running text.
+
+    Attributes:
+        matrix: (n, d) float32.
+        notes: what became of the columns, for the user.
+        texts: the columns of running text.
+        columns: the fitted columns of the matrix.
+    """
 
     matrix: Array
     notes: tuple[str, ...]
     texts: dict[str, list[str]]
-    columns: tuple[Column, ...]  # that the matrix came from
+    columns: tuple[Column, ...]
 
     @property
-    def longest(self) -> str | None:
-        """The column with most to read."""
+    def longest_text_column(self) -> str | None:
+        """The text column with the most characters, None if there is no text."""
         return max(self.texts, key=lambda name: sum(map(len, self.texts[name])), default=None)
 
 
+# --- Load a table
+
+
 def load_table(path: Path, options: LoadOptions) -> Loaded:
-    """A table as vectors; what its columns became is said in the notes."""
+    """Load a table; the notes describe what became of its columns.
+
+    Args:
+        path: the file; `book.xlsx#NAME` is one sheet of a workbook.
+        options: the options of `load`.
+
+    Raises:
+        InputError: if it cannot be read, or has no usable column.
+    """
     options.refuse_size(str(path))
     table = read_table(path)
     columns = dict(table.columns)
-    target, said = _find_target(path, columns, options.target)
+    target, notes = _find_target(path, columns, options.target)
     id_column = choose_id_column(str(path), columns, options.id, target)
     ids = table.ids(str(path), id_column)
     codes = torch.full((len(table.lines),), UNKNOWN)
     classes: tuple[str, ...] = ()
     if target is not None:
-        codes, classes, more = _encode_target(
+        codes, classes, label_notes = _encode_target(
             path, target, columns.pop(target), table.locate_row, options.classes
         )
-        said += more
+        notes += label_notes
     if id_column is not None:
-        said += (f"ids from the column {id_column!r}",)
-    said += _drop_columns(path, columns, options.without)
+        notes += (f"ids from the column {id_column!r}",)
+    notes += _drop_columns(path, columns, options.without)
     split = split_items(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    lists = {name: v for name, values in columns.items() if (v := parse_vectors(values)) is not None}
-    columns = {name: values for name, values in columns.items() if name not in lists}
+    parsed = {name: parse_vectors(values) for name, values in columns.items()}
+    vectors = {name: array for name, array in parsed.items() if array is not None}
+    columns = {name: values for name, values in columns.items() if name not in vectors}
     inputs = {
         name: values
         for name, values in columns.items()
         if name != id_column and name.casefold() != ID_COLUMN
     }
-    made = encode_columns(inputs, ~held_out.numpy(), table.locate_row, str(path), alone=not lists)
-    matrix = torch.from_numpy(made.matrix)[split.keep]
-    held = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
-    rows = Rows(_select_rows(columns, split), made.longest)
+    features = encode_columns(
+        inputs, ~held_out.numpy(), table.locate_row, str(path), required=not vectors
+    )
+    matrix = torch.from_numpy(features.matrix)[split.keep]
+    model_inputs = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
+    rows = Rows(_select_rows(columns, split), features.longest_text_column)
     records = table.records().take(split.keep.tolist())
-    texts = Texts(_select_rows(made.texts, split), matrix) if made.texts else None
+    texts = Texts(_select_rows(features.texts, split), matrix) if features.texts else None
     build = partial(build_word_inputs, texts, split.pool, str(path)) if texts else None
-    offered = (
-        f"{name}: vectors of {v.shape[1]} numbers, learnt from by embedding={name}"
-        for name, v in lists.items()
+    vector_notes = (
+        f"{name}: vectors of {array.shape[1]} numbers, learnt from by embedding={name}"
+        for name, array in vectors.items()
     )
     loaded = build_dataset(
         name_from_path(path),
-        held,
+        model_inputs,
         None,
         split,
         codes[split.keep],
         classes,
-        notes=(*table.notes, *said, *made.notes, *offered, *split.notes),
+        notes=(*table.notes, *notes, *features.notes, *vector_notes, *split.notes),
         rows=rows,
         texts=texts,
         build=build,
         ids=tuple(ids[int(i)] for i in split.keep),
-        preprocessor=Preprocessor(COLUMNS, held.shape, columns=made.columns),
+        preprocessor=Preprocessor(COLUMNS, model_inputs.shape, columns=features.columns),
         records=replace(_drop_target(records, target), id_column=id_column),
         column=None if target is None else (target, records.columns[target]),
     )
-    kept = {name: torch.from_numpy(v)[split.keep] for name, v in lists.items()}
+    kept = {name: torch.from_numpy(array)[split.keep] for name, array in vectors.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
 
 
 def _drop_target(records: Records, target: str | None) -> Records:
-    """Return the records without the column of the labels, which `Data` must not hold."""
+    """Return the records without the label column, which `Data` must not hold."""
     return replace(
         records,
         columns={name: values for name, values in records.columns.items() if name != target},
@@ -166,6 +195,7 @@ def _drop_target(records: Records, target: str | None) -> Records:
 
 
 def _select_rows(columns: dict[str, list[Any]], split: Split) -> dict[str, list[Any]]:
+    """Return the columns with the rows that the split keeps."""
     at = split.keep.tolist()
     return {name: [values[i] for i in at] for name, values in columns.items()}
 
@@ -173,7 +203,7 @@ def _select_rows(columns: dict[str, list[Any]], split: Split) -> dict[str, list[
 def _find_target(
     path: Path, columns: dict[str, list[Any]], wanted: str | None
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The column with the labels."""
+    """Return the column with the labels, or None, and notes for the user."""
     if wanted is not None:
         if wanted not in columns:
             raise InputError(
@@ -194,8 +224,10 @@ def _find_target(
     return names[0], (f"labels from the column {names[0]!r}{also}",)
 
 
-def _drop_columns(path: Path, columns: dict[str, list[Any]], names: Sequence[str]) -> tuple[str, ...]:
-    """Remove these from the columns."""
+def _drop_columns(
+    path: Path, columns: dict[str, list[Any]], names: Sequence[str]
+) -> tuple[str, ...]:
+    """Remove columns from `columns` in place, and return notes for the user."""
     for name in names:
         if name not in columns:
             raise InputError(
@@ -214,9 +246,20 @@ def _encode_target(
     locate_row: Callable[[int], str],
     classes: Sequence[str],
 ) -> tuple[torch.Tensor, tuple[str, ...], tuple[str, ...]]:
-    """The target column as class numbers.
+    """Encode the target column as class numbers; empty entries are unlabelled.
 
-    Empty entries are unlabelled. classes: names that are classes for certain.
+    Args:
+        path: the table, for messages.
+        name: the target column.
+        values: its entries.
+        locate_row: returns the place of a row, for messages.
+        classes: names that are certainly classes.
+
+    Returns:
+        Class numbers (n,), class names, and notes for the user.
+
+    Raises:
+        InputError: if an item has several classes, or the column holds numbers to predict.
     """
     where = f"{path}: the labels of the target column {name!r}"
     reader = LabelNormaliser(classes)
@@ -232,7 +275,7 @@ def _encode_target(
     known = [t for t in texts if t is not None]
     numbers = [float(t) for t in known if _is_number(t)]
     if len(numbers) == len(known) and all(t.endswith(".0") for t in known):
-        texts = [t and t[:-2] for t in texts]  # 1.0 is what pandas makes of 1 among gaps
+        texts = [t and t[:-2] for t in texts]  # pandas writes 1 as 1.0 if entries are missing
     different = len({t for t in texts if t is not None})
     fractions = any(not number.is_integer() for number in numbers)
     if len(numbers) == len(known) and different > (20 if fractions else max(50, len(known) / 2)):
@@ -243,18 +286,21 @@ def _encode_target(
     present = {t for t in texts if t is not None}
     refuse_combined_labels(present, classes, where)
     codes, names, _ = encode_labels(np.array(texts, dtype=object), sort_names(present))
-    said = [*reader.notes()]
+    notes = [*reader.notes()]
     if not known:
-        said.append(f"the target column {name!r} is empty: no labels")
+        notes.append(f"the target column {name!r} is empty: no labels")
     elif len(known) < len(values):
-        said.append(f"{len(values) - len(known)} rows have no label")
+        notes.append(f"{len(values) - len(known)} rows have no label")
     if different == 1:
-        said.append(f"every label is {names[0]!r}: only one class")
-    return codes, names, tuple(said)
+        notes.append(f"every label is {names[0]!r}: only one class")
+    return codes, names, tuple(notes)
+
+
+# --- Read the file formats
 
 
 def read_table(path: Path) -> Table:
-    """Read a table by the reader that its name asks for.
+    """Read a table in the format that its file name indicates.
 
     `book.xlsx#NAME` is one sheet of a workbook.
     """
@@ -262,7 +308,7 @@ def read_table(path: Path) -> Table:
 
 
 def read_csv(path: Path) -> Table:
-    """A text table with a header; every row must have as many fields as the header."""
+    """Read a text table with a header; every row must have as many fields as the header."""
     separator, read = read_separated(path)
     notes: tuple[str, ...] = ()
     if separator != ("\t" if path.suffix.lower() == ".tsv" else ","):
@@ -297,7 +343,7 @@ def read_csv(path: Path) -> Table:
 
 
 def _has_decimal_commas(values: list[str]) -> bool:
-    """Whether a column holds numbers written as 1,5, as spreadsheets of half Europe do."""
+    """Return whether a column holds numbers with decimal commas (1,5), as in much of Europe."""
     with_comma = [v for v in values if re.fullmatch(r"[+-]?\d+,\d+([eE][+-]?\d+)?", v)]
     others = [v for v in values if "," not in v]
     numbers = all(_is_number(v) or v.casefold() in MISSING_VALUES for v in others)
@@ -305,7 +351,7 @@ def _has_decimal_commas(values: list[str]) -> bool:
 
 
 def read_parquet(path: Path) -> Table:
-    """A Parquet file; refused before it is read where it would not fit into memory."""
+    """Read a Parquet file; it is refused in advance if it does not fit into memory."""
     arrow = import_extra("pyarrow", "tables", "reading Parquet files")
     import_extra("pyarrow.compute", "tables", "reading Parquet files")
     try:
@@ -334,9 +380,9 @@ def read_parquet(path: Path) -> Table:
 
 
 def _parse_list_column(column: Any, arrow: Any) -> Array | None:
-    """(n, d) of a column of lists of d numbers each, without a Python object for every number.
+    """Return a column of lists of d numbers as (n, d), without a Python object for every number.
 
-    None of others.
+    Returns None for other columns.
     """
     kind = column.type
     listed = (
@@ -359,7 +405,7 @@ def _parse_list_column(column: Any, arrow: Any) -> Array | None:
 
 
 def read_json_table(path: Path) -> Table:
-    """A file with one JSON object a line; a key that a line does not have is missing there."""
+    """Read a file with one JSON object per line; missing keys are missing entries."""
     read = read_json_lines(path)
     for number, row in read:
         if not isinstance(row, dict):
@@ -382,7 +428,7 @@ def read_json_table(path: Path) -> Table:
 
 
 def read_excel(path: Path) -> Table:
-    """Read a sheet of an Excel workbook whose first row that holds something names the columns."""
+    """Read a sheet of a workbook; its first row that is not empty is the header."""
     sheet = read_sheet(path)
     if len(sheet.rows) < 2:
         raise InputError(
@@ -410,7 +456,11 @@ READERS = {
 
 
 def _check_header(path: Path, row: list[str]) -> list[str]:
-    """Column names, each once; unnamed ones get their number."""
+    """Return the column names; unnamed columns get their number.
+
+    Raises:
+        InputError: if a name occurs twice, or all names are numbers.
+    """
     names = [name.strip() or f"column {i}" for i, name in enumerate(row, 1)]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -424,7 +474,7 @@ def _check_header(path: Path, row: list[str]) -> list[str]:
 
 
 def _list_first(names: Iterable[str]) -> str:
-    """The first few of them."""
+    """Return the first names and the number of the others."""
     every = list(names)
     return ", ".join(every[:MAX_LISTED_COLUMNS]) + (
         f" and {len(every) - MAX_LISTED_COLUMNS} more" if len(every) > MAX_LISTED_COLUMNS else ""
@@ -432,11 +482,15 @@ def _list_first(names: Iterable[str]) -> str:
 
 
 def _is_number(text: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:
         return False
     return True
+
+
+# --- Columns to features
 
 
 def encode_columns(
@@ -445,23 +499,32 @@ def encode_columns(
     locate_row: Callable[[int], str],
     where: str,
     *,
-    alone: bool = True,
+    required: bool = True,
 ) -> TableFeatures:
-    """Every usable column as numbers.
+    """Fit every usable column on the pool and encode it as numbers.
 
-    All statistics are those of the pool, (n,) bool. alone: there must be one.
+    Args:
+        columns: the entries by column name.
+        pool: (n,) bool; all statistics come from these rows.
+        locate_row: returns the place of a row, for messages.
+        where: the table, for messages.
+        required: whether to raise if there is no usable column.
+
+    Raises:
+        InputError: if no column can be used, or a number is infinite.
     """
     blocks: list[Array] = []
     notes: list[str] = []
     dropped: dict[str, list[str]] = {}
     fitted: list[NumericColumn | CategoricalColumn] = []
     read = {name: [parse_entry(value) for value in values] for name, values in columns.items()}
-    dates = {
-        name: found for name, entries in read.items() if (found := parse_date_column(entries)) is not None
-    }
+    parsed = {name: parse_date_column(entries) for name, entries in read.items()}
+    dates = {name: column for name, column in parsed.items() if column is not None}
     others = {name: entries for name, entries in read.items() if name not in dates}
     texts = {
-        name: _fill_missing_texts(entries) for name, entries in others.items() if is_running_text(entries)
+        name: _fill_missing_texts(entries)
+        for name, entries in others.items()
+        if is_running_text(entries)
     } or _find_short_texts(others)
     for name, entries in read.items():
         if name in texts:
@@ -481,29 +544,46 @@ def encode_columns(
             fitted.append(column)
             blocks.append(column.apply(entries, locate_row, where))
     notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
-    if not blocks and not texts:  # short texts are better than nothing
+    if not blocks and not texts:  # use short texts if there is nothing else
         texts = {
-            name: _fill_missing_texts(entries) for name, entries in others.items() if is_running_text(entries, MIN_SHORT_TEXT_LENGTH)
+            name: _fill_missing_texts(entries)
+            for name, entries in others.items()
+            if is_running_text(entries, MIN_SHORT_TEXT_LENGTH)
         }
         notes = [note for note in notes if not texts]
-    if not blocks and not texts and alone:
+    if not blocks and not texts and required:
         why = "; ".join(notes) or "it has no other column"
         raise InputError(
             f"{where} has no column to learn from ({why}); expected at least one that varies, "
             "of numbers or of categories, or one of text"
         )
     matrix = np.concatenate([np.zeros((len(pool), 0)), *blocks], axis=1).astype(np.float32)
-    kinds = _describe_kinds(fitted)
-    learnt = f"{_list_first([column.name for column in fitted])} (--set data.without=NAME leaves one out)"
-    became = (f"{kinds} became {matrix.shape[1]} numbers a row: {learnt}",) if blocks else ()
-    said = []
-    for name in texts:
-        gaps = sum(entry is None for entry in read[name])
-        said.append(
-            f"{name}: text"
-            + (f", {gaps} missing (nothing, or a word such as N/A): read as empty" if gaps else "")
+    missing = {name: sum(entry is None for entry in read[name]) for name in texts}
+    summary = _describe_features(fitted, matrix.shape[1], missing)
+    return TableFeatures(matrix, (*summary, *notes), texts, tuple(fitted))
+
+
+def _describe_features(
+    fitted: Sequence[NumericColumn | CategoricalColumn], size: int, missing: dict[str, int]
+) -> list[str]:
+    """Return notes about the features, for the user.
+
+    Args:
+        fitted: the fitted columns.
+        size: the number of features of a row.
+        missing: the number of missing entries of each text column.
+    """
+    notes = []
+    if fitted:
+        names = _list_first([column.name for column in fitted])
+        notes.append(
+            f"{_describe_kinds(fitted)} became {size} numbers a row: {names} "
+            "(--set data.without=NAME leaves one out)"
         )
-    return TableFeatures(matrix, (*became, *said, *notes), texts, tuple(fitted))
+    for name, count in missing.items():
+        gaps = f", {count} missing (nothing, or a word such as N/A): read as empty"
+        notes.append(f"{name}: text{gaps if count else ''}")
+    return notes
 
 
 def _fit_column(
@@ -514,7 +594,7 @@ def _fit_column(
     where: str,
     notes: list[str],
 ) -> NumericColumn | CategoricalColumn | None:
-    """Numbers or categories; None: the pool has one value."""
+    """Fit a column of numbers or categories; None if it is constant in the pool."""
     numbers = parse_numeric_column(entries)
     if numbers is not None:
         refuse_infinite(name, numbers, locate_row, where)
@@ -530,21 +610,21 @@ def _fit_column(
 
 
 def _describe_kinds(fitted: Sequence[NumericColumn | CategoricalColumn]) -> str:
-    """How many columns of each kind there are."""
+    """Return the number of columns of each kind, for a note."""
     counts = Counter(column.kind for column in fitted)
     dates = f", {counts['dates']} date" if counts["dates"] else ""
     return f"{counts['numbers']} numeric{dates} and {counts['levels']} categorical columns"
 
 
 def _fill_missing_texts(entries: list[Any]) -> list[str]:
-    """A column of running text; an empty field is an empty text."""
+    """Return a text column with missing entries as empty texts."""
     return ["" if entry is None else entry for entry in entries]
 
 
 def _find_short_texts(read: dict[str, list[Any]]) -> dict[str, list[str]]:
-    """Columns of short texts where there is nothing else to learn from.
+    """Return columns of short texts if the table has no other usable column.
 
-    What most rows share is a category.
+    A column in which entries repeat often is a category.
     """
     short = {
         name: _fill_missing_texts(entries)
@@ -558,7 +638,7 @@ def _find_short_texts(read: dict[str, list[Any]]) -> dict[str, list[str]]:
 
 
 def _reason_to_drop(name: str, entries: list[Any]) -> str | None:
-    """Why a column is dropped whatever the split, if it is."""
+    """Return why a column is dropped for any split, None if it is not."""
     present = [e for e in entries if e is not None]
     if not present:
         return "empty"

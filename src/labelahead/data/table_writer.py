@@ -10,11 +10,24 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from labelahead.data.records import ID_COLUMN, Records, to_python_list, format_id, rename_clashing_columns
+from labelahead.data.records import (
+    ID_COLUMN,
+    Records,
+    format_id,
+    rename_clashing_columns,
+    to_python_list,
+)
 from labelahead.data.text import escape_formulas
 from labelahead.errors import import_extra
 
-__all__ = ["build_arrow_table", "probability_column_name", "iter_json_rows", "to_json_value", "merge_columns", "write_csv"]
+__all__ = [
+    "build_arrow_table",
+    "iter_json_rows",
+    "merge_columns",
+    "probability_column_name",
+    "to_json_value",
+    "write_csv",
+]
 
 
 def probability_column_name(name: str) -> str:
@@ -41,7 +54,7 @@ def merge_columns(
         and records.id_column == ID_COLUMN
         and [format_id(v) for v in to_python_list(theirs[ID_COLUMN])] == list(ids)
     ):
-        columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type that the user gave them
+        columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type of the user's column
     names = rename_clashing_columns(list(theirs), (ID_COLUMN, *ours))
     return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)
 
@@ -107,18 +120,18 @@ def build_arrow_table(columns: Mapping[str, Any], types: Mapping[str, Any] | Non
         types: Arrow types by column name; other types are inferred.
     """
     arrow = import_extra("pyarrow", "tables", "the form Parquet")
-    made = {}
+    converted = {}
     for name, column in columns.items():
         if hasattr(column, "to_pylist"):
             dictionary = arrow.types.is_dictionary(column.type)  # Hugging Face does not read these
-            made[name] = column.cast(column.type.value_type) if dictionary else column
+            converted[name] = column.cast(column.type.value_type) if dictionary else column
             continue
         values, kind = list(column), (types or {}).get(name)
         try:
-            made[name] = arrow.array(values, kind)
+            converted[name] = arrow.array(values, kind)
         except (arrow.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError):
-            made[name] = arrow.array([_to_text(value) for value in values], arrow.string())
-    return arrow.table(made)
+            converted[name] = arrow.array([_to_text(value) for value in values], arrow.string())
+    return arrow.table(converted)
 
 
 def _to_text(value: Any) -> str | None:
@@ -126,4 +139,6 @@ def _to_text(value: Any) -> str | None:
     plain = to_json_value(str(value) if isinstance(value, Decimal) else value)
     if plain is None:
         return None
-    return _replace_surrogates(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
+    return _replace_surrogates(
+        plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    )

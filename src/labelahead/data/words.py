@@ -13,7 +13,7 @@ from labelahead.data.columns import TfidfColumn
 from labelahead.data.dataset import Texts
 from labelahead.errors import InputError
 
-__all__ = ["is_running_text", "fit_word_columns", "build_word_inputs"]
+__all__ = ["build_word_inputs", "fit_word_columns", "is_running_text"]
 
 MIN_TEXT_LENGTH = 40  # mean characters per entry; shorter columns are categories
 
@@ -55,7 +55,6 @@ def build_word_inputs(texts: Texts, pool: Tensor, where: str) -> Tensor:
 
 
 def fit_word_columns(texts: Texts, pool: Tensor) -> tuple[TfidfColumn, ...]:
-    """Fit word features on the pool; columns without a word that occurs in two texts are dropped.
-    """
+    """Fit word features on the pool; columns without a word that occurs in two texts are dropped."""
     fitted = (TfidfColumn.fit(name, column, pool.numpy()) for name, column in texts.columns.items())
     return tuple(column for column in fitted if column is not None)

@@ -44,7 +44,7 @@ def residuals(outputs: Tensor, labels: Tensor, loss: str = "cross-entropy") -> T
 def total_gradient(
     model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: int = 256
 ) -> dict[str, Tensor]:
-    """Compute ∇ Σᵢ cotangents[i]·f(xᵢ) per parameter; cotangents are (n, C), .grad stays as it is.
+    """Compute ∇ Σᵢ cotangents[i]·f(xᵢ) per parameter; cotangents are (n, C), .grad is not touched.
 
     With `residuals` this is ∇L(S), the gradient of the summed loss.
     """

@@ -40,7 +40,7 @@ def gradient_flow(
         (n, C) for one time, (T, n, C) for several.
 
     >>> import math
-    >>> path = la.gradient_flow(outputs, K, [0, 1], one_hot[[0, 1]], [0.0, 0.1, math.inf])
+    >>> path = la.gp.flow.gradient_flow(outputs, K, [0, 1], one_hot[[0, 1]], [0.0, 0.1, math.inf])
     >>> bool(torch.allclose(path[0], outputs.double())), path[2, 0].argmax().item()
     (True, 0)
     """

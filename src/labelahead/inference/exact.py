@@ -54,24 +54,23 @@ __all__ = [
 EXACT_DESCRIPTION = (
     "nothing is trained: kernel regression on features, rows or pixels, exact after every label"
 )
-KERNEL_DEPTHS = (0, 1, 3)  # hidden layers of the kernels that are mixed; 0: linear
+KERNEL_DEPTHS = (0, 1, 3)  # hidden layers of the mixed kernels; 0: linear
 WEIGHT_STEPS = 4  # weights are multiples of 1/4
 NOISE_GRID = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-# Of all mixtures whose leave-one-out error is so near to the least, the flattest is taken: with few
-# labels the error is noisy, and a flat kernel is what few labels can bear (docs/results.md).
+# Relative tolerance: among mixtures with nearly the least leave-one-out error the flattest is chosen.
+# With few labels the error is noisy, and flat kernels generalise better (docs/results.md).
 ERROR_TOLERANCE = 0.03
-PREDICT_BATCH_ROWS = 1024  # items predicted at once
-# Of rows with so few columns the length says as much as the direction: they get one more
-# coordinate, as large as they are long on average, before they are brought to length one.
-# Embeddings lose by it, and longer rows gain little.
+PREDICT_BATCH_ROWS = 1024
+# In rows with few columns the length is as informative as the direction. A constant coordinate, as
+# large as their average length, preserves it under normalisation. It hurts embeddings, and rows
+# with more columns gain little.
 MAX_BIAS_FEATURE_COLUMNS = 4
-# labels up to which every mixture is tried; of more, so many at even distances say where the search
-# begins
+# Up to so many labels every mixture is tried. With more, so many evenly spaced labels determine the
+# start of a local search.
 MAX_FULL_GRID_LABELS = 200
-# labels by which a mixture is chosen: of more, so many at even distances, since the cube of them is
-# work
+# A mixture is chosen by at most so many evenly spaced labels: the cost is cubic.
 MAX_SELECTION_LABELS = 1000
-# a predictive variance is never less: copies of a labelled item are not infinitely certain
+# Lower bound of predictive variances: copies of a labelled item are not infinitely certain.
 MIN_VARIANCE = 1e-9
 
 
@@ -123,8 +122,7 @@ def cosine_kernels(c: Tensor) -> list[Tensor]:
 
 
 def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield (depth, unscaled Θ) after every layer. Use Θ at once: the next step may overwrite it.
-    """
+    """Yield (depth, unscaled Θ) after every layer. Use Θ at once: the next step may overwrite it."""
     sigma = theta = c.clamp(-1.0, 1.0)
     for depth in range(last + 1):
         if depth:
@@ -132,7 +130,7 @@ def _layers(c: Tensor, last: int) -> Iterator[tuple[int, Tensor]]:
             slope = (
                 torch.atan2(root, sigma).neg_().add_(pi).div_(pi)
             )  # (π − angle)/π, arc-cosine kernel of order 0
-            sigma = root.div_(pi).addcmul_(slope, sigma)  # and of order 1
+            sigma = root.div_(pi).addcmul_(slope, sigma)  # arc-cosine kernel of order 1
             theta = slope.mul_(theta).add_(sigma)
         yield depth, theta
 
@@ -145,7 +143,7 @@ def mix_kernels(c: Tensor, weights: tuple[float, ...]) -> Tensor:
         return c.clone()
     wanted = {depth: w for depth, w in zip(KERNEL_DEPTHS, weights, strict=True) if w}
     out: Tensor | None = None
-    for depth, theta in _layers(c, max(wanted)):  # deeper ones cost as much again
+    for depth, theta in _layers(c, max(wanted)):  # each layer costs the same again
         if depth in wanted:
             part = (theta / (depth + 1)).mul_(wanted[depth])
             out = part if out is None else out.add_(part)
@@ -227,7 +225,7 @@ class LeaveOneOutErrors:
             K = m.weights[0] * self.kernels[0]
             for w, kernel in zip(
                 m.weights[1:], self.kernels[1:], strict=True
-            ):  # one by one: each may be large
+            ):  # one at a time: each may be large
                 K += w * kernel
             self.known[m] = float(solve_leave_one_out(K, m.noise, self.targets)[1].square().sum())
         return self.known[m]
@@ -280,14 +278,14 @@ class ExactModel(nn.Module):
             "lift", torch.tensor([bias_feature] if bias_feature else [], dtype=torch.float64)
         )
         self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
-        self._whitening: tuple[Tensor, Tensor] | None = None  # the support that it is of, and it
+        self._whitening: tuple[Tensor, Tensor] | None = None  # (support, whitening)
 
     def normalise_rows(self, x: Tensor) -> Tensor:
         """Centre rows and scale them to unit length, (n, ...) -> (n, d).
 
         A row that equals the centre stays zero.
         """
-        if not len(self.centre):  # rows of length one are what it is given: see `for_unit_rows`
+        if not len(self.centre):  # inputs are unit rows: see `for_unit_rows`
             return x.flatten(1)
         rows = x.flatten(1).to(self.centre) - self.centre
         if len(self.lift):
@@ -295,9 +293,7 @@ class ExactModel(nn.Module):
                 [rows, torch.ones_like(rows[:, :1]) * self.lift.to(rows)], 1
             )  # ONNX: any number of rows
         peak = rows.abs().amax(1, keepdim=True)
-        odd = (peak > 1e15) | (
-            (peak < 1e-15) & (peak > 0)
-        )  # whose squares leave the numbers that there are
+        odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares overflow or underflow
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
 
     def get_mixture(self) -> Mixture:
@@ -345,8 +341,8 @@ class ExactModel(nn.Module):
         parts = [units.new_full((0, count), 1.0, dtype=torch.float64).cpu()]
         for some in torch.split(units, PREDICT_BATCH_ROWS):
             if len(self.support):
-                # Cosines in float64: what float32 loses, α, which is large where the noise is
-                # small, would multiply.
+                # float64: rounding of the cosines is multiplied by α, which is large if the noise
+                # is small.
                 K = mix_kernels(some.double() @ self.support.double().T, self.get_mixture().weights)
                 mean = (1 / self.classes + K @ self.alpha)[:, :count]
                 spread = self.ensure_variance_scale() * self._variance_from_kernel(K).clamp_min(
@@ -374,8 +370,7 @@ class ExactModel(nn.Module):
         return (1 - (K.double() @ self.compute_whitening().T).square().sum(1)).clamp_min(0.0)
 
     def compute_whitening(self) -> Tensor:
-        """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels.
-        """
+        """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels."""
         if self._whitening is None or self._whitening[0] is not self.support:
             weights, noise = self.get_mixture().weights, self.get_mixture().noise
             system = mix_kernels(_cosine_matrix(self.support), weights)
@@ -418,7 +413,7 @@ class ExactModel(nn.Module):
         self.variance_scale = targets.new_tensor([fit_scale(post, votes) ** 2 * post.amplitude()])
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        absent = self.lift.new_zeros(0)  # older ones had neither
+        absent = self.lift.new_zeros(0)  # models of older versions have neither buffer
         state = {prefix + "lift": absent, prefix + "variance_scale": absent, **state}
         for name in (
             "centre",
@@ -427,7 +422,7 @@ class ExactModel(nn.Module):
             "mixture",
             "lift",
             "variance_scale",
-        ):  # of any number of labels
+        ):  # their shapes depend on the number of labels
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
@@ -457,7 +452,7 @@ class FittedExactModel(FittedModel):
     inputs: Tensor
 
     forms_kernel: ClassVar[bool] = False
-    baseline: ClassVar[str] = "linearised"  # `start` knows of no label
+    baseline: ClassVar[str] = "linearised"  # `start` does not depend on labels
 
     @property
     def kernel_model(self) -> ExactModel:
@@ -523,10 +518,10 @@ class ExactLearner:
     max_exact_labels: int | None = None
     _last_model: dict[tuple[int, ...], ExactModel] = field(
         default_factory=dict, repr=False
-    )  # by what it has learnt
+    )  # by labelled positions
     _last_nystrom: dict[tuple[int, ...], NystromLabels] = field(
         default_factory=dict, repr=False
-    )  # and is approximated
+    )  # by labelled positions
 
     @property
     def classes(self) -> int:
@@ -564,7 +559,8 @@ class ExactLearner:
             support = model.normalise_rows(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
             mixture, alpha = self._solve(labelled, support, targets)
-            model.support, model.alpha = support, alpha
+            model.support = support
+            model.alpha = alpha
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
             model.variance_scale = alpha.new_zeros(0)
             predictions = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
@@ -600,8 +596,7 @@ class ExactLearner:
     def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items.
-        """
+        """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items."""
         settled = self._last_nystrom.get(tuple(labelled.tolist()))
         if settled is not None:
             return (

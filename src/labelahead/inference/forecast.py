@@ -7,21 +7,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from labelahead.acquisition.batch import greedy
+from labelahead.acquisition.batch_selection import greedy
 from labelahead.acquisition.functions import resolve
-from labelahead.acquisition.view import view
+from labelahead.acquisition.pool_view import view
 from labelahead.gp.calibration import ErrorRate, calibrate, estimate_error_rate
 from labelahead.gp.posterior import Posterior
 
 __all__ = ["FORECAST_LABELS", "ErrorForecast", "forecast_error", "max_error_drop"]
 
-FORECAST_LABELS = 20  # further labels whose worth is told
-MAX_FORECAST_ITEMS = (
-    300  # items among which these are chosen, and whose predictions they may put right
-)
-# Labels brought about twice what the formula expects: it looks at the two likeliest classes alone,
-# and at a kernel that is not chosen anew (digits, CIFAR-10 features, two tables, seeds 100 to 102:
-# 0.52 of what came).
+FORECAST_LABELS = 20  # number of further labels that the forecast covers
+MAX_FORECAST_ITEMS = 300  # candidates and evaluation points of the forecast
+# Labels gained about twice what the formula expects, since it considers the two most probable classes
+# only and a fixed kernel (digits, CIFAR-10 features, two tables, seeds 100 to 102: 0.52 of the
+# measured gain).
 GAIN_CORRECTION = 2.0
 
 
@@ -47,23 +45,25 @@ def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None
         at: (q,) points at which the error is estimated.
         votes: (L,) bool, the labels to calibrate on; default: all.
     """
-    known = calibrate(posterior, votes)
-    spread = known.scale**2 * posterior.amplitude()
+    calibration = calibrate(posterior, votes)
+    spread = calibration.scale**2 * posterior.amplitude()
     some = at[:MAX_FORECAST_ITEMS]
     some = some[~posterior.is_labelled[some]]
     if not len(some):
-        return ErrorForecast(estimate_error_rate(posterior, at, known), 0.0, spread)
-    seen = view(posterior, some, some, cache_cross_covariance=True)
-    picks = greedy(
-        seen,
-        partial(resolve, variance_scale=known.scale**2),
+        return ErrorForecast(estimate_error_rate(posterior, at, calibration), 0.0, spread)
+    pool_view = view(posterior, some, some, cache_cross_covariance=True)
+    batch = greedy(
+        pool_view,
+        partial(resolve, variance_scale=calibration.scale**2),
         min(FORECAST_LABELS, len(some)),
         hypothetical_label="mean",
     )
-    error = estimate_error_rate(posterior, at, known)
-    brought = GAIN_CORRECTION * float(picks.scores.sum()) / len(some)
+    error = estimate_error_rate(posterior, at, calibration)
+    forecast_drop = GAIN_CORRECTION * float(batch.scores.sum()) / len(some)
     return ErrorForecast(
-        error, min(brought, max_error_drop(error.rate, len(posterior.all_labels()[0]))), spread
+        error,
+        min(forecast_drop, max_error_drop(error.rate, len(posterior.all_labels()[0]))),
+        spread,
     )
 
 

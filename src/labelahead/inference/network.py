@@ -31,10 +31,8 @@ from labelahead.ntk import features, kernel
 
 __all__ = ["FittedModel", "NetworkLearner", "leave_one_out_predictions", "outputs_to_probabilities"]
 
-WRONG_LABEL_NOISE = 1e-2  # the same to find wrong labels: a little better there (docs/adr/0002)
-LEAVE_ONE_OUT_NOISE = (
-    1e-3  # relative regulariser of leave-one-out, as all recorded campaigns have it
-)
+WRONG_LABEL_NOISE = 1e-2  # slightly better for finding wrong labels (docs/adr/0002)
+LEAVE_ONE_OUT_NOISE = 1e-3  # relative noise of leave-one-out, as in all recorded campaigns
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +57,9 @@ class FittedModel:
     seconds: float = 0.0
     objective: AuxiliaryObjective | None = None
 
-    # `kernel_arguments` has as many rows and columns as there are points
+    # `kernel_arguments` is a dense matrix over the points
     forms_kernel: ClassVar[bool] = True
-    # `start` has been trained on the labels: changes are measured from it
+    # `start` is trained on the labels: changes are measured from it
     baseline: ClassVar[str] = "outputs"
 
     @property

@@ -1,8 +1,8 @@
-"""What a learner holds of the items in play, given labels: the one door between learning and
-choosing.
+"""The posterior at the items of a pool: the interface between learning and querying.
 
-Criteria and posteriors count along the items in play. Everybody else counts in the data set, and
-so does every method here: this is the only place where the one becomes the other.
+Acquisition functions and `Posterior` count along the points of this posterior. All other code
+counts positions in the data set, and so does every method here: this is the only place that
+converts one to the other.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,32 +14,29 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
-from labelahead.acquisition import batch as select
+from labelahead.acquisition import batch_selection as select
+from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.probability import probabilities
-from labelahead.acquisition.view import View, view
 from labelahead.errors import InputError
 from labelahead.gp.nystrom import approximate_posterior
 from labelahead.gp.posterior import Posterior
 
 __all__ = ["MAX_DRIFT", "PoolPosterior", "drift_warning"]
 
-MAX_INCREMENTAL_LABELS = 64  # labels that are added at once
-NEW_LABELS_DIVISOR = 4  # of the labels known so many may come at once before a beginning costs less
-MAX_REVISED_LABELS = (
-    16  # labels that are changed or taken back one by one; of more a new beginning costs less
-)
+MAX_INCREMENTAL_LABELS = 64  # new labels that an incremental update adds at most
+NEW_LABELS_DIVISOR = 4  # beyond 1/4 new labels a refit is cheaper
+MAX_REVISED_LABELS = 16  # changed or removed labels; beyond that a refit is cheaper
 
-# of the predictions: beyond it look-ahead describes another network than the trained one
+# Share of differing predictions above which look-ahead describes another network.
 MAX_DRIFT = 0.10
 
 
 def drift_warning(drift: float | None) -> str | None:
-    """Return a warning where the linearised network differs from the trained one in too many
-    predictions.
+    """Return a warning if the linearised network differs from the trained one in too many predictions.
 
     Args:
-        drift: Share of differing predictions (`PoolPosterior.drift`); None where there is no
-            trained network.
+        drift: Share of differing predictions (`PoolPosterior.drift`); None without a trained
+            network.
 
     Returns:
         One sentence, or None up to `MAX_DRIFT`.
@@ -54,16 +51,21 @@ def drift_warning(drift: float | None) -> str | None:
 
 
 class PoolPosterior:
-    """The posterior at the items in play, given some labels. An immutable value: `with_labels` returns a
+    """The posterior at some items of the data set, given labels. Immutable: `with_labels` returns a
     new one.
 
-    points: (n,) positions of the items in play, in the data set. start: the posterior at them
-    before any label. labels: position -> class; those of items that are not in play wait for the
-    next belief. evaluation: criteria sum over the first so many unlabelled points; None: over all.
-    baseline: from which predictions changes are measured (`View`): "outputs" if the start is that
-    of a network trained on just these labels. hold: keep k(candidates, evaluation), so that labels
-    that come one by one are cheap. most: labels beyond which a beginning condenses them
-    (`gp.nystrom.approximate_posterior`), so that memory stays as it is; guess: (n, C) α to begin that with.
+    Args:
+        points: (n,) positions of the items in the data set.
+        start: The posterior at them before any label.
+        labels: position -> class. Labels of other items are ignored.
+        evaluation: Acquisition functions sum over the first so many unlabelled points; None: over
+            all.
+        baseline: The predictions that changes are measured from (`View`): "outputs" if `start` is
+            that of a network trained on exactly these labels.
+        cache_cross_covariance: Keep k(candidates, evaluation), which makes single labels cheap.
+        max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`),
+            which bounds the memory.
+        initial_weights: (n, C) α, the first guess of that approximation.
     """
 
     def __init__(
@@ -78,13 +80,11 @@ class PoolPosterior:
         max_exact_labels: int | None = None,
         initial_weights: Tensor | None = None,
     ) -> None:
-        (
-            self.points,
-            self.start,
-            self.evaluation,
-            self.cache_cross_covariance,
-            self.max_exact_labels,
-        ) = (points, start, evaluation, cache_cross_covariance, max_exact_labels)
+        self.points = points
+        self.start = start
+        self.evaluation = evaluation
+        self.cache_cross_covariance = cache_cross_covariance
+        self.max_exact_labels = max_exact_labels
         self.baseline = baseline
         self._row_by_position = {p: i for i, p in enumerate(points.tolist())}
         self._condition_prior(labels or {}, initial_weights)
@@ -92,9 +92,9 @@ class PoolPosterior:
     def _condition_prior(
         self, labels: Mapping[int, int], initial_weights: Tensor | None = None
     ) -> None:
-        """Condition the start on exactly these labels."""
+        """Condition the prior on exactly these labels."""
         self.labels = self._keep_points(labels)
-        # What the start has worked out meanwhile must not change a rounding here.
+        # Cached values of the prior could change the rounding here.
         post = replace(self.start, _cache={})
         if self.labels:
             at, classes = self.rows_of(self.labels), torch.tensor(list(self.labels.values()))
@@ -110,7 +110,7 @@ class PoolPosterior:
 
     def _build_view(self, post: Posterior) -> View:
         left = (~post.is_labelled).nonzero().squeeze(1)
-        if not len(left):  # nothing to ask for, but labels may still be corrected
+        if not len(left):  # no candidate is left, but labels may still be corrected
             return View(
                 post,
                 left,
@@ -129,84 +129,80 @@ class PoolPosterior:
         )
 
     def can_update_incrementally(self, labels: Mapping[int, int]) -> bool:
-        """Whether it can be told these labels in milliseconds.
+        """Return whether `with_labels` takes milliseconds for these labels.
 
-        Not if many are new, nor if early ones are gone.
+        It does not if many labels are new, or if early ones were removed.
         """
-        known = self._keep_points(labels)
+        target_labels = self._keep_points(labels)
         return len(
-            known.keys() - self.labels.keys()
-        ) <= MAX_INCREMENTAL_LABELS and self._is_update_cheaper(known)
+            target_labels.keys() - self.labels.keys()
+        ) <= MAX_INCREMENTAL_LABELS and self._is_update_cheaper(target_labels)
 
-    def _is_update_cheaper(self, known: Mapping[int, int]) -> bool:
-        """Whether there is a way from the labels that it knows to these that costs less than a
-        beginning.
-        """
-        if len(known.keys() - self.labels.keys()) > max(
+    def _is_update_cheaper(self, target_labels: Mapping[int, int]) -> bool:
+        """Return whether updating to these labels costs less than conditioning the prior on them."""
+        if len(target_labels.keys() - self.labels.keys()) > max(
             MAX_INCREMENTAL_LABELS, len(self.labels) // NEW_LABELS_DIVISOR
         ):
             return False
-        gone = [p for p in self.labels if p not in known]
-        changed = sum(known[p] != c for p, c in self.labels.items() if p in known)
-        if not gone and not changed:
+        removed = [p for p in self.labels if p not in target_labels]
+        changed = sum(target_labels[p] != c for p, c in self.labels.items() if p in target_labels)
+        if not removed and not changed:
             return True
         few = (
-            len(gone) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
+            len(removed) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
             and changed <= MAX_REVISED_LABELS
             and self.posterior.can_revise_labels
         )
-        return few and gone == list(self.labels)[len(self.labels) - len(gone) :]
+        return few and removed == list(self.labels)[len(self.labels) - len(removed) :]
 
     def with_labels(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
-        """The belief that knows exactly these labels, of at least so many classes.
+        """Return the posterior given exactly these labels, with at least so many classes.
 
-        Milliseconds for new labels, a few changed ones, the last few taken back (rank-one steps, k
-        and targets apart), and classes that nobody has heard of. Otherwise it begins again from the
-        start: see `can_update_incrementally`.
+        This takes milliseconds for new labels, a few changed ones, the removal of the last few and
+        new classes (rank-one updates). Otherwise the prior is conditioned again: see
+        `can_update_incrementally`.
         """
-        known, classes = self._keep_points(labels), max(classes, self.classes)
+        target_labels, classes = self._keep_points(labels), max(classes, self.classes)
         other = object.__new__(PoolPosterior)
-        other.points, other.evaluation, other.cache_cross_covariance, other._row_by_position = (
-            self.points,
-            self.evaluation,
-            self.cache_cross_covariance,
-            self._row_by_position,
-        )
+        other.points = self.points
+        other.evaluation = self.evaluation
+        other.cache_cross_covariance = self.cache_cross_covariance
+        other._row_by_position = self._row_by_position
         other.max_exact_labels = self.max_exact_labels
-        other.baseline = self.baseline if known == self.labels else "linearised"
+        other.baseline = self.baseline if target_labels == self.labels else "linearised"
         wider = classes != self.classes
         other.start = self.start.with_classes(classes) if wider else self.start
-        if not self._is_update_cheaper(known) or (wider and self.posterior.width != 1):
-            other._condition_prior(known, self.nystrom_weights(classes))
+        if not self._is_update_cheaper(target_labels) or (wider and self.posterior.width != 1):
+            other._condition_prior(target_labels, self.nystrom_weights(classes))
             return other
-        gone = len(self.labels.keys() - known.keys())
-        held = {p: known[p] for p in self.labels if p in known}
-        new = {p: c for p, c in known.items() if p not in self.labels}
-        changed = [i for i, p in enumerate(held) if held[p] != self.labels[p]]
-        other.labels, other.view = {**held, **new}, self.view
-        other._scores, other._orders = self._scores, self._orders
+        removed = len(self.labels.keys() - target_labels.keys())
+        kept = {p: target_labels[p] for p in self.labels if p in target_labels}
+        new = {p: c for p, c in target_labels.items() if p not in self.labels}
+        changed = [i for i, p in enumerate(kept) if kept[p] != self.labels[p]]
+        other.labels = {**kept, **new}
+        other.view = self.view
+        other._scores = self._scores
+        other._orders = self._orders
         if wider:
             other.view = other.view.with_posterior(self.posterior.with_classes(classes))
-        if gone:
-            other.view = other._build_view(other.posterior.without_last_labels(gone))
+        if removed:
+            other.view = other._build_view(other.posterior.without_last_labels(removed))
         if changed:
             at = other.view.candidates.new_tensor(changed)
             targets = one_hot(
-                at.new_tensor([list(held.values())[i] for i in changed]), classes
+                at.new_tensor([list(kept.values())[i] for i in changed]), classes
             ).double()
             other.view = other.view.with_posterior(other.posterior.with_targets(at, targets))
         if new:
             other.view = other.view.condition(self.rows_of(new), torch.tensor(list(new.values())))
         other.view = other.view.with_baseline(other.baseline)
         if other.view is not self.view:
-            other._scores, other._orders = {}, {}
+            other._scores = {}
+            other._orders = {}
         return other
 
     def nystrom_weights(self, classes: int) -> Tensor | None:
-        """(n, C) α of the labels that are approximated, by which a new beginning is nearer.
-
-        None: there are none.
-        """
+        """Return α (n, C) of the approximated labels, as a first guess for a refit; None without any."""
         settled = self.posterior.nystrom_labels
         if settled is None:
             return None
@@ -218,31 +214,34 @@ class PoolPosterior:
         return {p: c for p, c in labels.items() if p in self._row_by_position}
 
     def __contains__(self, position: int) -> bool:
-        """Whether the item is in play."""
+        """Return whether the item is one of the points."""
         return position in self._row_by_position
 
     def has_labels(self, labels: Mapping[int, int], classes: int) -> bool:
-        """Whether it has been told exactly these labels."""
+        """Return whether it is conditioned on exactly these labels."""
         return self.classes == max(
             classes, self.start.classes
         ) and self.labels == self._keep_points(labels)
 
     @property
     def classes(self) -> int:
-        """C."""
+        """Number of classes C."""
         return self.start.classes
 
     @property
     def posterior(self) -> Posterior:
-        """Along `points`."""
+        """The posterior along `points`."""
         return self.view.posterior
 
     def drift(self) -> float | None:
-        """Share of the candidates whose predicted class differs between f_lin and f, the start;
-        None without any.
+        """Return the share of candidates whose predicted class differs between f_lin and f, the prior
+        mean.
 
-        The two agree where the start is that of a network trained to convergence on just these
+        The two agree if the prior mean is that of a network trained to convergence on exactly these
         labels.
+
+        Returns:
+            None without candidates.
         """
         at = self.view.candidates
         if not len(at) or self.classes < 2:
@@ -251,40 +250,37 @@ class PoolPosterior:
         return float(differs.double().mean())
 
     def rows_of(self, positions: Collection[int]) -> Tensor:
-        """(q,) where along `points` these items are."""
+        """Return the rows (q,) of these items along `points`."""
         outside = next((p for p in positions if p not in self._row_by_position), None)
         if outside is not None:
             raise InputError(f"item {outside} is not in play now; it may be after a training")
         return torch.tensor([self._row_by_position[p] for p in positions], dtype=torch.int64)
 
     def mean(self, positions: Sequence[int]) -> Tensor:
-        """(q, C) f_lin of items in play."""
+        """Return f_lin (q, C) at some items."""
         return self.posterior.mean[self.rows_of(positions).to(self.posterior.mean.device)]
 
     @cached_property
     def predicted_classes(self) -> Tensor:
-        """(n,) the likeliest class of every item in play."""
+        """(n,) the most probable class of every point."""
         return self.posterior.mean.argmax(1)
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """(n, C) of every item in play."""
+        """(n, C) class probabilities of every point."""
         return probabilities(self.posterior.mean.T.contiguous(), "simplex", 0).T.contiguous()
 
     def scores(self, acquisition: str | Acquisition) -> Tensor:
-        """(m,) how much a label of each candidate matters.
-
-        `view.candidates` says which they are.
-        """
+        """Return the acquisition scores (m,) of `view.candidates`; larger: label sooner."""
         if acquisition not in self._scores:
             self._scores[acquisition] = select.score_candidates(self.view, acquisition)
         return self._scores[acquisition]
 
     def rank_candidates(self, acquisition: str | Acquisition, n: int | None = None) -> list[int]:
-        """Positions of the n best candidates, best first; None: of all."""
+        """Return the positions of the n best candidates, best first; None: of all."""
         if not len(self.view.candidates):
             return []
-        if acquisition not in self._orders:  # once, however many people ask
+        if acquisition not in self._orders:  # computed once for all annotators
             order = torch.sort(self.scores(acquisition), descending=True, stable=True).indices
             self._orders[acquisition] = self.points[self.view.candidates[order].cpu()].tolist()
         return self._orders[acquisition][:n]
@@ -292,7 +288,7 @@ class PoolPosterior:
     def best(
         self, acquisition: str | Acquisition, without: Collection[int] = ()
     ) -> tuple[int, float] | None:
-        """The position to ask for next and its score, leaving some out; None: nothing is left."""
+        """Return the best candidate's position and score, except for some; None if none is left."""
         if len(self.view.candidates) == 0:
             return None
         scores = self.scores(acquisition)
@@ -308,11 +304,11 @@ class PoolPosterior:
         )
 
     def build_shortlist(self, acquisition: str | Acquisition, n: int) -> "PoolPosterior":
-        """Of the n best candidates alone, with all that criteria sum over: a label costs it a few
-        milliseconds.
+        """Return the posterior of the n best candidates only, with the same evaluation points.
 
-        It learns and scores them just as this belief would. Its `labels` are those that come from
-        now on: it can be told further ones, as long as all that is known here stays as it is.
+        A label costs it a few milliseconds, and it predicts and scores them exactly as this
+        posterior would. Its `labels` are those added from now on; the labels known here must stay
+        as they are.
         """
         some = torch.sort(self.scores(acquisition), descending=True, stable=True).indices[:n]
         first, summed = self.view.candidates[some], self.view.evaluation
@@ -325,20 +321,16 @@ class PoolPosterior:
             1,
         )
         short = object.__new__(PoolPosterior)
-        short.points, short.evaluation, short.cache_cross_covariance, short.max_exact_labels = (
-            self.points[at.cpu()],
-            self.evaluation,
-            True,
-            None,
-        )
+        short.points = self.points[at.cpu()]
+        short.evaluation = self.evaluation
+        short.cache_cross_covariance = True
+        short.max_exact_labels = None
         short.baseline = self.baseline
         short._row_by_position = {p: i for i, p in enumerate(short.points[: len(first)].tolist())}
-        short.start, short.labels, short._scores, short._orders = (
-            self.posterior.restricted_to(at, rows),
-            {},
-            {},
-            {},
-        )
+        short.start = self.posterior.restricted_to(at, rows)
+        short.labels = {}
+        short._scores = {}
+        short._orders = {}
         short.view = View(
             short.start,
             place[first],
@@ -357,7 +349,7 @@ class PoolPosterior:
         mode: str,
         oracle: Callable[[int], int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """q positions to label, best first, and their scores; `oracle` takes positions, too."""
+        """Return q positions to label, best first, and their scores. `oracle` takes positions, too."""
         here = self.points.tolist()
         answer = None if oracle is None else lambda place: oracle(here[place])
         selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)

@@ -1,6 +1,6 @@
-"""A campaign's configuration: typed values, read from TOML and the command line.
+"""Configuration of a campaign: typed values from TOML and the command line.
 
-Unknown keys are errors with a suggestion; every value is checked before any work begins.
+Unknown keys raise an error with a suggestion. Every value is checked before any work starts.
 """
 
 import math
@@ -53,7 +53,8 @@ MAX_THREADS_PER_CORE = 16  # for each core
 
 @dataclass(frozen=True)
 class Source:
-    """Where the items come from: a known name, or a file or folder. See `labelahead.data.load`.
+    """Where the items come from: the name of a known data set, a file or a folder. See
+    `labelahead.data.load`.
 
     >>> la.Source("photos/", size=128, test_fraction=0.1).size
     128
@@ -66,15 +67,15 @@ class Source:
     limit: int | None = None
     test_fraction: float = 0.2
     download: bool = True
-    links: bool = True  # whether links may lead out of a folder of pictures
-    checked: bool = True  # whether every picture is opened before anything else
-    without: tuple[str, ...] = ()  # columns of a table that are not learnt from
+    links: bool = True  # whether links may lead out of a folder of images
+    checked: bool = True  # whether every image is opened first
+    without: tuple[str, ...] = ()  # columns of a table to ignore
     classes: tuple[
         str, ...
-    ] = ()  # names of classes for certain; subfolders with other names are just folders
+    ] = ()  # names of the classes; subfolders with other names are plain folders
     # the column of a table that names the items; auto: one called `id`; none: row numbers
     id: str = "auto"
-    # what is made of pictures and texts first; None: the best that is installed
+    # the embedding of images and texts; None: the best installed one
     embedding: str | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Network:
-    """Which network: "auto" picks one from the data, "module:factory" is your own.
+    """Which network: "auto" chooses one from the data, "module:factory" is your own.
 
     >>> la.Network("cnn", width=32).name
     'cnn'
@@ -107,16 +108,16 @@ class Network:
 
 @dataclass(frozen=True)
 class Budget:
-    """How many labels: to start with, in all, and between two trainings.
+    """How many labels: the seed set, the total, and the number between two trainings.
 
     In the modes top and greedy the labels between two trainings are one batch; in sequential mode
-    they are asked for one by one.
+    they are queried one by one.
 
-    confirm, of simulations: after every training so many items, those that are predicted most
-    surely, are looked at in grids, as on the page. An item in a grid costs `confirm_cost` of an
-    answer; what the grids cost is taken off the answers of the round, so that `labels` counts
-    answers and what costs as much. Of the items that are predicted wrongly the person overlooks the
-    share `missed`, which get the wrong label; the others stay without one.
+    Simulations only: with `confirm`, the annotator looks at that many of the most confident
+    predictions in grids after every training, as on the labelling page. An item in a grid costs
+    `confirm_cost` labels, which are deducted from the labels of the round, so that `labels` counts
+    the total cost. The annotator overlooks the share `missed` of wrong predictions, which get the
+    wrong label; the other wrong ones stay unlabelled.
 
     >>> la.Budget(initial=0, labels=60).retrain_every
     10
@@ -126,14 +127,14 @@ class Budget:
     labels: int = 100
     retrain_every: int = 10
     balanced: bool = False  # the same number of initial labels from every class
-    absent: int = 0  # so many classes, the last by number, are not among the initial labels
+    absent: int = 0  # so many classes, the last by number, are excluded from the seed set
     confirm: int = 0
     confirm_cost: float = 0.2
     missed: float = 0.1
 
     @property
     def price(self) -> int:
-        """What a round's grids cost, in answers."""
+        """Cost of the grids of one round, in labels."""
         return math.ceil(round(self.confirm * self.confirm_cost, 9))
 
     def __post_init__(self) -> None:
@@ -159,7 +160,7 @@ class Budget:
             raise InputError(
                 f"to confirm {self.confirm} items costs {self.price} answers of the "
                 f"{self.retrain_every} between two "
-                "trainings (retrain_every); expected fewer, so that something is asked"
+                "trainings (retrain_every); expected fewer, so that some labels are queried"
             )
 
 
@@ -167,8 +168,9 @@ class Budget:
 class Campaign:
     """Everything a campaign depends on; equal configurations give equal campaigns.
 
-    training: what to change of the network's own recipe (`labelahead.models.training.recipe`).
-    threads: torch's threads; sums depend on them in the last digit, so a run remembers its own.
+    `training` holds changes to the network's own recipe (`labelahead.models.training.recipe`).
+    `threads` is the number of torch threads; sums depend on it in the last digit, so a run records
+    it.
 
     >>> plan = la.Campaign(seed=3, asking=la.QueryConfig("resolve"), budget=la.Budget(labels=60))
     >>> plan.data.name, plan.asking.strategy
@@ -188,7 +190,7 @@ class Campaign:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected 0 or more")
-        most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)  # torch dies of a million
+        most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)  # torch crashes with a million
         if self.threads is not None and not 1 <= self.threads <= most:
             raise InputError(f"threads is {self.threads}; expected 1 to {most}")
         strategy = find_strategy(self.asking.strategy)
@@ -197,7 +199,7 @@ class Campaign:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """Read the tables of a TOML file."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
         return tomllib.loads(text)
@@ -210,7 +212,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
-    """A checked campaign from plain tables, as they stand in a TOML file."""
+    """Check plain tables, as in a TOML file, and return the campaign."""
     _check_keys(tables, Campaign, "")
     for name, kind in get_type_hints(Campaign).items():
         if isinstance(kind, type) and is_dataclass(kind) and name in tables:
@@ -250,11 +252,11 @@ def load_campaign(
     *,
     trust_code: bool = False,
 ) -> Campaign:
-    """The campaign that a file of the user's, KEY=VALUE texts and options make; see `merge_tables`.
+    """Build a campaign from a configuration file, KEY=VALUE texts and options; see `merge_tables`.
 
-    Code that the file alone names is refused where it lies in the data, or in the folder of a run
-    or a session, unless `trust_code` says that it may run. Configurations that labelahead stored
-    are read by `read_stored` instead.
+    Code that only the file names is refused if it lies in the data, or in the folder of a run or a
+    session, unless `trust_code` is set. Configurations stored by labelahead are read with
+    `read_stored`.
     """
     tables = merge_tables(file, changes, options, base)
     if file is not None:
@@ -283,17 +285,16 @@ def read_stored(
     trust_code: bool | Collection[str] = False,
     without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Read the tables of a configuration that labelahead stored in a folder, which may be somebody
-    else's.
+    """Read the tables of a stored configuration, which may come from somebody else.
 
     Args:
         path: The file.
-        options: What the caller changes, by dotted key; code that is named here may run.
-        trust_code: Whether all code that the file names may run, or which.
-        without: Tables that are not needed, and left out.
+        options: Changes by the caller, by dotted key; code named here may run.
+        trust_code: Whether all code named by the file may run, or which names may.
+        without: Tables to leave out.
 
     Raises:
-        InputError: If the file names code that must not run (`labelahead.models.trusted_code`).
+        InputError: The file names code that must not run (`labelahead.models.trusted_code`).
     """
     stored = {key: value for key, value in read_toml(path).items() if key not in without}
     tables = merge_tables(None, (), options or {}, stored)
@@ -314,9 +315,13 @@ def merge_tables(
     options: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The tables of a file, KEY=VALUE texts and options, each overriding the one before.
+    """Merge the tables of a file, KEY=VALUE texts and options; later ones override earlier ones.
 
-    options: by dotted key; those that are None are not set. base: tables that all override.
+    Args:
+        file: A TOML file.
+        changes: KEY=VALUE texts.
+        options: Values by dotted key; None: not set.
+        base: Tables that all others override.
     """
     tables = _merge(base or {}, read_toml(file) if file else {})
     for change in changes:
@@ -331,13 +336,13 @@ def merge_tables(
 
 
 def parse_dataclass(kind: type[T], tables: Mapping[str, Any]) -> T:
-    """A checked value of that flat dataclass from plain tables."""
+    """Check plain tables and return a value of this flat dataclass."""
     _check_keys(tables, kind, "")
     return _validate(kind, _replace_none(dict(tables), kind))
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both tables in one; where both say something, the second counts."""
+    """Merge two tables; values of the second override those of the first."""
     both = dict(below)
     for key, value in above.items():
         inner = both.get(key)
@@ -347,7 +352,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _parse_value(text: str) -> Any:
-    """A TOML value, or else the text itself: quotes are a nuisance in a shell."""
+    """Parse a TOML value, or return the text itself, so that a shell needs no quotes."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
@@ -355,7 +360,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _set_key(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The tables with one value replaced; key as in "training.rate"."""
+    """Return the tables with one value replaced, by a dotted key such as "training.rate"."""
     name, dot, rest = key.partition(".")
     inner = tables.get(name, {})
     if dot and not isinstance(inner, Mapping):
@@ -364,13 +369,13 @@ def _set_key(tables: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def override_training(changes: Mapping[str, Any], recipe: Training) -> Training:
-    """The recipe with some values changed, checked."""
+    """Return the recipe with some values changed, after checking them."""
     _check_keys(changes, Training, "training")
     return _validate(Training, asdict(recipe) | dict(changes), "training.")
 
 
 def _validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
-    """A value of that dataclass; what does not fit is said in our words."""
+    """Build a value of this dataclass; validation errors become an `InputError`."""
     pydantic = import_extra("pydantic", "app", "a campaign's configuration")
     try:
         return pydantic.TypeAdapter(kind).validate_python(values)  # type: ignore[no-any-return]
@@ -379,12 +384,12 @@ def _validate(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
 
 
 def to_toml(settings: Any) -> str:
-    """A dataclass as TOML, which reads back as the same: what is None is written as "none"."""
+    """Write a dataclass as TOML that reads back as the same value; None is written as "none"."""
     return str(import_extra("tomli_w", "app", "keeping a configuration").dumps(_to_plain(settings)))
 
 
 def _to_plain(value: Any) -> Any:
-    """TOML has no word for None, nor for a strategy."""
+    """Convert None and strategies, which TOML cannot express, to text."""
     if isinstance(value, Strategy):
         return PYTHON_OBJECT_PREFIX + value.name
     if is_dataclass(value):
@@ -397,7 +402,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _replace_none(value: Any, kind: Any) -> Any:
-    """ "none" as None, wherever the key may be None."""
+    """Replace "none" by None where the key may be None."""
     if not isinstance(value, Mapping):
         return None if value == NONE and type(None) in get_args(kind) else value
     hints = get_type_hints(kind) if isinstance(kind, type) and is_dataclass(kind) else {}
@@ -405,7 +410,7 @@ def _replace_none(value: Any, kind: Any) -> Any:
 
 
 def _check_keys(given: Any, kind: type[Any], where: str) -> None:
-    """Raise on a key that the dataclass does not have, with the likeliest that it has."""
+    """Raise on a key that the dataclass does not have, and suggest the closest one."""
     if not isinstance(given, Mapping):
         if is_dataclass(given):
             return
@@ -419,7 +424,7 @@ def _check_keys(given: Any, kind: type[Any], where: str) -> None:
 
 
 def _describe_error(error: Any, prefix: str = "") -> str:
-    """One of pydantic's findings, in our words."""
+    """Describe one validation error of pydantic."""
     where = (prefix + ".".join(str(part) for part in error["loc"])).rstrip(".")
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":

@@ -1,7 +1,4 @@
-"""What a network sees of the items.
-
-As they are, or what an encoder makes of pictures and texts first.
-"""
+"""The inputs of a model: the items as they are, or embeddings of images and texts."""
 
 import hashlib
 import inspect
@@ -68,8 +65,13 @@ OnItems = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class EncodedInputs:
-    """Inputs (n, ...) of a whole data set, by which embedding they came about, and what to say of
-    it.
+    """The inputs (n, ...) of a whole data set.
+
+    Attributes:
+        inputs: (n, ...).
+        embedding: Name of the embedding they came from.
+        notes: What the user should know.
+        reading: Returns how other items become such inputs; None if that is unknown.
     """
 
     inputs: Tensor | Samples
@@ -83,14 +85,18 @@ class EncodedInputs:
 def encode_inputs(
     model: str, data: Data, name: str, size: int | None, progress: Progress | None = None
 ) -> EncodedInputs:
-    """What the network `model` sees of the data by the embedding `name`.
+    """Compute the inputs of the network `model` by the embedding `name`.
 
-    That is one of EMBEDDINGS, the name of vectors that came with the data, or the user's own as
-    file.py:function.
+    Args:
+        model: Name of the network.
+        data: The data set.
+        name: One of `EMBEDDINGS`, the name of vectors in the data, or your own as file.py:function.
+        size: Pixels a side of images.
+        progress: Called with the stage, the items done and their total.
     """
     if model == "efficientnet-lite0":
         if data.images is None:
-            raise InputError(f"model is {model}, which sees pictures, but {data.name} has none")
+            raise InputError(f"model is {model}, which needs images, but {data.name} has none")
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
         seen = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
         return EncodedInputs(seen, RAW, reading=lambda: Preprocessor(VIEWED, shape, half, half))
@@ -124,7 +130,7 @@ def encode_inputs(
 
 
 def require_embedding(name: str, data: Data) -> None:
-    """Raise unless there is that embedding, and these data are of a kind for it."""
+    """Raise unless the embedding exists and applies to these data."""
     if name in data.vectors:
         return
     if ":" in name:
@@ -142,14 +148,12 @@ def require_embedding(name: str, data: Data) -> None:
         )
     if name in BACKBONES and data.images is None:
         raise InputError(
-            f"embedding is {name}, which sees pictures, but {data.name} has none; expected another"
+            f"embedding is {name}, which needs images, but {data.name} has none; expected another"
         )
 
 
 def is_slow_embedding(name: str, data: Data) -> bool:
-    """Whether a network has to look at every item before anything can be learnt from this
-    embedding.
-    """
+    """Return whether a network must process every item for this embedding."""
     return name not in data.vectors and (name in BACKBONES or name == SENTENCES or ":" in name)
 
 
@@ -163,11 +167,11 @@ def _load_function(name: str) -> Callable[[Any], Any]:
 
 
 def join_columns(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
-    """Both (n, d), centred; the rest has BESIDE times the total variance over the pool. Entries are
-    about 1.
+    """Join embeddings and other columns (n, d), centred, with weights.
 
-    To a kernel variance is weight: a few columns as they are would drown among hundreds of numbers
-    of an embedding.
+    The other columns get `OTHER_COLUMNS_WEIGHT` times the total variance of the embedding over the
+    pool; entries are about 1. Variance is weight to a kernel: a few raw columns would have no
+    effect beside hundreds of embedding dimensions.
     """
     blocks = []
     for block, share in ((features, 1.0), (rest, OTHER_COLUMNS_WEIGHT)):
@@ -178,9 +182,9 @@ def join_columns(features: Tensor, rest: Tensor, pool: Tensor) -> Tensor:
 
 
 def _variance_scaling(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor, float]:
-    """(d,) the mean over the pool, and what makes the total variance `share`.
+    """Return the mean over the pool (d,) and the factor that makes the total variance `share`.
 
-    1 where there is none.
+    The factor is 1 if the variance is zero.
     """
     mean = block[pool].double().mean(0)
     total = float((block[pool].double() - mean).square().sum(1).mean())
@@ -188,7 +192,7 @@ def _variance_scaling(block: Tensor, pool: Tensor, share: float) -> tuple[Tensor
 
 
 def _raw_preprocessor(data: Data) -> Preprocessor | None:
-    """Of pixels, numbers and columns; words of texts come first."""
+    """Return the preprocessor of pixels, numbers and columns, with word columns of texts first."""
     if data.texts is None or data.preprocessor is None:
         return data.preprocessor
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
@@ -205,9 +209,9 @@ def _build_preprocessor(
     rest: Tensor | None,
     pool: Tensor,
 ) -> Preprocessor | None:
-    """How other items become such features beside such a rest.
+    """Return how other items become such inputs; None if that is unknown.
 
-    Standardising and weighing as one mean and deviation.
+    Standardisation and weighting are combined into one mean and deviation.
     """
     mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
     if name in BACKBONES and name not in data.vectors:
@@ -236,7 +240,7 @@ def _build_preprocessor(
 
 
 def _other_columns(data: Data) -> Tensor | None:
-    """The columns of a table that are numbers or categories, as numbers."""
+    """Return the numeric and categorical columns of a table as numbers."""
     rest = (
         data.texts.other_features
         if data.texts is not None
@@ -248,7 +252,7 @@ def _other_columns(data: Data) -> Tensor | None:
 
 
 def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
-    """The best that is installed, and what would be better."""
+    """Return the best installed embedding, and notes on what would be better."""
     if data.texts is not None:
         columns = ", ".join(data.texts.columns)
         if is_sentence_encoder_available():
@@ -257,29 +261,29 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
                 "text",
             )
         return WORDS, (
-            f"{columns}: learnt from by its words; sentence embeddings would need far fewer "
+            f"{columns}: represented by words; sentence embeddings would need far fewer "
             "labels, but are not "
             "installed (pip install 'labelahead[texts]')",
         )
     if data.vectors and not data.shape:
         name = next(iter(data.vectors))
-        return name, (f"learnt from the vectors in {name}",)
+        return name, (f"uses the vectors in {name}",)
     if model == "backbone" or (
         model == EXACT and _has_colour_images(data) and is_image_encoder_available()
     ):
         return PICTURES, (
-            f"pictures: seen by {BACKBONES[PICTURES].title}, trained on a million photographs",
+            f"images: embedded by {BACKBONES[PICTURES].title}, pretrained on a million photographs",
         )
     if model == EXACT and _has_colour_images(data):
         return RAW, (
-            "pictures are best served by pretrained features, but these are not installed "
+            "images work best with pretrained features, but these are not installed "
             "(pip install 'labelahead[photos]'): pixels instead",
         )
     return RAW, ()
 
 
 def _has_colour_images(data: Data) -> bool:
-    """Whether the items are pictures that a network for photographs can see something in."""
+    """Return whether the items are colour images, which a pretrained backbone can use."""
     return data.images is not None and len(data.shape) == 3 and data.shape[0] == 3
 
 
@@ -298,7 +302,7 @@ def _encode_images(name: str, data: Data, size: int | None, tell: OnItems | None
 
 
 def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
-    """What every column of text says."""
+    """Embed every text column."""
     assert data.texts is not None
     columns = data.texts.columns.values()
     return torch.cat(
@@ -307,7 +311,7 @@ def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
 
 
 def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
-    """What a function of the user's own makes of texts, pictures or rows, block by block."""
+    """Embed texts, images or rows with the user's function, block by block."""
     function = _load_function(name)
     items, marks = _item_readers(data, size or CUSTOM_ENCODER_PIXELS)
     source = (
@@ -338,17 +342,14 @@ def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems
 
     keys = None if cache is None else [make_key(mark) for mark in marks()]
     return compute_features(
-        len(data), columns, fill, about=about, keys=keys, cache=cache, progress=tell
+        len(data), columns, fill, method=about, keys=keys, cache=cache, progress=tell
     )
 
 
 def _item_readers(
     data: Data, size: int
 ) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
-    """What the function is called with for the items at some positions.
-
-    And what changes with each.
-    """
+    """Return functions for the encoder's input at some positions, and for a cache key per item."""
     images, texts, rows = data.images, data.texts, data.rows
     every = range(len(data))
     if images is not None:
@@ -369,7 +370,7 @@ def _item_readers(
 def _call_encoder(
     function: Callable[[Any], Any], name: str, items: Any, q: int, columns: int | None
 ) -> Tensor:
-    """(q, d) float32, checked."""
+    """Call the user's function and check its result, (q, d) float32."""
     try:
         out = torch.as_tensor(function(items)).detach().float().cpu()
     except Exception as error:
@@ -395,7 +396,7 @@ def _call_encoder(
 
 
 def _feature_folder() -> Path | None:
-    """Where features are kept; None, with a warning, if that place cannot be written to."""
+    """Return the folder of cached features; None, with a warning, if it cannot be written to."""
     folder = get_default_root() / "features"
     try:
         folder.mkdir(parents=True, exist_ok=True)

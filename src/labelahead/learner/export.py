@@ -1,12 +1,11 @@
-"""What people leave with: a learnt model, how items become its inputs, its classes, and what is
-known of it.
+"""Exported models: a fitted model with its preprocessing, its classes and its accuracy.
 
-    model.json     classes, how items are read, which network, the data, the labels, the accuracy
-    weights.pt     tensors alone
-    model.onnx     the same for other programs, if it was asked for
-    README.md      a card for people
+    model.json     classes, preprocessing, network, data, labels, accuracy
+    weights.pt     tensors only
+    model.onnx     the same for other programs, if requested
+    README.md      a model card
 
-Nothing in such a folder is run when it is loaded.
+Loading such a folder runs no code from it.
 """
 
 import io
@@ -63,11 +62,11 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-ITEMS_PER_BATCH = 64  # items seen at a time
+ITEMS_PER_BATCH = 64
 ONNX_EXAMPLE_ITEMS = 5
-MAX_NAMED_ITEMS = 5  # items that a message names
-# An item is unlike anything labelled if its variance exceeds that of this share of the labelled
-# items, each of which was left out of the labels for it.
+MAX_NAMED_ITEMS = 5  # in an error message
+# An item is unlike anything labelled if its variance exceeds this quantile of the leave-one-out
+# variances of the labelled items.
 NOVELTY_QUANTILE = 0.95
 LEAVE_ONE_OUT_CAVEAT = (
     "by leaving out each label in turn; those that were chosen are hard ones, so it is "
@@ -77,9 +76,16 @@ LEAVE_ONE_OUT_CAVEAT = (
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of items.
+    """Predictions for some items.
 
-    variance: of the exact learner, 1 before any label; unlike: see `ExportedModel`.
+    Attributes:
+        items: Names of the items.
+        classes: Names of the classes.
+        probabilities: (n, C).
+        variance: (n,) posterior variance of the exact learner; the prior variance is 1.
+        unlike: (n,) bool, see `ExportedModel`.
+        failed: Items that could not be read, and why.
+        records: The user's own columns.
     """
 
     items: tuple[str, ...]
@@ -95,15 +101,15 @@ class Predictions:
 
     @property
     def labels(self) -> list[str]:
-        """The likeliest class of each."""
+        """The most probable class of each item."""
         return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
 
     def columns(self, probabilities: bool = False) -> dict[str, Any]:
         """Return a table: id, the user's columns, prediction, probability, unlike_labelled (None:
-        not known).
+        unknown).
 
         Args:
-            probabilities: whether to add a column `probability:CLASS` for every class.
+            probabilities: Whether to add a column `probability:CLASS` for every class.
         """
         unlike = [None] * len(self) if self.unlike is None else self.unlike.tolist()
         ours = {"prediction": self.labels, "probability": _rounded(self.probabilities.amax(1))}
@@ -117,15 +123,16 @@ class Predictions:
 
 @dataclass(frozen=True, eq=False)
 class ExportedModel:
-    """A learnt model that predicts items it has never met.
+    """A fitted model that predicts new items.
 
-    network: inputs -> outputs (n, C). reading: how items become inputs; None: they are handed over
-    as the network takes them. about: data, labels, accuracy, and how to build the network; plain
-    values.
+    The exact learner also reports items that are unlike anything labelled: their posterior variance
+    exceeds `threshold`, the 95 % quantile of the leave-one-out variances of the labelled items.
 
-    The exact learner also says which items are unlike anything labelled: those whose posterior
-    variance exceeds `threshold`, the 95 % quantile of the variances that the labelled items have,
-    each left out in turn.
+    Attributes:
+        network: inputs -> outputs (n, C).
+        classes: Names of the classes.
+        loss: The loss the network was trained with.
+        about: Data, labels, accuracy, and how to build the network; plain values.
     """
 
     network: nn.Module
@@ -136,12 +143,12 @@ class ExportedModel:
 
     @cached_property
     def front(self) -> PreprocessingModule | None:
-        """What stands before the network."""
+        """The preprocessing before the network."""
         return None if self.reading is None else PreprocessingModule(self.reading).eval()
 
     @property
     def _exact(self) -> ExactModel | None:
-        """The exact learner's model, once it knows a label."""
+        """The exact learner's model, if it has labels."""
         return (
             self.network
             if isinstance(self.network, ExactModel) and len(self.network.support)
@@ -161,12 +168,15 @@ class ExportedModel:
     def predict(
         self, items: Any, progress: Callable[[int], None] | None = None, *, id: str = AUTO
     ) -> Predictions:
-        """What it says of items: a path or several, arrays (n, ...) as they were read, or columns
-        by name.
+        """Predict items.
 
-        A path is a folder or zip of pictures, a picture, a table or an .npz, whatever the model was
-        made from. id: the column of a table that names the items, "none" for row numbers; default:
-        that of the model's own data, else one called `id`.
+        Args:
+            items: A path or several, arrays (n, ...) as they were read, or columns by name. A path
+                is a folder or zip of images, an image, a table or an .npz, whatever the model was
+                made from.
+            progress: Called with the number of predicted items.
+            id: The column of a table that names the items, "none" for row numbers; default: that of
+                the model's own data, else one called `id`.
         """
         if isinstance(items, str | Path):
             items = [items]
@@ -176,11 +186,11 @@ class ExportedModel:
                 for source in items
                 for part in self._read_path(source, len(items) > 1, id)
             ]
-            return _concatenate(parts)  # raises where nothing could be read
+            return _concatenate(parts)  # raises if nothing could be read
         return self._predict_items(self._read_arrays(items, id), progress)
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n, C) probabilities and (n,) variances of items as they were read, (n, *shape)."""
+        """Return probabilities (n, C) and variances (n,) of items as they were read, (n, *shape)."""
         p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
         for part in torch.split(values, ITEMS_PER_BATCH):
             with torch.no_grad():
@@ -191,13 +201,13 @@ class ExportedModel:
         return torch.cat(p), torch.cat(variance) if variance else None
 
     def predict_proba(self, inputs: Tensor | Samples) -> Tensor:
-        """(n, C) class probabilities of what the network sees (n, ...)."""
+        """Return class probabilities (n, C) for inputs of the network (n, ...)."""
         return predict_proba(self.network, inputs, self.loss, len(self.classes))
 
     def _encode(self, texts: list[str]) -> Tensor:
-        """(n, 384) what the sentence encoder reads in texts."""
+        """Return sentence embeddings (n, 384) of texts."""
         rows = torch.empty(len(texts), EMBEDDING_SIZE)
-        for _ in self._encoder.fill(texts, rows):
+        for _ in self._encoder.encode_into(texts, rows):
             pass
         return rows
 
@@ -221,14 +231,14 @@ class ExportedModel:
 
     @property
     def _id_column(self) -> str | None:
-        """The column that named the items of the model's own data."""
+        """The column that names the items in the model's own data."""
         name: str | None = self.about.get("data", {}).get("id")
         return name
 
     def _read_path(self, source: str | Path, several: bool, id: str) -> Iterator[NewItems]:
         if self.reading is None:
             raise InputError(
-                "how items become what this model sees was done in Python; expected items in "
+                "the inputs of this model were prepared in Python; expected items in "
                 "Python, as the network "
                 "takes them"
             )
@@ -247,7 +257,7 @@ class ExportedModel:
             )
 
     def _read_arrays(self, items: Any, id: str) -> NewItems:
-        """Items in memory."""
+        """Convert items in memory."""
         table = None
         if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
             columns = {str(name): list(values) for name, values in items.items()}
@@ -282,10 +292,12 @@ class ExportedModel:
         )
 
     def save(self, folder: str | Path, *, onnx: bool | None = None) -> Path:
-        """A folder that can be taken elsewhere, written in one step.
+        """Write a folder that can be copied elsewhere, in one step.
 
-        onnx: whether to write `model.onnx` (extra 'onnx'); None: where that is possible, and the
-        card says why not.
+        Args:
+            folder: Where to write.
+            onnx: Whether to write `model.onnx` (extra 'onnx'). None: if possible; otherwise the
+                model card gives the reason.
         """
         target = Path(folder)
         values, tensors = (None, {}) if self.reading is None else self.reading.to_dict()
@@ -308,7 +320,7 @@ class ExportedModel:
             weights = state | {f"reading.{k}": t for k, t in tensors.items()}
             replace_file(
                 partial / "weights.pt", lambda file: torch.save(weights, file)
-            )  # says what the disk says
+            )  # reports disk errors
             (partial / "model.json").write_text(
                 json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8"
             )
@@ -316,7 +328,7 @@ class ExportedModel:
         return target
 
     def _write_onnx(self, path: Path, *, required: bool) -> dict[str, Any]:
-        """Write it, and what there is to say of it."""
+        """Write the ONNX file and return its description."""
         try:
             example = self._example_items()
             graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
@@ -327,12 +339,9 @@ class ExportedModel:
             return {"no_onnx": str(error)}
 
     def _example_items(self) -> Tensor:
-        """(5, *shape) items of the right form, of noise."""
+        """Return random items of the right shape, (5, *shape)."""
         if self.reading is None:
-            raise InputError(
-                "the model takes inputs that are handed over in Python; expected one tensor for "
-                "ONNX"
-            )
+            raise InputError("the model takes inputs given in Python; expected one tensor for ONNX")
         rng = torch.Generator().manual_seed(0)
         shape = (ONNX_EXAMPLE_ITEMS, *self.reading.shape)
         if self.reading.kind == PICTURES:
@@ -341,7 +350,11 @@ class ExportedModel:
 
 
 def _concatenate(parts: Sequence[Predictions]) -> Predictions:
-    """All parts as one. Raises `InputError` where not a single item could be read."""
+    """Concatenate predictions.
+
+    Raises:
+        InputError: No item could be read.
+    """
     first, failed = parts[0], {k: why for p in parts for k, why in p.failed.items()}
     if failed and not any(len(p) for p in parts):
         some = "; ".join(f"{name} ({why})" for name, why in list(failed.items())[:MAX_NAMED_ITEMS])
@@ -371,7 +384,7 @@ def _rounded(values: Tensor) -> list[float]:
 
 
 def export_model(
-    ready: PreparedCampaign,
+    prepared: PreparedCampaign,
     network: nn.Module,
     labels: Mapping[int, int],
     classes: Sequence[str],
@@ -379,28 +392,34 @@ def export_model(
     *,
     items: int | None = None,
 ) -> ExportedModel:
-    """What was learnt from these labels (position -> class), with all that is needed elsewhere.
+    """Build an exportable model from these labels (position -> class).
 
-    items: how many there are, where `ready` has a part of them.
+    Args:
+        ready: The prepared campaign.
+        network: The fitted model.
+        labels: position -> class number.
+        classes: Names of the classes.
+        accuracy: How accurate it is, and how that was determined.
+        items: Number of items, if `prepared` holds a part of them.
     """
-    campaign, embedding = ready.campaign, ready.campaign.data.embedding or ""
-    if ":" in embedding and embedding not in ready.data.vectors:
+    campaign, embedding = prepared.campaign, prepared.campaign.data.embedding or ""
+    if ":" in embedding and embedding not in prepared.data.vectors:
         raise InputError(
-            f"the model sees items by your own {embedding}, whose code cannot leave with it; "
+            f"the model uses your own embedding {embedding}, whose code cannot be exported; "
             "expected vectors that "
             "come with the items: write what it makes of them into a column or an .npz, and name "
             "that as the embedding"
         )
     given = list(labels.values())
-    own = None if ready.data.records is None else ready.data.records.id_column
-    shape = list(ready.rows.shape[1:]) if isinstance(ready.inputs, Tensor) else []
+    own = None if prepared.data.records is None else prepared.data.records.id_column
+    shape = list(prepared.rows.shape[1:]) if isinstance(prepared.inputs, Tensor) else []
     about = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {
-            "name": ready.data.name,
-            "items": items or len(ready.data),
-            "kind": ready.data.kind,
+            "name": prepared.data.name,
+            "items": items or len(prepared.data),
+            "kind": prepared.data.kind,
             "id": own,
         },
         "labels": {name: given.count(i) for i, name in enumerate(classes)},
@@ -413,18 +432,16 @@ def export_model(
         "accuracy": dict(accuracy),
     }
     if isinstance(network, ExactModel) and len(network.support):
-        network.ensure_variance_scale()  # goes with the weights
-    loss = "squared" if campaign.model.name == EXACT else ready.training.loss
-    model = ExportedModel(network.cpu().eval(), tuple(classes), ready.reading(), loss, about)
-    _check_preprocessing(model, ready)
+        network.ensure_variance_scale()  # is saved with the weights
+    loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
+    model = ExportedModel(network.cpu().eval(), tuple(classes), prepared.reading(), loss, about)
+    _check_preprocessing(model, prepared)
     return model
 
 
-def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
-    """Raise unless items of the pool, read as others will be, become the inputs that were learnt
-    from.
-    """
-    reading, data = model.reading, ready.data
+def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> None:
+    """Raise unless the exported preprocessing reproduces the inputs that the model was fitted on."""
+    reading, data = model.reading, prepared.data
     at = torch.arange(min(4, len(data)))
     if reading is None or model.front is None:
         return
@@ -437,7 +454,7 @@ def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
         columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
         entry = (
             str if all(c.name in texts for c in reading.columns) else parse_entry
-        )  # texts are what they say by now
+        )  # texts are strings already
         values = encode_table_rows(
             reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry
         )
@@ -451,10 +468,10 @@ def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
         return
     with torch.no_grad():
         seen = model.front(values)
-    if not torch.allclose(seen, ready.rows[at], rtol=1e-3, atol=1e-3):
-        far = float((seen - ready.rows[at]).abs().max())
+    if not torch.allclose(seen, prepared.rows[at], rtol=1e-3, atol=1e-3):
+        far = float((seen - prepared.rows[at]).abs().max())
         raise LabelaheadError(
-            f"items of {data.name} read anew differ from what was learnt from, by up to "
+            f"items of {data.name} read again differ from the inputs that the model was fitted on, by up to "
             f"{far:.2g}: have the files "
             "changed? If not, this is a defect of labelahead: please report it"
         )
@@ -463,9 +480,12 @@ def _check_preprocessing(model: ExportedModel, ready: PreparedCampaign) -> None:
 def write_predictions(
     predictions: Predictions, path: Path | None, *, probabilities: bool = False
 ) -> str | None:
-    """As CSV, or Parquet by the name, in one step.
+    """Write predictions as CSV, or as Parquet by the suffix, in one step.
 
-    Without a path the text itself. probabilities: of every class.
+    Args:
+        predictions: What to write.
+        path: Where to; None: return the CSV text.
+        probabilities: Whether to add the probability of every class.
     """
     columns = predictions.columns(probabilities)
     if path is not None and path.suffix.lower() in (".parquet", ".pq"):
@@ -487,9 +507,11 @@ def write_predictions(
 
 
 def load_exported(folder: str | Path, *, network: nn.Module | str | None = None) -> ExportedModel:
-    """What `ExportedModel.save` wrote.
+    """Load a model that `ExportedModel.save` wrote.
 
-    network: your own, where the model is one, or its name; its weights are replaced.
+    Args:
+        folder: The folder.
+        network: Your own network, or its name, if the model is one; its weights are replaced.
     """
     path = Path(folder)
     about, state = _read_about(path / "model.json"), _read_weights(path / "weights.pt")
@@ -504,7 +526,7 @@ def load_exported(folder: str | Path, *, network: nn.Module | str | None = None)
         made = network if isinstance(network, nn.Module) else _build_network(path, about, network)
     except LabelaheadError:
         raise
-    except Exception as error:  # values of any kind may stand where others are expected
+    except Exception as error:  # any value may have a wrong type
         raise _damaged_error(path / "model.json", error) from error
     try:
         made.load_state_dict(weights)
@@ -515,7 +537,7 @@ def load_exported(folder: str | Path, *, network: nn.Module | str | None = None)
 
 
 def _read_about(path: Path) -> dict[str, Any]:
-    """What `model.json` says, with all that is needed to build the model."""
+    """Read and check `model.json`."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -539,12 +561,12 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of `weights.pt`, by name."""
+    """Read the tensors of `weights.pt` by name."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path.parent} holds no exported model (no {path.name})") from None
-    except Exception as error:  # whatever a damaged file makes the reader say
+    except Exception as error:  # damaged files raise errors of any type
         raise _damaged_error(path, error) from error
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise _damaged_error(path, "it holds something other than tensors by name")

@@ -1,4 +1,4 @@
-"""Real data, some labels: which items to label next, and what the network thinks of them."""
+"""Query the next items to label from real data with some labels."""
 
 import io
 import json
@@ -25,7 +25,7 @@ __all__ = ["QueryItem", "format_query_items", "query_items"]
 
 @dataclass(frozen=True)
 class QueryItem:
-    """An item to label next."""
+    """An item to label next, with the current prediction."""
 
     id: str  # from the id column, or the file name, or the row number
     position: int
@@ -44,54 +44,61 @@ def query_items(
     classes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[list[QueryItem], PreparedCampaign]:
-    """Train on the labels and ask for the n items that matter most, best first.
+    """Train on the labels and return the n items to label next, best first.
 
-    labels: a file of `id,label`; default: the labels that the data carry themselves. classes: all
-    names of classes, also of those that have no label yet; default: those of the campaign's data.
+    Args:
+        campaign: The configuration.
+        n: Number of items.
+        labels: A file of `id,label`; default: the labels in the data.
+        classes: Names of all classes, including those without labels; default: those of the
+            campaign's data.
+        progress: Called with the stage, the work done and its total.
     """
-    tell = progress or (lambda what, done, total: None)
-    tell("loading", 0, 1)
-    ready = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
-    pool, names, notes = _label_pool(ready, labels, ready.campaign.data.classes)
+    report = progress or (lambda what, done, total: None)
+    report("loading", 0, 1)
+    prepared = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
+    pool, names, notes = _label_pool(prepared, labels, prepared.campaign.data.classes)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
-            f"{n} items asked for, but {len(pool.unlabelled)} of {len(ready.data)} are unlabelled; "
+            f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are unlabelled; "
             "expected at most that"
         )
     asking, strategy = campaign.asking, find_strategy(campaign.asking.strategy)
     if len(pool):
-        tell("training", 0, 1)
+        report("training", 0, 1)
     elif strategy.look_ahead and strategy.choose_acquisition(()) != strategy.acquisition:
-        # An untrained network's opinions are noise; what it holds alike is not.
+        # Predictions of an untrained network are noise; its similarities are not.
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
-    learner = ready.make_learner(count, strategy.objective)
-    order = pool.labelled.argsort()  # as the page trains, whatever the order of a file
-    seed = ready.training.derive_seed(campaign.seed, 0)
-    learnt = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
-    notes += learnt.trained.notes if learnt.trained else ()
-    tell("looking ahead", 0, n)
+    learner = prepared.make_learner(count, strategy.objective)
+    order = (
+        pool.labelled.argsort()
+    )  # in the order of the labelling page, whatever the order of a file
+    seed = prepared.training.derive_seed(campaign.seed, 0)
+    fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
+    notes += fitted.trained.notes if fitted.trained else ()
+    report("looking ahead", 0, n)
     chosen = propose(
-        learnt.model,
-        ready.inputs,
+        fitted.model,
+        prepared.inputs,
         pool,
         n,
         asking,
-        loss=learnt.loss,
+        loss=fitted.loss,
         seed=campaign.seed,
         fresh=learner.network,
-        training=ready.training,
-        objective=learnt.objective,
+        training=prepared.training,
+        objective=fitted.objective,
     )
     notes += chosen.notes
-    p = learnt.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
-    asked = _build_items(ready.data, chosen, names, p)
-    return asked, replace(ready, notes=(*ready.notes, *notes))
+    p = fitted.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
+    items = _build_items(prepared.data, chosen, names, p)
+    return items, replace(prepared, notes=(*prepared.notes, *notes))
 
 
 def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
-    """The campaign with these classes, if there are any, and with every item in the pool."""
+    """Return the campaign with these classes, if any, and with every item in the pool."""
     names = tuple(require_distinct_classes(classes or campaign.data.classes))
     return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
 
@@ -99,10 +106,7 @@ def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
 def _build_items(
     data: Data, chosen: Query, names: Sequence[str], p: Tensor | None
 ) -> list[QueryItem]:
-    """What was chosen, with what is predicted of it.
-
-    Probabilities p (n, C), None before the first label.
-    """
+    """Return the selected items with their predictions; p (n, C), None before the first label."""
     sure, best = (
         ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
     )
@@ -122,7 +126,7 @@ def _build_items(
 
 
 def _text(data: Data, position: int) -> str | None:
-    """Return what an item says, where items are texts."""
+    """Return the text of an item, if items are texts."""
     if data.rows is None or data.rows.text is None:
         return None
     return str(data.rows.columns[data.rows.text][position] or "")
@@ -139,26 +143,26 @@ def _record(data: Data, position: int) -> dict[str, Any]:
 
 
 def _label_pool(
-    ready: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
+    prepared: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
 ) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
-    """The pool with the labels that there are, the names of all classes, and what to say."""
-    data, notes = ready.data, []
+    """Return the pool with its labels, the names of all classes, and notes."""
+    data, notes = prepared.data, []
     pool, names = Pool(len(data), test=data.test), data.classes
     given: dict[int, int] = {}
-    if ready.answers is not None:
-        known = ready.answers.has_label.nonzero().squeeze(1)
-        given = dict(zip(known.tolist(), ready.answers.take(known).tolist(), strict=True))
+    if prepared.answers is not None:
+        known = prepared.answers.has_label.nonzero().squeeze(1)
+        given = dict(zip(known.tolist(), prepared.answers.take(known).tolist(), strict=True))
     if labels is not None:
         at, numbers, names = read_labels(labels, data, classes)
         for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
             if given.setdefault(position, number) != number:
                 raise InputError(
-                    f"{labels} says {names[number]!r} of {data.ids[position]}, the data themselves "
+                    f"{labels} gives {names[number]!r} for {data.ids[position]}, but the data give "
                     f"{names[given[position]]!r}; expected one label: correct one of them"
                 )
     held = [p for p in given if p in set(data.test.tolist())]
     if held:
-        notes.append(f"{len(held)} labels belong to the test part, which is not learnt from")
+        notes.append(f"{len(held)} labels belong to the test part, which is not used for training")
     at_hand = [p for p in given if p not in set(held)]
     if at_hand:
         pool.label(at_hand, [given[p] for p in at_hand])
@@ -172,9 +176,9 @@ def _label_pool(
 
 
 def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
-    """Return the questions as "csv" or "json".
+    """Format the items as "csv" or "json".
 
-    Id, the user's columns, position, score, prediction, probability.
+    Columns: id, the user's columns, position, score, prediction, probability.
     """
     records = Records({})
     for name in dict.fromkeys(name for q in query_items for name in q.record):

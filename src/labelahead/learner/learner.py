@@ -1,4 +1,4 @@
-"""A learner for people with their own loop: query, teach, predict, save."""
+"""A learner for your own labelling loop: query, teach, predict, save."""
 
 import copy
 import logging
@@ -36,27 +36,37 @@ from labelahead.strategies.query import propose
 __all__ = ["Learner"]
 
 log = logging.getLogger("labelahead")
-SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # arguments that are saved as they are
+SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # saved unchanged
 Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
 
 
 class Learner:
-    """A network that asks for labels and learns from them.
+    """A model that queries labels and learns from them.
 
         learner = Learner(model, inputs)
         for position in learner.query(10):
             learner.teach([position], [label_of(position)])
         learner.predict()
 
-    model: any nn.Module with outputs (n, C), one per class; trained in place. inputs: the whole
-    data set, a tensor (n, ...), a mapping or tuple of tensors, or `Samples` of a data set that is
-    read in batches; positions count along it. training: a `Training`, or a function (model, inputs,
-    labels) that trains in place. Answers move the view of the pool at once; the network is trained
-    again when `retrain_every` of them have come in, at the next query. loss: "squared" or
-    "cross-entropy", what a function of your own trains with (default: squared). `drift`: the share
-    of the candidates for which the linearised network, which look-ahead describes, predicts another
-    class than the trained one, as of the last training; None where nothing was looked ahead. Beyond
-    10 % a warning is logged.
+    Labels update the posterior at once. The network is trained again at the next query after
+    `retrain_every` labels.
+
+    Args:
+        model: Any nn.Module with outputs (n, C), one per class; trained in place.
+        inputs: The whole data set: a tensor (n, ...), a mapping or tuple of tensors, or `Samples`
+            of a data set that is read in batches. Positions count along it.
+        asking: A strategy, its name, or a `QueryConfig`.
+        training: A `Training`, or a function (model, inputs, labels) that trains in place.
+        retrain_every: Number of labels between two trainings.
+        loss: "squared" or "cross-entropy", the loss of your own training function (default:
+            squared).
+        test: Positions that are never queried.
+        seed: Of all random choices.
+
+    Attributes:
+        drift: Share of the candidates for which the linearised network, on which look-ahead is
+            based, predicts another class than the trained one, as of the last training; None
+            without look-ahead. Above 10 % a warning is logged.
 
     >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
     >>> for position in learner.query(10):
@@ -79,11 +89,11 @@ class Learner:
     ) -> None:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
-        self.model, self.inputs, self.seed = model, as_inputs(inputs), seed
+        self.model = model
+        self.inputs = as_inputs(inputs)
+        self.seed = seed
         self.asking = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
-        self._strategy = find_strategy(
-            self.asking.strategy
-        )  # read once, where it is a file of the user's own
+        self._strategy = find_strategy(self.asking.strategy)  # a user's file is read once
         self._strategy.resolve_mode(self.asking.mode, has_oracle=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
@@ -95,15 +105,15 @@ class Learner:
             raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
         self.pool = Pool(len(self.inputs), test=test)
         self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
-        wrap_fitted_model(model, self.inputs)  # says what does not go together
+        wrap_fitted_model(model, self.inputs)  # raises if the two do not fit
         self.classes = predict(model, self.inputs[:1]).shape[1]
         self._initial = copy.deepcopy(model)
-        self._labels_since_training = 0  # labels since the last training
+        self._labels_since_training = 0
         self._trained = False
         self._pool_posterior: PoolPosterior | None = None
-        self._memory: dict[str, Any] | None = None  # what the strategy is told at the next query
-        self.drift: float | None = None  # of the last training, once looked ahead: see the class
-        # what was trained together with the network
+        self._memory: dict[str, Any] | None = None  # state of the strategy
+        self.drift: float | None = None  # see the class
+        # the auxiliary objective trained with the network
         self._objective: AuxiliaryObjective | None = None
         if self._strategy.objective is not None and not isinstance(self.training, Training):
             raise InputError(
@@ -114,7 +124,7 @@ class Learner:
             )
 
     def query(self, n: int = 1) -> list[int]:
-        """The n positions to label next, best first."""
+        """Return the n positions to label next, best first."""
         strategy = self._strategy
         if (
             self._labels_since_training >= self.retrain_every
@@ -136,11 +146,14 @@ class Learner:
                 memory=self._memory,
                 objective=self._objective or self._new_objective(),
             )
-            self._memory, self.drift = query.memory, query.drift
+            self._memory = query.memory
+            self.drift = query.drift
             return [int(p) for p in query.positions]
         free = len(self.pool.unlabelled)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= free:
-            raise InputError(f"{n!r} items asked for, {free} are unlabelled; expected up to that")
+            raise InputError(
+                f"{n!r} items requested, but {free} are unlabelled; expected up to that"
+            )
         if self._pool_posterior is None or len(self._pool_posterior.view.candidates) < n:
             self._pool_posterior = self._build_posterior(n)
         rng, mode = (
@@ -153,7 +166,7 @@ class Learner:
         return [int(p) for p in positions]
 
     def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
-        """Take in answers; the view of the pool moves at once, without training."""
+        """Add labels; they update the posterior at once, without training."""
         try:
             given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
         except (TypeError, ValueError) as error:
@@ -167,19 +180,18 @@ class Learner:
         at = checks.check_positions(positions, "positions", len(self.inputs))
         self._labels_since_training += len(at)
         if self._pool_posterior is not None:
-            # An item that was not among the candidates is not in the kernel: it waits for the next
-            # one.
+            # Items outside the current kernel are included at the next one.
             new = dict(zip(at.tolist(), given.tolist(), strict=True))
             self._pool_posterior = self._pool_posterior.with_labels(
                 {**self._pool_posterior.labels, **new}
             )
 
     def predict(self, positions: Positions | None = None) -> Tensor:
-        """(q, C) class probabilities: the network's as last trained, or with the answers since.
+        """Return class probabilities (q, C).
 
-        Of the exact learner they are calibrated, and know of all answers. Of a network, once
-        answers have come in since its training, items in the present kernel know of every answer at
-        once; the others wait for training.
+        Those of the exact learner are calibrated and use all labels. A network's are those of its
+        last training; for items in the current kernel, labels since then are included by
+        look-ahead.
         """
         at = (
             torch.arange(len(self.inputs))
@@ -192,7 +204,7 @@ class Learner:
         if self._pool_posterior is None and self._strategy.look_ahead and len(self.pool.unlabelled):
             self._pool_posterior = self._build_posterior(
                 1
-            )  # answers that no training has heard of yet, as after `load`
+            )  # labels since the last training, as after `load`
         if self._pool_posterior is not None:
             inside = [
                 i for i, position in enumerate(at.tolist()) if position in self._pool_posterior
@@ -217,34 +229,36 @@ class Learner:
                 self.pool.labels,
             )
         self.model.eval()
-        self._labels_since_training, self._pool_posterior, self._trained = 0, None, True
+        self._labels_since_training = 0
+        self._pool_posterior = None
+        self._trained = True
 
     def _fit_network(self, into: nn.Module, training: Training) -> None:
         """Train a network like ours on all labels so far."""
         seed = derive_training_seed(self.seed, len(self.pool), "t")
-        again: NetworkLearner | ExactLearner
+        learner: NetworkLearner | ExactLearner
         if isinstance(into, ExactModel):
-            assert isinstance(self.inputs, Tensor)  # nothing else fits it
-            again = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
+            assert isinstance(self.inputs, Tensor)  # checked in __init__
+            learner = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
         else:
             initial = self._initial
-            again = NetworkLearner(
+            learner = NetworkLearner(
                 self.inputs,
                 self.classes,
                 lambda _: copy.deepcopy(initial),
                 training,
                 objective=self._strategy.objective,
             )
-        learnt = again.fit(
+        fitted_model = learner.fit(
             self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into
         )
-        self._objective = learnt.objective
-        for note in learnt.trained.notes if learnt.trained else ():
+        self._objective = fitted_model.objective
+        for note in fitted_model.trained.notes if fitted_model.trained else ():
             log.warning("%s", note)
 
     def _current_network(self) -> nn.Module:
-        """The network; of the exact learner, whose training takes milliseconds, one that knows of
-        all answers.
+        """Return the network; for the exact learner, one fitted to all labels, which takes
+        milliseconds.
         """
         if not (
             self._labels_since_training
@@ -257,10 +271,8 @@ class Learner:
         return model.eval()
 
     def save(self, path: str | Path) -> None:
-        """Everything but the inputs and a training function or strategy of your own, in one step."""
-        own = (
-            self.asking.strategy
-        )  # as it can be found again; one that was handed over must be handed over again
+        """Write everything in one step, except the inputs and your own training function or strategy."""
+        own = self.asking.strategy  # by its full name; one given in Python must be given again
         asking = changed(
             self.asking,
             strategy=resolve_code_name(own)
@@ -296,11 +308,16 @@ class Learner:
         strategy: Strategy | None = None,
         trust_code: bool = False,
     ) -> "Learner":
-        """A learner as it was saved, with a model of the same architecture.
+        """Load a saved learner into a model of the same architecture.
 
-        training, strategy: a function or a strategy that it was handed over in Python, again.
-        trust_code: run a strategy of one's own that the file names, even if this account has never
-        used it.
+        Args:
+            path: The file.
+            model: A network of the same architecture.
+            inputs: The same inputs as before.
+            training: The training function, if it was given in Python.
+            strategy: The strategy, if it was given in Python.
+            trust_code: Run a strategy of your own that the file names, even if this account has
+                never used it.
         """
         try:
             state = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -342,7 +359,8 @@ class Learner:
         model.eval()
         if len(state["labelled"]):
             learner.pool.label(state["labelled"], state["labels"])
-        learner._labels_since_training, learner._trained = state["fresh"], state["trained"]
+        learner._labels_since_training = state["fresh"]
+        learner._trained = state["trained"]
         learner._memory = state.get("memory")  # older files have none
         if state.get("objective") is not None:
             learner._objective = learner._new_objective()
@@ -351,7 +369,7 @@ class Learner:
         return learner
 
     def _new_objective(self) -> AuxiliaryObjective | None:
-        """What the strategy wants trained together with the network, before any training."""
+        """Make the auxiliary objective of the strategy, before any training."""
         make = self._strategy.objective
         if make is None or isinstance(self.model, ExactModel):
             return None
@@ -360,13 +378,13 @@ class Learner:
         ).eval()
 
     def _objective_is_missing(self) -> bool:
-        """Whether a trained network came without its auxiliary objective, as from a file of an
-        older version.
+        """Return whether a trained network lacks its auxiliary objective, as in files of older
+        versions.
         """
         return self._strategy.objective is not None and self._objective is None and self._trained
 
     def _make_network(self, seed: int) -> nn.Module:
-        """A network like the first one with weights of its own, for strategies that train some."""
+        """Make a network like the first one with new weights, for strategies that train some."""
         model = copy.deepcopy(self._initial)
         with temporary_seed(seed):
             for module in model.modules():
@@ -379,14 +397,14 @@ class Learner:
         return self.training if isinstance(self.training, Training) else Training(loss=self.loss)  # type: ignore[arg-type]
 
     def _build_posterior(self, n: int) -> PoolPosterior:
-        """What the network holds of the labelled items and fresh candidates, at least n."""
+        """Compute the posterior at the labelled items and at new candidates, at least n."""
         self.model.eval()
         asking = self._strategy.with_default_noise(self.asking)
-        now = QueryContext.from_pool(
+        context = QueryContext.from_pool(
             self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
         )
-        # Labels that the network was not trained on make the two differ, and rightly so.
-        self.drift = now.drift if self._trained and not self._labels_since_training else None
+        # With labels that the network was not trained on the two are expected to differ.
+        self.drift = context.drift if self._trained and not self._labels_since_training else None
         if note := drift_warning(self.drift):
             log.warning("%s", note)
-        return now.pool_posterior
+        return context.pool_posterior

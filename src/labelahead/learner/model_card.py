@@ -1,4 +1,4 @@
-"""A card for people: what a model is, from what it was made, how good it is, how it is used."""
+"""Model cards: what a model is, what it was made from, its accuracy and how to use it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["format_model_card"]
 
 
 def format_model_card(about: Mapping[str, Any]) -> str:
-    """For people: what it is, from what, how good, how to use it."""
+    """Return the model card as Markdown."""
     classes, labels = about["classes"], about["labels"]
     name, how = about["network"]["name"], about["accuracy"]
     measured = how.get("measured")
@@ -72,20 +72,19 @@ def format_model_card(about: Mapping[str, Any]) -> str:
 
 
 def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
-    """How a picture file becomes an item of `model.onnx`, in words and as code that needs Pillow
-    and numpy alone.
+    """Describe how an image file becomes an input of `model.onnx`, with code that needs only Pillow
+    and numpy.
     """
     channels, height, width = reading["shape"]
-    steps = ["", "## How a picture becomes an item", ""]
+    steps = ["", "## How an image becomes an item", ""]
     if height != width:
         return [
             *steps,
-            f"Items are arrays, uint8 ({channels}, {height}, {width}); files of pictures are not "
-            "read.",
+            f"Items are arrays, uint8 ({channels}, {height}, {width}); image files are not read.",
         ]
     grey, white = channels == 1, reading["white"]
     steps += [
-        "The model has learnt from pictures that were prepared as follows; prepare others in the "
+        "The model was fitted on images that were prepared as follows; prepare others in the "
         "same way. In other",
         "proportions (stretched, or with a border) or scaled otherwise they are predicted worse.",
         "",
@@ -94,7 +93,7 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
         "2. Turn it upright by its EXIF orientation, put transparency on white, convert to RGB "
         "(16-bit grey: divide by",
         "   257).",
-        "3. Crop the centre square: the side is the shorter one of the picture; nothing is "
+        "3. Crop the centre square: the side is the shorter one of the image; nothing is "
         "stretched or padded.",
         f"4. Resize the square to {height} x {height}, bilinear with antialiasing (Pillow's "
         "`BILINEAR`, "
@@ -118,7 +117,7 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
 
 
 def _picture_code(size: int, grey: bool, white: int) -> str:
-    """The same steps as a function of a file."""
+    """Return the same steps as a Python function."""
     lines = ["pixels = np.asarray(image).transpose(2, 0, 1).astype(np.float32)"]
     if grey:
         lines.append(
@@ -152,8 +151,8 @@ def _escape_cell(text: str) -> str:
 
 def _describe_inputs(reading: Mapping[str, Any] | None) -> str:
     if reading is None:
-        return "as they are handed over"
+        return "as given in Python"
     if reading["kind"] == COLUMNS:
         return "columns " + ", ".join(c["name"] for c in reading["columns"])
-    by = f", seen by the pretrained {reading['features']}" if reading["features"] else ""
+    by = f", embedded by the pretrained {reading['features']}" if reading["features"] else ""
     return f"{reading['kind']} of {' x '.join(map(str, reading['shape']))}{by}"

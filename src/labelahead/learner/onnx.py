@@ -1,7 +1,4 @@
-"""A finished model as one module, from items as they are read to probabilities.
-
-And as ONNX, for other programs.
-"""
+"""An exported model as one module, from items to probabilities, and as ONNX."""
 
 import logging
 import warnings
@@ -22,12 +19,12 @@ from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixe
 __all__ = ["ExportGraph", "PreprocessingModule", "write_onnx"]
 
 OPSET = 18
-TOLERANCE = 1e-4  # of probabilities and variances, beside our own
+TOLERANCE = 1e-4  # of probabilities and variances, compared with our own
 EXAMPLES = 5
 
 
 class PreprocessingModule(nn.Module):
-    """Items as they are read -> what the network sees."""
+    """Convert items as they were read to inputs of the network."""
 
     mean: Tensor
     std: Tensor
@@ -36,7 +33,7 @@ class PreprocessingModule(nn.Module):
         super().__init__()
         if reading.features is not None and reading.features not in BACKBONES:
             raise InputError(
-                f"the model sees pictures by {reading.features!r}, which this version of "
+                f"the model uses image features by {reading.features!r}, which this version of "
                 "labelahead does not know; "
                 f"expected one of {', '.join(BACKBONES)}"
             )
@@ -47,49 +44,54 @@ class PreprocessingModule(nn.Module):
         self.register_buffer("std", reading.std.view(column))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) -> (n, ...) float32."""
+        """Convert (n, *shape) to (n, ...) float32."""
         values = x if self.trunk is None else self.trunk.features(scale_pixels(x))
         return ((values.to(self.mean.dtype) - self.mean) / self.std).float()
 
 
 class VarianceModule(nn.Module):
-    """`ExactModel.variance`, of steps that ONNX has."""
+    """`ExactModel.predict_variance` in operations that ONNX supports."""
 
     white: Tensor  # (L, L), the inverse of the system's Cholesky factor
 
     def __init__(self, model: ExactModel) -> None:
         super().__init__()
-        self.weights, self.support = model.get_mixture().weights, model.support
+        self.weights = model.get_mixture().weights
+        self.support = model.support
         self.register_buffer("white", model.compute_whitening())
 
     def kernel(self, units: Tensor) -> Tensor:
-        """(n, L) between rows of length one (n, d) and the labelled items."""
+        """Return the kernel (n, L) between unit rows (n, d) and the labelled items."""
         return mix_kernels(units @ self.support.T, self.weights)
 
     def forward(self, K: Tensor) -> Tensor:
-        """(n,) from the kernel (n, L) with the labelled items."""
+        """Return the variances (n,) from the kernel (n, L) with the labelled items."""
         return (1 - (K.double() @ self.white.T).square().sum(1)).clamp_min(0.0)
 
 
 class ExportGraph(nn.Module):
-    """Items as they are read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
+    """Items as they were read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
     learner.
 
-    Written out once more, without steps that depend on the numbers: what is held against
-    `ExportedModel.outputs`.
+    It repeats `ExportedModel.outputs` without data-dependent control flow; `write_onnx` compares
+    the two.
     """
 
     def __init__(
         self, front: PreprocessingModule | None, network: nn.Module, loss: str, classes: int
     ) -> None:
         super().__init__()
-        self.front, self.network, self.loss, self.classes = front, network, loss, classes
+        self.front = front
+        self.network = network
+        self.loss = loss
+        self.classes = classes
         self.spread: VarianceModule | None = None
         if isinstance(network, ExactModel) and len(network.support):
-            self.spread, self.factor = VarianceModule(network), network.ensure_variance_scale()
+            self.spread = VarianceModule(network)
+            self.factor = network.ensure_variance_scale()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Both as float32."""
+        """Return both as float32."""
         x = x if self.front is None else self.front(x)
         if self.spread is None:
             return (self._probabilities(self.network(x)),)
@@ -111,7 +113,9 @@ class ExportGraph(nn.Module):
 
 
 def _likelihoods(mean: Tensor, variance: Tensor) -> Tensor:
-    """As `gp.calibration.gaussian_class_probabilities`, of steps that ONNX has: erf and products."""
+    """Do the same as `labelahead.gp.calibration.gaussian_class_probabilities` in operations that ONNX
+    supports.
+    """
     nodes, weights = gauss_hermite(mean.device)
     classes = mean.shape[1]
     if classes <= MAX_CLASSES_BY_QUADRATURE:
@@ -136,7 +140,7 @@ def _normal_cdf(z: Tensor) -> Tensor:
 
 
 def _project_to_simplex(z: Tensor) -> Tensor:
-    """The nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974)."""
+    """Return the nearest point of the probability simplex, by sorting (Held, Wolfe & Crowder 1974)."""
     ordered = torch.sort(z, dim=1, descending=True).values
     excess = ordered.cumsum(1) - 1
     counts = torch.arange(1, z.shape[1] + 1, dtype=z.dtype)
@@ -148,9 +152,11 @@ def _project_to_simplex(z: Tensor) -> Tensor:
 def write_onnx(
     graph: ExportGraph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path
 ) -> dict[str, Any]:
-    """Write the graph, and hold what onnxruntime says of the example (n, *shape) against ours.
+    """Write the graph, and compare the predictions of onnxruntime for an example (n, *shape) with
+    ours.
 
-    What came of it.
+    Returns:
+        The opset, the shapes and the largest difference.
     """
     onnxruntime = import_extra("onnxruntime", "onnx", "the form ONNX")
     import_extra("onnxscript", "onnx", "the form ONNX")
@@ -170,7 +176,7 @@ def write_onnx(
                 external_data=False,
                 verbose=False,
             )
-        except Exception as error:  # the exporter has many of its own
+        except Exception as error:  # the exporter raises many types
             cause = (str(error).strip().splitlines() or [""])[0]
             raise ModelError(
                 f"the network cannot be written as ONNX ({type(error).__name__}: {cause}); leave "
@@ -178,7 +184,7 @@ def write_onnx(
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     apart = 0.0
-    for some in (example, example[:1]):  # the number of items is free
+    for some in (example, example[:1]):  # the number of items is dynamic
         theirs = session.run(None, {"items": some.numpy()})
         for said, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
             apart = max(apart, float((torch.from_numpy(said) - wanted[: len(some)]).abs().max()))
@@ -191,7 +197,7 @@ def write_onnx(
 
 @contextmanager
 def _silence_exporter() -> Iterator[None]:
-    """The exporter speaks much of its own affairs."""
+    """Suppress the log messages of the exporter."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
     ]

@@ -1,4 +1,4 @@
-"""From a configuration to data and a network: what a campaign or a query begins with."""
+"""From a configuration to data and a network: the start of a campaign or a query."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -30,9 +30,9 @@ __all__ = ["PreparedCampaign", "choose_model_and_embedding", "prepare_campaign"]
 
 @dataclass(frozen=True, eq=False)
 class PreparedCampaign:
-    """Data and network as the configuration asks for them; `notes` says what was decided."""
+    """Data and network as the configuration requires; `notes` describes the choices made."""
 
-    campaign: Campaign  # with nothing left open
+    campaign: Campaign  # fully resolved
     data: Data
     answers: Answers | None
     inputs: Tensor | Samples  # (n, ...) what the network sees
@@ -42,24 +42,24 @@ class PreparedCampaign:
     notes: tuple[str, ...]
     reading: Callable[[], Preprocessor | None] = lambda: (
         None
-    )  # how other items become such inputs, worked out if asked
+    )  # returns how other items become such inputs
 
     @property
     def rows(self) -> Tensor:
-        """(n, ...) the inputs of all networks but the user's own, which alone may take something
-        else.
-        """
+        """(n, ...) the inputs as one tensor; only a user's own network may take something else."""
         assert isinstance(self.inputs, Tensor)
         return self.inputs
 
     def make_learner(
         self, classes: int, objective: MakeObjective | None = None
     ) -> NetworkLearner | ExactLearner:
-        """A learner of so many classes. Strategies may make networks with it: it must not lead to
-        the answers.
+        """Make a learner for so many classes.
 
-        objective: what the strategy wants trained together with the network; the exact learner
-        trains nothing.
+        Strategies may make networks with it, so it must not give access to the labels.
+
+        Args:
+            classes: Number of classes.
+            objective: The auxiliary objective of the strategy; the exact learner ignores it.
         """
         network = self.network
         if self.campaign.model.name == EXACT:
@@ -74,15 +74,15 @@ class PreparedCampaign:
 def prepare_campaign(
     campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None
 ) -> PreparedCampaign:
-    """Load the data, choose network, recipe and device; nothing is trained yet."""
+    """Load the data and choose network, recipe and device; nothing is trained yet."""
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
     device = _resolve_device(campaign.device)
     source = campaign.data
     if given is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
-            f"this campaign ran on data handed over in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
-            "go on with labelahead.resume(folder, data=...)"
+            f"this campaign ran on data given in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
+            "continue with labelahead.resume(folder, data=...)"
         )
     handed = given is not None
     if given is None:
@@ -129,7 +129,7 @@ def prepare_campaign(
 
 
 def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
-    """Which network, by which embedding, and why; nothing is worked out yet."""
+    """Return the network, the embedding and the reasons; nothing is computed yet."""
     name, source = campaign.model.name, campaign.data
     notes: tuple[str, ...] = ()
     if data.samples is not None and ":" not in name:
@@ -150,7 +150,7 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
 
 
 def _resolve_device(name: str) -> str:
-    """A device that there is."""
+    """Return an available device."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -162,11 +162,11 @@ def _resolve_device(name: str) -> str:
 
 
 def _with_absolute_paths(source: Source) -> Source:
-    """Paths in full, so that a campaign can be resumed from anywhere."""
+    """Make paths absolute, so that a campaign can be resumed from any folder."""
     name = source.name if source.name in DATASETS else resolve_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     return replace(source, name=name, root=root)
 
 
-# Known sets of small pictures are learnt from their pixels; folders of photographs are not.
+# Data sets of small images whose pixels are the inputs; folders of photographs are embedded.
 _KNOWN_PIXELS = frozenset({"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"})

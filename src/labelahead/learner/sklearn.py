@@ -1,10 +1,11 @@
-"""A learner behind scikit-learn's face: fit, predict, predict_proba, and query.
+"""A scikit-learn estimator: fit, predict, predict_proba and query.
 
 from labelahead.learner.sklearn import Classifier
 
-classifier = Classifier().fit(X, y)             # nothing is trained: kernel regression, exact for
-these labels classifier.predict_proba(X_new) classifier.query(X_pool, 10)                    # which
-rows to label next, best first classifier.partial_fit(X_more, y_more)          # with these as well
+classifier = Classifier().fit(X, y)      # kernel regression: exact, nothing is trained
+classifier.predict_proba(X_new)
+classifier.query(X_pool, 10)             # rows to label next, best first
+classifier.partial_fit(X_more, y_more)   # add labels
 """
 
 import copy
@@ -40,12 +41,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that also says which labels it lacks.
+    """A scikit-learn classifier that also queries labels.
 
-    module: an untrained nn.Module with one output a class, which `fit` trains a copy of; None: the
-    exact learner, for features or rows of a table. strategy: how `query` chooses, a name, a
-    `Strategy` or an `QueryConfig`; None: resolve, and flip with a module. training: how the module is
-    trained. random_state: a whole number for the same answers again.
+    Args:
+        module: An untrained nn.Module with one output per class, of which `fit` trains a copy.
+            None: the exact learner, for features or rows of a table.
+        strategy: How `query` selects: a name, a `Strategy` or a `QueryConfig`. None: resolve, or
+            flip with a module.
+        training: How the module is trained.
+        random_state: An integer makes the results reproducible.
 
     >>> from sklearn.datasets import load_iris
     >>> from labelahead.learner.sklearn import Classifier
@@ -64,31 +68,32 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         training: Training | None = None,
         random_state: Any = 0,
     ) -> None:
-        self.module, self.strategy, self.training, self.random_state = (
-            module,
-            strategy,
-            training,
-            random_state,
-        )
+        self.module = module
+        self.strategy = strategy
+        self.training = training
+        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, X_pool: Any = None) -> "Classifier":
-        """Learn from labelled rows; what was learnt before is forgotten.
+        """Fit labelled rows; earlier labels are forgotten.
 
         Args:
             X: (n, ...) rows.
-            y: (n,) their labels, of any kind.
-            X_pool: (m, ...) the unlabelled rows that are to be predicted. Without a module features
-                are centred over them and X, as a `Learner` or the labelling page centres them over
-                its pool; a few chosen labels alone are a poor sample of it.
+            y: (n,) their labels, of any type.
+            X_pool: (m, ...) the unlabelled rows to be predicted. Without a module, features are
+                centred over them and X, as `Learner` and the labelling page do over the pool; a few
+                selected labels alone are a poor sample of it.
         """
         rows, labels = self._validate_labelled(X, y, reset=True)
         self._pool = None if X_pool is None else self._validate_rows(X_pool)
         return self._fit_rows(rows, labels, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Sequence[Any] | None = None) -> "Classifier":
-        """Learn from these labels and all before.
+        """Fit these labels and all earlier ones.
 
-        classes: every label that may come, at the first call.
+        Args:
+            X: (n, ...) rows.
+            y: (n,) labels.
+            classes: All labels that may occur, at the first call.
         """
         known = getattr(self, "classes_", None)
         rows, labels = self._validate_labelled(X, y, reset=known is None)
@@ -100,14 +105,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"label {unknown[0]!r} is not among the classes {known.tolist()}; expected one of "
                 "them: name all at "
-                "the first partial_fit, or fit anew"
+                "the first partial_fit, or call fit again"
             )
         rows = torch.cat([self._rows, rows.to(self._rows)])
         labels = np.concatenate([self.classes_[self._codes], labels])
         return self._fit_rows(rows, labels, None if self._accepts_new_classes else known)
 
     def predict_proba(self, X: Any) -> Array:
-        """(n, C) probabilities, in the order of `classes_`."""
+        """Return probabilities (n, C), in the order of `classes_`."""
         check_is_fitted(self)
         answer: Array = predict_proba(
             self.model_, self._validate_rows(X), self._recipe.loss, len(self.classes_)
@@ -115,15 +120,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answer
 
     def predict(self, X: Any) -> Array:
-        """(n,) the likeliest labels."""
+        """Return the most probable labels (n,)."""
         p = self.predict_proba(X)
         answer: Array = self.classes_[p.argmax(1)]
         return answer
 
     def query(self, X: Any, n: int = 1) -> Array:
-        """(n,) which rows of an unlabelled pool to label next, best first.
+        """Return which n rows of an unlabelled pool to label next, best first.
 
-        Without any label, those that cover it.
+        Without any label, rows that cover the pool.
         """
         fitted = hasattr(self, "classes_")
         rows = self._validate_rows(X, reset=not fitted)
@@ -135,14 +140,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         asking = self._query_config
         learner = self._learner(everything, len(self.classes_) if fitted else 2)
         # The exact learner sees the pool for the first time here, and is centred on it.
-        learnt = (
+        fitted_model = (
             learner.fit(pool.labelled, pool.labels, seed=self._seed())
             if self.module is None
             else None
         )
         model = (
-            learnt.model
-            if learnt
+            fitted_model.model
+            if fitted_model
             else self.model_
             if fitted
             else learner.network(self._seed()).eval()
@@ -172,7 +177,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def _make_objective(self) -> MakeObjective | None:
-        """What the strategy wants trained together with the module."""
+        """The auxiliary objective of the strategy."""
         asking = self._query_config
         strategy = asking.strategy if isinstance(asking, QueryConfig) else asking
         return None if self.module is None else find_strategy(strategy).objective
@@ -204,12 +209,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         codes = torch.from_numpy(np.searchsorted(names, labels)).long()
         everything = rows if self._pool is None else torch.cat([rows, self._pool.to(rows)])
-        learnt = self._learner(everything, len(names)).fit(
+        fitted_model = self._learner(everything, len(names)).fit(
             torch.arange(len(rows)), codes, seed=self._seed()
         )
-        self.model_, self.classes_, self._accepts_new_classes = learnt.model, names, classes is None
-        self._rows, self._codes = rows, codes
-        self._objective = learnt.objective
+        self.model_ = fitted_model.model
+        self.classes_ = names
+        self._accepts_new_classes = classes is None
+        self._rows = rows
+        self._codes = codes
+        self._objective = fitted_model.objective
         return self
 
     def _validate_labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:
@@ -221,9 +229,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._to_tensor(validate_data(self, X, reset=reset, **self._validation_options()))
 
     def _validation_options(self) -> dict[str, Any]:
-        """What scikit-learn sees to.
+        """Return what scikit-learn checks.
 
-        Numbers without NaN, as many columns as before; pictures for modules.
+        Numbers without NaN and the same number of columns as before; any shape for modules.
         """
         if self.module is None:
             return {"dtype": (np.float64, np.float32)}

@@ -1,4 +1,4 @@
-"""When further labels no longer pay: a word of advice, never a stop."""
+"""Stopping advice: when further labels bring little. It never stops anything."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,7 +25,7 @@ MIN_HOLD, HOLD_SHARE = 40, 0.25  # and over so many labels, or this share of tho
 
 
 class LeaveOneOut(NamedTuple):
-    """What the other labels say of each of some labelled items."""
+    """Leave-one-out accuracy and squared error of some labelled items."""
 
     accuracy: float  # how often they are right
     error: float  # mean squared residual
@@ -34,22 +34,26 @@ class LeaveOneOut(NamedTuple):
 def estimate_leave_one_out(
     others: Tensor, residual: Tensor, labels: Tensor, random: int
 ) -> LeaveOneOut:
-    """Leave-one-out (`leave_one_out_predictions` of a learner), on the first `random` items.
+    """Compute leave-one-out accuracy and error on the first `random` items.
 
-    Only items that were drawn at random are judged (with all the others' help): chosen ones are
-    hard ones and say little of the pool. A trained network is commonly better than its first
-    kernel; what this is for is to see progress.
+    Only items that were drawn at random are evaluated (with the help of all others): queried items
+    are hard ones and not representative of the pool. A trained network is usually better than its
+    initial kernel, so this shows progress rather than accuracy.
+
+    Args:
+        others: (L, C) leave-one-out predictions of a learner.
+        residual: (L, C) leave-one-out residuals.
+        labels: (L,) class numbers.
+        random: Number of items drawn at random, which come first.
     """
     right = float((others[:random].argmax(1) == labels[:random]).double().mean())
     return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
 
 
 class ErrorReading(NamedTuple):
-    """The error estimate of one round or refresh: after how many labels, its interval, and the
-    forecast.
+    """The error estimate of one round or refresh.
 
-    fall: what the next `FORECAST_LABELS` labels are expected to take off the error. None where nothing could
-    be estimated.
+    `fall` is the reduction expected from the next `FORECAST_LABELS` labels. None: not estimated.
     """
 
     labels: int
@@ -60,9 +64,9 @@ class ErrorReading(NamedTuple):
 
 
 def stopping_progress(readings: Sequence[ErrorReading]) -> float | None:
-    """How far it is to where `stop_advice` speaks.
+    """Return how close the readings are to `stop_advice`: 1 when it is given, below that a share.
 
-    1 there, and below it the share of what is furthest from it.
+    The share is that of the criterion which is furthest from being met.
     """
     last = readings[-1] if readings else None
     if last is None or last.error is None or last.high is None or last.fall is None:
@@ -81,12 +85,12 @@ def stopping_progress(readings: Sequence[ErrorReading]) -> float | None:
 
 
 def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
-    """A sentence when the pool has been predicted well for a while and further labels bring little,
-    else None.
+    """Return a sentence once the pool has been predicted well for a while and further labels bring
+    little, else None.
 
-    It depends on the history of readings alone, so that it is the same after a restart. It is
-    offered once `MIN_READINGS` readings in a row, over `required_hold_labels`, were good enough to stop, and
-    withdrawn once readings were not for as long: one reading neither offers nor withdraws it.
+    It depends only on the history of readings, so it is the same after a restart. It is given after
+    `MIN_READINGS` consecutive good readings, over `required_hold_labels`, and withdrawn after as
+    many bad ones: a single reading changes nothing.
 
     >>> from labelahead.learner.stopping import ErrorReading, stop_advice
     >>> good = [ErrorReading(n, 0.02, 0.01, 0.05, 0.001) for n in (60, 80, 100)]
@@ -111,13 +115,13 @@ def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
 
 
 def required_hold_labels(labels: int) -> int:
-    """Over how many labels readings must agree before advice changes, when there are so many."""
+    """Return over how many labels readings must agree before the advice changes."""
     return max(MIN_HOLD, round(HOLD_SHARE * labels))
 
 
 def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
-    """Whether advice stands after these readings, and how much of what it takes to offer it has
-    been held.
+    """Return whether advice is given after these readings, and how much of the required period has
+    passed.
     """
     offered, run = (
         False,
@@ -141,7 +145,7 @@ def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
 
 
 def _is_good(reading: ErrorReading) -> bool:
-    """Whether one reading, taken alone, would let people stop."""
+    """Return whether one reading, taken alone, would allow stopping."""
     if reading.error is None or reading.high is None or reading.fall is None:
         return False
     few_wrong = reading.error <= MAX_ERROR and reading.high <= MAX_UPPER_ERROR

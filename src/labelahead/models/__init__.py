@@ -1,18 +1,20 @@
-"""Networks by name, a user's own networks, and features of a pretrained one.
+"""Networks by name, a user's own networks, and features of pretrained encoders.
 
-    model = build("cnn", (1, 28, 28), 10, seed=0)
-    model = build("mynets.py:make", (64,), 3)
-    features = embed(photographs, n, cache=folder, fingerprint=text)     # extra `photos`
+    model = build_model("cnn", (1, 28, 28), 10, seed=0)
+    model = build_model("mynets.py:make", (64,), 3)
+    features = embed_images(images, n, cache=folder, fingerprint=text)  # extra `photos`
 
-Each entry of `MODELS` is a function (shape, classes, width, **options) -> nn.Module, together with
-how it is best trained. The last layer of each is a plain `nn.Linear`.
+Each entry of `MODELS` holds a function (shape, classes, width, **options) -> nn.Module and the
+training settings that suit it. The last layer of each network is an `nn.Linear`.
 
     >>> import torch
     >>> from labelahead.models import EXACT, MODELS, USER_MODEL_TRAINING
     >>> MODELS["mlp"].summary
     'two hidden layers of 128; vectors and tiny images, trains in a blink'
-    >>> EXACT, USER_MODEL_TRAINING["optimiser"]  # the name of the learner that is never trained; how your own network is
-    ('exact', 'adam')
+    >>> EXACT  # the name of the model that needs no training
+    'exact'
+    >>> USER_MODEL_TRAINING["optimiser"]
+    'adam'
 """
 
 from labelahead.models.catalogue import (

@@ -1,4 +1,4 @@
-"""Every network by name, with how it is trained; and which one to take when nobody says."""
+"""The networks by name with their training settings, and the choice of a default."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -44,21 +44,21 @@ __all__ = [
     "get_model_spec",
 ]
 
-# the learner that is never trained (`inference/exact.py`), among models by this name
-EXACT = "exact"
-MAX_TINY_SIDE = 12  # pixels a side up to which rows of pixels say as much as pictures do
-MAX_SMALL_SIDE = 64  # pixels a side up to which a network from scratch on pixels learns in seconds
+EXACT = "exact"  # the name of the exact learner (`inference/exact.py`), which needs no training
+MAX_TINY_SIDE = 12  # pixels; up to this side flat pixels are as informative as images
+MAX_SMALL_SIDE = 64  # pixels; up to this side a network trains on pixels in seconds
 
-TrainingArguments = Mapping[
-    str, Any
-]  # arguments of `labelahead.models.training.Training`; the rest is its default
+# Arguments of `labelahead.models.training.Training`; the others keep their defaults.
+TrainingArguments = Mapping[str, Any]
 
 
 def _adam(rate: float, steps: int) -> TrainingArguments:
+    """Return training settings with Adam."""
     return MappingProxyType({"optimiser": "adam", "rate": rate, "steps": steps, "batch": 32})
 
 
 def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> TrainingArguments:
+    """Return training settings with SGD."""
     return MappingProxyType(
         {
             "optimiser": "sgd",
@@ -71,25 +71,34 @@ def _sgd(rate: float, steps: int, clip: float, batch: int, decay: float) -> Trai
     )
 
 
-# Chosen by trial on a held-out part of training sets: digits, MNIST, CIFAR-10, SVHN.
+# Chosen on held-out parts of the training sets of digits, MNIST, CIFAR-10 and SVHN.
 _DEEP_TRAINING = _sgd(0.05, 150, 5.0, 32, 5e-4)
 _WIDE_TRAINING = _adam(1e-2, 150)
 _DENSE_TRAINING = _adam(2e-3, 200)
 USER_MODEL_TRAINING: TrainingArguments = MappingProxyType({**_adam(2e-3, 150), "clip": 5.0})
-"""How a user's own network is trained unless they say: Adam forgives most architectures."""
+"""Default training of a user's own network: Adam works with most architectures."""
 
-MAX_UNCHECKED_WIDTH, MAX_WIDTH = 4096, 10**6  # widths that are looked at, that are refused
-MAX_PARAMETERS = 2 * 10**9  # parameters: 8 GB
+MAX_UNCHECKED_WIDTH = 4096  # the parameters of wider networks are counted first
+MAX_WIDTH = 10**6
+MAX_PARAMETERS = 2 * 10**9  # 8 GB in float32
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A network that can be asked for by name."""
+    """A network that can be requested by name.
+
+    Attributes:
+        name: the name.
+        summary: what it is, and when to use it.
+        inputs: "image" or "any".
+        make: a function (shape, classes, width=, **options) -> nn.Module.
+        training: arguments of `Training`; the others keep their defaults.
+    """
 
     name: str
-    summary: str  # what it is, when to use it
-    inputs: str  # "image" or "any"
-    make: Callable[..., nn.Module]  # (shape, classes, width=, **options)
+    summary: str
+    inputs: str
+    make: Callable[..., nn.Module]
     training: TrainingArguments
 
 
@@ -198,7 +207,10 @@ MODELS: Mapping[str, ModelSpec] = MappingProxyType({s.name: s for s in _SPECS})
 
 
 def get_model_spec(name: str) -> ModelSpec:
-    """The entry called `name`, or an error that lists them all.
+    """Return the entry of a network.
+
+    Raises:
+        InputError: if there is none; the message lists all of them.
 
     >>> from labelahead.models import get_model_spec
     >>> get_model_spec("cnn").inputs
@@ -223,14 +235,24 @@ def build_model(
     example: Batch | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The network `name` for inputs of `shape` and that many classes, its weights from `seed`.
+    """Build a network with weights drawn from `seed`.
 
-    name: one of `MODELS`, or a factory of your own, 'module:factory' or 'file.py:factory'; it is
-    called with those of shape (or input_shape), classes (or num_classes) and width that it names.
-    width: units or channels of the first layer (the last group's in wrn1 and wrn2, the factor k in
-    wrn16); None for the network's own. example: a few inputs that are not one tensor, of which your
-    own is to make outputs; `shape` is () then. options: further arguments of the network, such as
-    depth.
+    Args:
+        name: one of `MODELS`, or your own factory, 'module:factory' or 'file.py:factory'. A factory
+            is called with those of shape (or input_shape), classes (or num_classes) and width that
+            it names.
+        shape: the shape of one input.
+        classes: the number of classes.
+        width: units or channels of the first layer (of the last group in wrn1 and wrn2, the factor
+            k in wrn16); None for the default of the network.
+        seed: the seed of the weights.
+        example: some inputs that are not a single tensor, on which your own network is checked;
+            `shape` is () then.
+        options: further arguments of the network, such as depth.
+
+    Raises:
+        InputError: if the name, an option or the width is invalid.
+        ModelError: if your own network does not return (n, classes).
 
     >>> from labelahead.models import build_model
     >>> build_model("mlp", (64,), 10, seed=0)(torch.zeros(2, 64)).shape
@@ -238,25 +260,25 @@ def build_model(
     """
     shape = () if example is not None else require_input_shape(shape)
     classes = require_whole_number(classes, "classes")
-    asked = options | ({} if width is None else {"width": width})
+    user_options = options | ({} if width is None else {"width": width})
     if isinstance(name, str) and ":" in name:
-        return build_user_model(name, shape, classes, asked, seed, example)
+        return build_user_model(name, shape, classes, user_options, seed, example)
     entry = get_model_spec(name)
     known = list(inspect.signature(entry.make).parameters)[2:]
-    for key in asked:
+    for key in user_options:
         if key not in known:
             listed = f"there are {', '.join(known)}" if known else "it has none"
             raise InputError(f"{name} has no option {key!r}: {did_you_mean(key, known)}{listed}")
-    _refuse_oversized(entry, shape, classes, asked)
+    _refuse_oversized(entry, shape, classes, user_options)
     with temporary_seed(seed):
-        return entry.make(shape, classes, **asked)
+        return entry.make(shape, classes, **user_options)
 
 
 def _refuse_oversized(
-    entry: ModelSpec, shape: tuple[int, ...], classes: int, asked: dict[str, Any]
+    entry: ModelSpec, shape: tuple[int, ...], classes: int, user_options: dict[str, Any]
 ) -> None:
-    """Raise before a network is made that no machine can hold; small ones are not asked."""
-    width = asked.get("width")
+    """Raise before a network is built that does not fit into memory; small widths are not checked."""
+    width = user_options.get("width")
     if (
         not isinstance(width, int | float)
         or isinstance(width, bool)
@@ -265,7 +287,7 @@ def _refuse_oversized(
         return
     if width <= MAX_WIDTH:
         with torch.device("meta"):
-            size = sum(p.numel() for p in entry.make(shape, classes, **asked).parameters())
+            size = sum(p.numel() for p in entry.make(shape, classes, **user_options).parameters())
         if size <= MAX_PARAMETERS:
             return
         grown = f"would have {size:,} parameters; expected at most {MAX_PARAMETERS:,}"
@@ -277,12 +299,17 @@ def _refuse_oversized(
 def choose_default_model(
     kind: str, shape: tuple[int, ...], n: int, *, photos: bool = False
 ) -> tuple[str, str]:
-    """What learns from n inputs of this shape, and why; `kind` is "vector" or "image"; an empty
-    shape: an embedding's.
+    """Return the default model for n inputs of a shape, and the reason.
 
-    The exact learner wherever docs/results.md has it ahead: on embeddings, on columns and on tiny
-    pictures. On larger ones without a pretrained network a convolutional one learns from pixels
-    what no kernel of theirs knows.
+    The exact learner is the default where docs/results.md shows it ahead: on embeddings, on columns
+    and on tiny images. On larger images without a pretrained encoder a convolutional network learns
+    features that no kernel on pixels has.
+
+    Args:
+        kind: "vector" or "image".
+        shape: the shape of one input; () for an embedding.
+        n: the number of inputs.
+        photos: whether the images are photographs.
 
     >>> from labelahead.models import choose_default_model
     >>> choose_default_model("image", (3, 32, 32), 1000)[0], choose_default_model("vector", (20,), 1000)[0]

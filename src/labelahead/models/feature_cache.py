@@ -1,8 +1,7 @@
-"""Features that take long to work out: block by block, each kept as one file, so that nothing is
-worked out twice.
+"""A cache of expensive features: computed block by block, each block stored as one file.
 
-What is kept is found by item, not by place: another order, part or enlargement of the same items
-finds it again.
+Features are found by the key of their item, not by its position: they are reused if the same items
+come in another order, in part or with others.
 """
 
 import hashlib
@@ -28,14 +27,14 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-BLOCK_ITEMS = 256  # items a file of the cache: some ten seconds of work
-DIGEST_BYTES = 32  # bytes of SHA-256
-KEY_BYTES = 16  # of which so many name an item
-COUNTS_STRUCT = struct.Struct("<II")  # how many items, how many numbers each
+BLOCK_ITEMS = 256  # items per file of the cache: about ten seconds of work
+DIGEST_BYTES = 32  # SHA-256
+KEY_BYTES = 16  # the first bytes of a SHA-256 digest
+COUNTS_STRUCT = struct.Struct("<II")  # number of items, number of features of each
 
 
 def make_key(*parts: str | bytes) -> bytes:
-    """Names an item by all that makes it what it is."""
+    """Return the key of an item from everything that its features depend on."""
     digest = hashlib.sha256()
     for part in parts:
         content = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -44,7 +43,7 @@ def make_key(*parts: str | bytes) -> bytes:
 
 
 def make_numbered_keys(fingerprint: str, n: int) -> list[bytes]:
-    """Keys of n items of which only a text is known that changes with any of them."""
+    """Return keys of n items that have only a common fingerprint, which changes with any of them."""
     return [make_key(fingerprint, str(i)) for i in range(n)]
 
 
@@ -53,16 +52,25 @@ def compute_features(
     columns: int,
     fill: Callable[[list[int], Tensor], Iterator[int]],
     *,
-    about: str,
+    method: str,
     keys: Sequence[bytes] | None,
     cache: Path | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """(n, columns) float32; what an interrupted or earlier run finished is read from the cache.
+    """Return features (n, columns) float32, reading those that the cache holds.
 
-    fill: (positions, rows) writes the features of these items into rows (q, columns), and yields
-    how many are done as it goes. about: how they are worked out; keys: which items they are. cache:
-    a folder; None: no cache.
+    Args:
+        n: the number of items.
+        columns: the number of features of an item.
+        fill: fill(positions, rows) writes the features of these items into rows (q, columns), and
+            yields the number of finished items.
+        method: a description of how features are computed; another description has another cache.
+        keys: the key of each item.
+        cache: the cache folder; None for no cache.
+        progress: called with (done, n).
+
+    Raises:
+        InputError: if there is a cache, but no keys.
     """
     if cache is not None and keys is None:
         raise InputError(
@@ -70,34 +78,31 @@ def compute_features(
             "changes with them, such as a hash of their paths, sizes and dates"
         )
     out = torch.empty(n, columns)
-    tell = progress or (lambda done, n: None)
+    on_progress = progress or (lambda done, n: None)
     blocks, missing = None, list(range(n))
     if cache is not None and keys is not None:
-        blocks = FeatureCache(cache, about)
+        blocks = FeatureCache(cache, method)
         missing = blocks.read_into(keys, out)
     done = n - len(missing)
     if done:
-        tell(done, n)
+        on_progress(done, n)
     for start in range(0, len(missing), BLOCK_ITEMS):
         at = missing[start : start + BLOCK_ITEMS]
         rows = torch.empty(len(at), columns)
         for some in fill(at, rows):
             if some < len(at):
-                tell(done + some, n)
+                on_progress(done + some, n)
         if blocks is not None and keys is not None:
             blocks.write([keys[i] for i in at], rows)
         out[at] = rows
         done += len(at)
-        tell(done, n)
+        on_progress(done, n)
     return out
 
 
-def read_cached_width(cache: Path | None, about: str) -> int | None:
-    """How many numbers an item has in the cache, where only that knows it.
-
-    None: nothing is there.
-    """
-    for path in [] if cache is None else FeatureCache(cache, about).paths():
+def read_cached_width(cache: Path | None, method: str) -> int | None:
+    """Return the number of features of an item in the cache, None if it is empty."""
+    for path in [] if cache is None else FeatureCache(cache, method).paths():
         content = _read_content(path)
         if content is not None and _parse_keys(path, content):
             return int(COUNTS_STRUCT.unpack_from(content, DIGEST_BYTES)[1])
@@ -105,17 +110,17 @@ def read_cached_width(cache: Path | None, about: str) -> int | None:
 
 
 class FeatureCache:
-    """Rows of numbers by the keys of their items, worked out in one way (`about`), in one folder.
+    """Features by the keys of their items, computed by one method, in one folder.
 
-    Each block is one file: a SHA-256 digest, how many rows of how many numbers, the keys, the rows
-    as float32. It is written in one step, so that a killed process leaves whole blocks or none. The
-    digest covers all of it and `about`, and the name of a file is that of its keys: one that is
-    damaged or exchanged is noticed, and computed again.
+    Each block is one file: a SHA-256 digest, the number of rows and columns, the keys, and the rows
+    as float32. Blocks are written atomically, so that a killed process leaves only complete ones.
+    The digest covers the content and `method`, and the file name is a hash of the keys: damaged or
+    swapped files are detected and computed again.
     """
 
-    def __init__(self, folder: Path, about: str) -> None:
-        self.about = about
-        self.folder = Path(folder) / hashlib.sha256(about.encode()).hexdigest()[:20]
+    def __init__(self, folder: Path, method: str) -> None:
+        self.method = method
+        self.folder = Path(folder) / hashlib.sha256(method.encode()).hexdigest()[:20]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -125,41 +130,41 @@ class FeatureCache:
             ) from error
 
     def paths(self) -> list[Path]:
-        """All files, in order."""
+        """Return all files, sorted."""
         return sorted(self.folder.glob("*.f32"))
 
     def read_into(self, keys: Sequence[bytes], out: Tensor) -> list[int]:
-        """Fill the rows of `out` (n, columns) that are known, and say which are not."""
-        places: dict[bytes, list[int]] = {}
+        """Fill the rows of `out` (n, columns) that are cached, and return the other positions."""
+        positions: dict[bytes, list[int]] = {}
         for i, key in enumerate(keys):
-            places.setdefault(key, []).append(i)
-        for path in self.paths() if places else ():
+            positions.setdefault(key, []).append(i)
+        for path in self.paths() if positions else ():
             head = _read_keys(path)
-            if head is not None and not any(key in places for key in head):
+            if head is not None and not any(key in positions for key in head):
                 continue
             content = _read_content(path)
             if content is None:
                 continue
-            held = _parse_keys(path, content)
-            if not held or content[:DIGEST_BYTES] != self._digest(content[DIGEST_BYTES:]):
+            cached = _parse_keys(path, content)
+            if not cached or content[:DIGEST_BYTES] != self._digest(content[DIGEST_BYTES:]):
                 log.warning("%s is damaged (%d bytes): computing it again", path, len(content))
                 path.unlink(missing_ok=True)
                 continue
             columns = COUNTS_STRUCT.unpack_from(content, DIGEST_BYTES)[1]
             if columns != out.shape[1]:
                 continue
-            begin = DIGEST_BYTES + COUNTS_STRUCT.size + KEY_BYTES * len(held)
+            begin = DIGEST_BYTES + COUNTS_STRUCT.size + KEY_BYTES * len(cached)
             rows = torch.from_numpy(
                 np.frombuffer(content, "<f4", offset=begin).reshape(-1, columns).astype(np.float32)
             )
-            pairs = [(i, j) for j, key in enumerate(held) for i in places.pop(key, ())]
+            pairs = [(i, j) for j, key in enumerate(cached) for i in positions.pop(key, ())]
             if pairs:
                 to, of = torch.tensor(pairs).T
                 out[to] = rows[of]
-        return sorted(i for at in places.values() for i in at)
+        return sorted(i for at in positions.values() for i in at)
 
     def write(self, keys: Sequence[bytes], rows: Tensor) -> None:
-        """Keep a finished block; a full or vanished disk is reported, and costs only the cache."""
+        """Store a finished block; if that fails, a warning is logged and only the cache is lost."""
         payload = COUNTS_STRUCT.pack(len(keys), rows.shape[1]) + b"".join(keys)
         payload += rows.contiguous().numpy().astype("<f4").tobytes()
         try:
@@ -168,17 +173,19 @@ class FeatureCache:
             log.warning("%s: it will be computed again", error)
 
     def _digest(self, payload: bytes) -> bytes:
-        return hashlib.sha256(f"{self.about}|".encode() + payload).digest()
+        return hashlib.sha256(f"{self.method}|".encode() + payload).digest()
 
 
 def _make_stem(keys: Sequence[bytes]) -> str:
+    """Return the file name of a block, without suffix."""
     return hashlib.sha256(b"".join(keys)).hexdigest()[:20]
 
 
 def _read_content(path: Path) -> bytes | None:
+    """Return the content of a file, None if it cannot be read."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:  # swept away meanwhile
+    except FileNotFoundError:  # deleted meanwhile
         return None
     except OSError as error:
         log.warning("cannot read %s (%s): computing it again", path, error.strerror)
@@ -186,7 +193,7 @@ def _read_content(path: Path) -> bytes | None:
 
 
 def _read_keys(path: Path) -> list[bytes] | None:
-    """The keys in a file by its beginning alone; None if that is not even there."""
+    """Return the keys in a file by reading its beginning only, None if it is too short."""
     try:
         with path.open("rb") as file:
             count = int(
@@ -201,10 +208,7 @@ def _read_keys(path: Path) -> list[bytes] | None:
 
 
 def _parse_keys(path: Path, content: bytes) -> list[bytes]:
-    """The keys in a file's content.
-
-    None if it is not of the length that it says, or not the file of its name.
-    """
+    """Return the keys in the content of a file, [] if its size or its name does not match."""
     if len(content) < DIGEST_BYTES + COUNTS_STRUCT.size:
         return []
     count, columns = COUNTS_STRUCT.unpack_from(content, DIGEST_BYTES)

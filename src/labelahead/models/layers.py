@@ -1,7 +1,4 @@
-"""Pieces that several networks share.
-
-Sizes, activations, initial weights; and a network's mode for a while.
-"""
+"""Parts shared by several networks: size checks, activations, initial weights, train/eval modes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +25,7 @@ __all__ = [
 
 
 class Erf(nn.Module):
-    """The error function: like tanh, with closed forms for its infinitely wide kernel."""
+    """The error function as activation: like tanh, with a closed form of its infinite-width kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise."""
@@ -45,19 +42,27 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def require_whole_number(value: object, what: str, *, least: int = 1) -> int:
-    """`value` as an int if it is a whole number of at least `least`; 64.0 will do, True not."""
+def require_whole_number(value: object, what: str, *, minimum: int = 1) -> int:
+    """Return `value` as an int if it is a whole number of at least `minimum`; 64.0 is accepted.
+
+    Raises:
+        InputError: otherwise, also for booleans.
+    """
     try:
         number = int(value) if isinstance(value, float) and value.is_integer() else index(value)  # type: ignore[arg-type]
     except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise InputError(f"{what} is {value!r}; expected a whole number of at least {least}")
+        number = minimum - 1
+    if isinstance(value, bool) or number < minimum:
+        raise InputError(f"{what} is {value!r}; expected a whole number of at least {minimum}")
     return number
 
 
 def require_input_shape(shape: object) -> tuple[int, ...]:
-    """The shape of one input as a tuple of positive ints, one at least."""
+    """Return the shape of one input as a tuple of positive ints.
+
+    Raises:
+        InputError: if it is empty or holds another value.
+    """
     if not isinstance(shape, (tuple, list)) or not shape:
         raise InputError(
             f"shape is {shape!r}; expected the shape of one input, such as (64,) or (1, 8, 8)"
@@ -68,7 +73,16 @@ def require_input_shape(shape: object) -> tuple[int, ...]:
 def require_image_shape(
     shape: tuple[int, ...], network: str, *, side: int = 1
 ) -> tuple[int, int, int]:
-    """(channels, height, width) of an image no smaller than `side`, or an error that helps."""
+    """Return (channels, height, width) of an image.
+
+    Args:
+        shape: the shape of one input.
+        network: the name of the network, for messages.
+        side: the smallest side that it accepts, in pixels.
+
+    Raises:
+        InputError: if the input is no image, or too small.
+    """
     if len(shape) != 3:
         hint = f"give it as (1, {shape[0]}, {shape[1]})" if len(shape) == 2 else "use 'mlp' for it"
         raise InputError(
@@ -85,7 +99,7 @@ def require_image_shape(
 
 
 def make_activation(name: str) -> nn.Module:
-    """The activation called `name`, never in place."""
+    """Return an activation module by name, never in place."""
     if name not in ACTIVATIONS:
         raise InputError(
             f"activation is {name!r}; {did_you_mean(name, ACTIVATIONS)}there are "
@@ -95,19 +109,19 @@ def make_activation(name: str) -> nn.Module:
 
 
 def make_dropout(p: float) -> list[nn.Module]:
-    """A dropout layer in a list, or nothing when `p` is 0: none unless asked for."""
+    """Return a list with a dropout layer, empty if `p` is 0."""
     if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
         raise InputError(f"dropout is {p!r}; expected a number from 0 to below 1")
     return [nn.Dropout(p)] if p else []
 
 
 def conv3x3(channels_in: int, channels_out: int, *, stride: int = 1) -> nn.Conv2d:
-    """A 3×3 convolution that keeps the size, without bias: a BatchNorm follows."""
+    """Return a 3x3 convolution that keeps the size, without bias because a BatchNorm follows."""
     return nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False)
 
 
 def pool_if_room(size: tuple[int, int]) -> tuple[list[nn.Module], tuple[int, int]]:
-    """A max-pool that halves `size` and the size after it; nothing when a side is 1 already."""
+    """Return a max-pool that halves `size`, and the new size; nothing if a side is 1 already."""
     height, width = size
     if min(height, width) < 2:
         return [], size
@@ -115,10 +129,10 @@ def pool_if_room(size: tuple[int, int]) -> tuple[list[nn.Module], tuple[int, int
 
 
 def init_he_weights(model: nn.Module) -> nn.Module:
-    """He et al.'s normal weights and zero biases, in place: signals keep their size with depth.
+    """Set He et al.'s normal weights and zero biases in place: signals keep their size with depth.
 
-    PyTorch's own start shrinks a signal by √6 a layer, too much for eight layers without
-    normalisation. The read-out is left at 1/√fan-in, so that first outputs are of order one.
+    PyTorch's default shrinks a signal by √6 per layer, too much for eight layers without
+    normalisation. The last layer keeps 1/√fan-in, so that the first outputs are of order one.
     """
     layers = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
     for layer in layers:
@@ -131,7 +145,7 @@ def init_he_weights(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def restore_modes(model: nn.Module) -> Iterator[None]:
-    """Every module's mode is as before afterwards, also where they differ."""
+    """Restore the train/eval mode of every module when the block ends."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -142,7 +156,7 @@ def restore_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """The whole network in eval mode, and every module as before afterwards."""
+    """Put the network in eval mode inside the block, and restore every module's mode afterwards."""
     with restore_modes(model):
         model.eval()
         yield

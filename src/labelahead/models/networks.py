@@ -1,7 +1,7 @@
-"""The networks known by name: dense, convolutional and residual ones.
+"""The networks by name: fully connected, convolutional and residual.
 
-Each is a function of the shape of one input, the number of classes and a width; weights are drawn
-when it is called.
+Each function takes the shape of one input, the number of classes and a width, and draws the
+weights.
 """
 
 from math import prod
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 STEM_CHANNELS = 16  # channels of a WideResNet's first convolution
-MAX_SMALL_IMAGE_SIDE = 64  # pixels a side above which ResNet18 begins with He et al.'s strided stem
+MAX_SMALL_IMAGE_SIDE = 64  # pixels; ResNet18 has He et al.'s strided stem for larger images
 
 
 def mlp(
@@ -48,9 +48,12 @@ def mlp(
     activation: str = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
-    """`depth` hidden layers of `width` units; images are flattened. Depth 0 is a linear model."""
+    """Build an MLP with `depth` hidden layers of `width` units; depth 0 is a linear model.
+
+    Images are flattened.
+    """
     return _make_dense(
-        shape, classes, width, require_whole_number(depth, "depth", least=0), activation, dropout
+        shape, classes, width, require_whole_number(depth, "depth", minimum=0), activation, dropout
     )
 
 
@@ -62,7 +65,7 @@ def fcn(
     depth: int = 3,
     activation: str = "relu",
 ) -> nn.Module:
-    """The FCN of the kernel-quality paper (PN): three hidden layers with He's weights."""
+    """Build the FCN of the kernel-quality paper (PN): three hidden layers with He's weights."""
     return init_he_weights(
         _make_dense(shape, classes, width, require_whole_number(depth, "depth"), activation, 0.0)
     )
@@ -82,10 +85,10 @@ def _make_dense(
 def cnn(
     shape: tuple[int, ...], classes: int, width: int = 16, *, dropout: float = 0.0
 ) -> nn.Module:
-    """Three 3×3 convolutions of w, 2w, 4w channels with BatchNorm and max-pools between them.
+    """Build three 3x3 convolutions of w, 2w, 4w channels with BatchNorm and max-pools between them.
 
-    The read-out sees the mean of each quarter of the image: with 100 labels of MNIST that is worth
-    ten points over the mean of the whole, and with CIFAR-10 two.
+    The last layer sees the mean of each quarter of the image: with 100 labels of MNIST this is ten
+    points better than the mean of the whole image, with CIFAR-10 two.
     """
     channels, height, wide = require_image_shape(shape, "cnn")
     first = require_whole_number(width, "width")
@@ -108,22 +111,23 @@ def convnet(
     depth: int = 8,
     activation: str = "relu",
 ) -> nn.Module:
-    """The ConvNet of the kernel-quality paper (PN): 3×3 convolutions at full size, He's weights.
+    """Build the ConvNet of the kernel-quality paper (PN): 3x3 convolutions with He's weights.
 
-    `depth` counts the layers with weights: seven convolutions and the read-out by default.
+    The size of the image is kept. `depth` counts the layers with weights: seven convolutions and
+    the last layer by default.
     """
     channels, out = require_image_shape(shape, "convnet")[0], require_whole_number(width, "width")
     layers: list[nn.Module] = []
-    for _ in range(require_whole_number(depth, "depth", least=2) - 1):
+    for _ in range(require_whole_number(depth, "depth", minimum=2) - 1):
         layers += [nn.Conv2d(channels, out, 3, padding=1), make_activation(activation)]
         channels = out
     return init_he_weights(nn.Sequential(*layers, *_make_head(channels, classes, 0.0)))
 
 
 def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Module:
-    """Two 5×5 convolutions and three linear layers, as in PyTorch's tutorial and in DY.
+    """Build two 5x5 convolutions and three linear layers, as in PyTorch's tutorial and in DY.
 
-    At the default width the layers have 6, 16, 120 and 84 units; `width` scales them all.
+    At the default width the layers have 6, 16, 120 and 84 units; `width` scales all of them.
     """
     channels, height, wide = require_image_shape(shape, "tutorial-cnn", side=16)
     first = require_whole_number(width, "width")
@@ -148,14 +152,14 @@ def tutorial_cnn(shape: tuple[int, ...], classes: int, width: int = 6) -> nn.Mod
 def vgg11(
     shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
 ) -> nn.Module:
-    """VGG11 with BatchNorm and one linear layer; max-pools are left out once a side is 1 pixel."""
+    """Build VGG11 with BatchNorm and one linear layer; max-pools stop once a side is 1 pixel."""
     return _make_vgg11(shape, classes, width, dropout, norm=True)
 
 
 def vgg11_plain(
     shape: tuple[int, ...], classes: int, width: int = 64, *, dropout: float = 0.0
 ) -> nn.Module:
-    """The same without BatchNorm, as torchvision's `vgg11` has it, with He's weights."""
+    """Build VGG11 without BatchNorm, as torchvision's `vgg11`, with He's weights."""
     return init_he_weights(_make_vgg11(shape, classes, width, dropout, norm=False))
 
 
@@ -181,13 +185,13 @@ def _make_vgg11(
 
 
 def _make_head(channels: int, classes: int, drop: float, *, cells: int = 1) -> list[nn.Module]:
-    """Means over `cells` × `cells` parts of the image, then one linear layer: any size will do."""
+    """Return mean pooling over `cells` x `cells` parts of an image of any size, and a linear layer."""
     pool = [nn.AdaptiveAvgPool2d(cells), nn.Flatten()]
     return [*pool, *make_dropout(drop), nn.Linear(channels * cells**2, classes)]
 
 
 def wrn1(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int = 1) -> nn.Module:
-    """WideResNet with one group of blocks of `width` channels, as in LA (there up to 640)."""
+    """Build a WideResNet with one group of blocks of `width` channels, as in LA (there up to 640)."""
     channels = require_image_shape(shape, "wrn1")[0]
     widths = (require_whole_number(width, "width"),)
     return WideResNet(
@@ -196,9 +200,9 @@ def wrn1(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int =
 
 
 def wrn2(shape: tuple[int, ...], classes: int, width: int = 64, *, blocks: int = 1) -> nn.Module:
-    """WideResNet with two groups, of half of `width` and of `width` channels, as in LA."""
+    """Build a WideResNet with two groups, of `width`/2 and `width` channels, as in LA."""
     channels = require_image_shape(shape, "wrn2")[0]
-    wide = require_whole_number(width, "width", least=2)
+    wide = require_whole_number(width, "width", minimum=2)
     return WideResNet(
         channels, STEM_CHANNELS, (wide // 2, wide), require_whole_number(blocks, "blocks"), classes
     )
@@ -212,10 +216,10 @@ def wrn16(
     groups: int = 3,
     stem: int = STEM_CHANNELS,
 ) -> nn.Module:
-    """WideResNet-16-k with k = `width`, which may be a fraction: two blocks in each of the groups.
+    """Build WideResNet-16-k with k = `width`, which may be a fraction: two blocks per group.
 
-    The kernel-quality paper (PN) keeps two groups and a stem as wide as the first of them:
-    `groups=2, stem=16*k`.
+    The kernel-quality paper (PN) uses two groups and a stem as wide as the first: `groups=2,
+    stem=16*k`.
     """
     channels = require_image_shape(shape, "wrn16")[0]
     if isinstance(width, bool) or not isinstance(width, (int, float)) or round(16 * width) < 1:
@@ -230,7 +234,7 @@ def wrn16(
 
 
 class WideResNet(nn.Module):
-    """Groups of `blocks` wide blocks; each group but the first halves the image."""
+    """Groups of `blocks` wide blocks; each group except the first halves the image."""
 
     def __init__(
         self, channels: int, stem: int, widths: tuple[int, ...], blocks: int, classes: int
@@ -255,7 +259,7 @@ class WideResNet(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """BatchNorm, ReLU, convolution, twice, beside a shortcut that is 1×1 where sizes change."""
+    """BatchNorm, ReLU, convolution, twice, with a shortcut that is 1x1 where sizes change."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
@@ -276,14 +280,14 @@ class WideBlock(nn.Module):
 
 
 def resnet18(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
-    """ResNet18 of He et al.; a 3×3 stem without pooling for images of up to 64 pixels a side."""
+    """Build ResNet18 of He et al.; images up to 64 pixels a side get a 3x3 stem without pooling."""
     channels, height, wide = require_image_shape(shape, "resnet18")
     large = min(height, wide) > MAX_SMALL_IMAGE_SIDE
     return ResNet18(channels, require_whole_number(width, "width"), classes, large=large)
 
 
 def resnet18_strided(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
-    """ResNet18 as torchvision has it at any size: a 7×7 stem with stride 2, then a max-pool."""
+    """Build ResNet18 as in torchvision for any size: a 7x7 stem with stride 2, then a max-pool."""
     return ResNet18(
         require_image_shape(shape, "resnet18-strided")[0],
         require_whole_number(width, "width"),
@@ -319,7 +323,7 @@ class ResNet18(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions with BatchNorm beside a shortcut, ReLU after the sum."""
+    """Two convolutions with BatchNorm and a shortcut, ReLU after the sum."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()

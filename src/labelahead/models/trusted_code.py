@@ -1,11 +1,11 @@
 """Which code a stored configuration may run.
 
-A folder of a run, a comparison or a labelling session names the user's own networks, embeddings and
-strategies, as `file.py:name` or `module:name`. Whoever hands on such a folder could let it name any
-code. So a name that comes from a folder counts only if the caller gives the same name again, says
-that the folder is trusted, or has used this very code on this account before. Code that lies in a
-folder which labelahead or the data's owner wrote needs the first or the second in any case.
-SECURITY.md states the rule for users.
+The folder of a run, a comparison or a labelling session names the user's own networks, embeddings
+and strategies as `file.py:name` or `module:name`. A folder from somebody else could name any code.
+A name from a folder is therefore trusted only if the caller passes the same name, declares the
+folder trusted, or has used this code on this account before. Code inside a folder that labelahead
+or the owner of the data wrote needs one of the first two in any case. SECURITY.md states the rule
+for users.
 """
 
 import importlib.machinery
@@ -30,15 +30,12 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-CODE_KEYS = (
-    "data.embedding",
-    "model.name",
-    "asking.strategy",
-)  # keys of a configuration that may name code
-# precedes the name of an object that was passed in Python: no code is found by it
+# Keys of a configuration that may name code.
+CODE_KEYS = ("data.embedding", "model.name", "asking.strategy")
+# Prefix of the name of an object that was passed in Python; it cannot be imported.
 PYTHON_OBJECT_PREFIX = "given:"
-# Files that only labelahead writes. A folder that holds one of them is that of a run, a session or
-# a comparison.
+# Files that only labelahead writes. A folder with one of them belongs to a run, a session or a
+# comparison.
 LABELAHEAD_FILES = ("rounds.jsonl", "session.toml", "labels.db", "compare.toml")
 
 
@@ -59,7 +56,7 @@ def find_code_names(tables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def resolve_code_name(name: str) -> str:
-    """Return `file.py:name` with the file's full path; other names are returned as they are."""
+    """Return `file.py:name` with the absolute path; other names are returned unchanged."""
     place, colon, inside = name.rpartition(":")
     if colon and place.endswith(".py"):
         return f"{Path(place).expanduser().resolve()}:{inside}"
@@ -75,25 +72,25 @@ def require_trusted_code(
     """Raise unless all code that a stored configuration names may run.
 
     Args:
-        names: The code, by the key that names it.
-        source: The file that it was read from, for the message.
-        folders: Folders whose files were perhaps written by somebody else: the opened one, and that
-            of the data.
-        trust_code: Whether all of it may run, or the names that the caller gives themselves.
+        names: the code, by the key that names it.
+        source: the file that it was read from, for the message.
+        folders: folders with files that somebody else may have written: the opened one and that of
+            the data.
+        trust_code: whether all of it may run, or the names that the caller passes.
 
     Raises:
-        InputError: Naming the first code that must not run, and how to allow it.
+        InputError: naming the first code that must not run, and how to allow it.
     """
     if trust_code is True:
         return
     given = {resolve_code_name(name) for name in trust_code or ()}
     used = _read_used_code() if names else set()
-    apart = [Path(folder).expanduser().resolve() for folder in folders]
+    untrusted = [Path(folder).expanduser().resolve() for folder in folders]
     for key, name in names.items():
         if resolve_code_name(name) in given:
             continue
         file = _locate_code(name)
-        inside = _find_containing_folder(file, apart)
+        inside = _find_containing_folder(file, untrusted)
         if inside is not None:
             raise _untrusted_code_error(source, key, name, f"which lies in the folder {inside}")
         if (resolve_code_name(name), file) not in used:
@@ -108,11 +105,19 @@ def refuse_code_in_folders(
     folders: Iterable[str | Path],
     trust_code: bool | Collection[str],
 ) -> None:
-    """Raise where a configuration file of the user's names code inside the data, or inside a run or
-    session folder.
+    """Raise if the user's configuration names code inside the data, a run or a session folder.
 
-    Such a file is the user's own word, as the command line is, but files in those folders may be
-    somebody else's.
+    The configuration file is the user's own, as the command line is, but files in those folders may
+    come from somebody else.
+
+    Args:
+        names: the code, by the key that names it.
+        source: the configuration file, for the message.
+        folders: the folders of the data.
+        trust_code: whether all of it may run, or the names that the caller passes.
+
+    Raises:
+        InputError: naming the first code that must not run, and how to allow it.
     """
     if trust_code is True:
         return
@@ -132,6 +137,7 @@ def refuse_code_in_folders(
 
 
 def _untrusted_code_error(source: str | Path, key: str, name: str, why: str) -> InputError:
+    """Return the error for code that must not run."""
     option = {
         "model.name": "--model",
         "asking.strategy": "--strategy",
@@ -150,24 +156,24 @@ def _untrusted_code_error(source: str | Path, key: str, name: str, why: str) -> 
 
 
 def _find_containing_folder(file: str, folders: Iterable[Path]) -> Path | None:
-    """The first of the folders that the file lies in."""
+    """Return the first folder that contains the file, or None."""
     return next((folder for folder in folders if file and Path(file).is_relative_to(folder)), None)
 
 
 def _locate_code(name: str) -> str:
-    """The file, or the folder of the package, that the name would import.
+    """Return the file, or the folder of the package, that a name would import; nothing is run.
 
-    "" if there is none. Nothing is run.
+    Returns "" if there is none.
     """
     place = name.rpartition(":")[0]
     if place.endswith(".py"):
         return str(Path(place).expanduser().resolve())
     top = place.partition(".")[0]
-    known = sys.modules.get(top)
+    module = sys.modules.get(top)
     # As `models.imported` does it: modules of the current folder come first.
     spec = (
-        known.__spec__
-        if known
+        module.__spec__
+        if module
         else importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     )
     if spec is None:
@@ -185,10 +191,10 @@ def _locate_code(name: str) -> str:
 
 
 def get_used_code_file() -> Path | None:
-    """Where the names of code are kept that this account has used:
-    ~/.local/state/labelahead/code.jsonl.
+    """Return the file that lists the code this account has used.
 
-    $XDG_STATE_HOME replaces ~/.local/state. None for an account without a home folder.
+    It is ~/.local/state/labelahead/code.jsonl; $XDG_STATE_HOME replaces ~/.local/state. None for an
+    account without a home folder.
     """
     state = os.environ.get("XDG_STATE_HOME")
     try:
@@ -201,9 +207,9 @@ def get_used_code_file() -> Path | None:
 
 
 def record_code(names: Iterable[str]) -> None:
-    """Note that this account has used this code, so that its own folders can name it later.
+    """Record that this account has used this code, so that its own folders can name it later.
 
-    Where it cannot be noted, a warning says so: the work itself needs no note.
+    If it cannot be recorded, a warning is logged and the work continues.
     """
     rows = {(resolve_code_name(name), _locate_code(name)) for name in names}
     missing = sorted(rows - _read_used_code()) if rows else []
@@ -228,9 +234,9 @@ def record_code(names: Iterable[str]) -> None:
 
 
 def _read_used_code() -> set[tuple[str, str]]:
-    """Name and file of all code that this account has used.
+    """Return (name, file) of all code that this account has used.
 
-    Nothing where others could have written the file.
+    A file that other accounts could have written is ignored.
     """
     path = get_used_code_file()
     try:
@@ -251,10 +257,6 @@ def _read_used_code() -> set[tuple[str, str]]:
         try:
             row = json.loads(line)
             used.add((str(row["name"]), str(row["file"])))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # cut short by a kill: that code is asked about once more
+        except (ValueError, KeyError, TypeError):  # a truncated line: that code is unknown again
             continue
     return used

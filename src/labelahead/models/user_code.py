@@ -1,7 +1,4 @@
-"""A user's own network.
-
-`module:factory` or `path/to/file.py:factory`; their own strategy in the same way.
-"""
+"""A user's own network or strategy: `module:factory` or `path/to/file.py:factory`."""
 
 import hashlib
 import importlib
@@ -30,13 +27,23 @@ def build_user_model(
     name: str,
     shape: tuple[int, ...],
     classes: int,
-    asked: Mapping[str, Any],
+    user_options: Mapping[str, Any],
     seed: int,
     example: Batch | None = None,
 ) -> nn.Module:
-    """Call the factory that `name` points to with what it takes, and check what it made.
+    """Call the factory that `name` points to with the arguments it takes, and check its network.
 
-    asked: width and options, if the user gave any; the factory must take them.
+    Args:
+        name: 'module:factory' or 'path/to/file.py:factory'.
+        shape: the shape of one input.
+        classes: the number of classes.
+        user_options: width and options that the user gave; the factory must take them.
+        seed: the seed of the weights.
+        example: some inputs that are not a single tensor; `shape` is () then.
+
+    Raises:
+        InputError: if the factory cannot be imported or called.
+        ModelError: if its network does not return (n, classes).
     """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
@@ -45,9 +52,9 @@ def build_user_model(
             "'path/to/file.py:factory'"
         )
     with _importable_from(Path(place).parent if place.endswith(".py") else Path.cwd()):
-        with temporary_seed(seed):  # apart from the call: a module is run only the first time
+        with temporary_seed(seed):  # seeded separately, since a module runs only the first time
             factory = _get_factory(_import_module(place), attribute, name)
-        arguments = _match_arguments(factory, name, shape, classes, asked)
+        arguments = _match_arguments(factory, name, shape, classes, user_options)
         with temporary_seed(seed):
             try:
                 model = factory(**arguments)
@@ -66,7 +73,15 @@ def build_user_model(
 
 
 def import_object(name: str, what: str) -> Any:
-    """What `module:name` or `path/to/file.py:name` points to; `what` it is to be, for messages."""
+    """Import the object that `module:name` or `path/to/file.py:name` points to.
+
+    Args:
+        name: the object.
+        what: its purpose, for messages.
+
+    Raises:
+        InputError: if it cannot be imported.
+    """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
         raise InputError(
@@ -78,7 +93,7 @@ def import_object(name: str, what: str) -> Any:
 
 @contextmanager
 def _importable_from(folder: Path) -> Iterator[None]:
-    """Let the user's file import its neighbours, as it could if it were run itself."""
+    """Let the user's file import its neighbours inside the block, as if it were run as a script."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -89,6 +104,7 @@ def _importable_from(folder: Path) -> Iterator[None]:
 
 
 def _import_module(place: str) -> ModuleType:
+    """Import a module or a file."""
     try:
         return _import_file(Path(place)) if place.endswith(".py") else _import_named_module(place)
     except InputError:
@@ -98,11 +114,12 @@ def _import_module(place: str) -> ModuleType:
 
 
 def _import_named_module(place: str) -> ModuleType:
+    """Import a module by name."""
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it imports is not
+            raise  # the module exists, but something that it imports does not
         raise InputError(
             f"there is no module {place!r} here; expected one that Python can import, or a file: "
             "'path/to/file.py:name'"
@@ -110,19 +127,20 @@ def _import_named_module(place: str) -> ModuleType:
 
 
 class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
-    """Python takes what it compiled before for the file if second and size are the same.
+    """A loader that always compiles the source.
 
-    An edit would go unnoticed.
+    Python reuses the compiled file if the modification second and the size are equal, and would
+    miss an edit.
     """
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiled anew, and nothing left in the user's folder."""
+        """Compile the source without writing a cache file to the user's folder."""
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
 
 def _import_file(path: Path) -> ModuleType:
-    """The file as a module; run once, and again only after it has changed."""
+    """Import a file as a module; it runs once, and again only after it has changed."""
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}; expected 'path/to/file.py:name'")
     digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:16]
@@ -145,7 +163,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _get_attribute(module: ModuleType, attribute: str, what: str) -> Any:
-    """What the module calls by that name, dots and all."""
+    """Return an attribute of a module by its dotted name."""
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
@@ -159,6 +177,7 @@ def _get_attribute(module: ModuleType, attribute: str, what: str) -> Any:
 
 
 def _get_factory(module: ModuleType, attribute: str, name: str) -> Callable[..., Any]:
+    """Return the factory of a module."""
     factory = _get_attribute(module, attribute, f"the model {name!r}")
     if isinstance(factory, nn.Module):
         raise InputError(
@@ -178,12 +197,12 @@ def _match_arguments(
     name: str,
     shape: tuple[int, ...],
     classes: int,
-    asked: Mapping[str, Any],
+    user_options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Those of our arguments that the factory's signature names, and all of the user's options."""
+    """Return our arguments that the factory's signature names, and all options of the user."""
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # written in C: no signature to be had
+    except (TypeError, ValueError):  # implemented in C, without a signature
         parameters = {}  # type: ignore[assignment]
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {key for key, p in parameters.items() if p.kind in kinds}
@@ -194,13 +213,13 @@ def _match_arguments(
         "classes": classes,
         "num_classes": classes,
     }
-    refused = [key for key in asked if key not in named and not open_ended]
+    refused = [key for key in user_options if key not in named and not open_ended]
     if refused:
         raise InputError(
             f"the factory {name!r} takes no {refused[0]!r}; it takes "
             f"{', '.join(sorted(named)) or 'nothing'}"
         )
-    arguments = {key: value for key, value in ours.items() if key in named} | dict(asked)
+    arguments = {key: value for key, value in ours.items() if key in named} | dict(user_options)
     missing = [
         key
         for key, p in parameters.items()
@@ -220,9 +239,7 @@ def _match_arguments(
 def _check_outputs(
     model: nn.Module, name: str, shape: tuple[int, ...], classes: int, example: Batch | None = None
 ) -> None:
-    """Raise `ModelError` unless the network makes (n, classes) of a batch of zeros, or of a few
-    real inputs.
-    """
+    """Raise `ModelError` unless the network maps zeros, or example inputs, to (n, classes)."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     # Whole numbers: a network of tokens.
     zeros = (
@@ -247,7 +264,7 @@ def _check_outputs(
 
 
 def _run_model(model: nn.Module, name: str, what: str, batches: list[Batch]) -> object:
-    """Of the first batch that the network takes."""
+    """Return the output for the first batch that the network accepts."""
     failure: Exception | None = None
     for batch in batches:
         try:
@@ -262,5 +279,6 @@ def _run_model(model: nn.Module, name: str, what: str, batches: list[Batch]) -> 
 
 
 def _summarise_error(error: BaseException | None) -> str:
+    """Return the type and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

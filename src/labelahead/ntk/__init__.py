@@ -1,6 +1,7 @@
-"""A network's tangent kernel and what goes with it. Knows torch.nn, nothing of active learning.
+"""Tangent kernels, features and gradient norms of PyTorch networks.
 
-The examples of its functions begin with
+The package depends on torch.nn only, not on active learning. The examples in its docstrings start
+from
 
     >>> import torch
     >>> import labelahead as la

@@ -1,12 +1,12 @@
-"""One forward and one backward: where every parameter enters, with what, and what comes back.
+"""Capture one forward and one backward pass: each parameter's inputs and arriving gradients.
 
-The autograd graph itself is read, not hooks on modules. Each parameter's leaf node is followed to
-the nodes where it meets the samples (a `Site`), by itself or as part of something made of
-parameters alone: those nodes hold what the layer saw, already padded, and the gradient that arrives
-at them is asked of autograd as a `GradientEdge`. So a functional call, a tied weight, a module used
-twice or `nn.MultiheadAttention`'s output projection are seen like any other, in-place activations
-do no harm, and a use that no rule knows cannot go unnoticed. Weight gradients are never computed:
-autograd runs only the nodes between the outputs and the sites.
+The autograd graph is read directly, without module hooks. Each parameter's leaf node is followed to
+the nodes where it is combined with the samples (a `Site`), by itself or as part of an expression of
+parameters alone. Those nodes hold the layer's input, already padded, and autograd returns the
+gradient that arrives at them for a `GradientEdge`. So functional calls, tied weights, modules used
+twice and `nn.MultiheadAttention`'s output projection need no special treatment, in-place
+activations do no harm, and a use that no rule covers is always noticed. Weight gradients are never
+computed: autograd runs only the nodes between the outputs and the sites.
 """
 
 import warnings
@@ -41,49 +41,41 @@ __all__ = [
     "trace",
 ]
 
-# Nodes that only give a parameter's entries another shape, and nodes that turn a matrix over: inner
-# products pass through both unchanged.
+# Nodes that only reshape a parameter, and nodes that transpose a matrix: neither changes inner
+# products.
 RESHAPING_NODES = frozenset(
     f"{name}Backward{i}"
     for name in ("View", "UnsafeView", "ReshapeAlias", "Alias", "Unsqueeze", "Squeeze", "Clone")
     for i in range(3)
 )
 TRANSPOSING_NODES = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0"})
-CONTAINER_TYPES = (dict, list, set)  # of a module, whose contents are kept as they were
-IMAGE_LAYER_TYPES = (
-    nn.Conv2d,
-    nn.MaxPool2d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-)  # in networks that `layers` is for
-TRANSPOSABLE_ARGUMENTS = frozenset(
-    {("AddmmBackward0", 2), ("MmBackward0", 1)}
-)  # inputs whose rules know of turned matrices
+CONTAINER_TYPES = (dict, list, set)  # module attributes whose contents are restored
+# Networks with these layers run faster with the functions of `layers`.
+IMAGE_LAYER_TYPES = (nn.Conv2d, nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Arguments of nodes whose rules handle transposed matrices.
+TRANSPOSABLE_ARGUMENTS = frozenset({("AddmmBackward0", 2), ("MmBackward0", 1)})
 
 
 @dataclass(frozen=True)
 class Site:
-    """One place where a parameter, or what was made of parameters alone, meets the samples."""
+    """A node at which a parameter, or an expression of parameters alone, meets the samples."""
 
     node: Any  # a torch.autograd graph node
-    argument: int  # which of the node's inputs it is
-    source: (
-        GradientEdge  # where it comes from: a parameter's leaf, or a node that no sample reaches
-    )
-    parameter: (
-        str | None
-    )  # it holds this parameter's entries and no others; None: see `Trace.find_parameters_below`
-    is_transposed: bool = False  # that parameter, seen as a matrix, transposed
+    argument: int  # index among the node's inputs
+    source: GradientEdge  # a parameter's leaf, or a node that depends on parameters alone
+    # The parameter, if `source` only reshapes or transposes it; None for an expression of
+    # parameters (`Trace.find_parameters_below`).
+    parameter: str | None
+    is_transposed: bool = False  # whether the parameter, as a matrix, enters transposed
 
     @property
     def kind(self) -> str:
-        """The node's name in autograd, e.g. AddmmBackward0."""
+        """The name of the autograd node, such as AddmmBackward0."""
         return type(self.node).__name__
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of what enters, before it was turned."""
+        """Shape of the parameter or expression, before it was transposed."""
         if hasattr(self.source.node, "variable"):
             return tuple(self.source.node.variable.shape)
         shape = tuple(self.source.node._input_metadata[self.source.output_nr].shape)
@@ -91,17 +83,17 @@ class Site:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What must be equal for two graphs to have the same structure here."""
+        """Values that are equal if two graphs have the same structure at this site."""
         source = self.parameter or type(self.source.node).__name__
         return source, self.kind, self.argument, self.source.output_nr, self.is_transposed
 
 
 @contextmanager
 def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """The chosen parameters, and they alone, take gradients; all is as it was afterwards.
+    """Let the chosen parameters, and only these, require gradients; restore the model afterwards.
 
-    Inside, gradients are recorded only where a forward asks for it (`trace`), and no hook of a
-    parameter runs: it would change what training sees, not the outputs.
+    Inside, gradients are recorded only by `trace`, and hooks of parameters are disabled: they
+    change gradients in training, not the outputs.
     """
     modules, parameters, buffers = parts = get_parts(model)
     before = [(p, p.requires_grad, p.grad) for p in parameters]
@@ -112,7 +104,7 @@ def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> It
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
         if any(issubclass(kind, (nn.LSTM, nn.RNN, nn.GRU)) for kind in kinds):
-            # The fused recurrent kernels are one opaque node; unfused they are plain products.
+            # A fused recurrent kernel is one opaque node; unfused it is a graph of products.
             stack.enter_context(_disable_fused_recurrence())
             stack.enter_context(UnfusedLSTM())
         stack.enter_context(fast_layers(any(issubclass(kind, IMAGE_LAYER_TYPES) for kind in kinds)))
@@ -139,7 +131,7 @@ def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> It
 
 @contextmanager
 def _disable_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Tables of hooks are emptied in place: autograd holds on to the tables themselves."""
+    """Empty the tables of hooks in place, because autograd keeps references to the tables."""
     tables = [
         t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t
     ]
@@ -155,7 +147,7 @@ def _disable_hooks(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def _restore_buffers(buffers: Sequence[Tensor]) -> Iterator[None]:
-    """Buffers hold what they held before, whatever the forward counts or averages in them."""
+    """Restore buffers that the forward pass updates, such as counters and running averages."""
     before = [(b, b.clone()) for b in buffers if not b.is_inference() and not b.is_meta]
     try:
         yield
@@ -170,17 +162,17 @@ def _restore_buffers(buffers: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def restore_attributes(model: nn.Module) -> Iterator[None]:
-    """Attributes of the modules, and one level of what their lists and tables hold, are as before.
+    """Restore the modules' attributes and the contents of their lists and dictionaries.
 
-    Around every pass: a result that the network keeps for the next one would carry a graph that is
-    gone.
+    Used around every pass: a result that the network stores for the next pass would refer to a
+    graph that has been freed.
     """
     attributes = [vars(m) for m in get_parts(model)[0]]
     names, values, sizes = _flatten_tables(attributes)
     kinds = CONTAINER_TYPES
-    held = [v for v in values if isinstance(v, kinds)]
-    full: list[Any] = [*filter(None, held)]
-    empty: list[Any] = [*filterfalse(None, held)]
+    containers = [v for v in values if isinstance(v, kinds)]
+    full: list[Any] = [*filter(None, containers)]
+    empty: list[Any] = [*filterfalse(None, containers)]
     contents = [v.copy() for v in full]
     try:
         yield
@@ -198,16 +190,13 @@ def restore_attributes(model: nn.Module) -> Iterator[None]:
 
 
 def _flatten_tables(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any], list[int]]:
-    """Names and objects of all tables in two long lists, which are compared much faster.
-
-    And how many each has.
-    """
+    """Keys and values of all tables as two long lists, which compare much faster, and the sizes."""
     values = [*chain.from_iterable(map(dict.values, tables))]
     return [*chain.from_iterable(tables)], values, [*map(len, tables)]
 
 
 def _restore_container(container: Any, content: Any) -> None:
-    """The very same objects, in the same order, as a list, table or set had."""
+    """Restore the same objects, in the same order, in a list, dictionary or set."""
     if isinstance(container, list):
         if len(container) != len(content) or not all(map(is_, container, content)):
             container[:] = content
@@ -222,7 +211,7 @@ def _restore_container(container: Any, content: Any) -> None:
 
 @contextmanager
 def _clear_cached_results(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Modules that keep results in eval mode until train() is called (LeViT) work them out anew."""
+    """Clear results that modules cache in eval mode until train() is called (LeViT)."""
 
     def keeps(module: nn.Module) -> bool:
         tables = (
@@ -244,7 +233,7 @@ def _clear_cached_results(model: nn.Module, modules: Sequence[nn.Module]) -> Ite
         yield
 
 
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # what every module has
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # attributes of every module
 
 
 @contextmanager
@@ -262,7 +251,7 @@ def _disable_fused_recurrence() -> Iterator[None]:
 
 @contextmanager
 def _disable_fused_attention() -> Iterator[None]:
-    """Without gradients a transformer layer is one opaque call; forward mode needs its parts."""
+    """Disable the fast path of transformer layers, which is one opaque call."""
     before = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)
@@ -281,7 +270,7 @@ class Trace:
 
     @property
     def has_custom_backward(self) -> bool:
-        """Some nodes have a backward written in Python, which may do anything."""
+        """Whether some node has a backward written in Python, which may do anything."""
         return any(
             isinstance(node, BackwardCFunction)
             and getattr(node, "_forward_cls", None)
@@ -291,19 +280,20 @@ class Trace:
 
     @property
     def uses_fast_layers(self) -> bool:
-        """Some nodes are of `layers`."""
+        """Whether some node comes from `layers`."""
         return any(
             getattr(node, "_forward_cls", None) in FAST_LAYER_FUNCTIONS for node in self.nodes
         )
 
     @property
     def dtypes(self) -> set[torch.dtype]:
-        """Of all that was computed on the way."""
+        """Dtypes of all intermediate results."""
         return {m.dtype for node in self.nodes for m in node._input_metadata}
 
     def sites(self, fixed: Collection[int]) -> list[Site]:
-        """Where what the leaves and the `fixed` nodes give meets the samples, in an order fixed by
-        the graph.
+        """Find the nodes where leaves and `fixed` (parameter-only) nodes meet the samples.
+
+        Their order is determined by the graph.
         """
         plain: dict[Any, tuple[str, bool] | None] = {
             leaf: (name, False) for leaf, name in self.leaves.items()
@@ -315,14 +305,16 @@ class Trace:
                 continue
             for argument, (source, output) in enumerate(node.next_functions):
                 if source in plain:
-                    name, turned = plain[source] or (None, False)
-                    if turned and (type(node).__name__, argument) not in TRANSPOSABLE_ARGUMENTS:
-                        name, turned = None, False  # to be turned back entry by entry
-                    sites.append(Site(node, argument, GradientEdge(source, output), name, turned))
+                    name, transposed = plain[source] or (None, False)
+                    if transposed and (type(node).__name__, argument) not in TRANSPOSABLE_ARGUMENTS:
+                        name, transposed = None, False  # Its gradient is pulled back to the leaf.
+                    sites.append(
+                        Site(node, argument, GradientEdge(source, output), name, transposed)
+                    )
         return sites
 
     def find_parameters_below(self, fixed: Collection[int]) -> dict[Any, tuple[str, ...]]:
-        """For each of the `fixed` nodes, the parameters that it was made of."""
+        """For each of the `fixed` (parameter-only) nodes, the parameters that it depends on."""
         names: dict[Any, tuple[str, ...]] = {leaf: (name,) for leaf, name in self.leaves.items()}
         for i in sorted(fixed):
             sources = [source for source, _ in self.nodes[i].next_functions if source is not None]
@@ -335,7 +327,7 @@ class Trace:
 def _find_carried_parameter(
     node: Any, plain: Mapping[Any, tuple[str, bool] | None]
 ) -> tuple[str, bool] | None:
-    """The parameter, and whether turned, whose entries alone the node passes on in another shape."""
+    """The parameter that the node only reshapes or transposes, and whether it is transposed."""
     sources = [source for source, _ in node.next_functions if source is not None]
     origin = plain.get(sources[0]) if len(sources) == 1 else None
     if origin is None:
@@ -354,13 +346,13 @@ def _find_carried_parameter(
     return None
 
 
-def find_reshaped_parameters(seen: Trace) -> frozenset[int]:
-    """The nodes that no sample reaches as far as their kinds tell: parameters in another shape."""
+def find_reshaped_parameters(graph: Trace) -> frozenset[int]:
+    """Find nodes that only reshape or transpose a parameter, by their kinds."""
     plain: dict[Any, tuple[str, bool] | None] = {
-        leaf: (name, False) for leaf, name in seen.leaves.items()
+        leaf: (name, False) for leaf, name in graph.leaves.items()
     }
     fixed = set()
-    for i, node in enumerate(seen.nodes):
+    for i, node in enumerate(graph.nodes):
         if node not in plain and (origin := _find_carried_parameter(node, plain)):
             plain[node] = origin
             fixed.add(i)
@@ -368,9 +360,9 @@ def find_reshaped_parameters(seen: Trace) -> frozenset[int]:
 
 
 def find_parameter_only_nodes(one: Trace, other: Trace) -> frozenset[int] | None:
-    """The nodes that no sample reaches: made of parameters alone, of one size whatever the batch.
+    """Find nodes that depend on parameters alone: their size is the same for both batches.
 
-    Something of a sample's in them would reach all other samples with them. None where the passes,
+    If such a node did depend on a sample, that sample would affect all others. None if the passes,
     over different numbers of samples, do not have the same nodes.
     """
     if len(one.nodes) != len(other.nodes):
@@ -392,22 +384,23 @@ def find_parameter_only_nodes(one: Trace, other: Trace) -> frozenset[int] | None
     return frozenset(fixed)
 
 
-def are_parameter_only(seen: Trace, fixed: Mapping[int, str]) -> bool:
-    """Whether nodes of these kinds are at these places and nothing but parameters leads to them."""
-    known = set(seen.leaves)
+def are_parameter_only(graph: Trace, fixed: Mapping[int, str]) -> bool:
+    """Whether the graph has nodes of these kinds at these indices, reached by parameters alone."""
+    known = set(graph.leaves)
     for i, kind in sorted(fixed.items()):
-        if i >= len(seen.nodes) or type(seen.nodes[i]).__name__ != kind:
+        if i >= len(graph.nodes) or type(graph.nodes[i]).__name__ != kind:
             return False
         if any(
-            source is not None and source not in known for source, _ in seen.nodes[i].next_functions
+            source is not None and source not in known
+            for source, _ in graph.nodes[i].next_functions
         ):
             return False
-        known.add(seen.nodes[i])
+        known.add(graph.nodes[i])
     return True
 
 
 def get_node_shapes(node: Any) -> list[tuple[int, ...]]:
-    """Of what arrives at a node."""
+    """Shapes of the gradients that arrive at a node."""
     return [tuple(m.shape) for m in node._input_metadata]
 
 
@@ -419,7 +412,7 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
         x = copy_batch(x)
     with torch.enable_grad(), restore_attributes(model):
         out = run_forward(model, x)
-    nodes: dict[Any, None] = {}  # in the order in which all that leads to them is known
+    nodes: dict[Any, None] = {}  # in topological order, sources first
     leaves: dict[Any, str] = {}
     met: set[Any] = set()
     stack: list[Any] = [out.grad_fn] if out.grad_fn is not None else []
@@ -443,13 +436,9 @@ def trace(model: nn.Module, x: Batch, names: Mapping[nn.Parameter, str]) -> Trac
 def pull_back_gradients(
     sources: Sequence[GradientEdge], D: Sequence[Tensor], parameters: Sequence[nn.Parameter]
 ) -> list[Tensor]:
-    """Gradients D (m, *shape) of what comes from `sources`, carried on to the parameters.
-
-    (m, *shape) each.
-    """
+    """Pull gradients D (m, *shape) at `sources` back to the parameters: (m, *shape) each."""
     tables = _find_lookup_tables(sources, parameters)
-    # Up to where entries are looked up in a table, for all rows at once: torch would do it row by
-    # row.
+    # Stop at table lookups, which are then done for all rows at once: torch does one row at a time.
     ends: Any = [GradientEdge(tables[p], 0) if p in tables else p for p in parameters]
 
     def back(g: Sequence[Tensor], batched: bool) -> list[Tensor]:
@@ -468,9 +457,9 @@ def pull_back_gradients(
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where torch batches an operation by a loop
+            warnings.simplefilter("ignore")  # Torch warns if it batches an operation by a loop.
             arrived = back(D, True)
-    except RuntimeError:  # an operation that cannot be batched
+    except RuntimeError:  # Some operations cannot be batched.
         rows = [back(g, False) for g in zip(*D, strict=True)]
         arrived = [torch.stack(column) for column in zip(*rows, strict=True)]
     return [
@@ -482,9 +471,7 @@ def pull_back_gradients(
 def _find_lookup_tables(
     sources: Sequence[GradientEdge], parameters: Sequence[nn.Parameter]
 ) -> dict[nn.Parameter, Any]:
-    """The parameters that the sources take nothing from but rows, looked up once -> the node that
-    does it.
-    """
+    """Parameters that the sources use only by one lookup of rows -> the node of that lookup."""
     wanted, users = set(parameters), dict[nn.Parameter, list[Any]]()
     seen: set[Any] = set()
     stack = [source.node for source in sources]
@@ -511,7 +498,7 @@ def _find_lookup_tables(
 
 
 def _is_row_lookup(node: Any) -> bool:
-    """Rows along the first axis, by whole numbers."""
+    """Whether the node selects rows along the first axis by integer indices."""
     if type(node).__name__ == "EmbeddingBackward0":
         return not node._saved_scale_grad_by_freq and not node._saved_sparse
     if type(node).__name__ != "IndexBackward0":
@@ -523,7 +510,7 @@ def _is_row_lookup(node: Any) -> bool:
 
 
 def _scatter_to_rows(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
-    """(m, *shape of the table): gradients (m, ...) of what was looked up, each added to its row."""
+    """Add gradients (m, ...) of looked-up rows to the rows of the table: (m, *shape of the table)."""
     rows, padding = table.shape[0], -1
     if type(node).__name__ == "EmbeddingBackward0":
         index = node._saved_indices
@@ -540,9 +527,9 @@ def _scatter_to_rows(node: Any, g: Tensor, table: nn.Parameter) -> Tensor:
 def compute_node_gradients(
     out: Tensor, nodes: Sequence[Any], cotangents: Sequence[Tensor], *, keep: bool = False
 ) -> list[Tensor]:
-    """For each node, the gradients (K, ...) arriving at it, one per cotangent (n, C).
+    """Compute the gradients (K, ...) arriving at each node, one per cotangent (n, C).
 
-    The graph is freed unless it is to be kept.
+    The graph is freed unless `keep`.
     """
     if not nodes:
         return []
@@ -564,7 +551,7 @@ def compute_node_gradients(
 
 
 def _stack_gradients(node: Any, arriving: Sequence[Tensor | None]) -> Tensor:
-    """(K, ...), zero where a cotangent does not reach the node (another head of the network)."""
+    """Stack to (K, ...), zero where a cotangent does not reach the node (another output head)."""
     if len(arriving) == 1 and arriving[0] is not None:
         return arriving[0].detach()[None]
     meta = node._input_metadata[0]

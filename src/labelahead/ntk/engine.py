@@ -1,4 +1,4 @@
-"""From a plan to numbers: captures batches of samples as factors of their gradients."""
+"""Run a plan: capture batches of samples as factors of their gradients."""
 
 import logging
 import math
@@ -61,17 +61,18 @@ __all__ = [
     "should_verify",
 ]
 
-# Bytes of activations and gradients a capture: of one layer, which should stay in the cache, and
-# of all. Small batches pay for calls, large ones for page faults.
+# Bytes of activations and gradients per capture: of one layer, which should fit into the CPU cache,
+# and of all layers. Small batches pay for calls, large ones for page faults.
 MAX_LAYER_BYTES, MAX_BATCH_BYTES = 6 << 20, 64 << 20
-SMALL_GRAPH_NODES = 500  # nodes of a graph beyond which batches grow
+SMALL_GRAPH_NODES = 500  # Larger graphs get larger batches.
 log = logging.getLogger("labelahead")
 KERNEL_KINDS = ("pseudo", "full", "single", "trace")
 
 
 def build_directions(kind: str, outputs: int, like: Tensor) -> Tensor:
-    """(K, C): the combinations of outputs whose gradients make the kernel (docs/method.md,
-    Kernels).
+    """Build the combinations of outputs that the kernel differentiates: (K, C).
+
+    See docs/method.md, Kernels.
     """
     eye: Tensor = torch.eye(outputs, dtype=like.dtype, device=like.device)
     if kind == "pseudo":
@@ -86,7 +87,7 @@ def build_directions(kind: str, outputs: int, like: Tensor) -> Tensor:
 
 
 class Engine:
-    """Differentiates one network; made by `open_engine`, which prepares and restores it."""
+    """Differentiates one network; created by `open_engine`, which prepares and restores it."""
 
     def __init__(
         self,
@@ -95,19 +96,17 @@ class Engine:
         plan: Plan,
         plan_confirmed: bool = True,
     ) -> None:
-        self.model, self.chosen, self.plan = model, chosen, plan
-        self.plan_confirmed = (
-            plan_confirmed  # whether the plan is known to hold for the network as it is now
-        )
+        self.model = model
+        self.chosen = chosen
+        self.plan = plan
+        self.plan_confirmed = plan_confirmed  # whether the plan holds for the present network
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
         dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
-        self.like = first.new_empty(
-            0, dtype=dtype
-        )  # one coarse layer does not make a kernel coarse
-        self.gradients_vanish = (
-            not plan.ruled
-        )  # whether what was sent back may be rounding noise alone
+        # The kernel has the finest dtype of all parameters.
+        self.like = first.new_empty(0, dtype=dtype)
+        # Whether the gradients may be rounding noise alone.
+        self.gradients_vanish = not plan.ruled
 
     def capture_factors(
         self,
@@ -118,16 +117,21 @@ class Engine:
         check: bool = False,
         starts_with_probe: bool = True,
     ) -> Iterator[tuple[slice, dict[str, Factor]]]:
-        """Batch by batch: which samples, and the factors of every parameter with an effect.
+        """Iterate over batches: which samples, and the factors of each parameter with an effect.
 
-        `cotangents` (n, K, C): what is differentiated is cotangents[i, k]·f(x_i). `starts_with_probe`: `x`
-        begins with the sample that the plan was made with, whose output is known.
+        Args:
+            x: n samples.
+            cotangents: (n, K, C); cotangents[i, k]·f(x_i) is differentiated.
+            chunk: Samples per batch; default from the size of the activations.
+            check: Compare with autograd's gradients.
+            starts_with_probe: Whether `x` begins with the sample of the plan's probe, whose output
+                is known.
         """
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
         for rows in self._split_batches(cotangents.shape[0], cotangents.shape[1], chunk):
             part, v = read_batch(take_samples(x, rows)), cotangents[rows]
-            if v.shape[0] == 1:  # some operations treat a lone sample unlike many: double it
+            if v.shape[0] == 1:  # Some operations treat a batch of one differently: double it.
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
                 factors = self._compute_factors(
                     take_samples(part, twice),
@@ -142,19 +146,19 @@ class Engine:
             yield rows, factors
 
     def _split_batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
-        """Even sizes, so that no small rest is left over."""
+        """Split n samples into batches of even sizes, without a small last one."""
         size = self._batch_size(K, chunk)
         count = -(-n // size)
         edges = [round(i * n / count) for i in range(count + 1)]
         yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
 
     def fits_one_batch(self, n: int, K: int, chunk: int | None) -> bool:
-        """Whether so many samples are one batch."""
+        """Whether n samples are processed as one batch."""
         return n <= self._batch_size(K, chunk)
 
     def _batch_size(self, K: int, chunk: int | None) -> int:
-        more = (1 + K) / 2  # K gradients beside every activation
-        # Many small operations (a recurrence) cost by the pass, not by the sample.
+        more = (1 + K) / 2  # K gradients for every activation
+        # The cost of many small operations (a recurrence) is per pass, not per sample.
         fits = (
             min(
                 MAX_LAYER_BYTES / self.plan.max_site_bytes,
@@ -168,7 +172,7 @@ class Engine:
     def _compute_factors(
         self, x: Batch, cotangents: Tensor, starts_with_probe: bool = False
     ) -> dict[str, Factor]:
-        """One forward, and one backward a direction."""
+        """Compute the factors by one forward, and one backward per direction."""
         plan, n = self.plan, count_samples(x)
         factors: dict[str, Factor] = {}
         way = ""
@@ -205,7 +209,7 @@ class Engine:
         return factors
 
     def _log_methods(self, way: str) -> None:
-        """Which parameters went which way, once a network."""
+        """Log how each parameter was differentiated, once per network."""
         ruled, fallback = [p.name for p in self.plan.ruled], self.plan.fallback
         if is_first_time(self.model, "ways", (way, *ruled)):
             parts = [f"{len(ruled)} by rules"] if ruled else []
@@ -215,46 +219,46 @@ class Engine:
     def _capture_graph(
         self, x: Batch, cotangents: Tensor, starts_with_probe: bool
     ) -> tuple[list[Site], dict[int, LayerRule | None], dict[int, Tensor]]:
-        """The sites; per site what went in; per node what came back, (K, ...)."""
+        """Run both passes: the sites, the rule of each site, the gradients (K, ...) of each node."""
         plan = self.plan
-        seen = trace(self.model, self._copy_if_mutated(x), self.names)
-        expected = plan.matches_graph(seen.nodes, count_samples(x))
+        graph = trace(self.model, self._copy_if_mutated(x), self.names)
+        expected = plan.matches_graph(graph.nodes, count_samples(x))
         if not self.plan_confirmed and not expected:
             raise GraphChangedError
-        sites = seen.sites(self._find_parameter_only_nodes(seen, expected))
+        sites = graph.sites(self._find_parameter_only_nodes(graph, expected))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
-        if starts_with_probe and not is_close(seen.out[0].detach(), plan.sample, 0.0, plan.eps):
+        if starts_with_probe and not is_close(graph.out[0].detach(), plan.sample, 0.0, plan.eps):
             if not self.plan_confirmed:
                 raise GraphChangedError
             raise ModelError(MIXED_SAMPLES_MESSAGE)
         self.plan_confirmed = True
-        # Inputs are read before the backward, which frees what autograd saved.
+        # Rules read the inputs before the backward, which frees what autograd saved.
         used = [i for p in plan.ruled for i in p.sites] + [i for p in plan.pulled for i in p.sites]
         rules_by_site = {i: apply_rule(sites[i]) for i in used}
         at = {plan.nodes[i]: i for i in used}
-        cotangents = cotangents.to(seen.out)
-        # Nodes that the probe did not have may put samples in any order, in any batch.
-        if not expected or plan.movers is None or not keeps_order(seen, plan.movers):
-            return sites, rules_by_site, self._compare_backwards(seen.out, sites, at, cotangents)
+        cotangents = cotangents.to(graph.out)
+        # Nodes that the probe did not have may reorder the samples of any batch.
+        if not expected or plan.movers is None or not keeps_order(graph, plan.movers):
+            return sites, rules_by_site, self._compare_backwards(graph.out, sites, at, cotangents)
         grads = compute_node_gradients(
-            seen.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1))
+            graph.out, [sites[i].node for i in at.values()], list(cotangents.unbind(1))
         )
         if starts_with_probe:
             self._record_gradient_sizes(at, grads, len(cotangents))
         return sites, rules_by_site, dict(zip(at, grads, strict=True))
 
-    def _find_parameter_only_nodes(self, seen: Trace, expected: bool) -> Collection[int]:
-        """Where no sample reaches, as the probe found it."""
+    def _find_parameter_only_nodes(self, graph: Trace, expected: bool) -> Collection[int]:
+        """Nodes that depend on parameters alone, as the probe found them."""
         plan = self.plan
         if plan.fixed is None:
-            return find_reshaped_parameters(seen)
-        if not expected and not are_parameter_only(seen, plan.fixed):
+            return find_reshaped_parameters(graph)
+        if not expected and not are_parameter_only(graph, plan.fixed):
             raise GraphChangedError
         return plan.fixed.keys()
 
     def _check_as_planned(self, name: str, f: Factor) -> Factor:
-        """Forms were chosen for the probe's sizes: images of another size are another matter."""
+        """Raise if sizes differ from the probe's, for which the forms were chosen."""
         example = self.plan.examples[name]
         if isinstance(f, OuterFactor) and (
             not isinstance(example, OuterFactor)
@@ -265,21 +269,21 @@ class Engine:
         return f
 
     def _copy_if_mutated(self, x: Batch) -> Batch:
-        """A copy for a network that overwrites its input."""
+        """Copy the input if the network overwrites it."""
         return copy_batch(x) if self.plan.mutates_input else x
 
     def _compare_backwards(
         self, out: Tensor, sites: Sequence[Site], at: Mapping[int, int], cotangents: Tensor
     ) -> dict[int, Tensor]:
-        """Node -> gradients (K, ...); `at` gives a site at each node.
+        """Compute the gradients (K, ...) of each node, checking that samples kept their order.
 
-        Operations may have reordered the samples: a second backward with each sample's cotangent
-        scaled by a factor of its own must scale that sample's rows, else the layout is void.
+        A second backward scales each sample's cotangent by its own factor. It must scale that
+        sample's rows by the same factor, else the layout is wrong. `at` maps nodes to sites.
         """
         nodes = [sites[i].node for i in at.values()]
         grads = compute_node_gradients(out, nodes, list(cotangents.unbind(1)), keep=True)
         n = cotangents.shape[0]
-        # Neighbours far apart, so that a swap of any two samples shows.
+        # A random order makes a swap of any two samples visible.
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
         scale = (1 + order / n).to(cotangents)
         scaled = compute_node_gradients(
@@ -298,9 +302,7 @@ class Engine:
     def _record_gradient_sizes(
         self, at: Mapping[int, int], grads: Sequence[Tensor], n: int
     ) -> None:
-        """Note whether next to nothing came back, (K, ...) at each node, where the probe's weights
-        sent something.
-        """
+        """Record whether all gradients (K, ...) are negligible compared with the probe's."""
         sizes = [
             float(sample_norms(g, self.plan.layouts[i], n).amax())
             for i, g in zip(at.values(), grads, strict=True)
@@ -312,7 +314,7 @@ class Engine:
     def _verify(self, x: Batch, cotangents: Tensor, factors: Mapping[str, Factor]) -> None:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         n, k = cotangents.shape[0], cotangents.shape[1] - 1
-        # At least two samples, of which some count: a batch of one may be special.
+        # Use at least two samples, some with weight zero: a batch of one may be special.
         index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(
             cotangents.device
         )
@@ -321,7 +323,7 @@ class Engine:
         parameters = list(self.chosen.values())
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
-            with fast_layers(False):  # as torch has them: our own are held against these
+            with fast_layers(False):  # Compare with torch's own layers.
                 out = trace(self.model, self._copy_if_mutated(take_samples(x, index)), {}).out
             weights = (cotangents[index, k] * counted).to(out)
             expected = compute_gradients(out, parameters, weights, accumulate=self.plan.accumulate)
@@ -346,9 +348,9 @@ class Engine:
     def _explain_mismatch(
         self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor
     ) -> None:
-        """Ours and autograd's gradient of a parameter are apart.
+        """Decide by finite differences whether our gradient or autograd's is wrong.
 
-        The outputs themselves tell whose is right.
+        Logs a warning if autograd's is wrong, raises otherwise.
         """
         p = self.chosen[name]
         way = gap / gap.norm()
@@ -371,10 +373,9 @@ class Engine:
         if abs(slope - mine) < 0.2 * abs(slope - theirs):
             if is_first_time(self.model, "autograd", (name,)):
                 log.warning(
-                    "torch's own gradient of %r is wrong in this network (differences of its "
-                    "outputs agree with "
-                    "labelahead's): verify=True cannot check it, and rules=False would take the "
-                    "wrong one",
+                    "torch's own gradient of %r is wrong in this network (finite differences of "
+                    "its outputs agree with labelahead's): verify=True cannot check it, and "
+                    "rules=False would use the wrong one",
                     name,
                 )
             return
@@ -384,10 +385,9 @@ class Engine:
                 "a defect of labelahead, please report the network; rules=False avoids it"
             )
         raise VerificationError(
-            f"the gradient of {name!r} over {count} sample(s) differs from autograd's, and "
-            "differences of the "
-            "outputs agree with neither: a layer behind it has a wrong backward (of torch, or "
-            "written by hand)"
+            f"the gradient of {name!r} over {count} sample(s) differs from autograd's, and finite "
+            "differences of the outputs agree with neither: a later layer has a wrong backward "
+            "(of torch, or written by hand)"
         )
 
 
@@ -401,9 +401,15 @@ def open_engine(
     reuse_plan: bool = True,
     keep_all_positions: bool = False,
 ) -> Iterator[Engine]:
-    """An engine for the network; gradients and flags are as before afterwards.
+    """Open an engine for the network; gradients and flags are restored afterwards.
 
-    reuse_plan: by the plan of an earlier call, where there is one; keep_all_positions: see `get_plan`.
+    Args:
+        model: The network.
+        chosen: The parameters to differentiate by.
+        x: Samples for the probe.
+        rules: False differentiates everything by torch.func.
+        reuse_plan: Use the plan of an earlier call if there is one.
+        keep_all_positions: See `make_plan`.
     """
     _warn_about_hooks(model, chosen)
     with enable_gradients(model, chosen):
@@ -430,9 +436,8 @@ def _warn_about_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> N
     )
     if hooked and is_first_time(model, "hooks", hooked):
         log.warning(
-            "hooks on %d parameter(s) change what training sees, not the outputs: the kernel is "
-            "made of "
-            "the gradients without them: %s",
+            "hooks on %d parameter(s) change gradients in training, not the outputs: the kernel "
+            "uses the gradients without them: %s",
             len(hooked),
             ", ".join(hooked),
         )
@@ -446,9 +451,10 @@ def run_with_engine(
     *,
     rules: bool = True,
 ) -> Tensor:
-    """Check the premises, open an engine and run.
+    """Check the premises, open an engine and call `run` with it.
 
-    Anew if an old plan does not hold, by torch.func if no plan does.
+    If a cached plan does not hold, the network is probed again; if no plan holds, everything is
+    differentiated by torch.func.
     """
     model = unwrap_compiled(model)
     check_model(model)
@@ -478,12 +484,12 @@ def run_with_engine(
 
 
 def should_verify(check: bool | None) -> bool:
-    """Whether to compare with autograd: as asked, else as LABELAHEAD_VERIFY says."""
+    """Whether to compare with autograd: the argument, or LABELAHEAD_VERIFY if it is None."""
     return os.environ.get("LABELAHEAD_VERIFY", "") not in ("", "0") if check is None else check
 
 
 def check_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
-    """Weights (n, C) of the outputs of every sample, in the network's dtype."""
+    """Check cotangents (n, C) and return them in the network's dtype."""
     n, C = count_samples(x), engine.plan.outputs
     if not isinstance(cotangents, Tensor):
         raise InputError(f"cotangents are a {type(cotangents).__name__}, expected a tensor (n, C)")
@@ -498,11 +504,10 @@ def check_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
 
 
 def check_result(out: Tensor) -> Tensor:
-    """Raise where the numbers have outgrown their dtype."""
+    """Return a result; raise if it overflows its dtype."""
     if not is_finite(out):
         raise NumericalError(
             f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs "
-            "down, or take "
-            "model.double() and x.double()"
+            "down, or use model.double() and x.double()"
         )
     return out

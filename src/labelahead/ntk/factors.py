@@ -1,8 +1,8 @@
 """The gradient of one parameter for a batch of samples, in factored form.
 
 After a capture every site yields a factor: its captured input and arriving gradient with samples
-in front. `gradient()` multiplies a factor out to (n, K, *shape of the parameter); K counts the
-directions that were sent back (1 for a scalar kernel, C for the full and the trace kernel).
+in front. `gradient()` multiplies a factor out to (n, K, *shape of the parameter); K is the number
+of backward passes (1 for a scalar kernel, C for the full and the trace kernel).
 """
 
 import math
@@ -26,15 +26,14 @@ __all__ = [
 ]
 
 
-PATCH_BUFFER_ENTRIES = 1 << 20  # numbers in the buffer for patches
-MIN_POSITIONS_FOR_OFFSETS = (
-    200  # in an image, from which on a product over them may be cut into several
-)
+PATCH_BUFFER_ENTRIES = 1 << 20  # numbers in the buffer for image patches
+# Output positions of an image from which on a product may be split by offsets (measured).
+MIN_POSITIONS_FOR_OFFSETS = 200
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Of a convolution: everything but its numbers."""
+    """The geometry of a convolution."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -61,9 +60,9 @@ class OuterFactor:
     lookup: bool = False
 
     def product(self, out: Tensor | None = None, *, any_order: bool = False) -> Tensor:
-        """(n, K, p) in the factor's own order of entries; into `out` if given.
+        """Multiply out to (n, K, p), in the factor's order of entries; into `out` if given.
 
-        any_order: or in another one that goes by the sizes alone, whichever is faster.
+        any_order: allow another order that depends on the sizes alone, if it is faster.
         """
         n, K = self.g.shape[:2]
         if self.lookup:
@@ -87,7 +86,7 @@ class OuterFactor:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Positions and entries of a, positions and entries of g: (S, d, T, o)."""
+        """Positions and features of a, positions and features of g: (S, d, T, o)."""
         if self.lookup:
             return self.a.shape[1], 0, self.g.shape[2], self.g.shape[3]
         if self.geometry is None:
@@ -98,7 +97,7 @@ class OuterFactor:
 
     @property
     def is_channels_first(self) -> bool:
-        """Of a convolution: `product` has channels before the window, as the weight itself."""
+        """Whether `product` of a convolution has channels before the window, as the weight has."""
         window = self.geometry
         if window is None:
             return False
@@ -110,15 +109,15 @@ class OuterFactor:
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """Number of samples."""
         return self.g.shape[0]
 
     def select_samples(self, rows: slice) -> "OuterFactor":
-        """The same for some of the samples."""
+        """Select some of the samples."""
         return replace(self, a=self.a[rows], g=self.g[rows])
 
     def to_meta(self) -> "OuterFactor":
-        """Shapes alone."""
+        """Drop the numbers and keep the shapes."""
         return replace(self, a=self.a.to("meta"), g=self.g.to("meta"))
 
     def gradient(self) -> Tensor:
@@ -135,22 +134,22 @@ class OuterFactor:
 
 @dataclass(frozen=True)
 class PlainFactor:
-    """The gradient itself, (n, K, p): small."""
+    """A small gradient, stored as it is: (n, K, p)."""
 
     v: Tensor
     shape: tuple[int, ...]
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """Number of samples."""
         return self.v.shape[0]
 
     def select_samples(self, rows: slice) -> "PlainFactor":
-        """The same for some of the samples."""
+        """Select some of the samples."""
         return replace(self, v=self.v[rows])
 
     def to_meta(self) -> "PlainFactor":
-        """Shapes alone."""
+        """Drop the numbers and keep the shapes."""
         return replace(self, v=self.v.to("meta"))
 
     def product(self, out: Tensor | None = None, *, any_order: bool = False) -> Tensor:
@@ -166,7 +165,7 @@ Factor = OuterFactor | PlainFactor
 
 
 def join_factors(parts: Sequence[Factor]) -> Factor:
-    """One factor for a parameter that is used several times: its gradient is the sum of theirs."""
+    """Join the factors of a parameter that is used several times: their gradients add up."""
     if len(parts) == 1:
         return parts[0]
     outer = [f for f in parts if isinstance(f, OuterFactor) and not f.lookup and not f.geometry]
@@ -178,15 +177,14 @@ def join_factors(parts: Sequence[Factor]) -> Factor:
 
 
 def keep_reached_position(f: Factor) -> OuterFactor | None:
-    """The same by the one position of each sample at which anything arrived; None where there are
-    several.
+    """Restrict a factor to the one position per sample that has a gradient; None if several have.
 
-    What follows the last attention of a network that is read off at one token learns from that
-    token alone.
+    If a transformer is read out at one token, all layers after its last attention receive gradients
+    at that token alone.
     """
     if not isinstance(f, OuterFactor) or f.lookup or f.geometry is not None or f.a.shape[1] < 2:
         return None
-    reached = ((f.g.amax(-1) != 0) | (f.g.amin(-1) != 0)).any(1)  # n, T; NaN is something
+    reached = ((f.g.amax(-1) != 0) | (f.g.amin(-1) != 0)).any(1)  # n, T; NaN counts as reached
     if int(reached.sum(1).amax()) != 1:
         return None
     samples, at = torch.arange(f.samples, device=f.g.device), reached.int().argmax(1)
@@ -200,9 +198,14 @@ def _copy_into(v: Tensor, out: Tensor | None) -> Tensor:
 def make_factor(
     rule: LayerRule, g: Tensor, layout: Layout, n: int, shape: tuple[int, ...]
 ) -> Factor:
-    """Samples to the front.
+    """Build the factor of a site, with samples on the first axis.
 
-    G is (K, ...) as it arrived at the site, `shape` that of what entered there.
+    Args:
+        rule: What the rule of the site captured.
+        g: (K, ...) the gradients that arrived at the site.
+        layout: Where the samples are.
+        n: Number of samples.
+        shape: Of the parameter.
     """
     if isinstance(rule, Broadcast):
         return PlainFactor(_sum_broadcast(rule, g, layout, n), shape)
@@ -226,9 +229,9 @@ def make_factor(
 
 
 def _sum_broadcast(rule: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor:
-    """(n, K, p): the elementwise product, summed over all that the parameter is spread over."""
+    """(n, K, p): the elementwise product, summed over the axes of the broadcast."""
     if rule.shift is not None and tuple(rule.shift.shape) == rule.shape:
-        # BatchNorm: Σ g(a − μ)/σ = (Σ ga − μ Σ g)/σ, with one product of full size instead of three
+        # BatchNorm: Σ g(a − μ)/σ = (Σ ga − μ Σ g)/σ needs one full-size product instead of three.
         moment = _sum_broadcast(replace(rule, shift=None, factor=1.0), g, layout, n)
         plain = _sum_broadcast(Broadcast(None, rule.shape), g, layout, n)
         scale = torch.as_tensor(rule.factor, dtype=g.dtype, device=g.device).flatten()
@@ -254,7 +257,7 @@ def _sum_broadcast(rule: Broadcast, g: Tensor, layout: Layout, n: int) -> Tensor
         full = full.sum([i + 1 for i in after], keepdim=True)
     parts = layout.split(full, n, lead=1)  # n, K, before, outer, inner, rest
     around = [layout.axis + 2, layout.axis + 3]
-    if any(parts.shape[d] > 1 for d in around):  # torch copies where there is nothing to add up
+    if any(parts.shape[d] > 1 for d in around):  # Torch would copy even without anything to sum.
         parts = parts.sum(around)
     return parts.reshape(n, K, -1)
 
@@ -266,10 +269,10 @@ def _has_long_rows(geometry: Geometry, channels: int) -> bool:
 
 
 def _can_use_offsets(geometry: Geometry, channels: int, images: int) -> bool:
-    """Whether steps of the window along the first axis are steps in memory, so that no patches are
-    copied for them.
+    """Whether steps of the window along the first axis are offsets in memory, without copies.
 
-    Matrix products are smaller by that, hence `MIN_POSITIONS_FOR_OFFSETS` (measured)."""
+    Matrix products become smaller, which pays from `MIN_POSITIONS_FOR_OFFSETS` on (measured).
+    """
     long = math.prod(geometry.out) >= MIN_POSITIONS_FOR_OFFSETS
     return images == 1 and geometry.stride[0] == 1 and long and _has_long_rows(geometry, channels)
 
@@ -277,8 +280,8 @@ def _can_use_offsets(geometry: Geometry, channels: int, images: int) -> bool:
 def _convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None) -> Tensor:
     """(n, K, p): each sample's weight gradient, a few samples at a time.
 
-    The patches of those few stay in the cache; a fresh large buffer would cost more in page
-    faults than the product itself.
+    Their patches stay in the CPU cache; a new large buffer would cost more in page faults than the
+    product itself.
     """
     n, K, M, filters = g.shape[:4]
     C = a.shape[2]
@@ -313,8 +316,11 @@ def _convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor
 def _convolution_gradients_by_offset(
     a: Tensor, g: Tensor, geometry: Geometry, out: Tensor | None
 ) -> Tensor:
-    """The same for one image a sample: patches run along all axes but the first, and each step of
-    the window along that one is a product with another part of the same memory."""
+    """Compute `_convolution_gradients` for one image per sample, without patches along axis 0.
+
+    Patches run along all axes but the first; each step of the window along the first axis is a
+    product with another part of the same memory.
+    """
     n, K, _, filters = g.shape[:4]
     C, steps = a.shape[2], geometry.size[0]
     T, run = math.prod(geometry.out), math.prod(geometry.out[1:])
@@ -375,10 +381,7 @@ def _view_windows(images: Tensor, geometry: Geometry, long_rows: bool) -> Tensor
 
 
 def _grouped_convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
-    """(n, K, p) for a convolution in groups.
-
-    Each group of each sample is a convolution of its own.
-    """
+    """(n, K, p) for a grouped convolution: each group of each sample is its own convolution."""
     n, M, C = a.shape[:3]
     K, filters, G = g.shape[1], g.shape[3], geometry.groups
     a, g = (
@@ -386,8 +389,8 @@ def _grouped_convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry) -> 
         g.reshape(n, K, M, G, filters // G, *geometry.out),
     )
     if _has_narrow_groups(geometry, C):
-        # Per sample and group, inputs are slid along the gradients: a convolution with those for
-        # weights, whose stride and dilation have changed places.
+        # Per sample and group this is a convolution of the inputs with the gradients as weights,
+        # in which stride and dilation are exchanged.
         slid = a.permute(3, 0, 2, 1, *range(4, a.ndim)).reshape(C // G, n * G * M, *geometry.space)
         weights = g.permute(0, 3, 1, 4, 2, *range(5, g.ndim)).reshape(-1, M, *geometry.out)
         convolve = (nn.functional.conv1d, nn.functional.conv2d, nn.functional.conv3d)[
@@ -408,20 +411,18 @@ def _grouped_convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry) -> 
 
 
 def _has_narrow_groups(geometry: Geometry, channels: int) -> bool:
-    """Groups of few channels, as in a depthwise convolution, leave no matrix product worth the
-    name.
-    """
+    """Whether groups have few channels, as in a depthwise convolution: matrix products are tiny."""
     return geometry.groups > 1 and channels < 8 * geometry.groups
 
 
 def _lookup_gradients(index: Tensor, g: Tensor, rows: int, out: Tensor | None) -> Tensor:
-    """(n, K, rows·d): each gradient added to the row of the table it belongs to."""
+    """(n, K, rows·d): each gradient added to its row of the table."""
     n, K, T, d = g.shape
     if out is None or out.dtype != g.dtype:
         return _copy_into(_lookup_gradients(index, g, rows, g.new_empty(n, K, rows * d)), out)
     out.zero_()
     learned = index >= 0
-    if not bool(learned.all()):  # what is not learned adds nothing to the first row
+    if not bool(learned.all()):  # Padding (-1) must add nothing to the first row.
         index, g = index.clamp(min=0), g.masked_fill(~learned[:, None, :, None], 0)
     where = index[:, None, :, None].expand(n, K, T, d)
     out.view(n, K, rows, d).scatter_add_(2, where, g)

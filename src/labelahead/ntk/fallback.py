@@ -1,4 +1,4 @@
-"""Per-sample gradients by `torch.func`, for the parameters that no rule knows. Exact, slower."""
+"""Per-sample gradients by `torch.func`, for parameters without a rule: exact, but slower."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,20 +28,28 @@ def compute_per_sample_gradients(
     accumulate: bool = False,
     eps: float = 0.0,
 ) -> tuple[dict[str, Tensor], str]:
-    """For each named parameter, (n, K, *shape): the gradient of cotangents[i, k]·f(x_i); and which
-    way they came.
+    """Compute the gradients of cotangents[i, k]·f(x_i) by the named parameters.
 
-    `cotangents` is (n, K, C). `accumulate`: the network runs backward passes of its own (see
-    `compute_gradients`).
+    Args:
+        model: The network.
+        x: n samples.
+        chosen: Parameters by name.
+        names: Those to differentiate by.
+        cotangents: (n, K, C).
+        accumulate: The network runs backward passes of its own (see `compute_gradients`).
+        eps: The coarsest rounding in the network.
+
+    Returns:
+        (n, K, *shape) for each name, and the method used.
     """
     if accumulate:
         return _compute_by_loop(model, x, chosen, names, cotangents, True), LOOP_METHOD
     try:
         per_sample = _compute_by_vmap(model, x, chosen, names, cotangents)
     except (RuntimeError, NotImplementedError, ValueError):
-        # Data-dependent control flow, in-place writes and some operations cannot be vectorised.
+        # Data-dependent control flow, in-place writes and some operations do not support vmap.
         return _compute_by_loop(model, x, chosen, names, cotangents), LOOP_METHOD
-    # Some batching rules of torch broadcast wrongly, so the first sample is held against autograd.
+    # Some batching rules of torch broadcast wrongly, so compare the first sample with autograd.
     first = _compute_by_loop(model, take_samples(x, slice(0, 1)), chosen, names, cotangents[:1])
     scale = max(float(v.abs().amax()) for v in first.values())
     n, K = cotangents.shape[:2]
@@ -60,11 +68,11 @@ def compute_gradients(
     accumulate: bool = False,
     keep: bool = False,
 ) -> list[Tensor | None]:
-    """Of weights·out by each parameter, as autograd has them; None where it has none.
+    """Compute autograd's gradients of weights·out; None where a parameter has none.
 
-    accumulate: as training would collect them. The backward of a re-entrant checkpoint or of a
-    reversible block runs a backward of its own, which reaches `.grad` and nothing else. The graph
-    is freed unless it is kept.
+    accumulate: collect them in `.grad`, as training does. The backward of a re-entrant checkpoint
+    or of a reversible block runs a backward of its own, whose gradients are found in `.grad` only.
+    The graph is freed unless `keep`.
     """
     found: list[Tensor | None]
     try:
@@ -119,12 +127,13 @@ def _compute_by_loop(
     parameters = [chosen[k] for k in names]
     per_sample = {k: chosen[k].new_zeros(n, K, *chosen[k].shape) for k in names}
     for i in range(n):
-        twice = torch.tensor([i, i], device=cotangents.device)  # a batch of one may be special
+        # A batch of one may be special, so each sample is doubled.
+        twice = torch.tensor([i, i], device=cotangents.device)
         for k in range(K):
-            if k == 0 or accumulate:  # an inner backward has used its graph up
+            if k == 0 or accumulate:  # An inner backward has freed its graph.
                 with torch.enable_grad(), restore_attributes(model):
                     out = run_forward(model, take_samples(x, twice))[0]
-            if out.grad_fn is None:  # this sample's way through the network meets no parameter
+            if out.grad_fn is None:  # This sample's output depends on no parameter.
                 break
             keep = k + 1 < K and not accumulate
             own = compute_gradients(

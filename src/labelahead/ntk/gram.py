@@ -1,11 +1,11 @@
-"""Contracting factors of two sets of samples into a kernel block.
+"""Contract the factors of two sets of samples into a kernel block.
 
-Two forms are kept per set of samples, whichever is cheaper for a layer:
+Each layer has one of two forms, whichever is cheaper:
 
 - dense: per-sample gradients side by side, one matrix product for many layers at once;
-- pairs: Σ over pairs of positions (t, t') of (a_t·a'_t' [+1 for the bias])(g_t·g'_t'), which never
-  builds a gradient. For a convolution a_t·a'_t' over patches is summed from the inner products of
-  pixels by shifts, axis by axis, so the window's size costs additions, not multiplications.
+- pairs: Σ over pairs of positions (t, t') of (a_t·a'_t' [+1 for the bias])(g_t·g'_t'), without a
+  gradient. For a convolution the products a_t·a'_t' of patches are sums of shifted products of
+  pixels, axis by axis, so that the window's size costs additions, not multiplications.
 """
 
 from dataclasses import dataclass, field
@@ -17,26 +17,26 @@ from labelahead.ntk.factors import Geometry
 __all__ = ["Gradients", "Pairs", "add_gram", "mirror_upper", "sum_shifts"]
 
 TILE_POSITIONS = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
-MIN_PANEL_ROWS = 64  # least rows a panel of the dense product: little wasted below the diagonal
+MIN_PANEL_ROWS = 64  # of a panel of the dense product: few rows waste little below the diagonal
 
 
 @dataclass
 class Pairs:
-    """Positions first, so that tiles have long runs over samples."""
+    """Factors of one layer, with positions on the first axis: tiles have long runs of samples."""
 
     a: Tensor  # (S, n, d), or integer (S, n) for a lookup
     g: Tensor  # (T, n, K, o)
-    bias: bool = False  # the layer's bias comes along: +1 in every inner product of inputs
+    bias: bool = False  # includes the layer's bias: +1 in every inner product of inputs
     geometry: Geometry | None = None
 
     def rows(self, start: int, stop: int) -> "Pairs":
-        """The same for some of the samples."""
+        """Select some of the samples."""
         return Pairs(self.a[:, start:stop], self.g[:, start:stop], self.bias, self.geometry)
 
 
 @dataclass
 class Gradients:
-    """Of some samples, to be contracted with those of others: each layer's in one of two forms."""
+    """The gradients of a set of samples, each layer in one of the two forms."""
 
     dense: dict[int, Tensor] = field(default_factory=dict)  # piece -> (n, K, P)
     pairs: list[Pairs] = field(default_factory=list)
@@ -60,7 +60,7 @@ def add_gram(out: Tensor, one: Gradients, other: Gradients, *, fold: bool) -> No
 
 
 def mirror_upper(out: Tensor) -> Tensor:
-    """Copy what is above the diagonal below it, panel by panel, in place."""
+    """Copy the upper triangle to the lower one, panel by panel, in place."""
     n, panel = out.shape[0], 6 * MIN_PANEL_ROWS
     for i in range(0, n, panel):
         j = min(i + panel, n)
@@ -89,12 +89,12 @@ def _add_pairs(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> 
     m = q.g.shape[1]
     if fold:
         K, o = 1, K * o
-    # A view also of a part of a larger kernel: rows and columns split into samples and directions.
+    # `out` may be part of a larger kernel: view its rows and columns as samples × directions.
     blocks = out.as_strided(
         (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
     )
     S = p.a.shape[0]
-    # Short rows of tiles near a diagonal waste less of what symmetry saves.
+    # For a symmetric block, small tiles waste less work below the diagonal.
     height = min(TILE_POSITIONS[0], max(64, n * S * K // 8)) if symmetric else TILE_POSITIONS[0]
     tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, TILE_POSITIONS[1]))
     for i in range(0, n, tall):
@@ -122,7 +122,7 @@ def _contract_tile(p: Pairs, q: Pairs, K: int, o: int) -> Tensor:
 
 def _input_products(p: Pairs, q: Pairs, T: int) -> Tensor:
     b, c = p.g.shape[1], q.g.shape[1]
-    if p.a.ndim == 2:  # a lookup: equal rows of the table, one; others, nothing
+    if p.a.ndim == 2:  # A lookup: the product is 1 for equal rows of the table, else 0.
         left, right = p.a.reshape(-1, 1), q.a.reshape(1, -1)
         return ((left == right) & (left >= 0)).to(p.g.dtype)
     left, right = p.a.reshape(-1, p.a.shape[2]), q.a.reshape(-1, q.a.shape[2])

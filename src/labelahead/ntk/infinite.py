@@ -1,4 +1,4 @@
-"""Kernels of infinitely wide networks, dense and convolutional, in closed form. All is float64.
+"""Kernels of infinitely wide networks, dense and convolutional, in closed form and float64.
 
 A layer z = W a + b with weights of variance σw²/inputs and biases of variance σb² takes K to
 σw²·T(K) + σb², where T is the dual of the activation before it, and Θ to K + σw²·Θ ∘ Ṫ (NTK
@@ -24,15 +24,12 @@ from labelahead.errors import DeviceError, InputError, NumericalError, did_you_m
 
 __all__ = ["DUALS", "infinite_kernel"]
 
-FILTER_PIXELS = 9  # pixels that a 3×3 filter sees
-MAX_TEMPORARY_ENTRIES = (
-    1 << 17
-)  # numbers in a temporary: larger ones leave the cache and are slower
-MAX_TEMPORARIES = 12  # of them held at once, at most
-HEAP_BYTES = 24 << 20  # bytes, below the 32 MB from which glibc gives every block back at once
-RELATIVE_ROUNDING = (
-    64 * torch.finfo(torch.float64).eps
-)  # of det, relative to v1·v2: an angle of 1e-7
+FILTER_PIXELS = 9  # of a 3×3 filter
+MAX_TEMPORARY_ENTRIES = 1 << 17  # Larger temporaries do not fit into the CPU cache.
+MAX_TEMPORARIES = 12  # in memory at the same time
+HEAP_BYTES = 24 << 20  # below the 32 MB from which on glibc always returns freed blocks
+# Rounding error of det, relative to v1·v2: an angle of 1e-7.
+RELATIVE_ROUNDING = 64 * torch.finfo(torch.float64).eps
 
 Dual = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 """(k, v1, v2, derivative too?) -> (T, Ṫ or None); k has the shape that v1 and v2 broadcast to."""
@@ -43,10 +40,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer z = W a + b: what it does to a covariance, and what it adds to the NTK.
+    """A linear layer z = W a + b: how it maps a covariance, and what it adds to the NTK.
 
-    K = weight·s + bias and Θ = own·s + offset + weight·(Θ ∘ Ṫ), where s is the covariance of what
-    comes in, a mean over inputs. In the NTK parametrisation own = weight and offset = bias.
+    K = weight·s + bias and Θ = weight_gradient·s + bias_gradient + weight·(Θ ∘ Ṫ), where s is the
+    covariance of the layer's inputs, a mean over inputs. In the NTK parametrisation weight_gradient
+    = weight and bias_gradient = bias.
     """
 
     weight: float  # variance of a weight × inputs
@@ -86,27 +84,43 @@ def infinite_kernel(
     memory: int = 2 << 30,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Kernel (n, m) of an infinitely wide network between `x` and `x2` (default: `x`).
+    """Compute the kernel (n, m) of an infinitely wide network between `x` and `x2` (default: `x`).
 
-    network: "fc", fully connected, inputs flattened; or "conv", 3×3 convolutions with zero padding
-    at full size, the mean over all pixels, a linear read-out: for small images (n, channels, H, W),
-    as every pair of images costs (H·W)² numbers a layer. depth: hidden layers, the read-out not
-    counted; 0 is a linear model. activation: "relu", "erf" or "gelu" (exact, x·Φ(x)). weight_std,
-    bias_std: a weight's standard deviation × √inputs, and a bias's; or one for each of the depth +
-    1 layers. bias_std=None is a network without biases. kind: "ntk", tangent kernel of an output;
-    or "nngp", covariance of an output at initialisation. width: None is the NTK parametrisation, z
-    = weight_std·W a/√inputs + bias_std·b, where W and b are standard normal. A number is PyTorch's
-    parametrisation, whose tangent kernel grows with the width: the limit of the mean kernel of
-    networks with so many units or channels in each layer. pools: numbers of the convolutions (from
-    1) after whose activation 2×2 means are taken. skips: numbers of the convolutions past which,
-    and past the next one, a 1×1 convolution of what comes in leads: a residual block. `wrn1`
-    without its BatchNorm is depth=3, skips=(2,). memory: bytes of working memory besides the
-    result. progress(done, total) counts pairs or rows.
+    The built-in networks, with d inputs, width=w and kind="ntk": `fcn` and `convnet` (whose depth
+    counts the read-out) are initialised with weight_std=[√2, ..., √2, 1], bias_std=0; `mlp`, by
+    PyTorch's default, with weight_std=1/√3, bias_std=[1/√(3d), 1/√(3w), ...]. Their empirical
+    kernels differ from this one by O(1/√w); "single", "trace" and "pseudo" have the same limit.
 
-    For our own networks, with d inputs, width=w and kind="ntk": `fcn` and `convnet` (whose depth
-    counts the read-out) start with weight_std=[√2, ..., √2, 1], bias_std=0; `mlp`, by PyTorch's
-    own start, with weight_std=1/√3, bias_std=[1/√(3d), 1/√(3w), ...]. Their empirical kernels
-    differ from this one by O(1/√w); "single", "trace" and "pseudo" have the same limit.
+    Args:
+        x: (n, ...), or images (n, channels, H, W) for a convolutional network.
+        x2: (m, ...); default: `x`.
+        network: "fc", fully connected, inputs flattened; or "conv", 3×3 convolutions with zero
+            padding at full size, the mean over all pixels and a linear read-out. "conv" is for
+            small images: every pair of images takes (H·W)² numbers per layer.
+        depth: Number of hidden layers, without the read-out; 0 is a linear model.
+        activation: "relu", "erf" or "gelu" (exact, x·Φ(x)).
+        weight_std: Standard deviation of a weight × √inputs; one number, or one for each of the
+            depth + 1 layers.
+        bias_std: Standard deviation of a bias, likewise; None is a network without biases.
+        kind: "ntk", tangent kernel of an output; or "nngp", its covariance at initialisation.
+        width: None is the NTK parametrisation, z = weight_std·W a/√inputs + bias_std·b with
+            standard normal W and b. A number is PyTorch's parametrisation, whose tangent kernel
+            grows with the width: the limit of the mean kernel of networks with that many units or
+            channels per layer.
+        pools: Numbers of the convolutions (from 1) whose activation is followed by 2×2 average
+            pooling.
+        skips: Numbers of the convolutions that begin a residual block: a 1×1 convolution of the
+            block's input skips this convolution and the next. `wrn1` without its BatchNorm is
+            depth=3, skips=(2,).
+        memory: Bytes of working memory besides the result.
+        progress: Called as progress(done, total), in pairs or rows.
+
+    Returns:
+        (n, m).
+
+    Raises:
+        InputError: If an option is unknown or the shapes do not fit.
+        NumericalError: If the inputs are not finite.
 
     >>> wide = la.infinite_kernel(x, depth=2)
     >>> wide.shape, bool((torch.linalg.eigvalsh(wide) > 0).all())
@@ -133,11 +147,10 @@ def infinite_kernel(
 
 
 def _keep_freed_memory() -> None:
-    """Temporaries take a third longer if their pages are given back to the system and asked for
-    again.
+    """Make glibc keep freed memory: temporaries take a third longer if their pages are remapped.
 
-    glibc keeps what is freed up to the size of the largest block that it ever had to give back: one
-    that is not used.
+    glibc keeps freed blocks up to the size of the largest block ever returned to the system, so one
+    large block is allocated and freed.
     """
     torch.empty(HEAP_BYTES, dtype=torch.uint8, device="cpu")
 
@@ -151,7 +164,7 @@ def _compute_dense_kernel(
     memory: int,
     progress: Progress | None,
 ) -> Tensor:
-    """The recursion on blocks of rows; of a self kernel only the upper half."""
+    """Run the recursion on blocks of rows; a self kernel on its upper triangle only."""
     y = x if x2 is None else x2
     own = _variances(x, layers, dual)
     other = own if x2 is None else _variances(y, layers, dual)
@@ -161,7 +174,7 @@ def _compute_dense_kernel(
         stop = min(start + rows, len(x))
         first = 0 if x2 is not None else start
         s = x[start:stop] @ y[first:].T / x.shape[1]
-        if x2 is None:  # a product of matrices rounds otherwise than a sum of squares
+        if x2 is None:  # A matrix product rounds differently from a sum of squares.
             s.diagonal().copy_(own[0][start:stop])
         before: Tensor | None = None
         for number, layer in enumerate(layers[:-1], 1):
@@ -191,7 +204,7 @@ def _variances(x: Tensor, layers: list[Layer], dual: Dual) -> list[Tensor]:
 
 
 def _mirror_upper(upper: Tensor) -> Tensor:
-    """A symmetric matrix from what is on and above its diagonal."""
+    """Complete a symmetric matrix from its upper triangle."""
     return upper.triu_().add_(upper.triu(1).T.clone())
 
 
@@ -209,7 +222,7 @@ def _compute_conv_kernel(
     """(n, m) from images (n, channels, H, W): `layers` are the convolutions, then the read-out.
 
     The mean over all pixels needs the covariance of every pixel of one image with every pixel of
-    the other: (H, W, H', W') numbers a pair of images. Pairs are therefore taken a few at a time.
+    the other: (H, W, H', W') numbers per pair of images. So a few pairs are processed at a time.
     """
     run = _ConvolutionRecursion(layers, dual, pools, skips, tangent)
     pixels = x.shape[2] * x.shape[3]
@@ -239,11 +252,9 @@ def _iterate_pairs(n: int, m: int, half: bool, size: int) -> Iterator[tuple[Tens
 
 
 class _ConvolutionRecursion:
-    """The recursion through the layers on (H, W, H', W', pairs of images): all is done along the
-    pairs.
+    """The recursion through the layers on (H, W, H', W', pairs of images), vectorised over pairs.
 
-    A convolution takes sums over its filter, and the layer's constants have the mean's ninth in
-    them.
+    A convolution sums over its filter; the factor 1/9 of the mean is in the layer's constants.
     """
 
     def __init__(
@@ -254,17 +265,16 @@ class _ConvolutionRecursion:
         skips: frozenset[int],
         tangent: bool,
     ) -> None:
-        self.layers, self.readout = (
-            [_scale_to_filter_sums(layer) for layer in layers[:-1]],
-            layers[-1],
-        )
-        self.skip_weights = [
-            layer.weight for layer in layers[:-1]
-        ]  # of the 1×1 convolution beside a layer
-        self.dual, self.pools, self.skips, self.tangent = dual, pools, skips, tangent
+        self.layers = [_scale_to_filter_sums(layer) for layer in layers[:-1]]
+        self.readout = layers[-1]
+        self.skip_weights = [layer.weight for layer in layers[:-1]]  # of the 1×1 convolutions
+        self.dual = dual
+        self.pools = pools
+        self.skips = skips
+        self.tangent = tangent
 
     def __call__(self, x: Tensor, y: Tensor, own: list[Tensor], other: list[Tensor]) -> Tensor:
-        """The kernel of x[b] and y[b]; own and other: each layer's variances, a pixel of theirs."""
+        """Compute the kernel of x[b] and y[b]; own, other: each layer's variances per pixel."""
         s, before = _pixel_products(x, y), None
         # what came into the block that is being passed
         entered: tuple[Tensor, Tensor | None] | None = None
@@ -289,11 +299,11 @@ class _ConvolutionRecursion:
         before: Tensor | None,
         block: tuple[Tensor, Tensor | None] | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """K after a convolution, and Θ if it is wanted."""
+        """K after a convolution, and Θ for a tangent kernel."""
         layer, past = self.layers[number], self.skip_weights[number]
         summed = _sum_over_filter(s)
         moved = None if before is None else _sum_over_filter(before)
-        # In the NTK parametrisation what a layer adds to Θ is its K; block is None in any other.
+        # In the NTK parametrisation a layer adds its K to Θ; in any other one block is None.
         theta = (
             layer.tangent(summed, moved) if self.tangent and not layer.is_ntk_parametrised else None
         )
@@ -307,9 +317,9 @@ class _ConvolutionRecursion:
         return k, theta
 
     def variances(self, x: Tensor, size: int) -> list[Tensor]:
-        """(H, W, n) for each convolution: the variance of its outputs, a pixel of each image.
+        """(H, W, n) for each convolution: the variance of its outputs per pixel and image.
 
-        Pixels of one image are correlated, which a pool needs; so their covariance is carried too.
+        Pooling needs the covariance between pixels of one image, so the recursion includes it.
         """
         parts: list[list[Tensor]] = []
         for start in range(0, len(x), size):
@@ -331,7 +341,7 @@ class _ConvolutionRecursion:
 
 
 def _scale_to_filter_sums(layer: Layer) -> Layer:
-    """The same on sums over a filter instead of means."""
+    """Scale a layer's constants for sums over a filter instead of means."""
     return Layer(
         layer.weight / FILTER_PIXELS,
         layer.bias,
@@ -348,9 +358,9 @@ def _pixel_products(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _sum_over_filter(s: Tensor) -> Tensor:
-    """Sum over the filter's nine offsets δ of s[p+δ, p'+δ]; zero outside, as SAME padding has it.
+    """Sum s[p+δ, p'+δ] over the filter's nine offsets δ, with zeros outside (SAME padding).
 
-    Both images shift together, and along one axis after the other: four sums instead of eight.
+    Both images shift together, one axis after the other: four sums instead of eight.
     """
     for axis in (0, 1):
         size, total = s.shape[axis], s.clone()
@@ -365,7 +375,7 @@ def _sum_over_filter(s: Tensor) -> Tensor:
 
 
 def _pool(s: Tensor) -> Tensor:
-    """Means over 2×2 pixels in both images; an odd last row or column is dropped."""
+    """Average over 2×2 pixels in both images; an odd last row or column is dropped."""
     H, W = s.shape[0] // 2, s.shape[1] // 2
     s = s[: 2 * H, : 2 * W, : 2 * H, : 2 * W].reshape(H, 2, W, 2, H, 2, W, 2, -1)
     return s.mean((1, 3, 5, 7))
@@ -374,12 +384,12 @@ def _pool(s: Tensor) -> Tensor:
 def relu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
     """Arc-cosine kernels of order 1 and 0: T = (√det + (π−θ)k)/2π, Ṫ = (π−θ)/2π.
 
-    With c = −k/√(v1·v2) the sine of θ is √(1 − c²), and π − θ the angle of the point (c, sin θ): a
-    few passes over the pairs less. A unit that is always zero has slope 0, as in PyTorch: Ṫ = 0
-    where a variance is zero.
+    With c = −k/√(v1·v2) the sine of θ is √(1 − c²), and π − θ is the angle of the point (c, sin θ),
+    which saves a few passes over the pairs. A unit that is always zero has slope 0, as in PyTorch:
+    Ṫ = 0 where a variance is zero.
     """
     d1, d2 = v1.sqrt(), v2.sqrt()
-    silent = not (v1.all() and v2.all())  # seldom, and a mask of all pairs costs a fifth
+    silent = not (v1.all() and v2.all())  # Rare; a mask for all pairs would take 20 % more time.
     c = (k * _inverse(d1, silent).neg_()).mul_(_inverse(d2, silent))
     sine = torch.addcmul(c.new_ones(()), c, c, value=-1)
     sine = functional.threshold(sine, RELATIVE_ROUNDING, 0.0, inplace=True).sqrt_()
@@ -421,7 +431,7 @@ def gelu(k: Tensor, v1: Tensor, v2: Tensor, slope: bool) -> tuple[Tensor, Tensor
 
 
 def _determinant(k: Tensor, product: Tensor) -> Tensor:
-    """v1·v2 − k², never negative, and zero where nothing but rounding would be left of it."""
+    """v1·v2 − k², never negative, and zero where it is lost in rounding."""
     det = product - k * k
     return det.masked_fill_(det <= RELATIVE_ROUNDING * product, 0.0)
 
@@ -441,7 +451,7 @@ def _make_layers(
     biases = _check_deviations(0.0 if bias_std is None else bias_std, "bias_std", depth + 1)
     if width is None:
         return [Layer(w * w, b * b, w * w, b * b) for w, b in zip(weights, biases, strict=True)]
-    # Weights are trained as they are, so that ‖∂z/∂W‖² is a sum over the inputs, not a mean.
+    # Weights are trained without rescaling, so that ‖∂z/∂W‖² is a sum over inputs, not a mean.
     units = _check_integer(width, "width", 1)
     fans = (
         [inputs] + [units * FILTER_PIXELS if network == "conv" else units] * (depth - 1) + [units]
@@ -493,13 +503,11 @@ def _check_inputs(x: Tensor, x2: Tensor | None, network: str) -> None:
                 "lead, and t[:, None] adds a missing dimension"
             )
         if not torch.isfinite(t).all():
-            raise NumericalError(
-                f"{label} holds NaN or infinity: leave those rows out or mend them"
-            )
+            raise NumericalError(f"{label} holds NaN or infinity: remove or repair those rows")
     if x2 is not None and x2.shape[1:] != x.shape[1:]:
         raise InputError(
-            f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}: both "
-            "must be alike"
+            f"x has samples of shape {tuple(x.shape[1:])} and x2 of {tuple(x2.shape[1:])}; "
+            "expected the same shape"
         )
     if x2 is not None and x2.device != x.device:
         raise DeviceError(f"x is on {x.device} and x2 on {x2.device}: move one of them")
@@ -516,7 +524,7 @@ def _check_pools(
         )
     if after and min(sides) >> len(after) < 1:
         raise InputError(
-            f"{len(after)} pools leave nothing of an image of {sides[0]}x{sides[1]} pixels: each "
+            f"{len(after)} pools are too many for an image of {sides[0]}x{sides[1]} pixels: each "
             "halves its sides"
         )
     return after
@@ -529,9 +537,8 @@ def _check_skips(
     inside = [p for p in past if p in pools or p + 1 in past or p >= depth]
     if past and (network != "conv" or inside or width is not None):
         raise InputError(
-            f"skips is {sorted(past)}; expected numbers of convolutions from 1 to {depth - 1}, "
-            "two apart, with no pool "
-            "between such a one and the next, network='conv' and no width"
+            f"skips is {sorted(past)}; expected numbers of convolutions from 1 to {depth - 1}, at "
+            "least two apart, without a pool inside a block, network='conv' and no width"
         )
     return past
 

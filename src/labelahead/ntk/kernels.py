@@ -30,14 +30,12 @@ from labelahead.ntk.terms import (
 __all__ = ["gradient_gram", "kernel"]
 
 CONSTANT_SUM_MESSAGE = (
-    "the outputs of every sample sum to the same whatever the parameters are, so their "
-    "pseudo-kernel is rounding "
-    "noise: let the network return what it has before its softmax (logits), or ask for "
-    "kind='trace', 'full' or 'single'"
+    "the outputs of every sample have a constant sum, so their pseudo-kernel is rounding noise: "
+    "let the network return its logits, without the softmax, or use kind='trace', 'full' or "
+    "'single'"
 )
-MAX_PIECE_BYTES = (
-    24 << 20
-)  # bytes of gradients side by side: what the C library hands out again instead of mapping it anew
+# Gradients side by side: up to this size the C library reuses memory instead of mapping it again.
+MAX_PIECE_BYTES = 24 << 20
 DEFAULT_MEMORY_BYTES = 2 << 30  # bytes of working memory besides the result
 
 
@@ -53,20 +51,32 @@ def kernel(
     verify: bool | None = None,
     rules: bool = True,
 ) -> Tensor:
-    """Exact tangent kernel of `model` between the samples of `x` and of `x2` (default: `x`).
+    """Compute the exact tangent kernel of `model` between the samples of `x` and `x2`.
 
-    kind: "pseudo" (n, m), gradient of the scaled sum of outputs (PN-2); "single" (n, m), of the
-    first output; "trace" (n, m), mean over the outputs of each one's own kernel; "full"
-    (n·C, m·C), all pairs of outputs, entry (i·C + c, j·C + d) (PN-1).
+    The network must be in eval mode and treat samples independently; it is not modified.
 
-    params: which parameters to differentiate by: names, module prefixes, wildcards, or a
-    predicate on (name, parameter). Default: those that require a gradient.
-    chunk: samples a forward and backward pass; default from the size of the activations.
-    memory: bytes of working memory besides the result; what does not fit is computed again.
-    verify: compare gradients with autograd's on the way; default from LABELAHEAD_VERIFY.
-    rules=False differentiates everything by torch.func: slow, for comparison.
+    Args:
+        model: The network, with outputs (n, C).
+        x: n samples.
+        x2: m samples; default: `x`.
+        kind: "pseudo" (n, m), of the scaled sum of outputs (PN-2); "single" (n, m), of the first
+            output; "trace" (n, m), mean over the outputs of each one's kernel; "full" (n·C, m·C),
+            all pairs of outputs, entry (i·C + c, j·C + d) (PN-1).
+        params: Parameters to differentiate by: names, module prefixes, wildcards, or a predicate on
+            (name, parameter). Default: those that require a gradient.
+        chunk: Samples per forward and backward pass; default from the size of the activations.
+        memory: Bytes of working memory besides the result; what does not fit is recomputed.
+        verify: Compare gradients with autograd's; default from LABELAHEAD_VERIFY.
+        rules: False differentiates everything by torch.func: slow, for comparison.
 
-    The network must be in eval mode and treat samples independently; it is left untouched.
+    Returns:
+        (n, m), or (n·C, m·C) for the full kernel.
+
+    Raises:
+        InputError: If the inputs or options do not fit the network.
+        ModelError: If the network is random, mixes samples, or cannot be differentiated.
+        NumericalError: If parameters, outputs or the result are not finite.
+        VerificationError: If `verify` finds a wrong gradient.
 
     >>> K = la.kernel(model, x)
     >>> K.shape, bool(torch.equal(K, K.T))
@@ -83,9 +93,8 @@ def kernel(
     def run(engine: Engine) -> Tensor:
         if x2 is not None:
             check_inputs(x2, engine.chosen, "x2")
-        if (
-            kind == "pseudo" and engine.plan.probabilities
-        ):  # a softmax, or targets that were learnt to the digit
+        # Outputs that sum to one come from a softmax, or from targets that are fitted exactly.
+        if kind == "pseudo" and engine.plan.probabilities:
             _check_sum_varies(engine, x)
         out = check_result(_KernelComputation(engine, kind, chunk, memory, check).compute(x, x2))
         if kind == "pseudo" and engine.gradients_vanish:
@@ -104,7 +113,7 @@ def gradient_gram(
     memory: int = DEFAULT_MEMORY_BYTES,
     verify: bool | None = None,
 ) -> Tensor:
-    """(n, n): <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>; `cotangents` is (n, C).
+    """Compute <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>: (n, n); `cotangents` is (n, C).
 
     With cotangents = ∂loss/∂outputs these are the inner products of all per-sample loss gradients.
 
@@ -125,9 +134,7 @@ def gradient_gram(
 
 
 def _check_sum_varies(engine: Engine, x: Inputs) -> None:
-    """Raise where the sum of the outputs does not move with the parameters although each of them
-    does.
-    """
+    """Raise if the sum of the outputs does not depend on the parameters but each output does."""
     if engine.plan.outputs == 1:
         return
     few = take_samples(x, slice(0, 3))
@@ -141,7 +148,7 @@ def _check_sum_varies(engine: Engine, x: Inputs) -> None:
 
 
 class _KernelComputation:
-    """One kernel computation: its directions, forms and block sizes."""
+    """One kernel computation: its directions, its options and the loop over blocks."""
 
     def __init__(
         self,
@@ -153,14 +160,17 @@ class _KernelComputation:
         cotangents: Tensor | None = None,  # (n, K, C), instead of the kind's own
     ) -> None:
         self.cotangents = cotangents
-        self.engine, self.chunk, self.check, self.memory = engine, chunk, check, memory
+        self.engine = engine
+        self.chunk = chunk
+        self.check = check
+        self.memory = memory
         self.like = engine.like
         self.directions = build_directions(kind, engine.plan.outputs, self.like)
         self.fold = kind != "full"
         self.rows = 1 if self.fold else self.directions.shape[0]  # of the kernel, a sample
 
     def compute(self, x: Inputs, x2: Inputs | None) -> Tensor:
-        """The whole kernel, block by block where the memory asks for it."""
+        """Compute the whole kernel, in blocks if the memory requires it."""
         K, r = self.directions.shape[0], self.rows
         n = count_samples(x)
         m = n if x2 is None else count_samples(x2)
@@ -171,34 +181,37 @@ class _KernelComputation:
         each = max(1, count_bytes_per_sample(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)
         if x2 is None and n * each <= self.memory:
-            if self.engine.fits_one_batch(
-                n, K, self.chunk
-            ):  # gradients of one layer after the other stay in the cache
+            # Layer by layer, the gradients stay in the CPU cache.
+            if self.engine.fits_one_batch(n, K, self.chunk):
                 return mirror_upper(self._layer_by_layer(x, n, group_by_piece(terms), out))
             gradients = self._gradients(x, slice(0, n), terms, True)
             add_gram(out, gradients, gradients, fold=self.fold)
             return mirror_upper(out)
-        kept = int(
+        factor_bytes = int(
             plan.bytes_per_sample * (1 + K) / 2
         )  # the factors, before they are multiplied out
         groups = group_terms(
-            plan, terms, K, self.like.element_size(), self.memory // n - kept, max_piece_columns
+            plan,
+            terms,
+            K,
+            self.like.element_size(),
+            self.memory // n - factor_bytes,
+            max_piece_columns,
         )
         if x2 is None and groups:
             return mirror_upper(self._layer_by_layer(x, n, groups, out))
-        # One large block is held while small ones pass by: samples are captured once for every
-        # large block that they meet.
+        # One large block of rows stays in memory while small blocks of columns are recomputed.
         large = max(1, int(0.75 * self.memory) // each)
         small = max(1, int(0.25 * self.memory) // each)
         for rows in _split_evenly(0, n, large):
-            held = self._gradients(x, rows, terms, rows.start == 0)
+            left = self._gradients(x, rows, terms, rows.start == 0)
             start = 0
             if x2 is None:
-                add_gram(_slice_block(out, rows, rows, r), held, held, fold=self.fold)
+                add_gram(_slice_block(out, rows, rows, r), left, left, fold=self.fold)
                 start = rows.stop
             for columns in _split_evenly(start, m, small):
-                passing = self._gradients(x if x2 is None else x2, columns, terms, False)
-                add_gram(_slice_block(out, rows, columns, r), held, passing, fold=self.fold)
+                right = self._gradients(x if x2 is None else x2, columns, terms, False)
+                add_gram(_slice_block(out, rows, columns, r), left, right, fold=self.fold)
         return mirror_upper(out) if x2 is None else out
 
     def _cotangents(self, rows: slice) -> Tensor:
@@ -207,7 +220,7 @@ class _KernelComputation:
         return self.directions.expand(rows.stop - rows.start, -1, -1)
 
     def _layer_by_layer(self, x: Inputs, n: int, groups: list[list[Term]], out: Tensor) -> Tensor:
-        """Every sample captured once, kept as factors, multiplied out a few layers at a time."""
+        """Capture every sample once as factors and multiply them out a few layers at a time."""
         K = self.directions.shape[0]
         cotangents = self._cotangents(slice(0, n))
         captured = list(
@@ -243,7 +256,7 @@ def _slice_block(out: Tensor, rows: slice, columns: slice, r: int) -> Tensor:
 
 
 def _split_evenly(start: int, stop: int, size: int) -> Iterator[slice]:
-    """Even pieces of at most `size`."""
+    """Split a range into slices of even size, at most `size`."""
     if stop <= start:
         return
     count = -(-(stop - start) // size)

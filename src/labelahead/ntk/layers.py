@@ -1,12 +1,11 @@
-"""Layers of image networks that run another way while gradients are taken: same numbers, less time
-on the CPU.
+"""Faster implementations of image layers for computing gradients on the CPU, with equal results.
 
-Max-pooling: torch 2.13 walks over windows one number at a time unless channels come last, which
-costs more than the convolutions of a small network. Here every position of the window is one
+Max-pooling: torch 2.13 processes windows one number at a time unless channels come last, which
+takes longer than the convolutions of a small network. Here every position of the window is one
 comparison of whole arrays.
 
-BatchNorm in eval mode: torch's backward takes ten times what the one product takes that it is. Here
-it is that product; weight and bias enter by a node of their own, which autograd need not run.
+BatchNorm in eval mode: torch's backward takes ten times as long as the one product that it amounts
+to. Here it is that product; weight and bias have a node of their own, which autograd need not run.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["FAST_LAYER_FUNCTIONS", "FastLayers", "fast_layers", "fast_layers_mode"]
 
-MAX_WINDOW_POSITIONS = 9  # positions in a window, up to which whole arrays are compared
+MAX_WINDOW_POSITIONS = 9  # Larger windows are left to torch.
 
 
 _fast_layers_enabled: ContextVar[bool] = ContextVar("fast_layers", default=False)
@@ -29,7 +28,7 @@ _fast_layers_enabled: ContextVar[bool] = ContextVar("fast_layers", default=False
 
 @contextmanager
 def fast_layers(wanted: bool) -> Iterator[None]:
-    """Networks run with these layers (`fast_layers_mode`), or as torch has them."""
+    """Enable or disable these layers for networks that run in `fast_layers_mode`."""
     before = _fast_layers_enabled.set(wanted)
     try:
         yield
@@ -38,14 +37,14 @@ def fast_layers(wanted: bool) -> Iterator[None]:
 
 
 def fast_layers_mode() -> AbstractContextManager[Any]:
-    """Around a network's forward alone: a mode costs every call to torch inside of it."""
+    """Return the mode to use around a network's forward only: it slows every call to torch."""
     return FastLayers() if _fast_layers_enabled.get() else nullcontext()
 
 
 class FastLayers(TorchFunctionMode):
-    """Plain max-pooling runs as `FastMaxPool`, plain BatchNorm as `FastBatchNorm` and `BatchNormAffine`.
+    """Runs plain max-pooling as `FastMaxPool`, plain BatchNorm as `FastBatchNorm`.
 
-    All other as torch has it.
+    All other functions are torch's own.
     """
 
     def __torch_function__(
@@ -63,7 +62,7 @@ class FastLayers(TorchFunctionMode):
 
 
 def _is_plain_cpu_tensor(x: Tensor) -> bool:
-    """Numbers on the CPU, and not inside of torch.func's vmap or grad."""
+    """Whether x is a float tensor on the CPU, outside of torch.func's vmap and grad."""
     plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return plain and torch._C._functorch.maybe_current_level() is None
 
@@ -82,8 +81,8 @@ def _batch_norm(
     if not plain or any(t is None or t.dtype != x.dtype for t in (mean, var, weight, bias)):
         space = x.shape[2:]
         if not training and 1 in space and any(side > 1 for side in space):
-            # torch 2.13 takes an image one pixel wide for another memory format: its gradient comes
-            # out mixed up. As a row of pixels there is but one format.
+            # torch 2.13 mistakes the memory format of an image one pixel wide, and its gradient is
+            # wrong. A row of pixels has one format only.
             flat = x.flatten(2)
             return nn.functional.batch_norm(
                 flat, mean, var, weight, bias, training, momentum, eps
@@ -97,9 +96,9 @@ def _batch_norm(
 
 
 class BatchNormAffine(torch.autograd.Function):
-    """Has the gradient of BatchNorm by weight and bias, and zeros for numbers.
+    """Has the gradient of BatchNorm by weight and bias; its values are zeros.
 
-    `FastBatchNorm` has them.
+    `FastBatchNorm` computes the values.
     """
 
     @staticmethod
@@ -123,7 +122,7 @@ class BatchNormAffine(torch.autograd.Function):
 class FastBatchNorm(torch.autograd.Function):
     """BatchNorm in eval mode as a function of its input.
 
-    What the parameters do is `moved`, from `BatchNormAffine`.
+    `moved`, from `BatchNormAffine`, carries the gradient by the parameters.
     """
 
     @staticmethod
@@ -184,10 +183,7 @@ def _can_compare_arrays(x: Tensor, size: tuple[int, int], dilation: tuple[int, i
 
 
 class FastMaxPool(torch.autograd.Function):
-    """The largest number of every window.
-
-    Of equal ones the first, row by row, takes the gradient.
-    """
+    """The maximum of every window; among equal entries the first, row by row, gets the gradient."""
 
     @staticmethod
     def forward(
@@ -197,19 +193,19 @@ class FastMaxPool(torch.autograd.Function):
         stride: tuple[int, int],
         dilation: tuple[int, int],
     ) -> Tensor:
-        value, place = _window_max(x, size, stride, dilation)
-        ctx.save_for_backward(x, place)
+        value, index = _window_max(x, size, stride, dilation)
+        ctx.save_for_backward(x, index)
         ctx.windows = size, stride, dilation
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, place = ctx.saved_tensors
+        x, index = ctx.saved_tensors
         size, stride, dilation = ctx.windows
         back = torch.ops.aten.max_pool2d_with_indices_backward
         return (
-            back(g.contiguous(), x, size, stride, (0, 0), dilation, False, place),
+            back(g.contiguous(), x, size, stride, (0, 0), dilation, False, index),
             None,
             None,
             None,
@@ -217,46 +213,46 @@ class FastMaxPool(torch.autograd.Function):
 
 
 FAST_LAYER_FUNCTIONS = (BatchNormAffine, FastMaxPool, FastBatchNorm)
-"""Nodes with a backward in Python that hide nothing."""
+"""Functions whose backward is written in Python but is known to be plain."""
 
 
 def _window_max(
     x: Tensor, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """The largest of every window, and its place in the image, counted row by row."""
+    """The maximum of every window, and its flat index in the image."""
     height, width = x.shape[2:]
     rows, columns = (
         (n - 1 - d * (k - 1)) // s + 1
         for n, k, s, d in zip((height, width), size, stride, dilation, strict=True)
     )
     far = dilation[0] * (size[0] - 1) * width + dilation[1] * (size[1] - 1)
-    small = torch.uint8 if far < 256 else torch.int32  # of places within a window
+    small = torch.uint8 if far < 256 else torch.int32  # of indices within a window
     found = []
     for top in range(0, dilation[0] * size[0], dilation[0]):
         line = x[:, :, top : top + stride[0] * (rows - 1) + 1 : stride[0]]
         lefts = range(0, dilation[1] * size[1], dilation[1])
         taps = [line[..., k : k + stride[1] * (columns - 1) + 1 : stride[1]] for k in lefts]
-        value, place = taps[0], torch.tensor(top * width, dtype=small)
-        own = None  # what may be overwritten: not the image
+        value, index = taps[0], torch.tensor(top * width, dtype=small)
+        own = None  # a buffer that may be overwritten, unlike the image
         for left, tap in zip(lefts[1:], taps[1:], strict=True):
-            value, place = _keep_larger(
-                value, place, tap, torch.tensor(top * width + left, dtype=small), own
+            value, index = _keep_larger(
+                value, index, tap, torch.tensor(top * width + left, dtype=small), own
             )
             own = value
-        found.append((value, place, own))
-    best, place, own = found[0]
-    for value, there, _ in found[1:]:
-        best, place = _keep_larger(best, place, value, there, own)
+        found.append((value, index, own))
+    best, index, own = found[0]
+    for value, other_index, _ in found[1:]:
+        best, index = _keep_larger(best, index, value, other_index, own)
         own = best
     corner = torch.arange(rows)[:, None] * (stride[0] * width) + torch.arange(columns) * stride[1]
-    return best.contiguous(), place.to(torch.int64) + corner.expand_as(best)
+    return best.contiguous(), index.to(torch.int64) + corner.expand_as(best)
 
 
 def _keep_larger(
-    value: Tensor, place: Tensor, other: Tensor, there: Tensor, out: Tensor | None
+    value: Tensor, index: Tensor, other: Tensor, other_index: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The larger numbers, into `out` if given, and their places; the first where they are equal."""
-    won = (other > value).view(torch.uint8).to(place.dtype)
-    # Whole numbers go round, so place + (there − place) is exact in bytes too; torch.where is ten
-    # times slower.
-    return torch.maximum(value, other, out=out), won.mul_(there - place).add_(place)
+    """The larger entries, into `out` if given, and their indices; the first one for equal ones."""
+    won = (other > value).view(torch.uint8).to(index.dtype)
+    # Integers wrap around, so index + (other_index − index) is exact even for bytes; torch.where is ten
+    # times as slow.
+    return torch.maximum(value, other, out=out), won.mul_(other_index - index).add_(index)

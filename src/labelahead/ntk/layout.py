@@ -1,4 +1,4 @@
-"""Which entries at a site belong to which sample, found by values and never guessed from shapes."""
+"""Find which entries at a site belong to which sample, by values and never by shapes."""
 
 import math
 from dataclasses import dataclass
@@ -22,27 +22,27 @@ __all__ = [
 ]
 
 
-ENTRIES_PER_ROW = 64  # of each row that layouts are judged by
+ENTRIES_PER_ROW = 64  # compared first
 
 
 class GraphChangedError(Exception):
-    """A batch took another way through the network than the probe: its plan does not hold."""
+    """A batch has another graph than the probe, so the plan does not apply."""
 
 
 class SpreadOutError(GraphChangedError):
-    """Gradients arrived at several positions where those of the probe arrived at one."""
+    """Gradients arrive at several positions where those of the probe arrived at one."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the samples are at a site: the axis of g, and what else is folded into it."""
+    """Where the samples are at a site: the axis of g, and the positions folded into it."""
 
     axis: int
     outer: int  # positions before the samples
     inner: int  # positions after them
 
     def split(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
-        """Samples to the front: (lead, before, n·r, rest) -> (n, lead, before, outer, inner, rest).
+        """Move samples first: (lead, before, n·r, rest) -> (n, lead, before, outer, inner, rest).
 
         `lead` counts leading dimensions (the directions) that precede the site's own.
         """
@@ -53,7 +53,7 @@ class Layout:
         return t.reshape(shape).movedim(axis + 1, 0)
 
     def flatten_around(self, t: Tensor, n: int, lead: int = 0) -> Tensor:
-        """(all that precedes the samples, n, all that follows): a view where memory allows."""
+        """Reshape to (axes before the samples, n, axes after them), a view if memory allows."""
         axis = self.axis + lead
         if t.shape[axis] != self.outer * n * self.inner:
             raise GraphChangedError
@@ -63,23 +63,20 @@ class Layout:
 
 
 def sample_norms(g: Tensor, layout: Layout | None, n: int) -> Tensor:
-    """(n,): the norm of what arrived, (K, ...), for each sample.
-
-    Of all of it, (1,), where no layout is known.
-    """
+    """Norm of the gradient (K, ...) of each sample, (n,); of all of it, (1,), without a layout."""
     return row_norms(g.reshape(1, 1, -1) if layout is None else layout.flatten_around(g, n, lead=1))
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """(n,) of (before, n, after)."""
+    """Norms (n,) of (before, n, after)."""
     norms: Tensor = torch.linalg.vector_norm(rows, dim=2)
     return norms[0] if norms.shape[0] == 1 else torch.linalg.vector_norm(norms, dim=0)
 
 
 def is_close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool:
-    """Equal up to what another order of summation may change in numbers of that scale.
+    """Whether a and b are equal up to the rounding of sums of that scale.
 
-    eps: the coarsest rounding on the way to them, if coarser than their own.
+    eps: the coarsest rounding in their computation, if coarser than that of their dtype.
     """
     if a.shape != b.shape:
         return False
@@ -91,16 +88,13 @@ def is_close(a: Tensor, b: Tensor, scale: float = 0.0, eps: float = 0.0) -> bool
 
 
 def tolerance(t: Tensor, eps: float) -> float:
-    """Relative to the largest numbers, for results of that dtype or of something coarser."""
+    """Tolerance relative to the largest entry, for results of t's dtype or rounding eps."""
     eps = max(eps, torch.finfo(t.dtype).eps)
     return 1e-7 if eps < 1e-10 else max(1e-3, 10 * eps)
 
 
 LayoutCache = dict[tuple[object, ...], list["Layout"]]
-"""Tensors that have been looked at -> the layouts that they allow.
-
-Many sites share their inputs.
-"""
+"""Pairs of tensors -> the layouts that fit; many sites share their inputs."""
 
 
 def find_layout(
@@ -109,12 +103,11 @@ def find_layout(
     g: Tensor,
     h: Tensor,
     eps: float = 0.0,
-    seen: LayoutCache | None = None,
+    cache: LayoutCache | None = None,
 ) -> Layout | None:
-    """The only layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
+    """Find the layout under which samples (0, j) of `one`, g and (j, 0, k) of `other`, h agree.
 
-    g and h are what arrived at the site, without directions. None when no layout fits or several
-    do: then it must not be used.
+    g and h are the gradients at the site, without directions. None if no layout fits or several do.
     """
     if one is None or other is None or g.ndim != h.ndim or g.is_complex():
         return None
@@ -133,11 +126,11 @@ def find_layout(
         if axis >= leading or one.a.shape[axis] != g.shape[axis]:
             return None
         pairs.append((one.a, other.a))
-    # Some entries of every row tell as much as all of them, unless those happen to be alike.
+    # A few entries per row decide as well as all of them, unless they happen to be equal.
     for entries in (ENTRIES_PER_ROW, None):
         fits = [
             _find_fitting_layouts(
-                p, q, axis, positions, eps, entries, seen if seen is not None else {}
+                p, q, axis, positions, eps, entries, cache if cache is not None else {}
             )
             for p, q in pairs
         ]
@@ -154,13 +147,11 @@ def _find_fitting_layouts(
     positions: int,
     eps: float,
     entries: int | None,
-    seen: LayoutCache,
+    cache: LayoutCache,
 ) -> list[Layout]:
-    """The layouts under which samples (0, j) of p and (j, 0, k) of q agree, in `entries` entries of
-    every row.
-    """
+    """Layouts under which samples (0, j) of p and (j, 0, k) of q agree in `entries` per row."""
     key = (p.data_ptr(), p.shape, p.stride(), q.data_ptr(), axis, entries)
-    if key not in seen:
+    if key not in cache:
         rows, twins = (_sample_rows(t, axis, entries) for t in (p, q))
         folds = [
             Layout(axis, outer, positions // outer)
@@ -175,17 +166,14 @@ def _find_fitting_layouts(
             b = twins.reshape(fold.outer, 3, fold.inner, -1)
             return all(bool((np.abs(a[:, i] - b[:, 1 - i]) <= allowed).all()) for i in (0, 1))
 
-        seen[key] = [fold for fold in folds if fits(fold)]
-    return seen[key]
+        cache[key] = [fold for fold in folds if fits(fold)]
+    return cache[key]
 
 
 def _sample_rows(
     t: Tensor, axis: int, entries: int | None
 ) -> "np.ndarray[tuple[int, int], np.dtype[Any]]":
-    """(positions of all samples, entries).
-
-    Some, evenly spread, of what each position holds, or all.
-    """
+    """(positions of all samples, entries): evenly spaced entries of each position, or all."""
     t = t.detach().movedim(axis, 0)
     for i in range(1, t.ndim):
         step = max(1, int(t.shape[i] / entries ** (1 / (t.ndim - 1)))) if entries else 1

@@ -22,7 +22,7 @@ from labelahead.ntk.premises import COMPILED_PREFIX, ParamFilter, unwrap_compile
 
 __all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
 
-GRADIENT_BUFFER_ENTRIES = 1 << 19  # numbers in the buffer for gradients
+GRADIENT_BUFFER_ENTRIES = 1 << 19
 
 
 def squared_norms(
@@ -34,12 +34,12 @@ def squared_norms(
     chunk: int | None = None,
     verify: bool | None = None,
 ) -> Tensor:
-    """(n,): |∇ cotangents[i]·f(x_i)|² for every sample; `cotangents` is (n, C).
+    """Compute |∇ cotangents[i]·f(x_i)|² for every sample: (n,); `cotangents` is (n, C).
 
     With cotangents = ∂loss/∂outputs these are the squared norms of the per-sample loss gradients.
 
     >>> loss = model(x).softmax(1).detach() - torch.eye(3)[[0, 1, 2, 0, 1, 2]]  # ∂ cross-entropy / ∂ outputs
-    >>> norms = la.squared_norms(model, x, loss)
+    >>> norms = la.ntk.squared_norms(model, x, loss)
     >>> norms.shape, bool((norms >= 0).all())
     (torch.Size([6]), True)
     """
@@ -57,13 +57,13 @@ def inner_products(
     chunk: int | None = None,
     verify: bool | None = None,
 ) -> Tensor:
-    """(n,): <∇ cotangents[i]·f(x_i), direction>, for every sample; no gradient is built.
+    """Compute <∇ cotangents[i]·f(x_i), direction> for every sample, (n,), without a gradient.
 
     `direction` maps names of parameters to tensors of their shape; those left out count as zero.
 
     >>> ones = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-    >>> products = la.inner_products(model, x, torch.ones(6, 3), ones)
-    >>> bool(torch.allclose(products, la.directional(model, x, ones).sum(1), atol=1e-5))
+    >>> products = la.ntk.inner_products(model, x, torch.ones(6, 3), ones)
+    >>> bool(torch.allclose(products, la.ntk.directional(model, x, ones).sum(1), atol=1e-5))
     True
     """
     direction = _check_direction(model, direction)
@@ -83,9 +83,9 @@ def norms_and_products(
     chunk: int | None = None,
     verify: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`squared_norms` and `inner_products` at once, (n,) each, from one pass over the samples.
+    """Compute `squared_norms` and `inner_products`, (n,) each, in one pass over the samples.
 
-    Both are taken over the parameters that `direction` names.
+    Both are sums over the parameters that `direction` names.
 
     >>> from labelahead.ntk import norms_and_products
     >>> step = {name: -p.detach() for name, p in model.named_parameters()}
@@ -114,9 +114,7 @@ def _sum_over_parameters(
     verify: bool | None,
     kinds: tuple[int, ...] = (),
 ) -> Tensor:
-    """(*kinds, n): what `each` gives of a parameter's name and factor, (*kinds, n, 1), summed over
-    the parameters.
-    """
+    """Sum each(name, factor), (*kinds, n, 1), over the parameters: (*kinds, n)."""
 
     def run(engine: Engine) -> Tensor:
         v = check_cotangents(cotangents, x, engine)
@@ -139,15 +137,15 @@ def directional(
     chunk: int | None = None,
     verify: bool | None = None,
 ) -> Tensor:
-    """(n, C): J(x_i)·v, how fast the outputs change as the parameters move along `direction`.
+    """Compute J(x_i)·v, the derivative of the outputs along `direction`: (n, C).
 
-    `direction` maps names of parameters to tensors of their shape; those left out stand still.
-    One backward an output. Forward mode would take one pass, but it disagrees with autograd where
-    a forward runs partly under no_grad or has padding rows, and many operations lack it; where
-    only cotangents[i]·J(x_i) v is needed, `inner_products` takes one backward in all.
+    `direction` maps names of parameters to tensors of their shape; those left out count as zero.
+    It takes one backward per output. Forward mode would take one pass, but it disagrees with
+    autograd where a forward runs partly under no_grad or has padding rows, and many operations lack
+    it. If only cotangents[i]·J(x_i) v is needed, `inner_products` takes a single backward.
 
     >>> along = {"2.bias": torch.tensor([1.0, 0.0, 0.0])}  # the last layer's bias of the first output
-    >>> la.directional(model, x, along)[0].tolist()
+    >>> la.ntk.directional(model, x, along)[0].tolist()
     [1.0, 0.0, 0.0]
     """
     direction = _check_direction(model, direction)
@@ -167,7 +165,7 @@ def directional(
 
 
 def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """By the names of the plain module, where a compiled one's were given."""
+    """Check a direction and return it by the names of the plain module, not of a compiled one."""
     direction = {name.removeprefix(COMPILED_PREFIX): v for name, v in direction.items()}
     parameters = dict(unwrap_compiled(model).named_parameters())
     for name, v in direction.items():
@@ -185,8 +183,8 @@ def _check_direction(model: nn.Module, direction: Mapping[str, Tensor]) -> Mappi
 def _squares_and_products(f: Factor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """(n, K) each: squared norms, and products with `direction`.
 
-    A gradient that is built for its norm gives its product for one more rule of it; from pairs
-    of positions the product takes a pass of the layer, about half the work of the gradient.
+    A gradient that is built for its norm yields the product by one more read. With pairs of
+    positions the product takes a pass through the layer, about half the work of the gradient.
     """
     if isinstance(f, OuterFactor) and _is_gradient_cheaper(f, beside=0.5):
         squares, products = _norms_from_gradients(f, direction)
@@ -205,12 +203,15 @@ def _squared_norm(f: Factor) -> Tensor:
 
 
 def _is_rank_one(f: OuterFactor) -> bool:
-    """One position a sample: the norm of an outer product is the product of the norms."""
+    """Whether there is one position per sample: the norm is then the product of two norms."""
     return not f.lookup and f.geometry is None and f.a.shape[1] == 1
 
 
 def _is_gradient_cheaper(f: OuterFactor, beside: float = 0.0) -> bool:
-    """Than pairs of positions; `beside`: what pairs leave to be done, in gradients' work."""
+    """Whether building the gradient is cheaper than pairs of positions.
+
+    beside: further work that pairs need, in units of the gradient's work.
+    """
     if f.lookup or _is_rank_one(f):
         return False
     S, d, T, o = f.sizes
@@ -226,8 +227,8 @@ def _norms_from_gradients(
 ) -> tuple[Tensor, Tensor | None]:
     """Squared norms, and products with `direction` if given, (n, K) each.
 
-    A few gradients at a time, in one buffer that stays in the cache: a fresh buffer for all would
-    cost more in page faults than the gradients themselves.
+    A few gradients at a time are built in one buffer that fits into the CPU cache: a new buffer for
+    all would cost more in page faults than the gradients themselves.
     """
     n, K = f.g.shape[:2]
     P = math.prod(f.shape)
@@ -246,7 +247,7 @@ def _norms_from_gradients(
 
 
 def _reorder_direction(f: OuterFactor, direction: Tensor) -> Tensor:
-    """The direction with its entries in the order of `f.product()`."""
+    """Reorder the entries of the direction as in `f.product()`."""
     direction = direction.reshape(f.shape)
     if f.geometry is None:
         return direction.mT if f.transposed else direction
@@ -271,8 +272,7 @@ def _norms_from_pairs(f: OuterFactor) -> Tensor:
 
 
 def _inner_product(f: Factor, direction: Tensor) -> Tensor:
-    """(n, K): what the layer would answer to the captured input with `direction` as its weight,
-    weighed by the arriving gradient."""
+    """(n, K): the layer's output with `direction` as its weight, times the arriving gradient."""
     direction = direction.to(f.v if isinstance(f, PlainFactor) else f.g)
     if isinstance(f, PlainFactor):
         return f.v @ direction.flatten()

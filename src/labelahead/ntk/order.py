@@ -1,10 +1,10 @@
-"""Whether the samples of a batch may have changed places on their way through a network.
+"""Find operations that may reorder the samples of a batch.
 
-Where rows belong is settled by a probe of few samples (`layout`). A network that sorts its samples,
-by their lengths say, keeps to that only as long as the order of the real ones is that of the
-probe's. Operations that can move samples, or sum over them, are found here by their kinds and by
-the axes along which they work: those that grow with the batch. One backward pass is enough where
-every operation is known to do neither; elsewhere the engine compares two (`Engine._compare_backwards`).
+A probe of a few samples determines the layout of rows (`layout`). A network that sorts its samples,
+say by length, may order real batches differently. Operations that can move samples, or sum over
+them, are found here by their kinds and by the axes along which they work: those that grow with the
+batch. One backward pass suffices if no operation does either; otherwise the engine compares two
+(`Engine._compare_backwards`).
 """
 
 import re
@@ -19,22 +19,22 @@ from labelahead.ntk.capture import Trace, get_node_shapes
 
 __all__ = ["find_movers", "keeps_order"]
 
-# Work along the axes that they name, and leave the others alone.
+# These nodes work along the axes that they name and leave the others alone.
 AXIS_NODES = re.compile(
     r"^(Cat|Stack|Flip|Roll|Gather|IndexSelect|Sort|Topk|Scatter|ScatterAdd|IndexAdd|IndexCopy|Softmax|LogSoftmax|"
     r"Cumsum|Cumprod|Cummax|Cummin|Logcumsumexp)Backward"
 )
-# Leave every sample where it is, whatever the data: entry by entry, over axes within a sample, or
-# another shape. A kind that is not listed costs a second backward pass, nothing else.
+# These nodes never reorder samples: they work elementwise, over axes within a sample, or reshape. A
+# kind that is not listed costs a second backward pass, nothing else.
 ORDER_PRESERVING_NODES = re.compile(
     r"^(?:"
-    # entry by entry
+    # elementwise
     r"Abs|Acosh?|Add|Addcdiv|Addcmul|Asinh?|Atan2?|Atanh|Celu|Clamp|ClampMax|ClampMin|Clone|Cosh?|Div|Elu|Erf|Erfc|"
     r"Erfinv|Exp|Exp2|Expm1|Fmax|Fmin|Gelu|Hardshrink|Hardsigmoid|Hardswish|Hardtanh|Hypot|LeakyRelu|Lerp|Log|Log10|"
     r"Log1P|Log2|LogSigmoid|Logaddexp|Logaddexp2|MaskedFill|Maximum|Minimum|Mish|Mul|NanToNum|Neg|Pow|PreluKernel|"
     r"Reciprocal|Relu|Rsqrt|Rsub|Sgn|Sigmoid|Sign|Silu|Sinc?|Sinh|Softplus|Softshrink|Sqrt|Sub|Tanh?|Threshold|ToCopy|"
     r"Tril|Triu|Where|Xlogy|"
-    # another shape, size or order of axes, which the probe has seen
+    # another shape, size or order of axes, which the probe detects
     r"Alias|Chunk|Copy|Diagonal|Expand|LiftFresh|NarrowCopy|Permute|PixelShuffle|PixelUnshuffle|ChannelShuffle|Repeat|"
     r"ReshapeAlias|ReshapeCopy|Select|Slice|Split|SplitWithSizes|Squeeze|T|Transpose|Unbind|Unfold|UnsafeSplit|"
     r"UnsafeSplitWithSizes|UnsafeView|Unsqueeze|View|ViewAsComplex|ViewAsReal|ConstantPadNd|ReflectionPad\dD|"
@@ -58,19 +58,24 @@ PRODUCT_OPERANDS = {
 def find_movers(
     one: Trace, other: Trace, fixed: Collection[int]
 ) -> Mapping[int, tuple[int, ...]] | None:
-    """From passes with the same nodes over different numbers of samples; no sample reaches the
-    `fixed` nodes.
+    """Find the nodes that may reorder samples, from passes over different numbers of samples.
 
-    None: some operation may move samples or sum over them; one whose backward is written in Python
-    may do anything. Else the places of nodes that do so unless their indices along the given axes
-    count up (`keeps_order`).
+    Args:
+        one: A pass.
+        other: A pass with the same nodes over another number of samples.
+        fixed: Indices of nodes that depend on parameters alone.
+
+    Returns:
+        None if some operation may move samples or sum over them; a backward written in Python may
+        do anything. Else index -> axes of the nodes that keep the order only if their indices along
+        these axes count up (`keeps_order`).
     """
     if one.has_custom_backward:
         return None
     doubtful: dict[int, tuple[int, ...]] = {}
     for i, (p, q) in enumerate(zip(one.nodes, other.nodes, strict=True)):
         kind = type(p).__name__
-        if i in fixed or not p.next_functions:  # what no sample reaches, and leaves
+        if i in fixed or not p.next_functions:  # parameter-only nodes, and leaves
             continue
         known = (
             ORDER_PRESERVING_NODES.match(kind)
@@ -90,7 +95,7 @@ def find_movers(
                 shape[d] != twin[d] for d in _working_axes(p, len(shape))
             ):
                 return None
-        elif kind == "EmbeddingBackward0":  # whose table may be made of samples
+        elif kind == "EmbeddingBackward0":  # The table may depend on the samples.
             if p._saved_weight_sym_argsize_0 != q._saved_weight_sym_argsize_0:
                 return None
         elif kind == "IndexBackward0":
@@ -107,10 +112,10 @@ def find_movers(
     return doubtful
 
 
-def keeps_order(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
-    """Whether the doubtful nodes of this pass take the samples one after the other."""
+def keeps_order(graph: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
+    """Whether the doubtful nodes of this pass index the samples in order."""
     for i, axes in doubtful.items():
-        node = seen.nodes[i]
+        node = graph.nodes[i]
         sizes, indices = node._saved_self_sym_sizes, node._saved_indices
         for d in axes:
             index = indices[d]
@@ -121,19 +126,18 @@ def keeps_order(seen: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
 
 
 def _working_axes(node: Any, rank: int) -> list[int]:
-    """Along which a node of `AXIS_NODES` works; stored without a sign."""
+    """The axes along which a node of `AXIS_NODES` works; autograd stores them unsigned."""
     dims = node._saved_dims if hasattr(node, "_saved_dims") else (node._saved_dim,)
     return [d - (1 << 64) if d >> 63 == 1 else d for d in dims] or list(range(rank))
 
 
 def _mixes_samples(one: Any, other: Any) -> bool:
-    """Whether every sample meets every other.
-
-    Two axes grow with the batch, or one that the node works across.
-    """
+    """Whether a node combines samples: two axes grow with the batch, or one that it works across."""
     kind = type(one).__name__
     sizes, twins = get_node_shapes(one), get_node_shapes(other)
-    if list(map(len, sizes)) != list(map(len, twins)):  # each sample by itself
+    if list(map(len, sizes)) != list(
+        map(len, twins)
+    ):  # One of the passes has samples as separate nodes.
         return True
     pairs = list(zip(sizes, twins, strict=True))
     if kind.startswith("Convolution"):

@@ -1,10 +1,10 @@
-"""How one network is to be differentiated: decided once, by a probe, before the real work.
+"""Plan how to differentiate a network, by a probe before the real work.
 
-Two small batches that share samples go through the network. They tell (1) whether a sample's output
-depends on that sample alone, (2) the sites of every parameter, and (3) the layout at each site:
-which axis holds the samples, and whether other positions (tokens) are folded around them. A site
-that no rule knows, or whose layout stays in doubt, is handed to `torch.func`, which is slower and
-always right.
+Two small batches that share samples pass through the network. They show (1) whether a sample's
+output depends on that sample alone, (2) the sites of every parameter, and (3) the layout at each
+site: which axis holds the samples, and whether other positions (tokens) are folded into it. A site
+without a rule, or with an ambiguous layout, is left to `torch.func`, which is slower and always
+right.
 """
 
 import logging
@@ -60,23 +60,20 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-_plan_cache: "WeakKeyDictionary[nn.Module, CachedPlan]" = (
-    WeakKeyDictionary()
-)  # the last of each network
-_logged: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = (
-    WeakKeyDictionary()
-)  # once a network
+# The last plan of each network, and the messages that were logged for it.
+_plan_cache: "WeakKeyDictionary[nn.Module, CachedPlan]" = WeakKeyDictionary()
+_logged: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()
 MIXED_SAMPLES_MESSAGE = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
-    "its own: take batch statistics and other exchange between samples out of the forward"
+    "its own: remove batch statistics and other interactions between samples from the forward"
 )
-NODES_PER_RECURRENCE_STEP = 10  # nodes that a step of a recurrence counts for
+NODES_PER_RECURRENCE_STEP = 10  # for estimating the cost of a pass
 LARGE_PROBE_SAMPLES = 3  # samples in the larger probe
 
 
 @dataclass(frozen=True)
 class PlannedParameter:
-    """A parameter and the sites, by their place in the list of sites, where it enters by itself."""
+    """A parameter and the indices of the sites where it enters by itself."""
 
     name: str
     shape: tuple[int, ...]
@@ -85,9 +82,7 @@ class PlannedParameter:
 
 @dataclass(frozen=True)
 class PulledGroup:
-    """Sites where something made of parameters alone enters, and the parameters that its gradient
-    goes back to.
-    """
+    """Sites of one expression of parameters alone, and the parameters it depends on."""
 
     sites: tuple[int, ...]
     parameters: tuple[str, ...]
@@ -100,57 +95,41 @@ Graph = tuple[tuple[str, Sizes, Sizes], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything the engine needs to know of a network besides its numbers."""
+    """Everything that the engine needs to know about a network besides its numbers."""
 
-    fixed: (
-        Mapping[int, str] | None
-    )  # nodes that no sample reaches: place and kind; None: where kinds tell
-    signature: tuple[object, ...]  # of the sites, to notice a graph that changes with the data
-    nodes: tuple[int, ...]  # per site, which of the distinct nodes it is at
+    # Indices and kinds of the nodes that depend on parameters alone; None: decided by their kinds.
+    fixed: Mapping[int, str] | None
+    signature: tuple[object, ...]  # of the sites, to notice a graph that depends on the data
+    nodes: tuple[int, ...]  # per site, the index of its node among the distinct nodes
     layouts: tuple[Layout | None, ...]  # per site
-    single_position_sites: frozenset[
-        int
-    ]  # the sites that gradients reach at one position of each sample (`factors.keep_reached_position`)
+    # Sites with a gradient at one position per sample (`factors.keep_reached_position`).
+    single_position_sites: frozenset[int]
     ruled: tuple[PlannedParameter, ...]  # parameters whose every site has a rule and a layout
-    pulled: tuple[PulledGroup, ...]  # what leads to some of those
-    fallback: tuple[str, ...]  # the others; parameters without any effect are in neither
-    examples: Mapping[
-        str, Factor
-    ]  # of the ruled, for three samples and one direction: shapes without numbers
-    biases: Mapping[str, str]  # weight -> bias entering the same matrix products and no others
+    pulled: tuple[PulledGroup, ...]  # expressions of some of those
+    fallback: tuple[str, ...]  # the other parameters, except those without any effect
+    # Factors of the ruled parameters for three samples and one direction: shapes without numbers.
+    examples: Mapping[str, Factor]
+    biases: Mapping[str, str]  # weight -> bias of the same matrix products and no others
     outputs: int  # C
-    sample: Tensor  # (C,) outputs of the first sample, to hold against those in larger batches
-    gradient_norms: tuple[
-        float, ...
-    ]  # per site, the largest norm of the gradients that the probe sent there
-    probabilities: bool  # outputs that sum to one
-    eps: float  # of the coarsest dtype on the way
-    accumulate: (
-        bool  # the backward runs backward passes of its own: only training's way sees all gradients
-    )
-    movers: (
-        Mapping[int, tuple[int, ...]] | None
-    )  # what may put samples in another order (see `order`)
-    mutates_input: bool  # the network overwrites its input (an in-place first layer)
-    bytes_per_sample: (
-        int  # bytes a sample of the activations and gradients that a capture keeps alive
-    )
-    max_site_bytes: int  # of them at a single site
+    sample: Tensor  # (C,) outputs of the first sample, to compare with those in larger batches
+    gradient_norms: tuple[float, ...]  # per site, the largest norm of a sample's gradient
+    probabilities: bool  # whether the outputs sum to one
+    eps: float  # of the coarsest dtype in the computation
+    # Whether the backward runs backward passes of its own, so that gradients are only in `.grad`.
+    accumulate: bool
+    movers: Mapping[int, tuple[int, ...]] | None  # nodes that may reorder samples (see `order`)
+    mutates_input: bool  # whether the network overwrites its input (an in-place first layer)
+    bytes_per_sample: int  # of the activations and gradients that a capture keeps
+    max_site_bytes: int  # of those, at a single site
     node_count: int  # nodes of the graph
-    # some of them from `layers`: a network without such need not be searched for them again
-    uses_fast_layers: bool
-    graph: Graph | None  # all of it, where another call may go by this plan (`get_plan`)
-    expected_graphs: dict[int, list[tuple[str, Sizes]]] = field(
-        default_factory=dict
-    )  # the same by numbers of samples
-    forms: dict[tuple[object, ...], Any] = field(
-        default_factory=dict
-    )  # what `terms` has made of it
+    uses_fast_layers: bool  # whether some nodes come from `layers`
+    graph: Graph | None  # the whole graph, if another call may use this plan (`get_plan`)
+    # The graph's sizes by numbers of samples.
+    expected_graphs: dict[int, list[tuple[str, Sizes]]] = field(default_factory=dict)
+    forms: dict[tuple[object, ...], Any] = field(default_factory=dict)  # cache of `terms`
 
     def matches_graph(self, nodes: Sequence[Any], n: int) -> bool:
-        """Whether a pass over n samples has the very graph that the probe had, grown by the
-        samples.
-        """
+        """Whether a pass over n samples has the probe's graph, with sizes extrapolated to n."""
         if self.graph is None or len(nodes) != len(self.graph):
             return False
         grown = self.expected_graphs.get(n)
@@ -178,27 +157,29 @@ def make_plan(
 ) -> Plan:
     """Probe the network with a few samples of `x`. Gradients must be enabled for `chosen`.
 
-    `rules=False` hands every parameter to torch.func; `keep_all_positions`: no site is `condensed`, whatever the
-    probe shows.
+    Args:
+        model: The network.
+        x: Samples.
+        chosen: The parameters to differentiate by.
+        rules: False leaves every parameter to torch.func.
+        keep_all_positions: Never restrict a site to one position per sample
+            (`factors.keep_reached_position`), whatever the probe shows.
     """
     names = {p: k for k, p in chosen.items()}
     first, second = _probe_batches(x)
     one = trace(model, first, names)
-    mutates = any(
-        t._version for t in list_tensors(first)
-    )  # written to, if only with what was there
-    if mutates:  # for what follows, as the caller gave it
+    mutates = any(t._version for t in list_tensors(first))
+    if mutates:  # Later passes need the input as the caller gave it.
         first, second = _probe_batches(x)
     other = trace(model, second, names)
     eps = _coarsest_epsilon(model, one)
     _check_outputs(model, first, one.out, other.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     fixed = find_parameter_only_nodes(one, other)
-    moving = (
-        None if fixed is None else find_movers(one, other, fixed)
-    )  # before a backward frees what nodes saved
-    places = [find_reshaped_parameters(t) if fixed is None else fixed for t in (one, other)]
-    sites, twins = one.sites(places[0]), other.sites(places[1])
+    # A backward would free what the nodes saved, so movers are found before it.
+    moving = None if fixed is None else find_movers(one, other, fixed)
+    parameter_only = [find_reshaped_parameters(t) if fixed is None else fixed for t in (one, other)]
+    sites, twins = one.sites(parameter_only[0]), other.sites(parameter_only[1])
     signature = tuple(s.signature for s in sites)
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
@@ -209,7 +190,7 @@ def make_plan(
     factors, few = (
         (factors, frozenset()) if keep_all_positions else _keep_reached_positions(factors)
     )
-    sources = _group_sources(one, places[0], sites)
+    sources = _group_sources(one, parameter_only[0], sites)
     ruled, pulled, fallback = _assign_parameters(chosen, sites, sources, factors, rules)
     _log_fallback(model, fallback, sites, layouts, sources)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
@@ -252,13 +233,13 @@ def make_plan(
 def _keep_reached_positions(
     factors: Sequence[Factor | None],
 ) -> tuple[list[Factor | None], frozenset[int]]:
-    """The factors, condensed where they can be, and where that is."""
+    """Restrict factors to the one position with a gradient where possible; also return where."""
     few = {i: c for i, f in enumerate(factors) if f is not None and (c := keep_reached_position(f))}
     return [few.get(i, f) for i, f in enumerate(factors)], frozenset(few)
 
 
 def _describe_graph(one: Trace, other: Trace) -> Graph | None:
-    """None where the number of dimensions itself changes with the samples."""
+    """Kinds and sizes of all nodes; None if the number of dimensions depends on the samples."""
     found = tuple(
         (type(p).__name__, get_node_shapes(p), get_node_shapes(q))
         for p, q in zip(one.nodes, other.nodes, strict=True)
@@ -269,7 +250,7 @@ def _describe_graph(one: Trace, other: Trace) -> Graph | None:
 
 @dataclass(frozen=True)
 class CachedPlan:
-    """A plan, and all that it was made for."""
+    """A plan, and the network state and sample that it was made for."""
 
     plan: Plan
     key: tuple[object, ...]
@@ -285,12 +266,14 @@ def get_plan(
     reuse_plan: bool = True,
     keep_all_positions: bool = False,
 ) -> tuple[Plan, bool]:
-    """The plan that this network had for such samples while its numbers were these, or a new one;
-    whether it is old.
+    """Return the cached plan of this network if its state is the same, or a new one.
 
-    An old one saves the probe. What may have changed unseen (an attribute that the forward goes by)
-    is found out on the first batch, which must have the same graph and give the output that is
-    known of its first sample. `reuse_plan=False`: it did not, so probe. `keep_all_positions`: see `make_plan`.
+    A cached plan saves the probe. Changes that leave no trace in the state (an attribute that the
+    forward reads) are found on the first batch, which must have the same graph and give the known
+    output of its first sample. If it does not, the caller probes again with `reuse_plan=False`.
+
+    Returns:
+        The plan, and whether it comes from the cache.
     """
     key, first = (
         _make_cache_key(model, x, chosen, rules),
@@ -308,7 +291,7 @@ def get_plan(
             return old.plan, True
         out = trace(model, copy_batch(_probe_batches(x)[0]), {}).out
         return replace(old.plan, sample=out[0].detach()), True
-    check_numbers(chosen)  # those of an old plan were, and are the same
+    check_numbers(chosen)  # The parameters of a cached plan have been checked.
     plan = make_plan(model, x, chosen, rules=rules, keep_all_positions=keep_all_positions)
     _plan_cache.pop(model, None)
     if key is not None and plan.graph is not None:
@@ -319,7 +302,7 @@ def get_plan(
 def _make_cache_key(
     model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool
 ) -> tuple[object, ...] | None:
-    """What a plan was made for; None where changes of the numbers would leave no trace."""
+    """Describe what a plan is made for; None if changes of the numbers would leave no trace."""
     modules, parameters, buffers = get_parts(model)
     numbers = [*parameters, *buffers]
     sample = read_batch(take_samples(x, slice(0, 1)))
@@ -344,9 +327,7 @@ def _assign_parameters(
     factors: Sequence[Factor | None],
     rules: bool,
 ) -> tuple[tuple[PlannedParameter, ...], tuple[PulledGroup, ...], tuple[str, ...]]:
-    """Which parameters the rules do by themselves, which are pulled back from where they meet
-    samples, and the rest.
-    """
+    """Divide the parameters into those with rules, groups to pull back to, and the fallback."""
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
     met = {name for group in sources for name in group.parameters} | {
         name for name, own in uses.items() if own
@@ -364,16 +345,16 @@ def _assign_parameters(
         for group in sources
         if (own := tuple(k for k in group.parameters if k in known))
     )
-    # Without rules a parameter that the probe did not meet may yet be used by other samples.
+    # Without rules, a parameter that the probe did not use may still be used by other samples.
     rest = tuple(k for k in chosen if k not in known and (k in met or not rules))
     return ruled, pulled, rest
 
 
 def _group_sources(
-    seen: Trace, fixed: Collection[int], sites: Sequence[Site]
+    graph: Trace, fixed: Collection[int], sites: Sequence[Site]
 ) -> tuple[PulledGroup, ...]:
-    """What is made of parameters alone and meets the samples."""
-    below = seen.find_parameters_below(fixed)
+    """Group the sites of expressions of parameters by expression."""
+    below = graph.find_parameters_below(fixed)
     groups: dict[GradientEdge, list[int]] = {}
     for i, s in enumerate(sites):
         if s.parameter is None:
@@ -388,10 +369,10 @@ def combine_factors(
     parts: Mapping[int, Factor],
     sites: Sequence[Site],
 ) -> dict[str, Factor]:
-    """One factor a parameter, from those of its sites and of what it is a part of."""
+    """Combine the factors of all sites of a parameter, and of expressions with it, into one."""
     own = {p.name: [parts[i] for i in p.sites] for p in ruled}
     together: dict[tuple[str, ...], list[PulledGroup]] = {}
-    for group in pulled:  # what several layers take from one table goes back to it at once
+    for group in pulled:  # Several layers that use one table are pulled back together.
         together.setdefault(group.parameters, []).append(group)
     for names, groups in together.items():
         D = [join_factors([parts[i] for i in group.sites]).gradient() for group in groups]
@@ -411,7 +392,7 @@ def _match_biases(
     nodes: tuple[int, ...],
     examples: Mapping[str, Factor],
 ) -> dict[str, str]:
-    """Weight -> bias with one entry an output (a broadcast one has another gradient)."""
+    """Weight -> bias with one entry per output (a broadcast bias has another gradient)."""
 
     def entering(p: PlannedParameter, argument: int) -> tuple[int, ...] | None:
         own = [sites[i] for i in p.sites]
@@ -429,9 +410,9 @@ def _match_biases(
 
 
 def _probe_batches(x: Inputs) -> tuple[Batch, Batch]:
-    """Samples (0, j) and (j, 0, k), with j unlike sample 0 where there is such a sample.
+    """Samples (0, j) and (j, 0, k), where j differs from sample 0 if any sample does.
 
-    Never a batch of one, for which some operations take other paths than for many.
+    A batch of one is avoided, because some operations treat it differently.
     """
     n = count_samples(x)
     first = list_tensors(read_batch(take_samples(x, slice(0, 64))))
@@ -442,9 +423,9 @@ def _probe_batches(x: Inputs) -> tuple[Batch, Batch]:
     return read_batch(take_samples(x, pick[0])), read_batch(take_samples(x, pick[1]))
 
 
-def _coarsest_epsilon(model: nn.Module, seen: Trace) -> float:
-    """The machine epsilon that the outputs are known to."""
-    dtypes = seen.dtypes | {p.dtype for p in model.parameters()} | {seen.out.dtype}
+def _coarsest_epsilon(model: nn.Module, graph: Trace) -> float:
+    """The machine epsilon of the coarsest dtype in the computation of the outputs."""
+    dtypes = graph.dtypes | {p.dtype for p in model.parameters()} | {graph.out.dtype}
     return max(torch.finfo(d).eps for d in dtypes if d.is_floating_point)
 
 
@@ -475,27 +456,27 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, ep
 
 
 def _hides_parameters(
-    model: nn.Module, first: Batch, seen: Trace, chosen: Mapping[str, nn.Parameter], eps: float
+    model: nn.Module, first: Batch, graph: Trace, chosen: Mapping[str, nn.Parameter], eps: float
 ) -> bool:
-    """Whether autograd's graph lacks some of what training would see.
+    """Whether autograd's graph lacks some gradients that a training step would collect.
 
     A backward written in Python, or a hook, can run a backward of its own (re-entrant checkpoints,
-    reversible blocks): its gradients reach `.grad` and are in no graph. So what a training step
-    collects is held against what the graph has. Looked into where nodes are of that kind, and where
-    parameters that the graph does not have move the outputs.
+    reversible blocks), whose gradients reach `.grad` but are in no graph. So the gradients of a
+    training step are compared with those of the graph, if such nodes exist or if parameters outside
+    the graph affect the outputs.
     """
-    visible = set(seen.leaves.values())
+    visible = set(graph.leaves.values())
     unseen = [k for k in chosen if k not in visible]
-    moving = bool(unseen) and _affects_outputs(model, first, seen.out, [chosen[k] for k in unseen])
-    if not moving and not seen.has_custom_backward:
+    moving = bool(unseen) and _affects_outputs(model, first, graph.out, [chosen[k] for k in unseen])
+    if not moving and not graph.has_custom_backward:
         return False
     parameters = list(chosen.values())
-    weights = _uneven_weights(seen.out)
+    weights = _uneven_weights(graph.out)
     again = trace(model, copy_batch(first), {}).out
     collected = compute_gradients(again, parameters, weights, accumulate=True)
     try:
-        shown = compute_gradients(seen.out, parameters, weights, keep=True)
-    except ModelError:  # re-entrant checkpoints refuse to be asked
+        shown = compute_gradients(graph.out, parameters, weights, keep=True)
+    except ModelError:  # Re-entrant checkpoints do not support torch.autograd.grad.
         return True
     scale = max(
         [float(g.abs().amax()) for g in collected if g is not None and g.numel()], default=0.0
@@ -505,13 +486,12 @@ def _hides_parameters(
         if not is_close(zero if g is None else g, zero if h is None else h, scale, eps):
             return True
     if any(g is not None for k, g in zip(chosen, shown, strict=True) if k not in visible):
-        return True  # a use that the walk along the graph does not reach
+        return True  # The walk along the graph missed a use of a parameter.
     if moving and is_first_time(model, "detached", tuple(unseen)):
-        named = [k for k in unseen if _affects_outputs(model, first, seen.out, [chosen[k]])]
+        named = [k for k in unseen if _affects_outputs(model, first, graph.out, [chosen[k]])]
         log.warning(
-            "%d parameter(s) change the outputs but take no gradient (detached, or used under "
-            "no_grad), "
-            "so the kernel leaves them out: %s",
+            "%d parameter(s) affect the outputs but have no gradient (detached, or used under "
+            "no_grad), so the kernel leaves them out: %s",
             len(named),
             ", ".join(named),
         )
@@ -521,11 +501,11 @@ def _hides_parameters(
 def _affects_outputs(
     model: nn.Module, first: Batch, out: Tensor, parameters: Sequence[nn.Parameter]
 ) -> bool:
-    """Whether the outputs are others when these parameters are."""
+    """Whether the outputs change when these parameters are perturbed."""
     generator = torch.Generator().manual_seed(0)
     before = [p.data for p in parameters]
     try:
-        for p in parameters:  # new numbers in new places: the old ones stay as the graph saved them
+        for p in parameters:
             noise = torch.randn(p.shape, generator=generator).to(p)
             p.data = p.data + (0.1 + p.data.abs().mean()) * noise
         moved = trace(model, copy_batch(first), {}).out
@@ -536,7 +516,7 @@ def _affects_outputs(
 
 
 def _uneven_weights(out: Tensor) -> Tensor:
-    """Unequal weights for the outputs: with equal ones a softmax layer would send back nothing."""
+    """Unequal weights for the outputs: with equal ones a softmax would have zero gradients."""
     weights = torch.linspace(0.5, 1.5, out.shape[1], dtype=out.dtype, device=out.device)
     return weights.expand_as(out)
 
@@ -544,22 +524,22 @@ def _uneven_weights(out: Tensor) -> Tensor:
 def _probe_sites(
     out: Tensor, twin: Tensor, sites: Sequence[Site], twins: Sequence[Site], eps: float
 ) -> tuple[list[Layout | None], list[Factor | None], list[float]]:
-    """Per site: the layout, the factor of the larger probe, the size of what arrived."""
+    """Per site: the layout, the factor of the larger probe, the norm of the gradient."""
     ones, others = [apply_rule(s) for s in sites], [apply_rule(s) for s in twins]
     g, h = (
         compute_node_gradients(t, [s.node for s in found], [_uneven_weights(t)])
         for t, found in ((out, sites), (twin, twins))
     )
-    seen: LayoutCache = {}
+    layout_cache: LayoutCache = {}
     layouts: list[Layout | None] = [None] * len(sites)
     at_node: dict[Any, Layout] = {}
-    # A bias receives the very gradient of its weight, whose inputs may tell more: weights come
-    # first.
+    # A bias receives the same gradient as its weight, whose inputs identify the layout better, so
+    # weights come first.
     for i in sorted(range(len(sites)), key=lambda i: isinstance(ones[i], Broadcast)):
         if ones[i] is not None:
             known = at_node.get(sites[i].node)
             layouts[i] = layout = known or find_layout(
-                ones[i], others[i], g[i][0], h[i][0], eps, seen
+                ones[i], others[i], g[i][0], h[i][0], eps, layout_cache
             )
             if layout is not None:
                 at_node[sites[i].node] = layout
@@ -570,7 +550,7 @@ def _probe_sites(
                 factors.append(None)
             else:
                 factors.append(make_factor(rule, q, layout, LARGE_PROBE_SAMPLES, s.shape))
-        except GraphChangedError:  # a use that the rule does not cover after all
+        except GraphChangedError:  # The rule does not cover this use after all.
             factors.append(None)
     return (
         layouts,
@@ -583,14 +563,15 @@ def _probe_sites(
 
 
 def is_first_time(model: nn.Module, what: str, names: tuple[str, ...]) -> bool:
-    """Whether this has not been said of the network before."""
-    said = _logged.setdefault(model, {})
-    before, said[what] = said.get(what), names
+    """Whether this message has not been logged for the network before."""
+    logged = _logged.setdefault(model, {})
+    before = logged.get(what)
+    logged[what] = names
     return before != names
 
 
 def _bytes_per_sample(f: Factor | None) -> int:
-    """Bytes a sample of a factor."""
+    """Bytes per sample of a factor."""
     parts = [t for t in vars(f).values() if isinstance(t, Tensor)] if f is not None else []
     return sum(t.numel() * t.element_size() for t in parts) // LARGE_PROBE_SAMPLES
 
@@ -602,7 +583,7 @@ def _log_fallback(
     layouts: Sequence[Layout | None],
     pulled: Sequence[PulledGroup],
 ) -> None:
-    """One log line that names the modules without a rule, so that slowness has an explanation."""
+    """Log which modules have no rule, which explains slow runs."""
     if not fallback or not is_first_time(model, "fallback", fallback):
         return
     modules = dict(model.named_modules())

@@ -1,8 +1,8 @@
-"""What must be true of a network and its input before a tangent kernel means anything.
+"""Check the conditions under which a network has a tangent kernel.
 
-The kernel is a Gram matrix of per-sample gradients, so a sample's output may depend on that sample
-alone and must be the same each time it is computed. What can be seen from the modules is checked
-here before any work; the rest is found by the probe in `plan`.
+The kernel is a Gram matrix of per-sample gradients, so a sample's output must depend on that sample
+alone and must be deterministic. Conditions that the modules show are checked here before any work;
+the probe in `plan` finds the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
-"""Names, module prefixes or wildcards of parameters; or a predicate; or None for the trainable."""
+"""Names, module prefixes or wildcards; a predicate; or None for the trainable parameters."""
 
 COMPILED_PREFIX = "_orig_mod."  # before the names of a compiled module's parameters
 _BATCHNORM_TYPE = nn.modules.batchnorm._BatchNorm
@@ -59,7 +59,7 @@ _DROPOUT_TYPES = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNN, 
 
 
 def unwrap_compiled(model: nn.Module) -> nn.Module:
-    """The plain module behind `torch.compile`, whose fused graph hides where parameters enter."""
+    """Return the plain module behind `torch.compile`, whose fused graph hides the parameters."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
@@ -70,10 +70,7 @@ _known: ContextVar[tuple[nn.Module, Parts] | None] = ContextVar("parts", default
 
 @contextmanager
 def cache_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
-    """These are the network's parts while gradients are taken.
-
-    What a forward changes in it does not stay.
-    """
+    """Cache the network's parts while gradients are computed: changes by a forward are undone."""
     before = _known.set((model, parts))
     try:
         yield
@@ -82,26 +79,30 @@ def cache_parts(model: nn.Module, parts: Parts) -> Iterator[None]:
 
 
 def get_parts(model: nn.Module) -> Parts:
-    """Modules, parameters and buffers, each at least once.
+    """List modules, parameters and buffers, each at least once.
 
-    Torch's own walks take as long as a small network.
+    Torch's own iterators take as long as a small network.
     """
     known = _known.get()
     if known is not None and known[0] is model:
         return known[1]
-    seen: dict[nn.Module, None] = {}
+    modules: dict[nn.Module, None] = {}
     stack: list[nn.Module | None] = [model]
     scripted = torch.jit.ScriptModule
     while stack:
         module = stack.pop()
-        if module is None or module in seen:
+        if module is None or module in modules:
             continue
-        seen[module] = None
+        modules[module] = None
         if isinstance(module, scripted):  # keeps its tables elsewhere
             return list(model.modules()), list(model.parameters()), list(model.buffers())
         stack.extend(module._modules.values())
-    parameters = [p for m in seen for p in m._parameters.values() if p is not None]
-    return list(seen), parameters, [b for m in seen for b in m._buffers.values() if b is not None]
+    parameters = [p for m in modules for p in m._parameters.values() if p is not None]
+    return (
+        list(modules),
+        parameters,
+        [b for m in modules for b in m._buffers.values() if b is not None],
+    )
 
 
 def check_model(model: nn.Module) -> None:
@@ -121,7 +122,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def _find_fault(module: nn.Module) -> str:
-    """Why a layer's outputs are not each sample's own; empty if they are."""
+    """Say why a layer mixes samples or is random; an empty string if it does neither."""
     if isinstance(module, _BATCHNORM_TYPE):
         if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
             return (
@@ -141,7 +142,7 @@ def _find_fault(module: nn.Module) -> str:
 
 
 def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Parameter]:
-    """The parameters to differentiate by, name -> parameter, tied ones once."""
+    """Select the parameters to differentiate by: name -> parameter, tied ones once."""
     everything = dict(model.named_parameters())
     lazy = [k for k, p in everything.items() if isinstance(p, nn.parameter.UninitializedParameter)]
     if lazy:
@@ -150,9 +151,8 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
         )
     if not everything:
         raise ModelError(
-            "the network has no parameters, so there is nothing to differentiate by: a quantised "
-            "or scripted "
-            "network keeps them packed away; give the float version of it"
+            "the network has no parameters to differentiate by: a quantised or scripted network "
+            "hides them; use its float version"
         )
     if params is None:
         chosen = {k: p for k, p in everything.items() if p.requires_grad}
@@ -186,7 +186,7 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
 
 def check_numbers(chosen: Mapping[str, nn.Parameter]) -> None:
     """Raise `NumericalError` where a parameter is not finite."""
-    # One look at all of them in the usual case.
+    # In the usual case one check covers all of them.
     sums = [p.detach().sum() for p in chosen.values()]
     alike = len({(s.dtype, s.device) for s in sums}) == 1
     if alike and bool(torch.isfinite(torch.stack(sums)).all()):
@@ -200,7 +200,7 @@ def check_numbers(chosen: Mapping[str, nn.Parameter]) -> None:
 
 
 def is_finite(t: Tensor) -> bool:
-    """One pass in the usual case: the sum of finite numbers is finite unless it overflows."""
+    """Whether all entries are finite; one pass unless the sum overflows."""
     t = t.detach()
     return bool(torch.isfinite(t.sum())) or bool(torch.isfinite(t).all())
 
@@ -235,7 +235,7 @@ def _summarise_names(names: Iterable[str]) -> str:
 
 
 def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x") -> int:
-    """Number of samples of `x`; raises when it is empty, ragged, not finite or elsewhere."""
+    """Return the number of samples; raise if `x` is empty, ragged, not finite or on another device."""
     unread = isinstance(x, Samples) and not x.is_in_memory  # each batch is checked when it is read
     parts = list_tensors(read_batch(take_samples(x, slice(0, 2)) if unread else x))
     if not parts or not all(isinstance(t, Tensor) for t in parts):
@@ -274,18 +274,18 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
 
 
 def copy_batch(x: Batch) -> Batch:
-    """A copy that may be overwritten."""
+    """Copy a batch, so that it may be overwritten."""
     return map_tensors(x, Tensor.clone)
 
 
 def run_forward(call: Callable[..., Any], x: Batch) -> Tensor:
-    """Outputs (n, C) of `call` on `x`, whatever of the usual forms it takes and gives."""
+    """Run `call` on `x`, which may have any of the usual forms, and return outputs (n, C)."""
     try:
         with fast_layers_mode():
             out = call_model(call, x)
     except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
         raise
-    except Exception as error:  # whatever the network's own code may raise
+    except Exception as error:  # The network's own code may raise anything.
         raise _explain_failure(call, x, error) from error
     if not isinstance(out, Tensor):
         raise ModelError(
@@ -305,20 +305,20 @@ def run_forward(call: Callable[..., Any], x: Batch) -> Tensor:
 
 def _explain_failure(call: Callable[..., Any], x: Batch, error: Exception) -> InputError:
     given = ", ".join(f"{tuple(t.shape[1:])} {t.dtype}" for t in list_tensors(x))
-    said = str(error).strip()
+    message = str(error).strip()
     text = isinstance(call, nn.Module) and any(isinstance(m, nn.Embedding) for m in call.modules())
-    whole = all(not t.is_floating_point() for t in list_tensors(x))
+    integral = all(not t.is_floating_point() for t in list_tensors(x))
     hint = "check the input's shape and dtype against what the network takes"
     if text and isinstance(error, IndexError):
         hint = (
-            "a token or position lies outside of an embedding's table: check the vocabulary "
-            "and the length"
+            "a token or position lies outside an embedding's table: check the vocabulary and the "
+            "length"
         )
-    elif text and not whole and "indices" in said:
+    elif text and not integral and "indices" in message:
         hint = "an embedding takes whole numbers: x.long() for token ids"
-    elif whole and not text:
+    elif integral and not text:
         hint = "the input is of integer type: x.float() if the network takes real numbers"
-    elif "dtype" in said or "type" in said:
+    elif "dtype" in message or "type" in message:
         hint = "give network and input one dtype, e.g. x.to(next(model.parameters()).dtype)"
-    first = said.splitlines()[0] if said else type(error).__name__
+    first = message.splitlines()[0] if message else type(error).__name__
     return InputError(f"the network's forward failed on samples of shape {given} ({first}): {hint}")

@@ -1,9 +1,9 @@
-"""nn.LSTM as a few large products and one node of its recurrence.
+"""Run nn.LSTM as a few large matrix products and one node for its recurrence.
 
-The fused kernel hides where the weights enter; the same in single steps is a graph of thousands of
-nodes. Here the gates of all steps, before their nonlinearities, are two plain matrix products, of
-the inputs and of the states before each step; how a gate moves the states after it is the backward
-of one node.
+The fused kernel hides where the weights enter, and single steps make a graph of thousands of nodes.
+Here the gates of all steps, before their nonlinearities, are two plain matrix products, of the
+inputs and of the states before each step; the effect of a gate on later states is the backward of
+one node.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 __all__ = ["RECURRENCE_FUNCTIONS", "UnfusedLSTM"]
 
-STATE_BLOCK_ENTRIES = 1 << 16  # numbers of a state, of all samples and some steps
+STATE_BLOCK_ENTRIES = 1 << 16  # numbers in the states of all samples over a block of steps
 
 
 class UnfusedLSTM(TorchFunctionMode):
-    """Every plain nn.LSTM runs as `_run_layer`.
-
-    Packed sequences and projections stay as torch has them.
-    """
+    """Runs every plain nn.LSTM by `_run_layer`; packed sequences and projections are left to torch."""
 
     def __torch_function__(
         self,
@@ -53,9 +50,8 @@ def _can_unfuse(
     both: Any,
     _: Any,
 ) -> bool:
-    if isinstance(states, Tensor) or torch.is_autocast_enabled(
-        x.device.type
-    ):  # packed: these are sizes of batches
+    # For packed sequences `states` is a tensor, the batch sizes.
+    if isinstance(states, Tensor) or torch.is_autocast_enabled(x.device.type):
         return False
     if torch._C._functorch.maybe_current_level() is not None:  # inside of vmap or grad
         return False
@@ -75,7 +71,7 @@ def _run_lstm(
     both: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As torch.lstm."""
+    """Compute what torch.lstm computes."""
     x = x if batch_first else x.transpose(0, 1)
     each, ways = (4 if biased else 2), (2 if both else 1)
     last: list[tuple[Tensor, Tensor]] = []
@@ -101,9 +97,9 @@ def _run_layer(
     b: Tensor | None = None,
     d: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs (n, T, H) and the last states (n, H) of one layer; its inputs are x (n, T, ·)."""
+    """Run one layer on inputs x (n, T, ·): outputs (n, T, H) and the last states (n, H)."""
     n, T = x.shape[:2]
-    # Rows go by steps, not by samples, as the recurrence needs them: nothing large is turned over.
+    # Rows are ordered by steps, not by samples, as the recurrence needs them, without a transpose.
     gates = _linear(x.transpose(0, 1).reshape(T * n, -1), w, b).view(T, n, -1)
     with torch.no_grad():
         ran = _run_steps(gates.clone() if d is None else gates + d, h, c, u.t())
@@ -120,11 +116,10 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _run_steps(
     gates: Tensor, h: Tensor, c: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From what the inputs give the `gates` (T, n, 4H), step by step: (i, f, g, o), outputs,
-    states, their tanh.
+    """Run the steps, given the inputs' part of the `gates` (T, n, 4H), which is overwritten.
 
-    `gates` are overwritten. Every tanh is taken as 2σ(2x) - 1: torch's sigmoid is several times as
-    fast, and one call does all gates.
+    Returns the gates (i, f, g, o), the outputs, the states and their tanh. Every tanh is computed
+    as 2σ(2x) - 1: torch's sigmoid is several times as fast, and one call does all gates.
     """
     T, n, H = *gates.shape[:2], h.shape[1]
     opened, u = gates, u.clone()
@@ -145,7 +140,7 @@ def _run_steps(
 
 
 class RecurrentProduct(torch.autograd.Function):
-    """Has the gradient of rows·weightᵀ + bias, and zeros for numbers: `_run_steps` has them already."""
+    """Has the gradient of rows·weightᵀ + bias; its values are zeros (`_run_steps` has them)."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, rows: Tensor) -> Tensor:
@@ -161,10 +156,7 @@ class RecurrentProduct(torch.autograd.Function):
 
 
 class RecurrentSteps(torch.autograd.Function):
-    """What inputs and states give the gates (T, n, 4H) -> outputs (T, n, H) and the last state.
-
-    All was run before.
-    """
+    """Gates (T, n, 4H) -> outputs (T, n, H) and the last state, which were computed before."""
 
     @staticmethod
     def forward(
@@ -191,7 +183,7 @@ class RecurrentSteps(torch.autograd.Function):
         back = torch.empty_like(opened)
         forgets, arriving = opened[..., H : 2 * H].unbind(), of_outputs.unbind()
         dc, dh = of_state, arriving[-1]
-        block = max(1, STATE_BLOCK_ENTRIES // (n * H))  # steps whose slopes stay in the cache
+        block = max(1, STATE_BLOCK_ENTRIES // (n * H))  # steps whose slopes fit the cache
         for stop in range(T, 0, -block):
             start = max(0, stop - block)
             before = (
@@ -212,8 +204,10 @@ class RecurrentSteps(torch.autograd.Function):
 
 
 def _gate_slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Tensor:
-    """How the gates of some steps move them, into `out` (steps, n, 4H): i, f and g the state, o the
-    output; and how a state moves the output (steps, n, H)."""
+    """Derivatives of the state by the gates i, f, g and of the output by o, into `out`.
+
+    `out` is (steps, n, 4H). Returns the derivative of the output by the state, (steps, n, H).
+    """
     i, _, g, o = opened.chunk(4, 2)
     torch.addcmul(opened, opened, opened, value=-1, out=out)  # of a sigmoid: s - s²
     of_i, of_f, of_g, of_o = out.chunk(4, 2)
@@ -225,4 +219,4 @@ def _gate_slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) 
 
 
 RECURRENCE_FUNCTIONS = (RecurrentProduct, RecurrentSteps)
-"""Nodes with a backward in Python that hide nothing."""
+"""Functions whose backward is written in Python but is known to be plain."""

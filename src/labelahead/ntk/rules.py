@@ -1,4 +1,4 @@
-"""Per kind of operation: how a parameter's gradient follows from what went in and what came back.
+"""Rules, per kind of operation, for a parameter's gradient from inputs and arriving gradients.
 
 A rule reads a graph node once, before the backward, and returns a `LayerRule`:
 
@@ -8,7 +8,7 @@ A rule reads a graph node once, before the backward, and returns a `LayerRule`:
 - `Broadcast`  the gradient is an elementwise product, summed to the parameter's shape
   (biases, scales, the affine part of norm layers, PReLU)
 
-`None` means that no rule applies, and the parameter is differentiated by `torch.func` instead.
+`None` means that no rule applies; the parameter is then differentiated by `torch.func`.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Row a[i] of the table receives g[i]; `a` holds integers, -1 where nothing is learned."""
+    """Row a[i] of the table receives g[i]; `a` holds integers, -1 for padding."""
 
     a: Tensor
     rows: int
@@ -78,14 +78,14 @@ Rule = Callable[[Any, Site, tuple[int, ...]], LayerRule | None]
 
 
 def apply_rule(site: Site) -> LayerRule | None:
-    """What the rules know of this site; None if nothing."""
+    """Apply the rule for this kind of site; None if there is none."""
     rule = RULES.get(site.kind)
     if rule is None:
         return None
     try:
         return rule(site.node, site, site.shape)
     except (AttributeError, RuntimeError):
-        # Another release of torch may save other things: fall back, never guess.
+        # Another release of torch may save other attributes: fall back, never guess.
         return None
 
 
@@ -219,8 +219,8 @@ def _expand(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
 
 
 def _repeat(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | None:
-    # InstanceNorm repeats its affine parameters once per sample; along axes of one entry it is an
-    # expansion.
+    # InstanceNorm repeats its affine parameters once per sample; repeating an axis of length one is
+    # an expansion.
     times = tuple(node._saved_repeats)
     alone = all(
         k == 1 or size == 1
@@ -251,13 +251,13 @@ RULES: Mapping[str, Rule] = {
 
 
 def multiply_elementwise(rule: Broadcast, g: Tensor) -> Tensor:
-    """The full product before it is summed to the parameter's shape; g may have leading K."""
+    """Compute the product before it is summed to the parameter's shape; g may have leading K."""
     out = g
     if rule.a is not None:
         a = rule.a
         if rule.negative_only:
             a = torch.clamp(a, max=0)
-        # Fresh tensors cost more than what is done to them: one is enough.
+        # Allocating a tensor costs more than the arithmetic, so only one is allocated.
         out = g * a if rule.shift is None else torch.sub(a, rule.shift).expand_as(g[:1])
         if rule.shift is not None:
             out = out.mul_(g) if out.shape == g.shape and out.dtype == g.dtype else out * g

@@ -1,10 +1,10 @@
-"""Tangent features: per-sample gradients projected to k numbers, n×P never held.
+"""Tangent features: per-sample gradients projected to k numbers, without storing n×P.
 
 The projection folds a gradient: every entry gets a random sign, every stretch of k entries is
-rotated by a random amount, and the stretches are added up. Inner products are kept in expectation,
-with an error of order 1/√k: two entries of one stretch never meet, two of different stretches meet
-with probability 1/k, and then their signs cancel on average. It is a CountSketch whose memory
-accesses are contiguous; `make bench-sketch` compares it with others.
+rotated by a random amount, and the stretches are added up. Inner products are preserved in
+expectation, with an error of order 1/√k: two entries of one stretch never collide, two of different
+stretches collide with probability 1/k, and then their signs cancel on average. It is a CountSketch
+with contiguous memory accesses; `make bench-sketch` compares it with others.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from labelahead.ntk.premises import ParamFilter
 
 __all__ = ["FoldProjection", "features"]
 
-GRADIENT_BUFFER_ENTRIES = 1 << 24  # numbers of multiplied-out gradients alive at once
+GRADIENT_BUFFER_ENTRIES = 1 << 24  # multiplied-out gradients in memory at a time
 
 
 def features(
@@ -41,11 +41,22 @@ def features(
     chunk: int | None = None,
     verify: bool | None = None,
 ) -> Tensor:
-    """Tangent features Ψ, (n, k), or (n·C, k) for kind "full": Ψ Ψᵀ is the kernel on average.
+    """Compute tangent features Ψ, whose Gram matrix Ψ Ψᵀ equals the kernel in expectation.
 
-    sketch: k, the number of features; None gives the gradients themselves, (n, P), exact. For
-    kind "trace" the exact ones are (n, C·P). The same seed gives the same projection, so features
-    of different batches of one network go together.
+    Args:
+        model: The network.
+        x: n samples.
+        kind: As in `kernel`.
+        sketch: k, the number of features; None gives the exact gradients.
+        seed: Of the projection. The same seed gives the same projection, so that features of
+            different batches of one network can be combined.
+        params: As in `kernel`.
+        chunk: As in `kernel`.
+        verify: As in `kernel`.
+
+    Returns:
+        (n, k), or (n·C, k) for kind "full". Exact gradients have P columns, the number of
+        parameters, or C·P for kind "trace".
 
     >>> psi = la.features(model, x)  # the gradients themselves
     >>> bool(torch.allclose(psi @ psi.T, la.kernel(model, x), atol=1e-5))
@@ -64,7 +75,7 @@ def features(
         combine = build_directions(kind, engine.plan.outputs, like)
         n, K = count_samples(x), combine.shape[0]
         fold = kind != "full"
-        names = list(engine.chosen)  # all, in their own order: the same for every batch
+        names = list(engine.chosen)  # The order is the same for every batch.
         widths = {k: engine.chosen[k].numel() for k in names}
         total = sum(widths.values())
         rows, repeats = (n, K) if fold else (n * K, 1)
@@ -94,7 +105,7 @@ def features(
 
 
 def _iterate_gradients(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
-    """(n, K, *shape) in the parameter's own order of entries, a few samples at a time."""
+    """Iterate over gradients (n, K, *shape) in the parameter's order, a few samples at a time."""
     n = f.samples
     step = max(1, GRADIENT_BUFFER_ENTRIES // max(width, 1))
     for i in range(0, n, step):

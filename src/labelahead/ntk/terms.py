@@ -1,7 +1,7 @@
-"""What is contracted together, and in which form.
+"""Choose which parameters are contracted together, and in which form.
 
-A term is a parameter, with its bias where both enter the same matrix products. Its form is chosen
-from its sizes: `pairs` keeps the factors, dense keeps multiplied-out gradients (see `gram`).
+A term is a parameter, with its bias if both enter the same matrix products. Its form depends on its
+sizes: `pairs` stores the factors, dense stores multiplied-out gradients (see `gram`).
 """
 
 import math
@@ -26,17 +26,17 @@ __all__ = [
     "write_factors",
 ]
 
-# a number of a gradient, written to memory and read again, costs about as much as so many
+# Writing a number of a gradient to memory and reading it costs as much as this many operations of a
+# matrix product.
 WRITE_COST = 40.0
-MAX_CACHED_FORMS = 64  # lists of terms that a plan keeps
-ADDITION_COST = (
-    20.0  # an elementwise addition through memory costs about as much as so many in a GEMM
-)
+MAX_CACHED_FORMS = 64  # lists of terms in a plan's cache
+# An elementwise addition in memory costs as much as this many operations of a matrix product.
+ADDITION_COST = 20.0
 
 
 @dataclass(frozen=True)
 class Term:
-    """A parameter, its form, and its columns among the dense gradients, which are kept in pieces."""
+    """A parameter, its form, and its columns in one of the pieces of the dense gradients."""
 
     name: str
     bias: bool  # contracted along with the weight, in `pairs` form only
@@ -44,8 +44,7 @@ class Term:
     offset: int  # in its piece
     width: int
     piece: int = 0
-    # In a piece of its own: torch multiplies the matrices of many samples in one call only into
-    # memory without gaps.
+    # Torch multiplies the matrices of many samples in one call only into contiguous memory.
     has_own_piece: bool = False
 
 
@@ -57,17 +56,22 @@ def make_terms(
     partners: float,
     max_piece_columns: float = math.inf,
 ) -> list[Term]:
-    """Terms for a kernel in which every sample is paired with `partners` others.
+    """Choose the terms of a kernel, cached in the plan.
 
-    K directions are summed over (`fold`) or kept apart as rows and columns. `max_piece_columns`: columns a
-    piece, where more than one parameter shares it.
+    Args:
+        plan: The network's plan.
+        chosen: The parameters.
+        K: Number of directions.
+        fold: Whether to sum over directions, or keep them as rows and columns.
+        partners: With how many others each sample is paired.
+        max_piece_columns: Columns of a piece that several parameters share.
     """
-    asked = (K, fold, partners, max_piece_columns)
-    if asked not in plan.forms:
+    key = (K, fold, partners, max_piece_columns)
+    if key not in plan.forms:
         if len(plan.forms) >= MAX_CACHED_FORMS:
             plan.forms.clear()
-        plan.forms[asked] = _build_terms(plan, chosen, K, fold, partners, max_piece_columns)
-    terms: list[Term] = plan.forms[asked]
+        plan.forms[key] = _build_terms(plan, chosen, K, fold, partners, max_piece_columns)
+    terms: list[Term] = plan.forms[key]
     return terms
 
 
@@ -104,15 +108,12 @@ def _build_terms(
 
 
 def _needs_own_piece(f: Factor | None, width: int, partners: float) -> bool:
-    """Whether a piece of its own saves more in multiplying out than it costs to add one more
-    product to the kernel.
-    """
+    """Whether a separate piece saves more in multiplying out than another product costs."""
     return isinstance(f, OuterFactor) and width >= partners
 
 
 def _place_terms(terms: list[Term], max_piece_columns: float) -> list[Term]:
-    """The same, first those that are alone, then the others one after the other in pieces of at
-    most `max_piece_columns` columns, or of one term."""
+    """Assign terms to pieces: own pieces first, then pieces of at most `max_piece_columns`."""
     placed: list[Term] = []
     offset = piece = 0
     for term in sorted(terms, key=lambda t: not t.has_own_piece):
@@ -137,11 +138,17 @@ def _are_pairs_cheaper(f: Factor, width: int, K: int, fold: bool, partners: floa
 def estimate_costs(
     f: OuterFactor, width: int, K: int, fold: bool, partners: float
 ) -> tuple[float, float]:
-    """Operations a sample in the form of pairs, and dense: GEMMs at one, the rest at ADDITION_COST and
-    WRITE_COST.
+    """Estimate operations per sample for the forms pairs and dense.
 
-    `width` numbers in the parameter; every sample is paired with `partners` others
+    An operation of a matrix product counts as 1, others as ADDITION_COST and WRITE_COST
     (research/benchmarks/kernel_costs.py).
+
+    Args:
+        f: An example factor.
+        width: Numbers in the parameter.
+        K: Number of directions.
+        fold: Whether to sum over directions.
+        partners: With how many others each sample is paired.
     """
     window = f.geometry
     S, d, T, o = f.sizes
@@ -156,7 +163,7 @@ def estimate_costs(
 
 
 def count_bytes_per_sample(plan: Plan, terms: list[Term], K: int, size: int) -> int:
-    """Bytes a sample that the gradients of these terms take; `size` bytes a number."""
+    """Bytes per sample of the gradients of these terms; `size` bytes per number."""
     total = 0
     for term in terms:
         f = plan.examples.get(term.name)
@@ -171,9 +178,9 @@ def count_bytes_per_sample(plan: Plan, terms: list[Term], K: int, size: int) -> 
 def group_terms(
     plan: Plan, terms: list[Term], K: int, size: int, room: int, max_piece_columns: float = math.inf
 ) -> list[list[Term]]:
-    """Terms in groups of at most `room` bytes a sample; none if a single one takes more.
+    """Group terms to at most `room` bytes per sample; no groups if a single term takes more.
 
-    Nor where gradients came from torch.func: those are multiplied out from the start.
+    There are none either if gradients come from torch.func, which multiplies them out at once.
     """
     if plan.fallback:
         return []
@@ -192,7 +199,7 @@ def group_terms(
 
 
 def group_by_piece(terms: list[Term]) -> list[list[Term]]:
-    """Terms that are contracted together anyway."""
+    """Group the terms that are contracted together."""
     groups: dict[tuple[int, str], list[Term]] = {}
     for term in terms:
         groups.setdefault((term.piece, term.name if term.pairs else ""), []).append(term)
@@ -200,7 +207,7 @@ def group_by_piece(terms: list[Term]) -> list[list[Term]]:
 
 
 def allocate_gradients(plan: Plan, terms: list[Term], n: int, K: int, like: Tensor) -> Gradients:
-    """Room for those of n samples; filled by `write_factors`."""
+    """Allocate memory for the gradients of n samples; `write_factors` fills it."""
     ends = {t.piece: t.offset + t.width for t in terms if not t.pairs}
     dense = {piece: like.new_empty(n, K, width) for piece, width in ends.items()}
     pairs = []
@@ -240,7 +247,7 @@ def write_factors(
 
 
 def _write_piece(out: Tensor, own: list[tuple[Term, Factor]]) -> None:
-    """All of a piece; in one call where there is nothing to be multiplied out."""
+    """Write all terms of a piece; in one call if none needs to be multiplied out."""
     small = [f.v for _, f in own if isinstance(f, PlainFactor) and f.v.dtype == out.dtype]
     if len(small) == len(own):
         torch.cat(small, 2, out=out)

@@ -1,5 +1,4 @@
-"""Pools of millions: features part by part on disk, scored by processes of this machine or by a
-cluster.
+"""Out-of-core pools: features on disk in partitions, scored by local processes or by a cluster.
 
 The examples here begin with 300 rows of 8 numbers, as a file, and their store:
 

@@ -1,6 +1,4 @@
-"""Files by address: a path of this machine, or anything that fsspec knows (s3://, gs://, memory://,
-...).
-"""
+"""Files by address: a local path, or anything that fsspec supports (s3://, gs://, memory://, ...)."""
 
 import os
 import tempfile
@@ -43,13 +41,13 @@ DATE_KEYS = (
 
 
 def absolute_address(address: str | Path) -> str:
-    """The same address whatever the current folder of a process is."""
+    """Return the address independent of the current folder."""
     fs, path = _resolve(str(address))
     return str(fs.unstrip_protocol(path))
 
 
 def _resolve(address: str) -> tuple[Any, str]:
-    """The file system and the path in it."""
+    """Return the file system and the path in it."""
     try:
         fs, path = fsspec.core.url_to_fs(
             str(Path(address).expanduser()) if "://" not in address else address
@@ -67,7 +65,7 @@ def _resolve(address: str) -> tuple[Any, str]:
 
 
 def list_files(address: str) -> dict[str, dict[str, Any]]:
-    """All files below an address by relative name, sorted, hidden ones left out.
+    """Return all files below an address by relative name, sorted, without hidden ones.
 
     Of a file: itself, by its name.
     """
@@ -89,20 +87,20 @@ def list_files(address: str) -> dict[str, dict[str, Any]]:
 
 
 def file_stamp(info: dict[str, Any]) -> str:
-    """Size and date of a file, as text: another where it was changed."""
+    """Return size and date of a file as text, which differs once the file has changed."""
     date = next((str(info[name]) for name in DATE_KEYS if info.get(name) is not None), "")
     return f"{info.get('size')} {date}"
 
 
 def exists(address: str) -> bool:
-    """Whether there is such a file."""
+    """Return whether the file exists."""
     fs, path = _resolve(address)
     with _translate_storage_errors(address):
         return bool(fs.exists(path))
 
 
 def open_file(address: str) -> BinaryIO:
-    """A file to read, which can be sought in; close it."""
+    """Open a file for seekable reading; the caller closes it."""
     fs, path = _resolve(address)
     with _translate_storage_errors(address):
         return fs.open(path, "rb")  # type: ignore[no-any-return]
@@ -120,7 +118,7 @@ def _translate_storage_errors(address: str) -> Iterator[None]:
 
 
 def write_file(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    """A file in one step: whole, or not at all."""
+    """Write a file in one step: complete, or not at all."""
     fs, path = _resolve(address)
     if _is_local(fs):
         make_folder(Path(path).parent)
@@ -145,13 +143,13 @@ def write_file(address: str, content: bytes | str | Callable[[BinaryIO], object]
 
 
 def remove_file(address: str) -> None:
-    """Take a file away."""
+    """Remove a file."""
     fs, path = _resolve(address)
     fs.rm_file(path)
 
 
 def is_local(address: str) -> bool:
-    """Return whether a file lies on this machine, or where the system shows it as if it did."""
+    """Return whether a file is on this machine's file system."""
     return _is_local(_resolve(address)[0])
 
 
@@ -160,9 +158,10 @@ def _is_local(fs: Any) -> bool:
 
 
 def read_npy_header(file: BinaryIO, address: str) -> tuple[tuple[int, int], np.dtype[Any], int]:
-    """Rows and columns of an .npy file, what its numbers are, and where the first one stands.
+    """Read the header of an .npy file; nothing is unpickled.
 
-    Nothing is unpickled.
+    Returns:
+        (rows, columns), the dtype, and the offset of the first number.
     """
     try:
         shape, by_columns, dtype = data_header(file)

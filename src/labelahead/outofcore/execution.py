@@ -1,8 +1,8 @@
-"""Who does the work: processes of this machine, or a cluster that is there already.
+"""Execution engines: processes of this machine, or an existing cluster.
 
-Four verbs, which every engine has. Queues, retries and the wire are the engine's own:
-`concurrent.futures` here, Dask or Ray on a cluster. What a task is told and what it returns is
-small; the data stay where they are.
+Every engine has four methods. Queues, retries and communication are the engine's own:
+`concurrent.futures` here, Dask or Ray on a cluster. Arguments and results of tasks are small; the
+data stay where they are.
 """
 
 import ctypes
@@ -34,21 +34,20 @@ __all__ = [
     "run_tasks",
 ]
 
-MAX_TASK_RETRIES = 2  # of a task that failed on a cluster: storage far away has bad moments
-CONNECT_SECONDS = 30  # seconds to wait for a scheduler, and for its first worker
-RESUME_HINT = "features that were written are kept, and the same command goes on from there"
+MAX_TASK_RETRIES = 2  # of a failed cluster task: remote storage fails temporarily
+CONNECT_SECONDS = 30  # time to wait for a scheduler and its first worker
+RESUME_HINT = "written features are kept; run the same command again to continue"
 
-Progress = Callable[[str, int, int], None]  # what is under way, items done, items in all
-Task = tuple[
-    str, int, Sequence[Any]
-]  # what it is about, how many items, what the function is called with
+Progress = Callable[[str, int, int], None]  # stage, items done, items in total
+Task = tuple[str, int, Sequence[Any]]  # description, number of items, arguments
 
 
 class Executor(Protocol):
-    """What is asked of an engine.
+    """The interface of an engine.
 
-    lost: the errors that mean that it is not there any more, or gave a task up. gave_up: those of
-    them that are about one task alone, whose workers died again and again.
+    Attributes:
+        lost_errors: Errors that mean that the engine is gone, or has abandoned a task.
+        abandoned_errors: Those of them that concern one task, whose workers died repeatedly.
 
     >>> {"submit", "as_completed", "scatter", "gather"} <= set(dir(Executor))
     True
@@ -58,25 +57,22 @@ class Executor(Protocol):
     abandoned_errors: tuple[type[BaseException], ...]
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A future of function(*args), with `result()`.
-
-        Among the arguments may be what `scatter` returned.
-        """
+        """Return a future of function(*args), with `result()`. Arguments may be results of `scatter`."""
 
     def as_completed(self, futures: Iterable[Any], /) -> Iterable[Any]:
-        """The same futures, whichever is done first."""
+        """Return the same futures in the order of completion."""
 
     def scatter(self, value: Any, /) -> Any:
-        """Something that many tasks are called with."""
+        """Send a value that many tasks take as an argument."""
 
     def gather(self, futures: Sequence[Any], /) -> list[Any]:
-        """All results, in the order of the futures."""
+        """Return all results in the order of the futures."""
 
 
 class LocalProcesses:
-    """Processes of this machine, as many as there are cores unless said otherwise.
+    """Processes of this machine, by default one per core.
 
-    Fresh ones (`spawn`): a script that uses them needs `if __name__ == "__main__":`.
+    They are spawned: a script that uses them needs `if __name__ == "__main__":`.
 
     >>> pool = LargePool("features", executor=LocalProcesses(1))
     >>> len(pool.query(2, labels))
@@ -84,7 +80,7 @@ class LocalProcesses:
     """
 
     lost_errors: tuple[type[BaseException], ...] = (BrokenProcessPool,)
-    abandoned_errors: tuple[type[BaseException], ...] = ()  # all of them end together
+    abandoned_errors: tuple[type[BaseException], ...] = ()  # one death ends all of them
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and (
@@ -100,35 +96,35 @@ class LocalProcesses:
         )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A future of the standard library."""
-        with ignore_sigint():  # the pool starts its processes as work comes
+        """Return a future of the standard library."""
+        with ignore_sigint():  # the pool starts processes on demand
             return self._pool.submit(function, *args)
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
-        """As `concurrent.futures` has it."""
+        """Return the futures in the order of completion."""
         return futures.as_completed(futures_)
 
     def scatter(self, value: Any, /) -> Any:
-        """Itself: it goes with every task."""
+        """Return the value: it is sent with every task."""
         return value
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
-        """In order."""
+        """Return the results in order."""
         return [future.result() for future in futures_]
 
     def close(self) -> None:
-        """End the processes; what has not begun is dropped."""
+        """Stop the processes; tasks not started are dropped."""
         self._pool.shutdown(cancel_futures=True)
 
 
 class InProcess:
-    """This process: for what takes less time than starting others."""
+    """Run tasks in this process, if they take less time than starting others."""
 
     lost_errors: tuple[type[BaseException], ...] = ()
     abandoned_errors: tuple[type[BaseException], ...] = ()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A future that is done."""
+        """Run the function and return a completed future."""
         future: futures.Future[Any] = futures.Future()
         try:
             future.set_result(function(*args))
@@ -137,25 +133,25 @@ class InProcess:
         return future
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
-        """In order."""
+        """Return the futures in order."""
         return list(futures_)
 
     def scatter(self, value: Any, /) -> Any:
-        """Itself."""
+        """Return the value."""
         return value
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
-        """In order."""
+        """Return the results in order."""
         return [future.result() for future in futures_]
 
 
 def use_one_thread() -> None:
-    """Have this process compute on one core."""
+    """Limit this process to one thread."""
     torch.set_num_threads(1)
 
 
 class Dask:
-    """A Dask cluster, by its `Client`. Refused where no worker is there, or one has another
+    """A Dask cluster, by its `Client`. Refused without workers, or if one has another version of
     labelahead.
 
     >>> from distributed import Client
@@ -174,8 +170,9 @@ class Dask:
             TimeoutError,
         )
         self.abandoned_errors: tuple[type[BaseException], ...] = (killed,)
-        self.client, self._as_completed = client, distributed.as_completed
-        self._run = uuid4().hex[:8]  # results of another run are not these
+        self.client = client
+        self._as_completed = distributed.as_completed
+        self._run = uuid4().hex[:8]  # distinguishes results of different runs
         self._require_workers()
 
     def _require_workers(self) -> None:
@@ -192,9 +189,7 @@ class Dask:
                 raise _version_error(f"the worker {worker}", theirs, ours)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A future of Dask's; the dashboard groups tasks by the first words of the name, up to a
-        dash.
-        """
+        """Return a Dask future; the dashboard groups tasks by their name up to a dash."""
         key = f"{name}-{self._run}-{uuid4().hex[:12]}"
         return self.client.submit(
             run_checked_task,
@@ -207,32 +202,32 @@ class Dask:
         )
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
-        """As Dask has it."""
+        """Return the futures in the order of completion."""
         return self._as_completed(list(futures_), loop=self.client.loop)  # type: ignore[no-any-return]
 
     def scatter(self, value: Any, /) -> Any:
-        """A task of its own: unlike data that were scattered, it comes again where all who hold it
-        die.
+        """Submit the value as a task: unlike scattered data, it is recomputed if all workers that hold
+        it die.
         """
         return self.client.submit(
             _identity, value, key=f"what is known-{self._run}-{uuid4().hex[:12]}", pure=False
         )
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
-        """In order."""
+        """Return the results in order."""
         return list(self.client.gather(list(futures_)))
 
 
 class RayLostError(Exception):
-    """Ray is not there any more."""
+    """The Ray cluster is gone."""
 
 
 class RayGaveUpError(RayLostError):
-    """The workers of a task died again and again."""
+    """The workers of a task died repeatedly."""
 
 
 class Ray:
-    """A Ray cluster that this process is joined to: `ray` is the module, after `ray.init`."""
+    """A Ray cluster that this process is connected to: `ray` is the module, after `ray.init`."""
 
     lost_errors: tuple[type[BaseException], ...] = (RayLostError,)
     abandoned_errors: tuple[type[BaseException], ...] = (RayGaveUpError,)
@@ -243,7 +238,7 @@ class Ray:
                 "ray is not connected; expected ray.init(...) before, or the address of a cluster"
             )
         self.ray = ray
-        # A task whose worker dies, or which fails, is tried again by Ray.
+        # Ray retries failed tasks and those of dead workers.
         self._remote = ray.remote(
             num_cpus=1, max_retries=MAX_TASK_RETRIES + 1, retry_exceptions=True
         )(run_checked_task)
@@ -269,22 +264,19 @@ class Ray:
         for node, ref in zip(nodes, said, strict=True):
             try:
                 theirs: Any = self.ray.get(ref, timeout=2 * CONNECT_SECONDS)
-            except Exception as error:  # it has no labelahead, or says nothing
+            except Exception as error:  # it has no labelahead, or does not answer
                 theirs = getattr(error, "cause", None) or error
             if theirs != ours:
                 raise _version_error(f"the node {node['NodeManagerAddress']}", theirs, ours)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
-        """A reference of Ray's, with `result()`.
-
-        Its dashboard groups tasks by the first words of the name.
-        """
+        """Return a reference with `result()`; the dashboard groups tasks by their name up to a dash."""
         task = self._remote.options(name=name.partition("-")[0])
         with _translate_ray_errors(self.ray):
             return _RayFuture(self.ray, task.remote(version_here(), function, *args))
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
-        """As Ray's `wait` has it."""
+        """Yield the futures in the order of completion."""
         left = {future.reference: future for future in futures_}
         while left:
             with _translate_ray_errors(self.ray):
@@ -293,20 +285,21 @@ class Ray:
                 yield left.pop(reference)
 
     def scatter(self, value: Any, /) -> Any:
-        """Into Ray's store, once."""
+        """Put the value into Ray's object store once."""
         with _translate_ray_errors(self.ray):
             return self.ray.put(value)
 
     def gather(self, futures_: Sequence[Any], /) -> list[Any]:
-        """In order."""
+        """Return the results in order."""
         return [future.result() for future in futures_]
 
 
 class _RayFuture:
-    """What was asked of Ray. Errors of a task are raised as they were there."""
+    """A future on Ray. Errors of a task are raised as in the task."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
-        self.ray, self.reference = ray, reference
+        self.ray = ray
+        self.reference = reference
 
     def result(self) -> Any:
         with _translate_ray_errors(self.ray):
@@ -315,7 +308,7 @@ class _RayFuture:
 
 @contextmanager
 def _translate_ray_errors(ray: Any) -> Iterator[None]:
-    """What Ray says in its own words, in ours; what a task raised, as it was."""
+    """Translate Ray's errors to ours; errors of a task are raised unchanged."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:
@@ -332,9 +325,10 @@ LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 @contextmanager
 def _connect_ray(address: str) -> Iterator[Ray]:
-    """ray: this machine, on loopback, unless RAY_ADDRESS names another.
+    """Connect to Ray.
 
-    Ray://host:10001: a client of that one.
+    "ray": this machine, on loopback, unless RAY_ADDRESS names a cluster. "ray://host:10001": a
+    client of that cluster.
     """
     here = address == "ray" and not os.environ.get("RAY_ADDRESS")
     if here and LOOPBACK_VARIABLE not in os.environ:
@@ -351,7 +345,7 @@ def _connect_ray(address: str) -> Iterator[Ray]:
         place = {"address": address}
     try:
         ray.init(**place, log_to_driver=False)
-    except Exception as error:  # Ray's own are of no common kind
+    except Exception as error:  # Ray's errors have no common type
         raise ClusterError(
             f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected "
             "ray (this machine) or "
@@ -364,15 +358,15 @@ def _connect_ray(address: str) -> Iterator[Ray]:
 
 
 def version_here() -> str:
-    """Which labelahead this process has."""
+    """Return the version of labelahead in this process."""
     import labelahead
 
     return labelahead.__version__
 
 
 def run_checked_task(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
-    """A task on a cluster: on one core, so that its bits do not depend on how many a worker has."""
-    if version_here() != wanted:  # a worker that came later
+    """Run a task on a cluster, with one thread, so that results do not depend on the worker's cores."""
+    if version_here() != wanted:  # a worker that joined later
         raise _version_error("a worker", version_here(), wanted)
     torch.set_num_threads(1)
     with _keep_freed_memory():
@@ -385,10 +379,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 @contextmanager
 def _keep_freed_memory() -> Iterator[None]:
-    """Keep freed memory for the next block, while a task runs.
+    """Keep freed memory for the next block while a task runs.
 
-    Dask has its workers give every bit back at once (by that variable). Then each temporary is
-    mapped and zeroed by the system anew, which took as long as all the arithmetic.
+    Dask makes its workers return all freed memory at once (by an environment variable). Then the
+    system maps and clears each temporary again, which took as long as the arithmetic.
     """
     if TRIM_VARIABLE not in os.environ or not sys.platform.startswith("linux"):
         yield
@@ -419,9 +413,8 @@ def _version_error(who: str, theirs: Any, ours: str) -> ClusterError:
 
 
 def make_tls_config(ca: str | None, cert: str | None, key: str | None) -> Any:
-    """Dask's TLS from three files.
-
-    None where none is named: then Dask's own configuration counts.
+    """Return Dask's TLS configuration from three files; None without any: Dask's own configuration
+    applies.
     """
     if not any((ca, cert, key)):
         return None
@@ -440,9 +433,13 @@ def make_tls_config(ca: str | None, cert: str | None, key: str | None) -> Any:
 def connect_executor(
     executor: Any = None, *, workers: int | None = None, security: Any = None
 ) -> Iterator[Executor]:
-    """An executor from what people have.
+    """Yield an executor from what the user provides.
 
-    Nothing (processes here), an address, a `Client`, ray, or an `Executor`.
+    Args:
+        executor: None (processes of this machine), an address, a Dask `Client`, the module ray, or
+            an `Executor`.
+        workers: Number of local processes.
+        security: Dask's TLS configuration.
     """
     if executor is None:
         local = LocalProcesses(workers)
@@ -495,10 +492,16 @@ def run_tasks(
     progress: Progress | None = None,
     refused: dict[int, Exception] | None = None,
 ) -> list[Any]:
-    """What the function returns for every task, in their order, whichever was done first.
+    """Run the function for every task and return the results in the order of the tasks.
 
-    refused: collects by number the tasks whose data cannot be used, and why; None: the first one is
-    raised.
+    Args:
+        executor: The engine.
+        stage: Name of the stage, for progress and dashboards.
+        function: What to run.
+        tasks: (description, number of items, arguments) each.
+        progress: Called with the stage, the items done and their total.
+        refused: Collects the tasks with unusable data, by index, and why; None: the first error is
+            raised.
     """
     total, done = sum(items for _, items, _ in tasks), 0
     results: list[Any] = [None] * len(tasks)
@@ -522,6 +525,6 @@ def run_tasks(
     except executor.lost_errors as error:
         cause = str(error).strip().splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"whoever should {stage} was lost ({cause[0]:.200}); {RESUME_HINT}"
+            f"the engine was lost during '{stage}' ({cause[0]:.200}); {RESUME_HINT}"
         ) from error
     return results

@@ -1,9 +1,8 @@
-"""A pool as people have it, in parts that are read one by one: Parquet files, .npy files, folders
-of pictures.
+"""A pool on disk as partitions that are read one by one: Parquet files, .npy files, folders of images.
 
-Nothing here holds more of a part than some thousand items. What a part is made of is told by its
-address, size and date, so that features which were worked out once are found again, and those of a
-part that was changed are not.
+At most a few thousand items of a partition are in memory. A partition is identified by the address,
+size and date of its source, so that computed features are found again, and those of a changed
+source are not reused.
 """
 
 import hashlib
@@ -42,15 +41,15 @@ __all__ = [
 MAX_VECTOR_ROWS, MAX_ENCODED_ROWS = (
     65_536,
     4_096,
-)  # items of a part: vectors that are there, and texts or pictures to be encoded
+)  # items of a partition: existing vectors, and texts or images to encode
 BATCH_ROWS = {
     "npy": 8_192,
     "vectors": 8_192,
     "text": 256,
     "pictures": 64,
-}  # items held at a time while reading
-IMAGE_PIXELS = 128  # pixels a side at which pictures are seen
-HEADER_THREADS = 16  # files whose footers are read side by side
+}  # items in memory while reading
+IMAGE_PIXELS = 128  # pixels a side of encoder inputs
+HEADER_THREADS = 16  # threads that read file headers
 TEXT_COLUMN_NAMES = (
     "text",
     "content",
@@ -63,10 +62,17 @@ ID_COLUMN_NAMES = ("id", "item", "uid", "key")
 
 @dataclass(frozen=True)
 class PoolSchema:
-    """How items become features, the same for all parts.
+    """How items become features, the same for all partitions.
 
-    kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures". id: the column of
-    the items' own names.
+    Attributes:
+        root: Address of the pool.
+        kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures".
+        column: The column with vectors or texts.
+        id: The column that names the items.
+        encoder: Of texts or images.
+        dtype: Of the stored features.
+        skip: Whether unreadable images are left out.
+        network: Network whose sketched kernel is stored instead of the features.
     """
 
     root: str
@@ -75,21 +81,21 @@ class PoolSchema:
     id: str | None = None
     encoder: str = ""
     dtype: str = "float16"
-    skip: bool = False  # leave out pictures that cannot be read
-    # whose sketched kernel is kept instead of the numbers themselves
+    skip: bool = False  # leave out unreadable images
+    # whose sketched kernel is stored instead of the features
     network: NetworkSpec | None = None
 
     @property
     def in_place(self) -> bool:
-        """Whether the features are the source itself, and nothing is copied."""
+        """Whether the source is used as the features, without a copy."""
         return self.kind == "npy" and self.network is None
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Some consecutive rows of a file, or some pictures.
+    """Consecutive rows of a file, or some images.
 
-    stamp: changes with what it was read from.
+    `stamp` changes with the source.
     """
 
     source: str  # relative to the root
@@ -99,25 +105,23 @@ class Partition:
     names: tuple[str, ...] = field(default=(), repr=False)  # of pictures
 
     def key(self, reading: PoolSchema) -> str:
-        """Names its features: the same part read in the same way has the same."""
+        """Return the name of its features: equal for the same partition read in the same way."""
         how = {
             name: value
             for name, value in asdict(reading).items()
             if name != "network" or value is not None
         }
-        how["skip"] = False  # whether something may be left out changes nothing of what is there
+        how["skip"] = False  # does not change the features
         how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
         return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
 
 
 class Batch(NamedTuple):
-    """Features (q, d) of some items that follow each other, and their own names where they have
-    some.
-    """
+    """Features (q, d) of consecutive items, and their names if they have some."""
 
     features: Array
     ids: list[str] | None
-    failed: dict[str, str]  # pictures that are not among them, and why
+    failed: dict[str, str]  # unreadable images, and why
 
 
 def list_partitions(
@@ -131,9 +135,17 @@ def list_partitions(
     skip: bool,
     network: bool = False,
 ) -> tuple[PoolSchema, list[Partition]]:
-    """What there is at an address: how it is read, and its parts in the order of their names.
+    """Return the schema of the pool at an address, and its partitions in the order of their names.
 
-    network: whether one will look at the items, which takes its time: parts are smaller then.
+    Args:
+        root: Address of the pool.
+        column: The column with vectors or texts; default: the only one.
+        id: The column that names the items.
+        encoder: Of texts or images.
+        dtype: Of the stored features.
+        rows: Items per partition.
+        skip: Whether unreadable images are left out.
+        network: Whether a network processes the items, which is slow, so partitions are smaller.
     """
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise InputError(f"rows is {rows!r}; expected 1 or more")
@@ -149,7 +161,7 @@ def list_partitions(
     if kind is None:
         seen = ", ".join(list(files)[:3]) or "nothing"
         raise InputError(
-            f"{root} holds no pool ({seen}); expected .parquet or .npy files, or pictures"
+            f"{root} holds no pool ({seen}); expected .parquet or .npy files, or images"
         )
     if kind != "parquet" and (column or id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
@@ -166,7 +178,7 @@ def list_partitions(
     chosen = encoder or "lite0"
     if chosen not in BACKBONES:
         raise InputError(
-            f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for pictures"
+            f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for images"
         )
     require_heif_decoder(list(of[kind]), root)
     reading = PoolSchema(
@@ -187,7 +199,7 @@ SUFFIXES_BY_KIND: dict[str, set[str]] = {
 
 
 def file_address(root: str, name: str) -> str:
-    """A file of the pool; the pool may be that one file."""
+    """Return the address of a file of the pool; the pool may be that one file."""
     return (
         root if root.rsplit("/", 1)[-1] == name and PurePosixPath(name).suffix else f"{root}/{name}"
     )
@@ -257,10 +269,7 @@ def _list_parquet_partitions(
         try:
             with open_file(file_address(root, name)) as file:
                 return parquet.ParquetFile(file).metadata
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # named when its turn comes; the others are worked on
+        except (OSError, ValueError) as error:  # reported later; the other files are processed
             return error
 
     footers = _map_threads(list(files), look)
@@ -286,9 +295,8 @@ def _list_parquet_partitions(
 
 
 def _row_ranges(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[int, int]]:
-    """First row and number of rows of each part.
-
-    Whole row groups where vectors are read, which is quick.
+    """Yield first row and number of rows of each partition: whole row groups for vectors, which are
+    fast to read.
     """
     if kind == "text":
         total, size = sum(groups), rows or MAX_ENCODED_ROWS
@@ -307,7 +315,7 @@ def _row_ranges(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[
 def _parquet_schema(
     root: str, schema: Any, column: str | None, id: str | None, encoder: str | None, dtype: str
 ) -> PoolSchema:
-    """Which column is learnt from, and which one names the items."""
+    """Choose the column of features or texts and the column of names."""
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
 
     def is_vector(kind: Any) -> bool:
@@ -360,7 +368,7 @@ def _parquet_schema(
 def _iterate_tables(
     reading: PoolSchema, part: Partition, columns: list[str], few: int
 ) -> Iterator[Any]:
-    """The rows of a part, some at a time, from the row groups that hold them."""
+    """Yield the rows of a partition, some at a time, from the row groups that contain them."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     with open_file(file_address(reading.root, part.source)) as file:
         whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
@@ -410,7 +418,7 @@ def _read_parquet_batches(reading: PoolSchema, part: Partition) -> Iterator[Batc
 
 
 def _to_matrix(values: Any, part: Partition, first: int) -> Array:
-    """(q, d) of a column of lists."""
+    """Convert a column of lists to (q, d)."""
     compute = import_extra("pyarrow.compute", "tables", "reading Parquet")
     lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy(zero_copy_only=False)
     odd = np.flatnonzero((lengths != lengths.max()) | (lengths == 0))
@@ -431,7 +439,7 @@ def _sentence_encoder() -> SentenceEncoder:
 
 def _encode_texts(texts: list[str | None]) -> Array:
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
-    for _ in _sentence_encoder().fill([text or "" for text in texts], rows):
+    for _ in _sentence_encoder().encode_into([text or "" for text in texts], rows):
         pass
     return rows.numpy()
 
@@ -464,12 +472,12 @@ def _list_image_partitions(files: dict[str, Any], rows: int) -> list[Partition]:
 
 @dataclass(frozen=True)
 class _ImageFiles:
-    """Picture files below an address, opened by name."""
+    """Image files below an address, opened by name."""
 
     root: str
 
     def open(self, name: str) -> BinaryIO:
-        """The content of one file."""
+        """Open one file."""
         return open_file(file_address(self.root, name))
 
 
@@ -508,10 +516,7 @@ def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]
 
 
 def iterate_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
-    """The items of a part in their order, some at a time.
-
-    Whatever is wrong with it is an error that names it.
-    """
+    """Yield the items of a partition in order, some at a time; errors name the partition."""
     read = {"npy": _read_npy_batches, "pictures": _read_image_batches}.get(
         reading.kind, _read_parquet_batches
     )
@@ -537,7 +542,7 @@ def iterate_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
 
 
 def item_shape(reading: PoolSchema, parts: Sequence[Partition]) -> tuple[int, ...]:
-    """Of one item, as a network would be given it; looks at the first part that can be read."""
+    """Return the shape of one item as a network's input, from the first readable partition."""
     if reading.kind == "pictures":
         return (3, IMAGE_PIXELS, IMAGE_PIXELS)
     if reading.kind == "text":
@@ -552,7 +557,7 @@ def item_shape(reading: PoolSchema, parts: Sequence[Partition]) -> tuple[int, ..
 
 
 def _plain_columns(reading: PoolSchema, part: Partition) -> list[str]:
-    """Return the names of all columns of a Parquet part but lists and the like."""
+    """Return the names of all columns of a Parquet partition except nested ones."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
     with open_file(file_address(reading.root, part.source)) as file:
@@ -563,10 +568,7 @@ def _plain_columns(reading: PoolSchema, part: Partition) -> list[str]:
 def read_partition_records(
     reading: PoolSchema, part: Partition, ids: Sequence[str]
 ) -> Records | None:
-    """Return the user's columns of all items of a part, but lists and the like.
-
-    None of .npy files.
-    """
+    """Return the user's columns of all items of a partition, except nested ones; None for .npy files."""
     if reading.kind == "npy":
         return None
     if reading.kind == "pictures":
@@ -584,7 +586,7 @@ def read_partition_records(
 
 
 def read_rows(reading: PoolSchema, part: Partition, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """What people see of rows of a Parquet part: all columns but lists and the like."""
+    """Return all columns of some rows of a Parquet partition, except nested ones."""
     plain = _plain_columns(reading, part)
     shown: dict[int, dict[str, Any]] = {}
     wanted, done = set(rows), 0

@@ -1,9 +1,8 @@
-"""A pool of millions as one object: which items to label next, what all of them are, how often that
-is wrong.
+"""A pool larger than memory: query items, predict all of them, and estimate the error.
 
-What is exact: the learner, given the labels; every item's score, given the evaluation sample; a
-batch among the candidates held. What is sampled: the evaluation points, over which a score sums,
-and the error estimate.
+Exact: the learner, given the labels; every item's score, given the evaluation sample; a batch among
+the candidates in memory. Sampled: the evaluation points, over which a score sums, and the error
+estimate.
 """
 
 import re
@@ -56,16 +55,16 @@ from labelahead.strategies import STRATEGIES, find_strategy
 __all__ = ["Labelled", "LargePool", "PoolPredictionSummary", "PoolSubset"]
 
 EVALUATION_ITEMS, MAX_CANDIDATES = 1000, 2000
-# Of the best scores at once, where nobody says otherwise: a shortlist by 2,000 items, and the first
-# of it by all. With half as many, a quarter of the best hundred of 50,000 items is not on the
-# shortlist (docs/benchmarks.md).
+# Defaults of the mode "top": a shortlist scored by 2,000 items, of which the first are scored by all.
+# With half as many, a quarter of the best hundred of 50,000 items is not on the shortlist
+# (docs/benchmarks.md).
 TOP_EVALUATION_ITEMS, MIN_FINALISTS, FINALISTS_PER_ITEM = 2000, 1000, 10
 PREDICTION_FILE = re.compile(r"part-[0-9]{6}\.parquet")
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Labels found in the pool, in its order."""
+    """Labels of items of the pool, in its order."""
 
     positions: Tensor  # (L,)
     numbers: Tensor  # (L,)
@@ -77,11 +76,11 @@ Labels = str | Path | Mapping[str, str] | Labelled | None
 
 @dataclass(frozen=True, eq=False)
 class PoolSubset:
-    """What is held in memory of a pool: labelled items, the evaluation sample, the best candidates,
-    in that order.
+    """The part of a pool in memory: labelled items, the evaluation sample and the best candidates, in
+    that order.
 
-    >>> held = LargePool("features", workers=1).select_subset(labels, candidates=20, evaluation=50)
-    >>> len(held.labelled.positions), held.evaluation
+    >>> subset = LargePool("features", workers=1).select_subset(labels, candidates=20, evaluation=50)
+    >>> len(subset.labelled.positions), subset.evaluation
     (10, 50)
     """
 
@@ -95,7 +94,9 @@ class PoolSubset:
     best: RankedCandidates = field(repr=False)
 
     def build_posterior(self) -> PoolPosterior:
-        """Exact among what is held; every further label takes milliseconds (`with_labels`)."""
+        """Return the exact posterior of these items; each further label takes milliseconds
+        (`with_labels`).
+        """
         start = prior_at(self.model, self.units, self.start)
         known = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
@@ -105,7 +106,7 @@ class PoolSubset:
         )
 
     def predict_proba(self, places: Tensor) -> Tensor:
-        """(q, C) class probabilities of items at (q,) places among those held."""
+        """Return class probabilities (q, C) of items by their index (q,) in the subset."""
         units, classes = self.units[places], len(self.labelled.classes) or None
         if isinstance(self.model, SketchedModel):
             return outputs_to_probabilities(
@@ -116,7 +117,7 @@ class PoolSubset:
 
 @dataclass(frozen=True)
 class PoolPredictionSummary:
-    """All items predicted. counts: items by class.
+    """The result of predicting all items. counts: items per class.
 
     >>> done = LargePool("features", workers=1).predict(labels, "predictions")
     >>> sum(done.counts.values()), 0 <= done.forecast.error.rate <= 1
@@ -129,10 +130,15 @@ class PoolPredictionSummary:
 
 
 class LargePool:
-    """The features of a pool that `embed` wrote, and whoever does the work on them.
+    """A pool whose features `embed` wrote, and the engine that processes them.
 
-    store: their folder. executor: None (processes of this machine), the address of a Dask
-    scheduler, a Dask `Client`, or an `Executor`. dtype: of the kernel.
+    Args:
+        store: The folder of the features.
+        executor: None (processes of this machine), the address of a Dask scheduler or of Ray, a
+            Dask `Client`, or an `Executor`.
+        workers: Number of local processes.
+        progress: Called with the stage, the items done and their total.
+        dtype: Of the kernel.
 
     >>> pool = LargePool("features", workers=1)
     >>> len(pool), len(pool.query(3, labels))
@@ -148,8 +154,12 @@ class LargePool:
         progress: Progress | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.store, self.manifest, self.dtype = absolute_address(store), read_manifest(store), dtype
-        self.progress, self._executor, self._workers = progress, executor, workers
+        self.store = absolute_address(store)
+        self.manifest = read_manifest(store)
+        self.dtype = dtype
+        self.progress = progress
+        self._executor = executor
+        self._workers = workers
         require_unchanged(self.manifest)
         rows = [entry.rows for entry in self.entries]
         self._ends = np.cumsum(rows)
@@ -157,7 +167,7 @@ class LargePool:
 
     @property
     def entries(self) -> tuple[PartitionEntry, ...]:
-        """All parts."""
+        """All partitions."""
         return self.manifest.entries
 
     def __len__(self) -> int:
@@ -168,14 +178,14 @@ class LargePool:
 
     @cached_property
     def centre(self) -> Tensor:
-        """(d,) mean of all features, summed part by part in float64."""
+        """(d,) mean of all features, accumulated in float64."""
         return (
             torch.tensor([e.total for e in self.entries], dtype=torch.float64).sum(0) / len(self)
         ).to(self.dtype)
 
     @cached_property
     def bias_feature(self) -> float:
-        """As `compute_bias_feature` has it for rows that are held."""
+        """As `compute_bias_feature` for rows in memory."""
         if len(self.centre) > MAX_BIAS_FEATURE_COLUMNS:
             return 0.0
         mean = torch.tensor([e.total for e in self.entries], dtype=torch.float64).sum(0) / len(self)
@@ -194,17 +204,17 @@ class LargePool:
             yield engine
 
     def with_executor(self, executor: Any) -> "LargePool":
-        """The same pool, worked on by somebody else."""
+        """Return the same pool with another executor."""
         other = copy(self)
         other._executor = executor
         return other
 
     def local_rows(self, part: int, positions: Tensor) -> list[int]:
-        """Rows in that part of items at these positions."""
+        """Return the rows within a partition of items at these positions."""
         return list((positions - int(self._starts[part])).tolist())
 
     def group_by_partition(self, positions: Tensor) -> dict[int, list[int]]:
-        """Places in `positions`, by the number of the part."""
+        """Return indices into `positions` by the number of the partition."""
         parts: dict[int, list[int]] = {}
         for place, part in enumerate(
             np.searchsorted(self._ends, positions.numpy(), side="right").tolist()
@@ -213,7 +223,7 @@ class LargePool:
         return parts
 
     def read_items(self, positions: Tensor, engine: Executor) -> tuple[Tensor, list[str]]:
-        """Features (q, d) and names of items."""
+        """Return features (q, d) and names of items."""
         parts = self.group_by_partition(positions)
         tasks = [
             (
@@ -234,7 +244,7 @@ class LargePool:
         return rows, names
 
     def find_positions(self, names: Sequence[str], engine: Executor) -> dict[str, int]:
-        """Positions of the items of these names; those that there are."""
+        """Return the positions of the items with these names; unknown names are omitted."""
         found: dict[str, list[int]] = {}
         for name in names:
             source, colon, row = name.rpartition(":")
@@ -270,7 +280,7 @@ class LargePool:
         ]
 
     def resolve_labels(self, labels: Labels, classes: Sequence[str], engine: Executor) -> Labelled:
-        """What a file of labels says, or a mapping from names to classes."""
+        """Find the items of a label file, or of a mapping from names to classes."""
         if isinstance(labels, Labelled):
             return labels
         none = torch.zeros(0, dtype=torch.int64)
@@ -320,9 +330,9 @@ class LargePool:
         return Labelled(at[order], numbers[order], names)
 
     def sample_positions(self, count: int, without: Tensor, seed: int) -> Tensor:
-        """(e,) positions drawn at random.
+        """Draw positions (e,) at random, except for some.
 
-        The same as long as the seed is, but for those that are labelled by now.
+        The same seed gives the same sample, apart from items labelled since.
         """
         n, closed, rng = len(self), set(without.tolist()), make_generator(seed, "evaluation")
         if n <= 4 * (count + len(closed)):
@@ -339,7 +349,7 @@ class LargePool:
     # -------------------------------------------------------------------------------------------
 
     def fit(self, labels: Labelled, rows: Tensor) -> Model:
-        """What is learnt from rows (n, d), the first of which have these labels."""
+        """Fit rows (n, d), the first of which have these labels."""
         if self.manifest.reading.network is not None:
             return self._create_sketched_model(labels).fit(
                 rows[: len(labels.numbers)], labels.numbers
@@ -369,12 +379,17 @@ class LargePool:
         finalists: int = 0,
         seed: int = 0,
     ) -> PoolSubset:
-        """Score every item of the pool, and hold the best candidates.
+        """Score every item of the pool, and load the best candidates.
 
-        labels: a file of names and classes, or a mapping; classes: names of those without a label
-        yet. strategy: of look-ahead. evaluation: items, drawn at random, that every score sums
-        over. candidates: held beside them. finalists: so many of the best are scored again, by all
-        items of the pool, and come first.
+        Args:
+            labels: A file of names and classes, or a mapping.
+            classes: Names of classes without labels.
+            strategy: A look-ahead strategy.
+            evaluation: Number of random items that every score sums over.
+            candidates: Number of candidates to load.
+            finalists: So many of the best are scored again, by all items of the pool, and come
+                first.
+            seed: Of the evaluation sample.
         """
         chosen = find_strategy(strategy)
         if chosen.name not in STRATEGIES or not chosen.look_ahead:
@@ -392,28 +407,46 @@ class LargePool:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; expected {least} or more")
         with self._engine() as engine:
-            told = self.resolve_labels(labels, classes, engine)
-            judged = self.sample_positions(evaluation, told.positions, seed)
-            rows, names = self.read_items(torch.cat([told.positions, judged]), engine)
-            model = self.fit(told, rows)
-            acquisition = chosen.choose_acquisition(told.numbers.tolist())
+            labelled = self.resolve_labels(labels, classes, engine)
+            evaluation_positions = self.sample_positions(evaluation, labelled.positions, seed)
+            rows, names = self.read_items(
+                torch.cat([labelled.positions, evaluation_positions]), engine
+            )
+            model = self.fit(labelled, rows)
+            acquisition = chosen.choose_acquisition(labelled.numbers.tolist())
             assert isinstance(acquisition, str)
             units, start = kernel_inputs(model, rows)
             known = ScoringContext(
-                model, told.positions, told.numbers, judged, units, start, acquisition, candidates
+                model,
+                labelled.positions,
+                labelled.numbers,
+                evaluation_positions,
+                units,
+                start,
+                acquisition,
+                candidates,
             )
             best = self._score_pool(known, engine)
             if finalists:
                 best = self._rescore_finalists(known, best, finalists, engine)
-            more = best.positions[~torch.isin(best.positions, judged)]
-            others, called = self.read_items(more, engine)
-        held = torch.cat([told.positions, judged, more])
+            more = best.positions[~torch.isin(best.positions, evaluation_positions)]
+            others, more_names = self.read_items(more, engine)
+        subset = torch.cat([labelled.positions, evaluation_positions, more])
         more_units, more_start = kernel_inputs(model, others)
         every, begin = torch.cat([units, more_units]), torch.cat([start, more_start])
-        return PoolSubset(held, (*names, *called), every, begin, told, len(judged), model, best)
+        return PoolSubset(
+            subset,
+            (*names, *more_names),
+            every,
+            begin,
+            labelled,
+            len(evaluation_positions),
+            model,
+            best,
+        )
 
     def _score_pool(self, known: ScoringContext, engine: Executor) -> RankedCandidates:
-        """The best of all parts."""
+        """Return the best candidates of all partitions."""
         parts = run_tasks(
             engine, "score items", score_part, self._scoring_tasks(known, engine), self.progress
         )
@@ -433,9 +466,9 @@ class LargePool:
     def _rescore_finalists(
         self, known: ScoringContext, best: RankedCandidates, finalists: int, engine: Executor
     ) -> RankedCandidates:
-        """The first of them by the whole pool, in the unit of the sample.
+        """Score the first candidates by the whole pool, on the scale of the sample.
 
-        The others follow as they were.
+        The others follow with their old scores.
         """
         first = best.positions[:finalists]
         rows, _ = self.read_items(first, engine)
@@ -476,15 +509,23 @@ class LargePool:
         strategy: str = "resolve",
         **how: Any,
     ) -> list[QueryItem]:
-        """The n items to label next, best first: every item is scored, and the best are held.
+        """Return the n items to label next, best first: every item is scored.
 
-        mode: "greedy": one by one among those held, so that near-copies lose their worth; "top":
-        the best scores at once, where the first 1,000 (or 10 n) by a sample of 2,000 are scored
-        again by all items of the pool. finalists: another number of these; 0: by the sample alone.
-        evaluation, candidates, how: as for `hold`.
+        Args:
+            n: Number of items.
+            labels: A file of names and classes, or a mapping.
+            mode: "greedy": one by one among the loaded candidates, so that near-copies lose their
+                value. "top": the best scores at once, where the first 1,000 (or 10 n) by a sample
+                of 2,000 are scored again by all items of the pool.
+            finalists: Another number of these; 0: by the sample only.
+            evaluation: As for `select_subset`.
+            candidates: As for `select_subset`.
+            seed: As for `select_subset`.
+            strategy: As for `select_subset`.
+            how: Further arguments of `select_subset`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"{n!r} items asked for; expected a whole number, 1 or more")
+            raise InputError(f"{n!r} items requested; expected a whole number, 1 or more")
         if mode not in ("greedy", "top") or (finalists and mode != "top"):
             raise InputError(
                 f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with "
@@ -500,28 +541,30 @@ class LargePool:
             "candidates": candidates,
             "finalists": finalists or 0,
         }
-        held = self.select_subset(labels, seed=seed, strategy=strategy, **size, **how)
-        pool_posterior, told = held.build_posterior(), held.labelled
-        left = len(pool_posterior.view.candidates) if mode == "greedy" else len(held.best.positions)
+        subset = self.select_subset(labels, seed=seed, strategy=strategy, **size, **how)
+        pool_posterior, labelled = subset.build_posterior(), subset.labelled
+        left = (
+            len(pool_posterior.view.candidates) if mode == "greedy" else len(subset.best.positions)
+        )
         if n > left:
             raise InputError(
-                f"{n} items asked for, but {left} are held; expected at most that, or more "
+                f"{n} items requested, but {left} are loaded; expected at most that, or more "
                 "candidates"
             )
-        picks, scores = held.best.positions[:n], held.best.scores[:n]
+        picks, scores = subset.best.positions[:n], subset.best.scores[:n]
         if mode == "greedy":
-            acquisition = find_strategy(strategy).choose_acquisition(told.numbers.tolist())
+            acquisition = find_strategy(strategy).choose_acquisition(labelled.numbers.tolist())
             picks, scores = pool_posterior.select_batch(
-                acquisition, n, make_generator(seed, "pick", len(told.positions)), "greedy"
+                acquisition, n, make_generator(seed, "pick", len(labelled.positions)), "greedy"
             )
-        place = {p: i for i, p in enumerate(held.positions.tolist())}
-        names = [held.names[place[position]] for position in picks.tolist()]
+        place = {p: i for i, p in enumerate(subset.positions.tolist())}
+        names = [subset.names[place[position]] for position in picks.tolist()]
         query_items: list[QueryItem] = []
         records, column = self._records(picks, names), self.manifest.reading.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
-            sure, guess = held.predict_proba(torch.tensor([place[position]]))[0].max(0)
-            say = len(told.positions) > 0
-            label = told.classes[int(guess)] if say else None
+            sure, guess = subset.predict_proba(torch.tensor([place[position]]))[0].max(0)
+            say = len(labelled.positions) > 0
+            label = labelled.classes[int(guess)] if say else None
             name, text = names[len(query_items)], None
             if self.manifest.reading.kind == "text" and column is not None:
                 text = str(record[column] or "")
@@ -530,8 +573,8 @@ class LargePool:
         return query_items
 
     def _records(self, positions: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the user's columns of some items, but lists and the like, since they may be
-        labelled elsewhere.
+        """Return the user's columns of some items, except nested ones, so that they can be labelled
+        elsewhere.
         """
         reading = self.manifest.reading
         if reading.kind in ("npy", "pictures"):
@@ -551,27 +594,27 @@ class LargePool:
         evaluation: int = EVALUATION_ITEMS,
         seed: int = 0,
     ) -> ErrorForecast:
-        """How often the predictions are wrong, judged at a random sample, without a test label."""
+        """Estimate the error at a random sample, without test labels, and forecast it."""
         with self._engine() as engine:
             return self._forecast(
                 self.resolve_labels(labels, classes, engine), engine, evaluation, seed
             )[0]
 
     def _forecast(
-        self, told: Labelled, engine: Executor, evaluation: int, seed: int
+        self, labelled: Labelled, engine: Executor, evaluation: int, seed: int
     ) -> tuple[ErrorForecast, Model]:
-        if not len(told.positions):
+        if not len(labelled.positions):
             raise InputError("no labels; expected some of at least two classes")
-        judged = self.sample_positions(evaluation, told.positions, seed)
-        rows, _ = self.read_items(torch.cat([told.positions, judged]), engine)
+        evaluation_positions = self.sample_positions(evaluation, labelled.positions, seed)
+        rows, _ = self.read_items(torch.cat([labelled.positions, evaluation_positions]), engine)
         if self.manifest.reading.network is not None:
-            sketched = self._create_sketched_model(told).fit(
-                rows[: len(told.numbers)], told.numbers
+            sketched = self._create_sketched_model(labelled).fit(
+                rows[: len(labelled.numbers)], labelled.numbers
             )
-            return sketched.forecast_error(rows, told.numbers), sketched
-        learner, model = self._fit_exact(told, rows)
-        at = torch.arange(len(told.positions))
-        return learner.forecast_error(at, told.numbers, torch.arange(len(at), len(rows))), model
+            return sketched.forecast_error(rows, labelled.numbers), sketched
+        learner, model = self._fit_exact(labelled, rows)
+        at = torch.arange(len(labelled.positions))
+        return learner.forecast_error(at, labelled.numbers, torch.arange(len(at), len(rows))), model
 
     def predict(
         self,
@@ -583,34 +626,36 @@ class LargePool:
         seed: int = 0,
         probabilities: bool = False,
     ) -> PoolPredictionSummary:
-        """Class and probability of every item, a Parquet file for each part.
+        """Write class and probability of every item, one Parquet file per partition.
 
-        Columns: id, those of the user but lists and the like, part, row, prediction, probability;
-        with `probabilities` also `probability:CLASS` for every class.
+        Columns: id, the user's columns except nested ones, part, row, prediction, probability; with
+        `probabilities` also `probability:CLASS` for every class.
         """
         folder = absolute_address(out)
         with self._engine() as engine:
-            told = self.resolve_labels(labels, classes, engine)
-            forecast, model = self._forecast(told, engine, evaluation, seed)
+            labelled = self.resolve_labels(labels, classes, engine)
+            forecast, model = self._forecast(labelled, engine, evaluation, seed)
             handed = engine.scatter(model)
             how = (self.manifest.reading, probabilities)
             tasks = [
                 (
                     entry.part.source,
                     entry.rows,
-                    (handed, told.classes, entry, f"{folder}/part-{i:06d}.parquet", *how),
+                    (handed, labelled.classes, entry, f"{folder}/part-{i:06d}.parquet", *how),
                 )
                 for i, entry in enumerate(self.entries)
             ]
             counts = run_tasks(engine, "predict items", predict_part, tasks, self.progress)
-        for name in list_files(folder):  # of a pool of before, which had more parts
+        for name in list_files(folder):  # of an earlier pool with more partitions
             if PREDICTION_FILE.fullmatch(name) and int(name[5:11]) >= len(tasks):
                 remove_file(f"{folder}/{name}")
         every = torch.tensor(counts).sum(0).tolist()
-        return PoolPredictionSummary(folder, dict(zip(told.classes, every, strict=True)), forecast)
+        return PoolPredictionSummary(
+            folder, dict(zip(labelled.classes, every, strict=True)), forecast
+        )
 
 
 def find_names(entry: PartitionEntry, wanted: Sequence[str]) -> list[tuple[str, int]]:
-    """A task: which of these names a part has, and in which rows."""
+    """Return which of these names a partition has, and in which rows (a task)."""
     asked = set(wanted)
     return [(name, row) for row, name in enumerate(read_ids(entry)) if name in asked]

@@ -1,8 +1,9 @@
-"""What a worker does with one part, given what is known: score its items, or predict them.
+"""Worker tasks: score or predict the items of one partition.
 
-Labelled items L and an evaluation sample E are few, so their posterior is small and goes to every
-worker. A part passes by in blocks B: K(L, B) and K(B, E) are worked out from features, and the
-criterion is that of a single process, exact for every item given L and E (`Posterior.with_points`).
+Labelled items L and an evaluation sample E are few, so their posterior is small and is sent to
+every worker. A partition is processed in blocks B: K(L, B) and K(B, E) are computed from features,
+and the acquisition score is that of a single process, exact for every item given L and E
+(`Posterior.with_points`).
 """
 
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.acquisition.batch import score_candidates
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import score_candidates
+from labelahead.acquisition.pool_view import view
 from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior
@@ -40,23 +41,23 @@ __all__ = [
 MAX_BLOCK_ITEMS, MIN_BLOCK_ITEMS = (
     4096,
     1024,
-)  # items scored at a time: 16 MB beside 1,000 evaluation points, fewer beside more
+)  # items per block: 16 MB with 1,000 evaluation points; fewer items with more
 MAX_BLOCK_PAIRS = MAX_BLOCK_ITEMS * 1024
 
 Model = ExactModel | SketchedModel
 
 
 def kernel_inputs(model: Model, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (n, d) of a store as the kernel has them, and where the posterior begins there (n, C)."""
+    """Return stored rows (n, d) as inputs of the kernel, and the prior mean (n, C)."""
     if isinstance(model, SketchedModel):
-        return model.seen(rows)
+        return model.kernel_inputs(rows)
     return model.normalise_rows(rows), torch.full(
         (len(rows), model.classes), 1 / model.classes, dtype=torch.float64
     )
 
 
 def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
-    """Without a label."""
+    """Return the prior at these items."""
     if isinstance(model, SketchedModel):
         return model.prior(units, start)
     mixture = model.get_mixture()
@@ -65,9 +66,9 @@ def prior_at(model: Model, units: Tensor, start: Tensor) -> Posterior:
 
 @dataclass(frozen=True, eq=False)
 class ScoringContext:
-    """What every worker is told.
+    """What every worker needs: the model, its labels and the evaluation sample.
 
-    The learner, its labels, the evaluation sample. Positions count along the pool.
+    Positions count along the pool.
     """
 
     model: Model
@@ -77,39 +78,39 @@ class ScoringContext:
     units: Tensor  # (L + e, d)
     start: Tensor  # (L + e, C)
     acquisition: str
-    max_candidates: int  # candidates that a part hands in
+    max_candidates: int  # per partition
 
     def posterior(self) -> Posterior:
-        """At the labelled items, then the evaluation sample."""
+        """Return the posterior at the labelled items, then at the evaluation sample."""
         return posterior_at(self.model, self.units, self.start, self.labels)
 
 
 def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
-    """At units (n, d), the first of which have these labels (L,)."""
+    """Return the posterior at units (n, d), the first of which have these labels (L,)."""
     before = prior_at(model, units, start)
     return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
 
 
 class RankedCandidates(NamedTuple):
-    """Candidates, best first, and of two that are level the one that stands first in the pool."""
+    """Candidates, best first; equal scores are ordered by position."""
 
     positions: Tensor  # (m,)
     scores: Tensor  # (m,)
 
 
 def rank_best(positions: Tensor, scores: Tensor, max_candidates: int) -> RankedCandidates:
-    """The best of them, whatever order they come in."""
+    """Return the best candidates, independent of their order."""
     order = positions.argsort()
     order = order[torch.sort(scores[order], descending=True, stable=True).indices[:max_candidates]]
     return RankedCandidates(positions[order], scores[order])
 
 
 def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> RankedCandidates:
-    """A task: the best candidates of a part whose first item stands at position `offset`."""
-    few, labelled = known.posterior(), len(known.labelled)
+    """Return the best candidates of a partition whose first item has position `offset` (a task)."""
+    base_posterior, labelled = known.posterior(), len(known.labelled)
     evaluation = torch.arange(labelled, labelled + len(known.evaluation))
     best = RankedCandidates(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
-    for post, here, positions in _iterate_posteriors(known, few, entry, offset):
+    for post, here, positions in _iterate_posteriors(known, base_posterior, entry, offset):
         if len(here):
             scores = score_candidates(
                 view(post, here, evaluation, baseline="linearised"), known.acquisition
@@ -123,16 +124,16 @@ def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> Ran
 
 
 def score_finalists_on_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> Tensor:
-    """A task: (e,) what the items of a part add to the scores of known.evaluation, which are
-    candidates here.
+    """Return what the items of a partition add to the scores (e,) of `known.evaluation`, the finalists
+    (a task).
 
-    All criteria are sums over evaluation points; so the sum over all parts is the score by the
-    whole pool.
+    All acquisition functions are sums over evaluation points, so the sum over all partitions is the
+    score by the whole pool.
     """
-    few, labelled = known.posterior(), len(known.labelled)
+    base_posterior, labelled = known.posterior(), len(known.labelled)
     finalists = torch.arange(labelled, labelled + len(known.evaluation))
     scores = torch.zeros(len(finalists), dtype=torch.float64)
-    for post, here, _ in _iterate_posteriors(known, few, entry, offset):
+    for post, here, _ in _iterate_posteriors(known, base_posterior, entry, offset):
         if len(here):
             scores += score_candidates(
                 view(post, finalists, here, baseline="linearised"), known.acquisition
@@ -141,12 +142,12 @@ def score_finalists_on_part(known: ScoringContext, entry: PartitionEntry, offset
 
 
 def _iterate_posteriors(
-    known: ScoringContext, few: Posterior, entry: PartitionEntry, offset: int
+    known: ScoringContext, base_posterior: Posterior, entry: PartitionEntry, offset: int
 ) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
-    """Block by block of a part: the posterior there, where in it the unlabelled items are, and
-    their positions.
+    """Yield, block by block, the posterior, the rows of the unlabelled items in it, and their
+    positions.
 
-    One that is known already is the point that it is among those known.
+    An item of the evaluation sample is not added a second time.
     """
     labelled = len(known.labelled)
     size = min(
@@ -156,16 +157,18 @@ def _iterate_posteriors(
         positions = torch.arange(offset + start, offset + start + len(features))
         place = _match_positions(positions, known.evaluation)
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
-        post = few.with_points(*kernel_inputs(known.model, _to_tensor(features[fresh.numpy()])))
+        post = base_posterior.with_points(
+            *kernel_inputs(known.model, _to_tensor(features[fresh.numpy()]))
+        )
         again = (place >= 0).nonzero().squeeze(1)
         here = torch.cat(
-            [labelled + place[again], torch.arange(len(few.outputs), len(post.outputs))]
+            [labelled + place[again], torch.arange(len(base_posterior.outputs), len(post.outputs))]
         )
         yield post, here, torch.cat([positions[again], positions[fresh]])
 
 
 def _match_positions(positions: Tensor, sample: Tensor) -> Tensor:
-    """(q,) which of the sample each position is; −1 if it is none."""
+    """Return the index in the sample of each position (q,); −1 if it is not in the sample."""
     if not len(sample):
         return torch.full_like(positions, -1)
     ordered, order = sample.sort()
@@ -174,7 +177,7 @@ def _match_positions(positions: Tensor, sample: Tensor) -> Tensor:
 
 
 def _to_tensor(features: Array) -> Tensor:
-    return torch.from_numpy(np.array(features))  # a copy: what was read cannot be written to
+    return torch.from_numpy(np.array(features))  # a copy: buffers of files are read-only
 
 
 def predict_part(
@@ -185,11 +188,20 @@ def predict_part(
     reading: PoolSchema,
     every_class: bool = False,
 ) -> list[int]:
-    """A task: class and probability of every item of a part, as a Parquet file; how many are of
-    each class.
+    """Write class and probability of every item of a partition as a Parquet file (a task).
 
-    The file has the user's columns, but lists and the like. every_class: also the probability of
-    every class.
+    The file has the user's columns, except nested ones.
+
+    Args:
+        model: The fitted model.
+        classes: Names of the classes.
+        entry: The partition.
+        to: Address of the file.
+        reading: The schema.
+        every_class: Whether to write the probability of every class.
+
+    Returns:
+        The number of items per class.
     """
     arrow, parquet = (
         import_extra(name, "tables", "writing predictions")

@@ -1,8 +1,7 @@
-"""The kernel of any network on a large pool: sketched tangent features part by part, which are the
-kernel.
+"""The tangent kernel of any network on a large pool, as sketched features per partition.
 
-A part holds rows [Ψ | f]: k features with Ψ Ψᵀ ≈ Θ (`tangent.features`, one projection for all
-parts), and where the network is trained its outputs, from which the posterior begins. Given these
+A partition stores rows [Ψ | f]: k features with Ψ Ψᵀ ≈ Θ (`labelahead.ntk.features`, one projection
+for all partitions) and, for a trained network, its outputs, which are the prior mean. Given these
 numbers everything is exact.
 """
 
@@ -39,17 +38,22 @@ __all__ = [
 ]
 
 LOSSES = ("squared", "cross-entropy")
-# beside a trained network, whose leave-one-out error knows all labels: as campaigns have it
+# Of a trained network, whose leave-one-out error depends on all labels; as in campaigns.
 TRAINED_NETWORK_NOISE = 1e-3
-GRADIENT_BATCH_ITEMS = 256  # items whose gradients are sketched together
+GRADIENT_BATCH_ITEMS = 256
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Which network, and how it is looked at. loss: what it was trained with, or "": then its
-    outputs say nothing.
+    """Which network, and how it is sketched.
 
-    digest: of its weights, so that features of others are never taken for these.
+    Attributes:
+        name: As for `build`.
+        classes: Names of its outputs.
+        shape: Of one item.
+        sketch: Number of features.
+        loss: The loss it was trained with; "": untrained, its outputs are not used.
+        digest: Hash of its weights, so that features of other weights are never reused.
     """
 
     name: str
@@ -60,10 +64,8 @@ class NetworkSpec:
     digest: str = ""
 
     def rows(self, inputs: Array) -> Array:
-        """[Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...), float32 or as the network has it."""
-        with (
-            _GRADIENT_LOCK
-        ):  # of the threads of a worker: gradients are captured in the network itself
+        """Return [Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...)."""
+        with _GRADIENT_LOCK:  # gradients are captured in the network itself: one thread at a time
             model, parts = _build_network(self), []
             kind = next((p.dtype for p in model.parameters()), torch.float32)
             for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), GRADIENT_BATCH_ITEMS):
@@ -105,7 +107,7 @@ def _hash_weights(model: nn.Module) -> str:
 def describe_network(
     name: str, classes: Sequence[str], shape: tuple[int, ...], sketch: int, loss: str | None
 ) -> NetworkSpec:
-    """A network by name, `module:factory` or `file.py:factory`, made once to see that it can be."""
+    """Build a network by name, `module:factory` or `file.py:factory`, to check it, and describe it."""
     if len(classes) < 2:
         raise InputError(
             "a network needs the names of its outputs; expected two or more: classes (--classes "
@@ -120,7 +122,7 @@ def describe_network(
         raise InputError(f"sketch is {sketch!r}; expected 1 or more features, such as 2048")
     place, colon, attribute = name.rpartition(":")
     if colon and place.endswith(".py"):
-        # workers have folders of their own
+        # workers have other current folders
         name = f"{Path(place).expanduser().absolute()}:{attribute}"
     plain = NetworkSpec(name, tuple(classes), shape, sketch, loss or "")
     return replace(plain, digest=_hash_weights(build_model(name, shape, len(classes), seed=0)))
@@ -128,9 +130,15 @@ def describe_network(
 
 @dataclass(frozen=True, eq=False)
 class SketchedModel:
-    """What the labels say by such features: f(x) = start(x) + Ψ(x) w; the face of an `ExactModel`.
+    """Linear model on sketched features: f(x) = start(x) + Ψ(x) w; same interface as `ExactModel`.
 
-    noise: relative; scale: the mean diagonal of the kernel over the whole pool.
+    Attributes:
+        classes: Number of classes.
+        width: Number of features k.
+        scale: Mean diagonal of the kernel over the whole pool.
+        noise: Relative noise.
+        dtype: Of the features.
+        weight: (k, C) float64.
     """
 
     classes: int
@@ -140,7 +148,7 @@ class SketchedModel:
     dtype: torch.dtype
     weight: Tensor  # (k, C) float64
 
-    def seen(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def kernel_inputs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Features (n, k) and where the posterior begins (n, C): f, or 1/C."""
         psi, said = rows[:, : self.width].to(self.dtype), rows[:, self.width :].double()
         if not said.shape[1]:
@@ -149,33 +157,33 @@ class SketchedModel:
 
     def normalise_rows(self, rows: Tensor) -> Tensor:
         """The features."""
-        return self.seen(rows)[0]
+        return self.kernel_inputs(rows)[0]
 
     def prior(self, units: Tensor, start: Tensor) -> Posterior:
-        """Without a label, at features (n, k).
+        """Return the prior at features (n, k).
 
-        Σ is that of the whole pool, whichever points these are.
+        The noise is scaled by the whole pool, whichever points these are.
         """
         before = prior(start, features=units, noise=self.noise)
         return replace(before, noise=self.noise * self.scale, scale=self.scale)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(n, C)."""
-        psi, start = self.seen(rows)
+        """Return the outputs (n, C)."""
+        psi, start = self.kernel_inputs(rows)
         return start + psi.double() @ self.weight
 
     def predict_proba(self, rows: Tensor, classes: int | None = None) -> Tensor:
-        """(n, C) class probabilities, as of a trained network."""
+        """Return class probabilities (n, C), as for a trained network."""
         return outputs_to_probabilities(self(rows), "squared", classes)
 
     def fit(self, rows: Tensor, labels: Tensor) -> "SketchedModel":
-        """Given labels (L,) of rows (L, k + C).
+        """Fit labels (L,) of rows (L, k + C).
 
         The noise of an untrained network is chosen by leave-one-out.
         """
         if not len(labels):
             return self
-        psi, start = self.seen(rows)
+        psi, start = self.kernel_inputs(rows)
         noise = TRAINED_NETWORK_NOISE
         if rows.shape[1] == self.width:
             K = psi.double() @ psi.double().T / self.scale
@@ -189,16 +197,16 @@ class SketchedModel:
         return replace(chosen, weight=psi.double().T @ post.weights())
 
     def forecast_error(self, rows: Tensor, labels: Tensor) -> ErrorForecast:
-        """How often it is wrong at rows beyond the first, which have these labels (L,)."""
+        """Estimate and forecast the error at the rows after the first L, which have these labels."""
         at = torch.arange(len(labels))
-        post = self.prior(*self.seen(rows)).condition(at, labels)
+        post = self.prior(*self.kernel_inputs(rows)).condition(at, labels)
         return forecast_error(post, torch.arange(len(at), len(rows)))
 
 
 def create_sketched_model(
     of: NetworkSpec, classes: int, scale: float, dtype: torch.dtype
 ) -> SketchedModel:
-    """What is held before any label."""
+    """Return the model without labels."""
     return SketchedModel(
         classes,
         of.sketch,
@@ -212,16 +220,16 @@ def create_sketched_model(
 def align_classes(
     of: NetworkSpec, names: Sequence[str], numbers: Tensor
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Class numbers of labels in the order of a trained network's outputs.
+    """Renumber labels to the order of a trained network's outputs.
 
-    Any names go with an untrained one.
+    An untrained network accepts any names.
     """
     if not of.loss:
         return numbers, tuple(names)
     odd: Any = next((name for name in names if name not in of.classes), None)
     if odd is not None:
         raise InputError(
-            f"a label is {odd!r}, but the network tells {', '.join(of.classes)}; expected one of "
+            f"a label is {odd!r}, but the network's classes are {', '.join(of.classes)}; expected one of "
             "them"
         )
     return torch.tensor(

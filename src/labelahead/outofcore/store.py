@@ -1,14 +1,15 @@
-"""Features of a pool on disk, written once, part by part.
+"""Features of a pool on disk, written once, partition by partition.
 
-    manifest.json        how the items were read, all parts in their order, what was left out
-    parts/KEY.npy        features (rows, d) of a part, float16 or float32 parts/KEY.parquet    the
-    items' own names parts/KEY.json       rows, sums, checksum: written last, so that a part is
-    there whole or not at all
+    manifest.json        the schema, all partitions in order, and what was left out
+    parts/KEY.npy        features (rows, d) of a partition, float16 or float32
+    parts/KEY.parquet    the names of its items
+    parts/KEY.json       rows, sums, checksum; written last, so that a partition is complete or absent
 
-Addresses of the store's own files are relative to it, so that a copy of the folder is a store of
-its own. KEY changes with the source's address, size and date and with the encoder. A run after a
-crash, or after parts were added, works out what is missing. Of .npy files nothing is copied: only
-sums and checksums are kept. A process verifies the checksum of a part when it first reads it.
+Addresses of the store's own files are relative, so a copy of the folder is an independent store.
+KEY changes with the address, size and date of the source and with the encoder. After a crash, or
+after partitions were added, only what is missing is computed. Features in .npy files are not
+copied: only sums and checksums are stored. A process verifies the checksum of a partition when it
+first reads it.
 """
 
 import json
@@ -55,22 +56,17 @@ __all__ = [
     "take_rows",
 ]
 
-FORMAT_VERSION = (
-    2  # 1, which is read too, had no checksums, and the full addresses of the store's files
-)
-VERIFY_CHUNK_BYTES = 1 << 24  # read at a time where a part is read only to verify it
+FORMAT_VERSION = 2  # format 1, still readable, has no checksums and absolute addresses
+VERIFY_CHUNK_BYTES = 1 << 24  # per read while verifying
 MANIFEST_FILE, PARTIAL_SUFFIX = "manifest.json", ".partial"
-MAX_NAMED_PARTS = 5  # parts that a message names
-MAX_ROUNDING_LOSS = 0.01  # of a row's squared length, that rounding may take
+MAX_NAMED_PARTS = 5  # in an error message
+MAX_ROUNDING_LOSS = 0.01  # relative change of a row's squared length by rounding
 DEFAULT_SKETCH_FEATURES = 2048  # features of a network's kernel
 
 
 @dataclass(frozen=True)
 class PartitionEntry:
-    """A part and its features.
-
-    Where they are, how many, and what the whole pool's mean is made of.
-    """
+    """A partition and its features: where they are, how many, and sums for the mean of the pool."""
 
     part: Partition
     features: str  # address of the .npy file
@@ -85,13 +81,13 @@ class PartitionEntry:
     checksum: int | None = None
 
     def name(self, row: int) -> str:
-        """An item without a name of its own: the file and the row in it."""
+        """Return the name of an item without one of its own: the file and its row."""
         return f"{self.part.source}:{self.part.start + row}"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All parts of a pool that have features, in order."""
+    """All partitions of a pool that have features, in order."""
 
     reading: PoolSchema
     entries: tuple[PartitionEntry, ...] = field(repr=False)
@@ -116,18 +112,27 @@ def embed(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Work out the features of a pool that `store` does not hold yet.
+    """Compute the features of a pool that `store` does not hold yet.
 
-    source: a folder, bucket or file of Parquet or .npy, or a folder of pictures; an address that
-    fsspec knows. store: a folder that all workers can reach. column: of vectors or text; default:
-    the only one. id: the column that names the items. encoder: for texts "minilm", for pictures
-    "lite0" or "lite2". rows: items of a part. executor: who works, see `connect_executor`; default:
-    processes of this machine.
-
-    model: a network, `file.py:factory`, whose tangent kernel is kept instead, as `sketch` features
-    an item; classes: the names of its outputs; trained: with which loss ("squared",
-    "cross-entropy"), None for a network that knows no label. It is handed the vectors, of texts
-    those of the encoder, of pictures pixels from −1 to 1.
+    Args:
+        source: A folder, bucket or file of Parquet or .npy, or a folder of images; any fsspec
+            address.
+        store: A folder that all workers can reach.
+        column: Of vectors or text; default: the only one.
+        id: The column that names the items.
+        encoder: For texts "minilm", for images "lite0" or "lite2".
+        model: A network, `file.py:factory`, whose tangent kernel is stored instead, as `sketch`
+            features per item. Its inputs are the vectors, the embeddings of texts, or pixels from
+            −1 to 1.
+        classes: Names of the network's outputs.
+        sketch: Number of features of its kernel.
+        trained: The loss it was trained with ("squared", "cross-entropy"); None: untrained.
+        dtype: float16 or float32.
+        rows: Items per partition.
+        skip_unreadable: Leave out what cannot be read.
+        executor: See `connect_executor`; default: processes of this machine.
+        workers: Number of local processes.
+        progress: Called with the stage, the items done and their total.
 
     >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
     3
@@ -184,7 +189,7 @@ def embed(
 def _require_outside_pool(root: str, place: str) -> None:
     if f"{place}/".startswith(f"{root}/"):
         raise InputError(
-            f"{place} lies in the pool itself; expected another folder, since its files would "
+            f"{place} is inside the pool; expected another folder, since its files would "
             "join the pool"
         )
 
@@ -192,9 +197,9 @@ def _require_outside_pool(root: str, place: str) -> None:
 def _read_finished(
     place: str, parts: Sequence[Partition], reading: PoolSchema, skip: bool
 ) -> dict[Partition, PartitionEntry]:
-    """Parts that are there already.
+    """Return the partitions that are complete.
 
-    Without `skip`, what was left out of some before is not left out now.
+    Without `skip`, partitions with left-out items are computed again.
     """
     kept = _list_stored_files(place)
     entries = {
@@ -209,7 +214,7 @@ def _unreadable_error(why: Sequence[str], parts: int) -> InputError:
     more = f" and {len(why) - MAX_NAMED_PARTS} more" if len(why) > MAX_NAMED_PARTS else ""
     return InputError(
         f"{len(why)} of {parts} parts cannot be read: {'; '.join(why[:MAX_NAMED_PARTS])}{more}. "
-        "Mend them and run this again, which works out nothing twice; or leave them out: "
+        "Repair them and run this again, which computes nothing twice; or leave them out: "
         "skip_unreadable "
         "(--skip-unreadable)"
     )
@@ -229,22 +234,20 @@ def _require_same_width(entries: Sequence[PartitionEntry], root: str) -> None:
 
 
 def _list_stored_files(place: str) -> dict[str, Any]:
-    """The files of all parts that are there."""
+    """Return the files of all stored partitions."""
     folder = f"{place}/parts"
     return list_files(folder) if exists(folder) else {}
 
 
 def _remove_stale(place: str, keys: set[str]) -> None:
-    """Parts that the pool has not any more, or in another state, and what a killed worker left half
-    written.
-    """
+    """Remove partitions that the pool no longer has, and partial files of killed workers."""
     for name in _list_stored_files(place):
         if name.split(".")[0] not in keys or name.endswith(PARTIAL_SUFFIX):
             remove_file(f"{place}/parts/{name}")
 
 
 def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEntry:
-    """A task: read a part, write its features and names, and last the entry that makes them count."""
+    """Read a partition and write its features, its names and finally its entry (a task)."""
     base = f"{place}/parts/{part.key(reading)}"
     total: Array = np.zeros(0)
     squares, rows, names, failed, checksum = 0.0, 0, list[str](), dict[str, str](), 0
@@ -339,12 +342,12 @@ def _cast_features(features: Array, dtype: str, part: Partition, first: int) -> 
 def _not_finite_error(part: Partition, row: int) -> InputError:
     return InputError(
         f"{part.source}, row {part.start + row} holds NaN or infinity; expected finite numbers: "
-        "mend or remove it"
+        "repair or remove it"
     )
 
 
 def _write_npy_header(file: BinaryIO, like: Array, rows: int) -> None:
-    """The head of an .npy file of so many rows; it is as long for fewer."""
+    """Write the header of an .npy file for so many rows; its length does not depend on the number."""
     about = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
         "fortran_order": False,
@@ -370,7 +373,7 @@ def _as_json(manifest: Manifest, place: str) -> str:
 
 
 def _entry_to_json(entry: PartitionEntry, place: str) -> dict[str, Any]:
-    """An entry as it is written: the store's own files by their addresses inside it."""
+    """Return an entry as it is stored, with relative addresses of the store's own files."""
     values = asdict(entry)
     for key in ADDRESS_FIELDS:
         values[key] = values[key] and values[key].removeprefix(f"{place}/")
@@ -378,14 +381,14 @@ def _entry_to_json(entry: PartitionEntry, place: str) -> dict[str, Any]:
 
 
 def is_store(name: str) -> bool:
-    """Whether `embed` has written there; an address far away is asked only where it is one."""
+    """Return whether `embed` has written there; only remote addresses cause a remote request."""
     if "://" not in name and not (Path(name).expanduser() / "parts").is_dir():
         return False
     return exists(f"{absolute_address(name)}/{MANIFEST_FILE}")
 
 
 def read_manifest(store: str | Path) -> Manifest:
-    """What a store holds."""
+    """Read the manifest of a store."""
     place = absolute_address(store)
     address = f"{place}/{MANIFEST_FILE}"
     if not exists(address):
@@ -415,7 +418,7 @@ def read_manifest(store: str | Path) -> Manifest:
 
 
 def require_unchanged(manifest: Manifest) -> None:
-    """Raise where features are the source itself, and it is another by now."""
+    """Raise if the source is used as the features and has changed."""
     if not manifest.reading.in_place:
         return
     now = {name: file_stamp(info) for name, info in list_files(manifest.reading.root).items()}
@@ -439,9 +442,7 @@ ADDRESS_FIELDS = ("features", "ids", "record")  # fields of an entry
 
 
 def _entry_from_json(values: dict[str, Any], place: str, reading: PoolSchema) -> PartitionEntry:
-    """An entry as it was stored, of the store that is at this place now, wherever it was when it
-    was written.
-    """
+    """Return a stored entry with the addresses of the store's current location."""
     part, addresses = values["part"] | {"names": ()}, dict[str, Any]()
     for key in ADDRESS_FIELDS:
         stored = values.get(key) or None
@@ -467,7 +468,7 @@ def _read_entry(place: str, part: Partition, reading: PoolSchema) -> PartitionEn
 
 
 def read_blocks(entry: PartitionEntry, size: int) -> Iterator[tuple[int, Array]]:
-    """First row and features (q, d) of all items of a part, some at a time."""
+    """Yield first row and features (q, d) of all items of a partition, some at a time."""
     with open_file(entry.features) as file:
         d, dtype, first = _locate_features(file, entry)
         file.seek(first)
@@ -483,7 +484,7 @@ def read_blocks(entry: PartitionEntry, size: int) -> Iterator[tuple[int, Array]]
 
 
 def take_rows(entry: PartitionEntry, rows: Sequence[int]) -> tuple[Array, list[str]]:
-    """Features (q, d) and names of some items of a part, by row."""
+    """Return features (q, d) and names of some items of a partition, by row."""
     with open_file(entry.features) as file:
         d, dtype, first = _locate_features(file, entry)
         # A storage far away would have to send the whole part for some rows; whoever scores the
@@ -498,7 +499,7 @@ def take_rows(entry: PartitionEntry, rows: Sequence[int]) -> tuple[Array, list[s
 
 
 def _locate_features(file: BinaryIO, entry: PartitionEntry) -> tuple[int, Any, int]:
-    """Columns, type, and where the part's first number stands."""
+    """Return columns, dtype, and the offset of the partition's first number."""
     (n, d), dtype, first = read_npy_header(file, entry.features)
     if n < entry.first + entry.rows or d != len(entry.total):
         raise StorageError(
@@ -521,12 +522,12 @@ _verified: set[tuple[str, int, int]] = set()  # parts that this process has foun
 
 
 def _first_checksum(dtype: Any, width: int) -> int:
-    """What the checksum of a part begins with: numbers of another type or width are others."""
+    """Return the initial checksum, which depends on dtype and width."""
     return zlib.crc32(f"{np.dtype(dtype).str} {width}".encode())
 
 
 def _is_verified(entry: PartitionEntry) -> bool:
-    """Whether this process knows the part; one of an old store has nothing to be verified by."""
+    """Return whether this process has verified the partition; old stores have no checksum."""
     return entry.checksum is None or (entry.features, entry.first, entry.checksum) in _verified
 
 
@@ -561,7 +562,7 @@ def _repair_hint(entry: PartitionEntry) -> str:
 
 
 def read_ids(entry: PartitionEntry, rows: Sequence[int] | None = None) -> list[str]:
-    """Names of the items of a part, default all."""
+    """Return the names of items of a partition; default: all."""
     if entry.ids is None:
         return [entry.name(row) for row in (range(entry.rows) if rows is None else rows)]
     parquet = import_extra("pyarrow.parquet", "tables", "reading names")

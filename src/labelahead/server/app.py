@@ -1,6 +1,6 @@
-"""The server: pages, errors, and the way in.
+"""The web application: pages, error handling and access control.
 
-What is answered is in `routes`; who may ask is in `security`.
+The HTTP API is in `routes`, access control in `security`.
 """
 
 import logging
@@ -27,14 +27,14 @@ from labelahead.server.service import LabellingService
 __all__ = ["add_error_handlers", "create_app"]
 
 HERE = Path(__file__).parent
-ABOUT = """The server behind the labelling page. Every POST needs the header `X-Labelahead: 1`, and
-JSON. Errors are `{"error": "one sentence"}`. Who you are is the cookie `la_who`, see /api/me."""
+ABOUT = """The server of the labelling page. Every POST needs the header `X-Labelahead: 1` and a JSON
+body. Errors are `{"error": "one sentence"}`. The cookie `la_who` has the annotator's name, see /api/me."""
 DISK_FULL_MESSAGE = (
-    "the server's disk is full; nothing that was accepted is lost: make room and try again"
+    "the server's disk is full; all accepted answers are safe: free some space and try again"
 )
 STORAGE_MESSAGE = (
-    "the server cannot use its files now; nothing that was accepted is lost: its terminal "
-    "says why; try again"
+    "the server cannot use its files; all accepted answers are safe: see its terminal for the "
+    "reason, and try again"
 )
 RETRY_HEADER = {"Retry-After": "2"}  # seconds
 log = logging.getLogger("labelahead")
@@ -48,10 +48,14 @@ def create_app(
     hosts: Iterable[str] = LOOPBACK,
     labelled_at: str | None = None,
 ) -> ASGIApp:
-    """The whole application. token: asked of everyone. hosts: names that it may be called by.
+    """Create the application.
 
-    labelled_at: the address where labels are given, if that is elsewhere; the page then offers no
-    way to change any.
+    Args:
+        service: The labelling service.
+        schedule: The training schedule.
+        token: Access token that every request needs, or None.
+        hosts: Allowed values of the Host header, without port.
+        labelled_at: URL of Label Studio, if labelling happens there; the page is then read-only.
     """
     app = FastAPI(
         title="labelahead",
@@ -70,7 +74,7 @@ def create_app(
 
 
 def _add_pages(app: FastAPI, service: LabellingService) -> None:
-    """The page and its files; a template escapes whatever is put into it."""
+    """Add the page and its static files; templates escape all values."""
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
     )
@@ -83,14 +87,16 @@ def _add_pages(app: FastAPI, service: LabellingService) -> None:
     class Static(StaticFiles):
         def file_response(self, *args: Any, **kwargs: Any) -> Response:
             response = super().file_response(*args, **kwargs)
-            response.headers["Cache-Control"] = "private, no-cache"  # asked again, sent if changed
+            response.headers["Cache-Control"] = (
+                "private, no-cache"  # browsers revalidate, so that an update is used at once
+            )
             return response
 
     app.mount("/static", Static(directory=HERE / "static"), name="static")
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Every error is one sentence."""
+    """Return every error as JSON with one sentence."""
 
     @app.exception_handler(InputError)
     def wrong(request: Request, error: Exception) -> Json:
@@ -102,7 +108,7 @@ def add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, OSError)
         log.error(
             "%s %s failed: %s", request.method, request.url.path, error
-        )  # where on the disk is said here alone
+        )  # paths are logged, but not sent
         full = as_storage_error(Path(), error).full
         return (
             Json({"error": DISK_FULL_MESSAGE}, 507)
@@ -112,7 +118,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(MissingExtra)
     def missing(request: Request, error: Exception) -> Json:
-        said = str(error).replace(f" ({error.__cause__})", "")  # Python names files there
+        said = str(error).replace(f" ({error.__cause__})", "")  # the cause contains paths
         return Json({"error": said}, 503, headers=RETRY_HEADER)
 
     @app.exception_handler(RequestValidationError)
@@ -127,9 +133,7 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(AnyHTTPException)
     def stopped(request: Request, error: Exception) -> Json:
         assert isinstance(error, AnyHTTPException)
-        said = (
-            f"there is no {request.url.path} here" if error.detail == "Not Found" else error.detail
-        )
+        said = f"{request.url.path} does not exist" if error.detail == "Not Found" else error.detail
         return Json({"error": said}, error.status_code, headers=error.headers)
 
     @app.exception_handler(LabelaheadError)
@@ -137,5 +141,7 @@ def add_error_handlers(app: FastAPI) -> None:
     def failed(request: Request, error: Exception) -> Json:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         known = isinstance(error, LabelaheadError)
-        said = str(error) if known else "something went wrong here; the labels are safe: try again"
+        said = (
+            str(error) if known else "an unexpected error occurred; the labels are safe: try again"
+        )
         return Json({"error": said}, 500)

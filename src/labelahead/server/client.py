@@ -1,11 +1,11 @@
-"""A labelling page from Python: ask, answer, watch, over its HTTP interface.
+"""A Python client of the labelling page: query, answer and monitor over its HTTP API.
 
     page = Client("http://127.0.0.1:8765/", who="robot")
     asked = page.question()
     while not asked["done"]:
         asked = page.answer(asked["position"], "cat")["next"]
 
-Answers are the JSON of the server (docs/labelling.md), as dictionaries and lists.
+Methods return the JSON of the server (docs/labelling.md) as dictionaries and lists.
 """
 
 import json
@@ -22,10 +22,8 @@ from labelahead.errors import InputError, LabelaheadError, StorageError
 
 __all__ = ["Client"]
 
-MAX_ATTEMPTS = (
-    3  # of an answer that was not taken, or whose reply got lost: its key makes it count once
-)
-PAUSE_SECONDS = 0.2  # seconds between two of them, or between two looks at a training
+MAX_ATTEMPTS = 3  # per answer; its key makes a repeated answer count once
+PAUSE_SECONDS = 0.2  # between two attempts or polls
 STORAGE_STATUS = {
     503: False,
     507: True,
@@ -39,14 +37,14 @@ FORMAT_OF_SUFFIX = {
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A token is for one server: no redirect is followed."""
+    """Follow no redirect: a token must not be sent to another server."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Nowhere."""
+        """Refuse the redirect."""
 
 
 class Client:
-    """One person at a page. url: as it was printed, with or without its token.
+    """A client that labels as one annotator. url: as printed by the server, with or without token.
 
     >>> from labelahead.server.client import Client
     >>> page = Client("http://127.0.0.1:8765/", who="robot")
@@ -66,7 +64,9 @@ class Client:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise InputError(f"url is {url!r}; expected http://HOST:PORT/, as the page printed it")
+            raise InputError(
+                f"url is {url!r}; expected http://HOST:PORT/, as printed by the server"
+            )
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.who, self.timeout = who, timeout
         self.token = token or next(iter(parse_qs(parts.query).get("token", [])), None)
@@ -74,11 +74,11 @@ class Client:
         self._numbers: dict[str, int] = {}
 
     def session(self) -> dict[str, Any]:
-        """What is labelled there: name, items, classes, kind."""
+        """Return the session: name, items, classes, kind."""
         return dict(self._get("/api/session"))
 
     def question(self, *, fresh: bool = False) -> dict[str, Any]:
-        """The item to label now; fresh: hand back the last one first."""
+        """Return the item to label now; fresh: release the current item first."""
         return dict(self._get("/api/question", {"fresh": 1} if fresh else None))
 
     def answer(
@@ -89,33 +89,35 @@ class Client:
         kind: str = "label",
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Say what an item is, by class number or name; kind: or skip, unsure, settle.
+        """Answer a query.
 
-        keep: that a doubted label is right (that label); doubt: that it may be doubted again.
+        Args:
+            position: Position of the item.
+            label: Class number or name.
+            kind: label, skip, unsure, settle, keep (exclude the label from the review) or doubt
+                (include it again).
+            key: Idempotency key; default: a random one.
         """
         number = self._find_class(label) if isinstance(label, str) else label
         said = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
         return dict(self._post("/api/answers", said, tries=MAX_ATTEMPTS))
 
     def undo(self, seq: int | None = None) -> dict[str, Any]:
-        """Take back the last answer, or event `seq`."""
+        """Undo the last answer, or event `seq`."""
         return dict(self._post("/api/undo", {"seq": seq, "key": uuid4().hex}, tries=MAX_ATTEMPTS))
 
     def add_class(self, name: str) -> dict[str, Any]:
-        """A new class, or the one of that name."""
+        """Add a class, unless one has that name, and return it."""
         return dict(self._post("/api/classes", {"name": name}))
 
     def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
-        """Rename a class (to: the new name), merge it (to.
-
-        Another class) or remove it; undo takes it back.
-        """
+        """Rename a class (to: the new name), merge it (to: the other class) or remove it."""
         number, self._numbers = self._find_class(name), {}
         said = {"kind": kind, "name": to, "key": uuid4().hex}
         return dict(self._post(f"/api/classes/{number}", said, tries=MAX_ATTEMPTS))
 
     def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
-        """Items that are predicted alike and surely, of one class."""
+        """Return confident predictions of one class, for bulk confirmation."""
         number = self._find_class(label) if isinstance(label, str) else label
         return dict(
             self._get(
@@ -126,37 +128,37 @@ class Client:
     def confirm(
         self, positions: Sequence[int], label: int | str, *, key: str | None = None
     ) -> dict[str, Any]:
-        """Say that all of these items are of one class; one undo takes them back."""
+        """Label all these items with one class; one undo reverts them."""
         number = self._find_class(label) if isinstance(label, str) else label
         said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
         return dict(self._post("/api/confirmations", said, tries=MAX_ATTEMPTS))
 
     def why(self, position: int) -> dict[str, Any]:
-        """What an answer would change, and what speaks for the guess."""
+        """Explain an item: effect of each answer, and labels for and against the prediction."""
         return dict(self._get(f"/api/why/{position}"))
 
     def progress(self) -> dict[str, Any]:
-        """How far it is, and how good."""
+        """Return progress, accuracy and state of training."""
         return dict(self._get("/api/progress"))
 
     def doubts(self, n: int = 24) -> list[dict[str, Any]]:
-        """Labels that the others contradict; none before there are enough to judge by."""
+        """Return labels that differ from their leave-one-out prediction; none with few labels."""
         return list(self._get("/api/doubts", {"n": n})["doubts"])
 
     def kept(self, n: int = 24) -> list[dict[str, Any]]:
-        """Labels that somebody kept, so that they are not among the doubts; the newest first."""
+        """Return labels that were kept and are excluded from the review, newest first."""
         return list(self._get("/api/doubts", {"n": n})["kept"])
 
     def people(self) -> dict[str, Any]:
-        """Who labels, and where two disagree."""
+        """Return annotators, agreement and conflicts."""
         return dict(self._get("/api/people"))
 
     def history(self, n: int = 50) -> list[dict[str, Any]]:
-        """The newest answers."""
+        """Return the newest answers."""
         return list(self._get("/api/history", {"n": n}))
 
     def picture(self, position: int) -> bytes:
-        """An item's picture, encoded."""
+        """Return an item's encoded picture."""
         return self._request(f"/items/{position}")
 
     def export(
@@ -168,10 +170,14 @@ class Client:
         probabilities: bool = False,
         pictures_at: str | None = None,
     ) -> Path:
-        """All labels as a file (hf and folders: a zip); rest: with predictions for the others.
+        """Download all labels to a new file (hf and folders: a zip file).
 
-        probabilities: of every class. pictures_at: what stands before a picture's name in tasks of
-        Label Studio.
+        Args:
+            form: Format, such as csv.
+            to: Output file.
+            rest: Add predictions for unlabelled items.
+            probabilities: Add the probability of every class.
+            pictures_at: URL prefix of pictures in Label Studio tasks.
         """
         wanted: dict[str, Any] = {"rest": int(rest), "probabilities": int(probabilities)}
         wanted |= {} if pictures_at is None else {"pictures_at": pictures_at}
@@ -180,25 +186,22 @@ class Client:
         )
 
     def model(self, to: str | Path, *, onnx: bool = False) -> Path:
-        """What the labels make, as a zipped folder for `labelahead predict`.
-
-        Onnx: for other programs, too.
-        """
+        """Download the model as a zipped folder for `labelahead predict`; onnx: also as ONNX."""
         return _write_new_file(to, self._request(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
 
     def bring_in(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
-        """Labels from a file: csv, jsonl, label-studio or parquet."""
+        """Import labels from a file: csv, jsonl, label-studio or parquet."""
         form = form or FORMAT_OF_SUFFIX.get(Path(path).suffix.lower())
         if form is None:
             raise InputError(
-                f"{path} is of no form that is known; expected {', '.join(FORMAT_OF_SUFFIX)}"
+                f"{path} has an unknown suffix; expected {', '.join(FORMAT_OF_SUFFIX)}"
             )
         body = Path(path).read_bytes()
         reply = self._request(f"/api/import?form={quote(form)}", body, "application/octet-stream")
         return dict(json.loads(reply))
 
     def wait(self, timeout: float = 600.0) -> dict[str, Any]:
-        """Until nothing is being trained and nothing is due; returns the progress."""
+        """Wait until nothing is being trained and nothing is due, and return the progress."""
         end = time.monotonic() + timeout
         while True:
             progress = self.progress()
@@ -213,7 +216,7 @@ class Client:
             self._numbers = {c["name"]: c["number"] for c in self.session()["classes"]}
         if name not in self._numbers:
             raise InputError(
-                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or "
+                f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or call "
                 "add_class first"
             )
         return self._numbers[name]
@@ -259,7 +262,7 @@ def _read_error(body: bytes, code: int) -> str:
 
 
 def _write_new_file(to: str | Path, content: bytes) -> Path:
-    """A file that was not there before."""
+    """Write a new file; an existing one is not overwritten."""
     target = Path(to)
     with target.open("xb") as file:
         file.write(content)

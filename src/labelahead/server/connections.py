@@ -69,10 +69,7 @@ class ConnectionLimiter:
         self.set_waiting(connection, Waiting.REQUEST, now)
 
     def set_waiting(self, connection: Any, waiting: Waiting | None, now: float) -> None:
-        """Say what the client is waited for from now on, None for nothing.
-
-        The same as before keeps its time.
-        """
+        """Set what the server waits for, None for nothing; an unchanged state keeps its time."""
         if connection not in self._held or self._held[connection] is waiting:
             return
         self._dequeue(connection)
@@ -81,7 +78,7 @@ class ConnectionLimiter:
             self._queues[waiting][connection] = now
 
     def restart_waiting(self, connection: Any, now: float) -> None:
-        """The client has done what it was waited for, and the next may take as long again."""
+        """Restart the timeout: the client has sent what the server waited for."""
         self.set_waiting(connection, None, now)
         self.set_waiting(connection, Waiting.REQUEST, now)
 
@@ -119,34 +116,34 @@ class _LimitedProtocol(H11Protocol):
     sweep: ClassVar["_Sweep"]
 
     def connection_made(self, transport: Any) -> None:
-        """Have it counted."""
+        """Register the connection with the limiter."""
         super().connection_made(transport)
         self.limiter.add(self, self.loop.time())
         self.sweep.start(self.loop)
 
     def data_received(self, data: bytes) -> None:
-        """The request may be complete now, or at least its headers."""
+        """Process data, and update what the server waits for."""
         super().data_received(data)
         self._update_waiting()
 
     def on_response_complete(self) -> None:
-        """The next request may take as long as the first."""
+        """Restart the timeout for the next request."""
         super().on_response_complete()
         self.limiter.restart_waiting(self, self.loop.time())
         self._update_waiting()  # the next one may be there already
 
     def pause_writing(self) -> None:
-        """The client does not read what it is sent."""
+        """Note that the client does not read the response."""
         super().pause_writing()
         self._update_waiting()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Note that the client reads again."""
         super().resume_writing()
         self._update_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Have it forgotten."""
+        """Remove the connection from the limiter."""
         self.limiter.remove(self)
         super().connection_lost(exc)
 

@@ -1,15 +1,15 @@
-"""Labels to files in the forms that other programs read, and back.
+"""Export labels to files of other programs, and import them.
 
-    csv, jsonl, parquet   one row an item: its id, the user's columns, and ours label-studio
-    tasks with the user's columns, every person's label, and predictions label-studio-config   the
-    labelling configuration that shows these tasks hf                    a folder that
-    `datasets.load_dataset` reads: Parquet, pictures included, and a README folders
-    copies of the items' files, in one folder for each class
+    csv, jsonl, parquet   one row per item: its id, the user's columns, and ours
+    label-studio          tasks with the user's columns, every annotator's label, and predictions
+    label-studio-config   the labelling configuration for these tasks
+    hf                    a folder for `datasets.load_dataset`: Parquet with pictures, and a README
+    folders               copies of the items' files, in one folder per class
 
 Our columns: id, label, annotator, labelled_at, source ("label" or "prediction"), prediction,
-probability, and on request `probability:CLASS` for every class. A row has the label that counts and
-who gave it; jsonl and label-studio hold every person's. A user's column that is called like one of
-ours becomes NAME_original. Predictions are never read back as labels.
+probability, and on request `probability:CLASS` for every class. A row has the item's label and its
+annotator; jsonl and label-studio contain the answers of all annotators. A user's column with the
+name of one of ours becomes NAME_original. Predictions are never imported as labels.
 """
 
 import json
@@ -83,7 +83,7 @@ def export_labels(
 
 
 def import_labels(service: LabellingService, path: Path, form: str | None = None) -> dict[str, Any]:
-    """The labels of a file or folder; what is not in the data, or held out, is counted."""
+    """Import the labels of a file or folder; return counts, also of unknown and test items."""
     label_state, records = service.label_state, service.items.data.records
     names = [label_state.classes[c] for c in label_state.active_classes]
     by_row = None if records is None else records.positions_by_row_number()
@@ -144,7 +144,7 @@ def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
 
 
 def _write_lines(path: Path, content: Export) -> None:
-    """One JSON object a line, with every person's answer; half characters as escapes."""
+    """Write one JSON object per line, with all answers; lone surrogates become escapes."""
     with path.open("x", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for row, answers in zip(iter_json_rows(content.columns), content.answers, strict=True):
             whole = row | ({"answers": answers} if answers else {})
@@ -157,10 +157,10 @@ def _write_json(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _write_folders(path: Path, content: Export) -> None:
-    """CLASS/ITEM for every labelled item; predictions are listed, since files would mix in."""
+    """Copy every labelled item to CLASS/ITEM; predictions go to a separate CSV file."""
     if content.items.open_file is None:
         raise InputError(
-            "the items are no files, so they cannot be sorted into folders; expected another form"
+            "the items are not files, so they cannot be sorted into folders; choose another format"
         )
     path.mkdir()
     rest = []
@@ -177,8 +177,8 @@ def _write_folders(path: Path, content: Export) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             original = content.items.open_file(position)
-        except InputError as error:  # it says what is wrong with the file, not which one it is
-            raise InputError(f"{name} {error}; put it back, or undo its label") from error
+        except InputError as error:  # the error does not name the file
+            raise InputError(f"{name} {error}; restore the file, or undo its label") from error
         with original, target.open("xb") as copy:
             shutil.copyfileobj(original, copy)
     if rest:

@@ -1,4 +1,4 @@
-"""The rows of an export: the id of an item, the user's columns, and what labelahead knows of it."""
+"""The rows of an export: item id, the user's columns, and labels or predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ TEXT_COLUMNS = ("label", "annotator", "labelled_at", "source", "prediction")
 
 @dataclass(frozen=True, eq=False)
 class ExportItems:
-    """What an export says of the items beside their labels.
+    """Content of the items for an export, beside their labels.
 
     Attributes:
         ids: the id of every item, by position.
@@ -39,7 +39,7 @@ class Predicted:
 
     Attributes:
         best: the class number that is most probable, and its probability.
-        every: the probabilities of all class numbers, where they are asked for.
+        every: probabilities of all class numbers, if requested.
     """
 
     best: Mapping[int, tuple[int, float]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Export:
     Attributes:
         positions: the item of every row.
         columns: id, the user's columns and ours, as lists, arrays or Arrow columns.
-        answers: every person's answer to the item of the row; empty for predictions.
+        answers: every annotator's answer to the item of the row; empty for predictions.
         classes: the names of the classes, as the labels spell them.
         items: where the columns come from.
     """
@@ -66,7 +66,7 @@ class Export:
 
 
 def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Arrow types of our columns; those of the user are as they are."""
+    """Return the Arrow types of our columns; the user's columns keep their types."""
     arrow = import_extra("pyarrow", "tables", "the form Parquet")
     types = dict.fromkeys(TEXT_COLUMNS, arrow.string())
     return types | {
@@ -75,7 +75,7 @@ def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export_content(label_state: LabelState, items: ExportItems, predicted: Predicted) -> Export:
-    """Return what is known of every labelled or predicted item, by position."""
+    """Return the rows of all labelled or predicted items, by position."""
     names = label_state.classes
     active_classes = [names[c] for c in label_state.active_classes]
     every = predicted.every
@@ -119,7 +119,7 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
 def _list_answers(
     label_state: LabelState, position: int, row: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return one answer for each person, a settlement last."""
+    """Return the answer of each annotator, a settlement last."""
     names = label_state.classes
     answers = [
         {

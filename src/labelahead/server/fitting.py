@@ -1,7 +1,4 @@
-"""One model of all labels of a session.
-
-What every export, prediction file and exported model comes from.
-"""
+"""Fit a model on all labels of a session, for exports, prediction files and exported models."""
 
 import threading
 from collections.abc import Mapping
@@ -39,27 +36,26 @@ __all__ = [
 
 
 def reject_large_pool(campaign: Campaign) -> None:
-    """Raise for a pool of millions, of which the page holds a part."""
+    """Raise for an out-of-core pool, of which the page has only a part."""
     if is_store(campaign.data.name):
         raise InputError(
-            f"{campaign.data.name} is a pool of millions, of which the page holds a part; export "
-            "the labels, and "
-            "have all items predicted by `labelahead pool predict`"
+            f"{campaign.data.name} is an out-of-core pool, of which the page has only a part; "
+            "export the labels, and predict all items with `labelahead pool predict`"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class LabelFit:
-    """A model fitted on all labels of a session. Positions are places along `points`."""
+    """A model fitted on all labels of a session. Its positions are indices into `points`."""
 
-    points: Tensor  # (n,) positions in the data set that it was fitted among
+    points: Tensor  # (n,) positions in the data set
     ready: PreparedCampaign
     learner: NetworkLearner | ExactLearner
     learnt: FittedModel
     labels: Mapping[int, int]  # position in the data set -> index of its class
     at: Tensor  # (L,) places
     given: Tensor  # (L,) indices of classes
-    votes: Tensor  # (L,) bool: not confirmed among many
+    votes: Tensor  # (L,) bool: not bulk-confirmed
     seed: int
 
 
@@ -67,8 +63,7 @@ class LabelFit:
 class PoolPredictions:
     """Class probabilities of the items of a session.
 
-    classes: their numbers on the page, by column. positions: of the items that a model could look
-    at.
+    classes: class number of each column. positions: the items that could be read.
     """
 
     positions: Tensor  # (n,)
@@ -76,16 +71,16 @@ class PoolPredictions:
     probabilities: Tensor  # (n, C)
 
     def by_class_number(self, count: int) -> dict[int, list[float]]:
-        """The probabilities of all class numbers below `count`, by position.
+        """Return probabilities of all class numbers below `count`, by position.
 
-        0 of classes merged or removed.
+        They are 0 for merged and removed classes.
         """
         every = self.probabilities.new_zeros((len(self.positions), count))
         every[:, list(self.classes)] = self.probabilities
         return dict(zip(self.positions.tolist(), every.tolist(), strict=True))
 
     def pick_best(self) -> dict[int, tuple[int, float]]:
-        """The likeliest class of each item, by its number, and its probability."""
+        """Return the most probable class of each item and its probability, by position."""
         sure, index = self.probabilities.max(1)
         rows = zip(self.positions.tolist(), index.tolist(), sure.tolist(), strict=True)
         return {p: (self.classes[i], q) for p, i, q in rows}
@@ -94,17 +89,15 @@ class PoolPredictions:
 def predict_pool(
     service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
 ) -> PoolPredictions:
-    """Predict all items by a model fitted now on all labels: what `export-model` and `predict`
-    give.
+    """Predict all items with a model fitted now on all labels, as `export-model` and `predict` do.
 
     Args:
         assignment: of the session.
-        schedule: of the session; what it has looked at already is not looked at again.
-        tell: is told how much of the looking is done.
+        schedule: Schedule of the session; computed embeddings are reused.
+        tell: Called with the progress of computing embeddings.
 
     Raises:
-        InputError: if there are labels of fewer than two classes, or items are still being looked
-        at.
+        InputError: There are labels of fewer than two classes, or embeddings are not ready.
     """
     with service.lock:
         label_state, page_model = service.label_state, service.page_model
@@ -133,21 +126,20 @@ def _fit_exact(snapshot: Snapshot, label_state: LabelState) -> UnitFit:
 
 
 class CurrentModel:
-    """The model of all labels by now, for programs that ask about single items.
+    """The model of the current labels, for predictions of single items.
 
-    The page's own view of the pool chooses its kernel anew every few labels only; this does so for
-    every state of the labels, when somebody asks. A trained network answers as last trained,
-    linearised with the answers since.
+    The page selects its kernel only every few labels; this class does so whenever the labels have
+    changed. A trained network is linearised with the answers since its last training.
     """
 
     def __init__(self, service: LabellingService) -> None:
         self.service = service
         self._fitted: UnitFit | None = None
-        self._state: Any = None  # of the labels that it was fitted on
+        self._state: Any = None  # state of the labels that it was fitted on
         self._fitting = threading.Lock()
 
     def predict_item(self, position: int) -> tuple[int, float] | None:
-        """The likeliest class of an item and its probability; None of one that is not in play."""
+        """Return the most probable class of an item and its probability; None if unknown."""
         with self.service.lock:
             label_state, page_model = self.service.label_state, self.service.page_model
         if page_model is None or position not in page_model.pool_posterior:
@@ -160,9 +152,9 @@ class CurrentModel:
             if self._fitted is None or self._fitted.units is not units or self._state != state:
                 self._fitted, self._state = _fit_exact(page_model.snapshot, label_state), state
             fit = self._fitted
-        sure, best = fit.model.predict_proba_units(units[page_model.pool_posterior.rows_of([position])])[
-            0
-        ].max(0)
+        sure, best = fit.model.predict_proba_units(
+            units[page_model.pool_posterior.rows_of([position])]
+        )[0].max(0)
         return int(fit.class_numbers[best]), float(sure)
 
 
@@ -170,33 +162,32 @@ def _require_two_classes(label_state: LabelState) -> None:
     given = set(label_state.labels.values())
     if len(given) < 2:
         raise InputError(
-            f"{len(label_state.labels)} labels of {len(given)} classes are there; expected labels of at "
+            f"{len(label_state.labels)} labels of {len(given)} classes exist; expected labels of at "
             "least two "
-            "classes: label some more items (to export labels alone, leave out --rest)"
+            "classes: label more items (to export the labels only, leave out --rest)"
         )
 
 
 def fit_labels(
     service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
 ) -> LabelFit:
-    """Fit a model on all labels that there are by now, as the page's own network is.
+    """Fit a model on all current labels, with the settings of the page.
 
     Raises:
-        InputError: if there are labels of fewer than two classes, or a page is still looking at its
-        items.
+        InputError: There are labels of fewer than two classes, or embeddings are not ready.
     """
     with service.lock:
         label_state = service.label_state
         number = {
             c: i for i, c in enumerate(label_state.active_classes)
-        }  # without classes that were merged or removed
+        }  # without merged and removed classes
         labels = {p: number[c] for p, c in label_state.labels.items()}
     _require_two_classes(label_state)
     if schedule.is_encoding:
         raise InputError(
-            f"the items are still being looked at ({schedule.fraction_done:.0%} are done), and a model "
-            "needs all of them; try "
-            "again when the page says that it is done, or export the labels alone"
+            f"the embeddings are still being computed ({schedule.fraction_done:.0%} done), and a "
+            "model needs all of them; try again when the page reports that the model is up to "
+            "date, or export the labels only"
         )
     campaign = replace(schedule.campaign, threads=None)
     reject_large_pool(campaign)
@@ -204,7 +195,7 @@ def fit_labels(
     builder = SnapshotBuilder(campaign, (service.items.data, None), held, service.excluded)
     points, ready = builder.prepare_items(labels, tell)
     place = {p: i for i, p in enumerate(points.tolist())}
-    labels = {p: c for p, c in labels.items() if p in place}  # of what can still be read
+    labels = {p: c for p, c in labels.items() if p in place}  # items that can still be read
     learner, seed = (
         ready.make_learner(max(len(number), 2)),
         ready.training.derive_seed(campaign.seed, 0),
@@ -223,7 +214,7 @@ def fit_labels(
 def build_exported_model(
     service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
 ) -> ExportedModel:
-    """Learnt from all labels that there are by now, to be taken away."""
+    """Fit a model on all current labels, for export."""
     made = fit_labels(service, schedule, tell)
     with service.lock:
         label_state, last = service.label_state, schedule.rounds[-1] if schedule.rounds else {}
@@ -242,12 +233,12 @@ def build_exported_model(
 
 
 def _estimate_accuracy(made: LabelFit) -> dict[str, Any]:
-    """Of the items that have no label.
+    """Estimate the accuracy on the unlabelled items.
 
-    Where there are none, of those that have. Nothing for a trained network.
+    If there are none, on the labelled items. Empty for a trained network.
     """
     if not isinstance(made.learner, ExactLearner):
-        # its outputs have seen the labels: only items that were kept aside tell its accuracy
+        # Its outputs depend on the labels: only test items can measure its accuracy.
         return {}
     learner, at, given, ready, seed = made.learner, made.at, made.given, made.ready, made.seed
     others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(

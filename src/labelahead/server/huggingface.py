@@ -30,11 +30,10 @@ The other columns are those of the data that were labelled.
 
 
 def write_data_set(path: Path, content: Export) -> None:
-    """Write the labels as the split train; predictions are a split of their own, so that none mixes
-    in.
+    """Write the labels as the split train and predictions as a separate split.
 
     Raises:
-        InputError: if there is no class yet, or a labelled picture cannot be read any more.
+        InputError: There is no class yet, or a labelled picture cannot be read any more.
     """
     if not content.classes:
         raise InputError("there is no class yet; expected at least one for the form hf")
@@ -54,10 +53,7 @@ def write_data_set(path: Path, content: Export) -> None:
 
 
 def _build_table(content: Export) -> Any:
-    """Return all rows but their pictures.
-
-    Classes are numbers, and the schema says which class each is.
-    """
+    """Return all rows without pictures; classes are numbers, named in the schema."""
     arrow = import_extra("pyarrow", "tables", "the form hf")
     number = {name: i for i, name in enumerate(content.classes)}
     columns, types = dict(content.columns), column_types(content.columns)
@@ -77,7 +73,7 @@ def _build_table(content: Export) -> Any:
 
 
 def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -> None:
-    """Write some rows, with their pictures, some at a time."""
+    """Write some rows with their pictures, in batches."""
     arrow = import_extra("pyarrow", "tables", "the form hf")
     parquet = import_extra("pyarrow.parquet", "tables", "the form hf")
     step = PICTURES_PER_BATCH if content.items.picture is not None else max(1, len(rows))
@@ -98,7 +94,7 @@ def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -
 
 
 def _read_picture(content: Export, position: int) -> dict[str, Any]:
-    """Return an item's own file, or its picture as a PNG, as the feature `Image` has it."""
+    """Return an item's file, or its encoded picture, as a value of the feature `Image`."""
     items, name = content.items, content.items.ids[position]
     try:
         if items.open_file is not None:
@@ -108,4 +104,4 @@ def _read_picture(content: Export, position: int) -> dict[str, Any]:
         content_of, media = items.picture(position)
         return {"bytes": content_of, "path": f"{name}.{media.rpartition('/')[2]}"}
     except InputError as error:
-        raise InputError(f"{name} {error}; put it back, or undo its label") from error
+        raise InputError(f"{name} {error}; restore the file, or undo its label") from error

@@ -1,7 +1,7 @@
-"""How items look: pictures by position, rows and texts as plain values.
+"""Display of items: pictures by position, rows and texts as JSON values.
 
-Nothing here takes a path: a picture is decoded from the data set's own files and encoded anew, so
-that what leaves the server is pixels, whatever else a file may hold.
+No function takes a path. A picture is decoded from the data set's own files and encoded again, so
+that only pixels leave the server, whatever else a file contains.
 """
 
 import hashlib
@@ -25,30 +25,26 @@ __all__ = ["Items", "StoredPictures"]
 
 FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS = 4096, 1024, 256  # pixels of the longer side
 MAX_CACHE_BYTES = 64 << 20  # bytes of encoded pictures
-MAX_LOSSLESS_PIXELS = (
-    THUMBNAIL_PIXELS * THUMBNAIL_PIXELS
-)  # up to so many pixels a picture is kept to the last bit
+MAX_LOSSLESS_PIXELS = THUMBNAIL_PIXELS * THUMBNAIL_PIXELS  # larger pictures are compressed as JPEG
 MAX_COLUMNS_SHOWN = 60
 MAX_CHARACTERS_SHOWN = 20_000
 
 
 class StoredPictures(Images):
-    """Pictures that lie in a storage, each a file of its own."""
+    """Pictures in a storage, one file each."""
 
     @abstractmethod
     def file(self, position: int) -> bytes:
-        """The picture's file as it is."""
+        """Return the unmodified content of the picture's file."""
 
 
 class Items:
-    """The items of a data set, to look at. Threads may share it."""
+    """The items of a data set, for display. Threads may share it."""
 
     def __init__(
         self, data: Data, fingerprint: str | None = None, labels: tuple[str, Any] | None = None
     ) -> None:
-        """labels: name and entries of the column that the data carry their own labels in, for
-        exports.
-        """
+        """Store the data. labels: name and entries of the data's own label column, for exports."""
         self.data = data
         self.labels = labels
         self.kind = _find_kind(data)
@@ -62,12 +58,12 @@ class Items:
 
     @property
     def ids(self) -> Sequence[str]:
-        """The name of every item, by position."""
+        """Return the name of every item, by position."""
         return self.data.ids
 
     @cached_property
     def sizes(self) -> list[int | None] | None:
-        """Bytes of each item's file, None for one that is gone; None if items are no files."""
+        """Return the file size of each item, None for a missing file; None if items are no files."""
         photos, rows = self.data.images, self.data.rows
         if rows is not None and rows.files and rows.text is not None:
             return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
@@ -75,11 +71,11 @@ class Items:
 
     @property
     def version(self) -> str:
-        """Changes with the data: part of every address, so that browsers may keep pictures."""
+        """Return a version of the data, part of every picture URL, so that browsers may cache."""
         return self.fingerprint[:12]
 
     def describe_item(self, position: int) -> dict[str, Any]:
-        """What the page needs to show an item."""
+        """Return what the page needs to show an item."""
         self._check_position(position)
         name = self.data.ids[position]
         shown: dict[str, Any] = {
@@ -93,7 +89,9 @@ class Items:
             shown["url"] = f"/items/{position}?v={self.version}"
         elif self.data.rows is not None:
             rows = self.data.rows
-            pairs = [(n, v) for n, v in rows.get_row(position) if n != rows.text][:MAX_COLUMNS_SHOWN]
+            pairs = [(n, v) for n, v in rows.get_row(position) if n != rows.text][
+                :MAX_COLUMNS_SHOWN
+            ]
             shown["row"] = [{"name": name, "value": _to_json_value(value)} for name, value in pairs]
             if rows.text is not None:
                 shown["text"] = str(_to_json_value(rows.columns[rows.text][position]) or "")
@@ -103,10 +101,7 @@ class Items:
         return shown
 
     def _hide_class_folders(self, name: str) -> str:
-        """A path without the folders that say the class.
-
-        Whoever is asked should look at the item.
-        """
+        """Replace folders that name a class, so that annotators judge the item and not its path."""
         *folders, last = name.split("/")
         return "/".join(
             ["…" if normalise_name(folder) in self._class_names else folder for folder in folders]
@@ -118,10 +113,10 @@ class Items:
         return {normalise_name(c) for c in self.data.classes}
 
     def encode_picture(self, position: int, size: int = DISPLAY_PIXELS) -> tuple[bytes, str]:
-        """An item's picture and its media type."""
+        """Return an item's encoded picture and its media type. size: pixels of the longer side."""
         self._check_position(position)
         if self.data.images is None:
-            raise InputError(f"item {position} is no picture; expected an item of kind image")
+            raise InputError(f"item {position} is not a picture; expected an item of kind image")
         key = (position, size)
         with self._lock:
             if key in self._cache:
@@ -144,10 +139,7 @@ class Items:
         return encoded
 
     def find_problem(self, position: int) -> str | None:
-        """Why there is nothing to look at, if so.
-
-        What is decoded for that is kept: it will be asked for next.
-        """
+        """Return why an item cannot be shown, or None; the decoded picture is cached."""
         if self.kind != "image":
             return None
         try:
@@ -157,7 +149,7 @@ class Items:
         return None
 
     def describe_for_export(self) -> ExportItems:
-        """Return what an export says of the items: ids, the user's columns, files and pictures."""
+        """Return the content of the items for an export: ids, columns, files and pictures."""
         data = self.data
         records = data.records
         if records is not None and self.labels is not None:
@@ -167,7 +159,7 @@ class Items:
         return ExportItems(data.ids, records, text, self.make_opener(), picture)
 
     def make_opener(self) -> Callable[[int], BinaryIO] | None:
-        """Opens an item's own file by position, for copies; None if items are no files."""
+        """Return a function that opens an item's file by position; None if items are no files."""
         photos, rows = self.data.images, self.data.rows
         if isinstance(photos, ImageFiles):
             return lambda at: photos.files.open(photos.names[at])
@@ -194,7 +186,7 @@ def _find_kind(data: Data) -> str:
 
 
 def _compute_fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
-    """Of what the items are, whichever of them are kept for testing."""
+    """Return a hash of the items, independent of the test split."""
     if sizes is not None:  # reading every file would take minutes
         content = repr(list(zip(data.ids, sizes, strict=True)))
     elif data.images is not None:
@@ -205,7 +197,7 @@ def _compute_fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
 
 
 def _to_json_value(value: Any) -> str | float | int | bool | None:
-    """A cell as JSON has it."""
+    """Convert a cell to a JSON value."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

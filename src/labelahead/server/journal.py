@@ -1,17 +1,17 @@
-"""The durable record of a labelling session: who answered what, and when. Survives `kill -9`.
+"""The durable journal of a labelling session: all events with annotator and time.
 
-    labels.db        SQLite; events are only ever added, each on the disk before it counts
-    labels.db-wal    SQLite's log of transactions, checkpointed into labels.db after every answer
+    labels.db        SQLite database; events are only appended and written durably before use
+    labels.db-wal    SQLite's write-ahead log, checkpointed into labels.db after every answer
     labels.db-shm    SQLite's index of that log
-    labels.seq       number of the newest event, to notice a labels.db that lacks events
-    labels.lock      held by the process that has the journal open: there is one at a time
+    labels.seq       number of the newest event, to detect that labels.db lacks events
+    labels.lock      lock of the one process that has the journal open
 
-Details: `undo` takes back answers and changes of classes, never new classes, since others may have
-used them. Answers to items that were leased to someone else are accepted: a lease is a courtesy of
-whoever hands out items, not a right. Leases are in the database, so that a restart keeps them, but
-need not survive a power cut. They end by a clock that starts as the wall clock when the journal is
-opened and then only advances: setting the wall clock back prolongs none. A process that is forked
-while a journal is open inherits the lock: start others by spawning.
+Events survive `kill -9`. `undo` reverts answers and changes of classes, but not new classes, since
+other annotators may have used them. Answers to items that are leased to another annotator are
+accepted: leases only reduce duplicate work. Leases are stored in the database, so that they survive
+a restart, but may be lost in a power cut. They expire by a clock that starts at the wall-clock time
+at which the journal is opened and is monotonic: setting the wall clock back prolongs no lease. A
+process that is forked while a journal is open inherits the lock, so start processes by spawning.
 """
 
 import logging
@@ -54,7 +54,9 @@ __all__ = [
 
 Damage = type[InputError] | type[StorageError]
 log = logging.getLogger("labelahead")
-APPLICATION_ID = 0x6C61686C  # "lahl", at a fixed place in the file: says whose it is
+APPLICATION_ID = (
+    0x6C61686C  # "lahl": SQLite stores it in the file header, to identify our databases
+)
 
 EVENT_GUARDS = (  # of the table `events`; they go when it goes
     "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
@@ -76,7 +78,7 @@ CURRENT_CHECKS = """
 
 
 def _events_table_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS) -> str:
-    """The table of events that knows these kinds; labelled: those that come with a label."""
+    """Return the SQL of a table of events with these kinds; labelled: kinds that have a label."""
     return f"""CREATE TABLE {name} (
             seq INTEGER PRIMARY KEY AUTOINCREMENT,
             at TEXT NOT NULL,
@@ -94,9 +96,9 @@ def _events_table_sql(name: str, kinds: str, labelled: str, rules: str = INITIAL
 def _rebuild_events_sql(
     name: str, kinds: str, labelled: str, rules: str = INITIAL_CHECKS
 ) -> tuple[str, ...]:
-    """SQLite changes no CHECK of a table, so it is made anew.
+    """Return the SQL that recreates the table of events with other CHECK constraints.
 
-    All that was in `events` goes to another one.
+    SQLite cannot change the constraints of a table, so all rows are copied into a new one.
     """
     return (
         _events_table_sql(name, kinds, labelled, rules),
@@ -108,18 +110,18 @@ def _rebuild_events_sql(
     )
 
 
-# A step that has been released is never changed: what it makes stands in people's files.
+# A released migration is never changed: users have databases that it created.
 MIGRATIONS: list[tuple[str, ...]] = [
     (
         f"PRAGMA application_id = {APPLICATION_ID}",
-        # what the record is about, for whoever reads the file alone
+        # the data set that the journal belongs to
         "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
         "CREATE TABLE items (position INTEGER PRIMARY KEY, item TEXT NOT NULL)",
         _events_table_sql(
             "events", "'label', 'skip', 'unsure', 'undo', 'class'", "'label', 'class'"
         ),
         *EVENT_GUARDS,
-        # one holder for an item, one item for a person
+        # an item is leased to one annotator, and an annotator has one item
         """CREATE TABLE leases (
             position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
         )""",
@@ -134,7 +136,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "'label', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class'",
         "'label', 'settle', 'keep', 'class'",
     ),
-    ("ALTER TABLE items ADD COLUMN size INTEGER",),  # bytes of an item's own file
+    ("ALTER TABLE items ADD COLUMN size INTEGER",),  # file size of an item in bytes
     _rebuild_events_sql(
         "events_5",
         "'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class', "
@@ -146,7 +148,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
 
 
 def _migrate(db: sqlite3.Connection, migrations: Sequence[tuple[str, ...]]) -> None:
-    """Each step whole or not at all: a kill in between leaves the version before."""
+    """Run the missing migrations, each in one transaction, so that a kill leaves a valid version."""
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     for number, statements in enumerate(migrations[version:], version + 1):
         with _transaction(db):
@@ -167,7 +169,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-MAX_NAMES_SHOWN = 5  # items that an error lists
+MAX_NAMES_SHOWN = 5  # of items in an error message
 BUSY_SECONDS = 5.0  # seconds for another program that looks into the file
 # the wall clock may have been set back while no journal was open
 MAX_LEASE_SECONDS_AFTER_RESTART = 600.0
@@ -177,19 +179,23 @@ LABEL_CONDITION = "kind IN ('label', 'confirm', 'settle')"
 def open_database(
     path: Path, migrations: Sequence[tuple[str, ...]] | None = None
 ) -> sqlite3.Connection:
-    """The database, made if there is none; an error if it is damaged, foreign or too new."""
+    """Open the database, and create or migrate it if necessary.
+
+    Raises:
+        InputError: It is damaged, of another program, or of a newer version.
+    """
     migrations = MIGRATIONS if migrations is None else migrations
     require_database(path)
     try:
         create_private(path)
-        # Threads share the connection; the journal's lock lets in one at a time.
+        # Threads share the connection; the journal's lock serialises them.
         db = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
             _check_database(db, path, len(migrations))
-            # Readers never wait for the writer. Where a file system cannot do it, SQLite stays
-            # with its rollback journal, which keeps what was committed as well.
+            # In WAL mode, readers never wait for the writer. If the file system does not support it,
+            # SQLite keeps its rollback journal, which is durable as well.
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA foreign_keys = OFF")
@@ -203,7 +209,7 @@ def open_database(
 
 
 def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
-    """Refuse what is not ours before anything is written to it."""
+    """Raise if the database is not a valid journal, before anything is written to it."""
     version, application, tables = (
         int(db.execute(question).fetchone()[0])
         for question in (
@@ -214,13 +220,13 @@ def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
     )
     if (tables or version) and application != APPLICATION_ID:
         raise InputError(
-            f"{path} is a database of another program; expected a label record: choose another "
-            "folder, or move the file away"
+            f"{path} is a database of another program; expected a labelahead journal: choose "
+            "another folder, or move the file away"
         )
     if version > newest:
         raise InputError(
-            f"{path} has version {version}, this labelahead knows versions up to {newest}; update "
-            "labelahead"
+            f"{path} has version {version}, and this labelahead supports versions up to {newest}; "
+            "update labelahead"
         )
     verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
     if verdict != "ok":
@@ -229,14 +235,14 @@ def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class JournalCopy:
-    """A journal in memory, as it stood at one moment; `Journal` takes it in place of the files."""
+    """A copy of a journal in memory; `Journal` can read it instead of the files."""
 
     db: sqlite3.Connection
     counts: LabelCounts
     items: list[str]
 
     def close(self) -> None:
-        """Free the memory; a second time does nothing."""
+        """Free the memory; closing twice has no effect."""
         self.db.close()
 
 
@@ -251,9 +257,10 @@ def copy_journal(folder: str | Path) -> JournalCopy:
     require_database(path)
     if not path.is_file():
         raise InputError(
-            f"{folder} holds no labels (no labels.db); expected the folder of a labelling session"
+            f"{folder} holds no labels (labels.db is missing); expected the folder of a labelling "
+            "session"
         )
-    counts = LabelCounts.read(Path(folder))  # before the events: whoever labels adds more
+    counts = LabelCounts.read(Path(folder))  # read before the events, which may grow meanwhile
     try:
         db = copy_to_memory(path)
         try:
@@ -268,10 +275,7 @@ def copy_journal(folder: str | Path) -> JournalCopy:
 
 
 def read_item_names(folder: str | Path) -> list[str]:
-    """The name of every item that the record in a folder knows, by position.
-
-    None if there is no record.
-    """
+    """Return the item names of the journal in a folder, by position; empty if there is none."""
     path = Path(folder) / "labels.db"
     require_database(path)
     if not path.is_file():
@@ -279,14 +283,14 @@ def read_item_names(folder: str | Path) -> list[str]:
     try:
         with closing(copy_to_memory(path)) as db:
             return _read_items(db)
-    except sqlite3.Error:  # whoever opens it says what is wrong
+    except sqlite3.Error:  # opening the journal reports the problem
         return []
 
 
 def read_class_names(folder: str | Path) -> list[str]:
-    """Return every name that a class of the record in a folder has or had, oldest first.
+    """Return every current and former class name of the journal in a folder, oldest first.
 
-    None if there is no record.
+    The list is empty if there is no journal.
     """
     path = Path(folder) / "labels.db"
     require_database(path)
@@ -297,7 +301,7 @@ def read_class_names(folder: str | Path) -> list[str]:
             names = db.execute(
                 "SELECT text FROM events WHERE kind IN ('class', 'rename') ORDER BY seq"
             ).fetchall()
-    except sqlite3.Error:  # whoever opens it says what is wrong
+    except sqlite3.Error:  # opening the journal reports the problem
         return []
     spelled: dict[str, str] = {}
     for (name,) in names:
@@ -306,9 +310,7 @@ def read_class_names(folder: str | Path) -> list[str]:
 
 
 def read_journal(folder: str | Path) -> tuple[list[str], list[Event]]:
-    """The items by position and all events of the record in a folder, also while somebody writes to
-    it.
-    """
+    """Return item names and all events of the journal in a folder, also while a server writes."""
     with closing(copy_journal(folder)) as copy:
         return copy.items, _read_events(copy.db, "ORDER BY seq", ())
 
@@ -324,9 +326,9 @@ def _check_data(
     fingerprint: str,
     sizes: Sequence[int | None] | None,
 ) -> None:
-    """A new record is about these data.
+    """Store the items in a new journal, or check that an existing journal is of the same data.
 
-    An old one must be. sizes: of files, which may come and go.
+    sizes: file sizes, if items are files; such items may be added or removed.
     """
     about = db.execute("SELECT value FROM about WHERE name = 'fingerprint'").fetchone()
     rows = [
@@ -341,8 +343,8 @@ def _check_data(
     pairs = enumerate(zip(stored, items, strict=False))
     why = next((f"item {i} was {a!r}, now {b!r}" for i, ((a, _), b) in pairs if a != b), None)
     if sizes is None and why is not None and len(stored) == len(items) and about[0] == fingerprint:
-        # The same rows under other ids: those of a column, where a version before took row numbers.
-        # Events name items by position, so that nothing else changes.
+        # The same rows under other ids: an id column, where an earlier version used row numbers.
+        # Events refer to items by position, so nothing else changes.
         db.executemany(
             "UPDATE items SET item = ? WHERE position = ?", [(item, i) for i, item, _ in rows]
         )
@@ -356,13 +358,13 @@ def _check_data(
             )
             db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows[len(stored) :])
     elif len(stored) != len(items):
-        why = f"{len(stored)} items then, {len(items)} now"
+        why = f"it has {len(stored)} items, the data {len(items)}"
     elif why is None and about[0] != fingerprint:
-        why = "the items have the same names, but another content"
+        why = "the items have the same names, but different content"
     if why is not None:
         raise InputError(
             f"{folder} holds labels of other data ({why}); choose another folder, or open it with "
-            "the data that it was begun with, export its labels and import them here"
+            "its original data, export the labels and import them here"
         )
 
 
@@ -371,14 +373,17 @@ def _find_changed_files(
     before: Sequence[int | None],
     rows: Sequence[tuple[int, str, int | None]],
 ) -> str | None:
-    """Why the files are not those of the record, if so.
+    """Return why the files are not those of the journal, or None.
 
-    before: their sizes then; rows: position, name, size now.
+    Args:
+        db: Database of the journal.
+        before: File sizes in the journal.
+        rows: Position, name and current size of each item.
     """
     now = rows[: len(before)]
     there = sum(size is not None for _, _, size in now)
     if 2 * there < len(before):
-        return f"of its {len(before)} items {there} are there"
+        return f"only {there} of its {len(before)} items exist"
     said = f"SELECT DISTINCT position FROM events WHERE {LABEL_CONDITION}"
     labelled = {p for (p,) in db.execute(said)}
     known = [
@@ -390,62 +395,64 @@ def _find_changed_files(
     if not names:
         return None
     more = ", ..." if len(names) > MAX_NAMES_SHOWN else ""
-    return f"{len(names)} labelled pictures have another content: {', '.join(names[:MAX_NAMES_SHOWN])}{more}"
+    return f"{len(names)} labelled pictures have different content: {', '.join(names[:MAX_NAMES_SHOWN])}{more}"
 
 
 def _storage_error(
     path: Path, error: sqlite3.Error, damage: Damage = InputError
 ) -> InputError | StorageError:
-    """What SQLite complained of, and what to do about it."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest is a detail of it
+    """Return an error that explains a failure of SQLite and what to do."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the higher bits are details
     if code in (
         sqlite3.SQLITE_CORRUPT,
         sqlite3.SQLITE_NOTADB,
         sqlite3.SQLITE_ERROR,
-    ):  # the last: a table is missing
+    ):  # SQLITE_ERROR: a table is missing
         return _damage_error(path, str(error), damage)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageError(
-            f"{path} is held by another program ({error}); close that, and try again"
+            f"{path} is locked by another program ({error}); close it, and try again"
         )
     return StorageError(
         f"{path} cannot be used ({error}); make sure that the folder can be written to and the "
-        "disk has room, and try again: what was accepted before is kept",
+        "disk has space, and try again: all accepted answers are safe",
         full=code == sqlite3.SQLITE_FULL,
     )
 
 
 def _damage_error(path: Path, why: str, damage: Damage = InputError) -> InputError | StorageError:
     return damage(
-        f"{path} is damaged or no label record ({why}); put back a copy, or save what can be "
-        f"saved with `sqlite3 {path.name} .recover`, or begin anew in another folder"
+        f"{path} is damaged or not a journal ({why}); restore a copy, or recover the data "
+        f"with `sqlite3 {path.name} .recover`, or start again in another folder"
     )
 
 
 def _rescue_labels(db: sqlite3.Connection, path: Path, changed: Path) -> StorageError:
-    """One of the files was moved away, removed or replaced: what was accepted is saved beside it.
+    """Save all answers to a new file after a database file was moved, removed or replaced.
 
-    The open connection goes on with the old file, whose place may be nowhere: an answer written
-    there would be lost with the process.
+    The open connection still uses the old file, which may have no name any more: an answer written
+    to it would be lost when the process ends.
+
+    Returns:
+        The error to raise.
     """
     last = db.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
     copy = path.with_name(f"labels-rescued-{last}.db")
     with (
         suppress(sqlite3.Error),
         owner_only(),
-    ):  # most likely: the copy is there since the last refusal
+    ):  # usually because an earlier call has written the copy
         db.execute("VACUUM INTO ?", (str(copy),))
-    todo = f"put the right file back as {path.name}"
+    todo = f"restore the original file as {path.name}"
     if copy.exists():
         every = ", ".join(file.name for file in (path, *companion_files(path)))
         todo = (
-            f"all that was accepted is in {copy}: move what is left of {every} away, rename "
-            f"the copy to {path.name}"
+            f"all accepted answers are in {copy}: move the remaining files of {every} away, "
+            f"rename the copy to {path.name}"
         )
     return StorageError(
-        f"{changed} was removed or replaced while it was open, so nothing more is written; end "
-        f"the program, {todo}, "
-        "and start again"
+        f"{changed} was removed or replaced while it was open, so no more answers are accepted; "
+        f"stop the program, {todo}, and start again"
     )
 
 
@@ -454,7 +461,7 @@ EVENT_PLACEHOLDERS = ", ".join("?" for _ in fields(Event))
 
 
 def _read_events(db: sqlite3.Connection, which: str, values: tuple[str | int, ...]) -> list[Event]:
-    """Events as they stand in the file. which: the end of the query."""
+    """Read events. which: the end of the SQL query."""
     return [
         Event(*row) for row in db.execute(f"SELECT {EVENT_COLUMNS} FROM events {which}", values)
     ]
@@ -463,9 +470,15 @@ def _read_events(db: sqlite3.Connection, which: str, values: tuple[str | int, ..
 def _find_by_key(
     db: sqlite3.Connection, key: str | None, content: tuple[object, ...]
 ) -> Event | None:
-    """The event that came with this key; an error if it is not of this kind, who, position, label.
+    """Return the event with this key, or None.
 
-    content: as many of these as are known.
+    Args:
+        db: The database.
+        key: Key made by the client.
+        content: Expected kind, annotator, position and label; trailing values may be left out.
+
+    Raises:
+        InputError: The event with this key has other content.
     """
     events = key and _read_events(db, "WHERE key = ?", (check_name(key, "the key"),))
     if not events:
@@ -473,17 +486,17 @@ def _find_by_key(
     e = events[0]
     if (e.kind, e.who, e.position, e.label)[: len(content)] != content:
         raise InputError(
-            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new one for "
+            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new key for "
             "every answer"
         )
     return e
 
 
 class Journal:
-    """An open record. Threads may share it; close it, or use it in a `with`.
+    """An open journal. Threads may share it; close it, or use it in a `with` statement.
 
-    items: the name of every item, by position. fingerprint: of the data; a record of other data is
-    refused. classes: those that the record does not know yet are added, in this order, after those
+    items: the name of every item, by position. fingerprint: of the data; a journal of other data is
+    refused. classes: names that the journal does not have yet are added, in this order, after those
     that it does; the order in `label_state.classes` is the one that counts. sizes: where items are files,
     the bytes of each, None for one that is gone: new ones may have been added at the end, and only
     those with labels must be what they were.
@@ -518,7 +531,9 @@ class Journal:
         self._sequence_file: SequenceFile | None = None
         self._checkpoint_every = checkpoint_every
         self._not_checkpointed = 0
-        self._damage: Damage = InputError  # of what was given; but not once it is open
+        self._damage: Damage = (
+            InputError  # an input error while opening, a storage error afterwards
+        )
         self._is_read_only = False
         self._clock_offset = time.time() - time.monotonic()
         self._resources = ExitStack()
@@ -550,7 +565,7 @@ class Journal:
             raise
 
     def _open(self) -> LabelCounts:
-        """Lock the folder and open the database; return what the files beside it know."""
+        """Lock the folder and open the database; return the label counts of the other files."""
         instead = "use the page that it serves, or stop it"
         self._folder_lock = self._resources.enter_context(
             lock_folder(self.folder, "labels.lock", holder="labelahead", advice=instead)
@@ -562,13 +577,13 @@ class Journal:
             and (self.folder / "rounds.jsonl").exists()
         ):
             raise InputError(
-                f"{self.path} is empty, though labels were learnt from here; put back a copy of "
-                "it, or begin anew in "
+                f"{self.path} is empty, but models were trained on its labels; restore a copy of "
+                "it, or start again in "
                 "another folder"
             )
         counts = LabelCounts.read(self.folder)
         if not self.path.exists():
-            counts.require(0, 0)  # before a new file takes the place of the missing one
+            counts.require(0, 0)  # before a new file replaces the missing one
         self._db = open_database(self.path)
         return counts
 
@@ -584,7 +599,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let others open the folder; a second time does nothing."""
+        """Close the database and release the lock; closing twice has no effect."""
         with self._lock:
             if self._db is not None:
                 self._db.close()
@@ -592,7 +607,7 @@ class Journal:
             self._resources.close()
 
     def add_items(self, items: Sequence[str]) -> None:
-        """More items, after those that there are."""
+        """Append items."""
         with self._writing_transaction() as db:
             rows = [(position, item, None) for position, item in enumerate(items, len(self.items))]
             for position, item, _ in rows:
@@ -602,7 +617,7 @@ class Journal:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether this is a copy that takes no answers."""
+        """Return whether this is a copy that accepts no answers."""
         return self._is_read_only
 
     @property
@@ -612,12 +627,12 @@ class Journal:
             return self._builder.build()
 
     def read_events(self, since: int = 0) -> list[Event]:
-        """All events after number `since`, oldest first."""
+        """Return all events after number `since`, oldest first."""
         with self._reading_transaction() as db:
             return _read_events(db, "WHERE seq > ? ORDER BY seq", (index(since),))
 
     def read_event(self, seq: int) -> Event:
-        """One event by its number."""
+        """Return an event by its number."""
         with self._reading_transaction() as db:
             return _read_events(db, "WHERE seq = ?", (index(seq),))[0]
 
@@ -631,8 +646,8 @@ class Journal:
     ) -> Event:
         """Record one event, of what `LabelStateBuilder.next` takes: when this returns, it is on the disk.
 
-        A key that is there already gives the event that it came with, and adds nothing; with
-        another content it is refused, since the answer would be lost unsaid.
+        If an event with the same key exists, it is returned and nothing is added. If its content
+        differs, an error is raised, since the new answer would be lost silently.
         """
         who = check_name(who, "the person's name")
         with self._writing_transaction() as db:
@@ -644,10 +659,9 @@ class Journal:
     def confirm_items(
         self, who: str, positions: Collection[int], label: int, *, key: str | None = None
     ) -> list[Event]:
-        """Record that all these items are of one class, each by an event of its own: all of them,
-        or none.
+        """Record that all these items are of one class, with one event each, in one transaction.
 
-        Those that have a label by now are left as they are.
+        Items that have a label are left unchanged.
         """
         who, events = check_name(who, "the person's name"), list[Event]()
         with self._writing_transaction() as db:
@@ -660,7 +674,7 @@ class Journal:
                     (index(p), label) for p in positions
                 }:
                     raise InputError(
-                        f"the key {key!r} came with other items; expected a new one for every grid"
+                        f"the key {key!r} came with other items; expected a new key for every grid"
                     )
                 return before
             first = self._builder.seq + 1
@@ -676,18 +690,20 @@ class Journal:
     def undo_answer(
         self, who: str, seq: int | None = None, *, key: str | None = None
     ) -> Event | None:
-        """Take back a person's newest surviving answer or change of classes, or their answer `seq`.
+        """Undo an annotator's newest valid answer or change of classes, or their answer `seq`.
 
-        Again and again goes back further. What was confirmed with the newest answer goes with it.
-        None where nothing is left to take back, or where `seq` has been taken back before.
+        Repeated calls undo earlier answers. A bulk confirmation is undone as a whole.
+
+        Returns:
+            The event of the undo, or None if nothing is left to undo or `seq` is already undone.
         """
         who = check_name(who, "the person's name")
         with self._writing_transaction() as db:
             before = _find_by_key(db, key, ("undo", who))
             if before is not None and seq is not None and before.ref != index(seq):
                 raise InputError(
-                    f"the key {key!r} took back answer {before.ref}, not {seq}; expected a new "
-                    "one for every answer"
+                    f"the key {key!r} was used to undo answer {before.ref}, not {seq}; expected a "
+                    "new key for every request"
                 )
             newest = self._builder.find_newest_answer(who) if seq is None else index(seq)
             if before or newest is None:
@@ -700,12 +716,12 @@ class Journal:
             return event
 
     def find_class(self, name: str) -> int | None:
-        """The class of this name, or that once had it; None: there is none, or no more."""
+        """Return the number of the class that has or had this name; None if there is none."""
         with self._reading_transaction():
             return self._builder.find_class(name)
 
     def add_class(self, who: str, name: str) -> int:
-        """The number of a new class, or of the one that has this name already."""
+        """Add a class, unless one has this name, and return its number."""
         who, name = check_name(who, "the person's name"), check_name(name, "the class's name")
         with self._writing_transaction() as db:
             number = self._builder.class_numbers.get(normalise_name(name))
@@ -724,9 +740,9 @@ class Journal:
         key: str | None = None,
         min_classes: int = 1,
     ) -> Event:
-        """Rename a class, merge it into the one of that name, or remove it.
+        """Rename a class, merge it into the class `name`, or remove it.
 
-        fewest: how many must be left.
+        min_classes: number of classes that must remain.
         """
         who = check_name(who, "the person's name")
         with self._writing_transaction() as db:
@@ -734,7 +750,7 @@ class Journal:
             if known is not None:
                 if normalise_name(known.text or "") != normalise_name(name or ""):
                     raise InputError(
-                        f"the key {key!r} came with {known.text!r}; expected a new one for every "
+                        f"the key {key!r} came with {known.text!r}; expected a new key for every "
                         "change"
                     )
                 return known
@@ -744,16 +760,19 @@ class Journal:
             )
             if left < min_classes:
                 raise InputError(
-                    f"{kind} one of {left + 1} classes; expected more, so that {min_classes} are left"
+                    f"{kind} one of {left + 1} classes; at least {min_classes} classes must remain: "
+                    "add one first"
                 )
             return self._insert(db, event)
 
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
-        """Record many labels (position, class name, person) at once: all of them, or none.
+        """Record many labels (position, class name, annotator) in one transaction.
 
-        Classes are made as needed; a name that a class had before means that class. A label that
-        this person's answer says already adds nothing, so the same file can be taken in twice.
-        Returned are the events added, classes among them.
+        Missing classes are added; a former name of a class refers to that class. A label that equals
+        the annotator's current answer adds nothing, so that a file can be imported twice.
+
+        Returns:
+            The added events, including new classes.
         """
         added = []
         with self._writing_transaction() as db:
@@ -776,9 +795,9 @@ class Journal:
     def lease_item(
         self, position: int, who: str, seconds: float, *, now: float | None = None
     ) -> bool:
-        """Keep an item for one person; False if another holds it. now: as `leases` takes it.
+        """Lease an item to an annotator; return False if it is leased to another one.
 
-        A person holds at most one: a new lease replaces the old one, a refused one leaves it.
+        An annotator has at most one lease: a new one replaces the old one.
         """
         who = check_name(who, "the person's name")
         self._check_position(position)
@@ -795,15 +814,15 @@ class Journal:
             return True
 
     def release_lease(self, who: str) -> None:
-        """Give up what a person holds, if anything."""
+        """End the lease of an annotator, if there is one."""
         who = check_name(who, "the person's name")
         with self._writing_transaction(durable=False) as db:
             db.execute("DELETE FROM leases WHERE who = ?", (who,))
 
     def list_leases(self, now: float | None = None) -> dict[int, str]:
-        """Who holds which item.
+        """Return the annotator of each leased item, by position.
 
-        now: seconds since 1970 on the journal's own clock, which is never set back.
+        now: seconds since 1970 on the journal's monotonic clock.
         """
         now = self._now() if now is None else now
         with self._reading_transaction() as db:
@@ -815,7 +834,7 @@ class Journal:
     def _reading_transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             if self._db is None:
-                raise StorageError(f"{self.path} has been closed; open the journal anew")
+                raise StorageError(f"{self.path} has been closed; open the journal again")
             try:
                 self._read_new_events(self._db)
                 yield self._db
@@ -824,11 +843,11 @@ class Journal:
 
     @contextmanager
     def _writing_transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction; what is in memory follows what is on the disk, also after a failure."""
+        """Run one transaction; the state in memory matches the database even after a failure."""
         with self._reading_transaction() as db:
             self._require_writable(db)
-            # NORMAL leaves out the wait for the disk, not the order of writing: after a power cut
-            # the file is whole, but a last lease may be gone.
+            # NORMAL does not wait for the disk, but keeps the order of writes: after a power cut the
+            # database is intact, but the last lease may be lost.
             db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             before = self._builder.seq
             try:
@@ -837,7 +856,7 @@ class Journal:
                     yield db
             except BaseException:
                 if self._builder.seq > before:
-                    self._builder = LabelStateBuilder()  # read anew with the next access
+                    self._builder = LabelStateBuilder()  # rebuilt with the next access
                 raise
             if durable:
                 self._checkpoint(db)
@@ -845,26 +864,27 @@ class Journal:
                 self._sequence_file.write(self._builder.seq)
 
     def _require_writable(self, db: sqlite3.Connection) -> None:
-        """Raise if an answer that is written now could be lost."""
+        """Raise if an answer written now could be lost."""
         if self._is_read_only:
             raise StorageError(
-                f"{self.path} was opened to be read; open the session itself to change its labels"
+                f"{self.path} was opened read-only; open the session itself to change its labels"
             )
         changed = self._files and self._files.find_changed()
         if changed:
             raise _rescue_labels(db, self.path, changed)
         if self._folder_lock is not None and not self._folder_lock.is_intact():
             raise StorageError(
-                f"{self._folder_lock.path} was removed or replaced while it was held, so another "
+                f"{self._folder_lock.path} was removed or replaced while it was locked, so another "
                 "labelahead may use "
-                f"{self.folder}; nothing more is written: end both programs, and start one again"
+                f"{self.folder}; no more answers are accepted: stop both programs, and start one "
+                "again"
             )
 
     def _checkpoint(self, db: sqlite3.Connection) -> None:
-        """Copy the write-ahead log into labels.db, so that labels.db alone has every answer.
+        """Copy the write-ahead log into labels.db, so that labels.db alone contains every answer.
 
-        A program that is reading the file can delay this, and so can a full disk. The answer is
-        safe in the log then, and the next one tries again.
+        A program that reads the file or a full disk can delay this. The answer is then safe in the
+        log, and the next transaction tries again.
         """
         self._not_checkpointed += 1
         if self._not_checkpointed < self._checkpoint_every or self._folder_lock is None:
@@ -873,7 +893,7 @@ class Journal:
             _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             log.warning(
-                "%s: the last answers are safe in %s-wal alone (%s)",
+                "%s: the last answers are safe, but only in %s-wal (%s)",
                 self.path,
                 self.path.name,
                 error,
@@ -883,9 +903,7 @@ class Journal:
             self._not_checkpointed = 0
 
     def _now(self) -> float:
-        """Return seconds since 1970 by the wall clock as it was when the journal was opened, and
-        what passed since.
-        """
+        """Return seconds since 1970 by the wall clock at opening plus the monotonic time since."""
         return self._clock_offset + time.monotonic()
 
     def _read_new_events(self, db: sqlite3.Connection) -> None:
@@ -899,8 +917,8 @@ class Journal:
                 or not 0 <= position < len(self.items)
             ):
                 raise self._damage(
-                    f"{self.path} is damaged: after event {self._builder.seq} comes {event}; put "
-                    "back a copy, or begin anew in another folder"
+                    f"{self.path} is damaged: after event {self._builder.seq} comes {event}; restore "
+                    "a copy, or start again in another folder"
                 )
             self._builder.add_event(event)
 
@@ -911,7 +929,7 @@ class Journal:
             )
 
     def _insert(self, db: sqlite3.Connection, event: Event) -> Event:
-        """Write an event, within a transaction."""
+        """Write an event within a transaction."""
         if event.position is not None:
             self._check_position(event.position)
         db.execute(

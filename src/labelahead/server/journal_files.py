@@ -1,11 +1,10 @@
-"""The files that a journal consists of: whether they are complete, and whether they are still the
-ones it opened.
+"""The files of a journal: checks that they are complete and have not been replaced.
 
 labels.db        all events
 labels.db-wal    SQLite's write-ahead log: transactions that are not in labels.db yet
 labels.db-shm    SQLite's index of that log
-labels.seq       number of the newest event, to notice a labels.db that lacks events
-rounds.jsonl     one line a training; says how many labels it knew
+labels.seq       number of the newest event, to detect that labels.db lacks events
+rounds.jsonl     one line per training, with its number of labels
 """
 
 import json
@@ -35,36 +34,35 @@ log = logging.getLogger("labelahead")
 
 
 class MissingLabels(InputError):  # noqa: N818 (as `MissingExtra`)
-    """A journal lacks labels that another file of its folder knows.
+    """A journal lacks labels that another file of its folder refers to.
 
     Args:
         path: the journal's labels.db.
-        lacking: what it holds, and what the other file knows.
+        lacking: Which labels are missing.
     """
 
     def __init__(self, path: Path, lacking: str) -> None:
         super().__init__(
-            f"{path} {lacking}: answers are missing. Put back the newest {path.name}, with the "
+            f"{path} {lacking}: answers are missing. Restore the newest {path.name}, with the "
             f"{path.name}-wal that "
-            "belongs to it if there is one. To go on without the missing answers, move "
+            "belongs to it, if there is one. To continue without the missing answers, move "
             "labels.seq, rounds.jsonl and "
             f"every snapshot-*.pt out of {path.parent} first"
         )
 
 
 def companion_files(path: Path) -> tuple[Path, Path]:
-    """Return SQLite's write-ahead log of a database and the index of it."""
+    """Return the paths of SQLite's write-ahead log of a database and of its index."""
     return path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
 
 
 def require_database(path: Path) -> None:
-    """Check that a database is there if its write-ahead log is; call it before SQLite opens the
-    path.
+    """Check that a database exists if its write-ahead log does; call it before SQLite opens it.
 
-    SQLite removes a log whose database is missing or empty, and the answers in it with it.
+    SQLite deletes a log whose database is missing or empty, together with the answers in it.
 
     Raises:
-        InputError: the log holds something, and the database is missing or empty.
+        InputError: The log is not empty, and the database is missing or empty.
     """
     log_file, _ = companion_files(path)
     if not _size(log_file) or _size(path):
@@ -72,10 +70,10 @@ def require_database(path: Path) -> None:
     what = "empty" if path.exists() else "missing"
     raise InputError(
         f"{path} is {what}, but {log_file.name} beside it holds answers; nothing has been "
-        "changed: put back the "
+        "changed: restore the "
         f"{path.name} that it belongs to, or, if that is lost, move {log_file.name} to another "
-        "folder and put back a "
-        f"copy of {path.name}, or begin anew without one"
+        "folder and restore a "
+        f"copy of {path.name}, or start without one"
     )
 
 
@@ -88,30 +86,29 @@ def _size(path: Path) -> int:
 
 
 def copy_to_memory(path: Path) -> sqlite3.Connection:
-    """Copy a database into memory as it stands at one moment, also while another process writes to
-    it.
+    """Copy a consistent state of a database into memory, also while another process writes to it.
 
-    The folder is not locked, and no file in it is written. The copy takes one short read
-    transaction, so that it does not keep the writer from checkpointing.
+    The folder is not locked, and no file in it is written. The copy uses one short read
+    transaction, so that it does not block checkpoints of the writer.
 
     Raises:
-        sqlite3.Error: the file is damaged, or cannot be read.
+        sqlite3.Error: The file is damaged or cannot be read.
     """
     log_file, _ = companion_files(path)
     before = path.stat()
     if not log_file.exists():
-        # Nobody has it open. Opened in the usual way, SQLite would leave an empty log behind.
+        # No process has it open. In the default mode, SQLite would leave an empty log behind.
         copy = _copy(path, "immutable=1")
         after = path.stat()
         unchanged = (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
         if unchanged and not log_file.exists():
             return copy
-        copy.close()  # somebody opened it meanwhile
+        copy.close()  # another process opened it meanwhile
     return _copy(path, "mode=ro")
 
 
 def _copy(path: Path, option: str) -> sqlite3.Connection:
-    # Threads share the connection, as they share the one of a journal that is written to.
+    # Threads share the connection, as they do for a writable journal.
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         uri = f"{path.resolve().as_uri()}?{option}"
@@ -124,10 +121,7 @@ def _copy(path: Path, option: str) -> sqlite3.Connection:
 
 
 class WatchedFiles:
-    """Files that must stay the ones that were opened.
-
-    An answer written to one that was unlinked would be lost.
-    """
+    """Open files that must not be removed or replaced: answers written to them would be lost."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._identities = {path: file_identity(path) for path in paths if path.exists()}
@@ -145,17 +139,17 @@ class WatchedFiles:
 
 
 class SequenceFile:
-    """The number of the newest event, in a file of its own.
+    """A file with the number of the newest event.
 
-    It is written after the event and not synced: it may be behind the journal after a crash, but
-    never before it.
+    It is written after the event and not synced: after a crash it may be behind the journal, but
+    never ahead of it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "labels.seq"
 
     def read(self) -> int:
-        """Return the number, 0 if there is none that can be read."""
+        """Return the number, or 0 if it cannot be read."""
         try:
             return int(self.path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -170,23 +164,23 @@ class SequenceFile:
             finally:
                 os.close(handle)
         except OSError as error:
-            log.warning("%s cannot be written to (%s); labels are safe", self.path, error)
+            log.warning("%s cannot be written (%s); the labels are safe", self.path, error)
 
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """What the files beside a journal know of its labels.
+    """Number of events and labels according to the files beside a journal.
 
-    Read it before the journal, which grows meanwhile.
+    Read it before the journal, which may grow meanwhile.
     """
 
     folder: Path
     seq: int
-    trained: int  # labels that the largest training knew
+    trained: int  # largest number of labels of a training
 
     @classmethod
     def read(cls, folder: Path) -> "LabelCounts":
-        """Read labels.seq and rounds.jsonl; what is missing or cut short counts as 0."""
+        """Read labels.seq and rounds.jsonl; missing or truncated entries count as 0."""
         return cls(
             folder,
             SequenceFile(folder).read(),
@@ -194,28 +188,28 @@ class LabelCounts:
         )
 
     def require(self, seq: int, labelled: int) -> None:
-        """Check a journal against them.
+        """Check that a journal is not older than these counts.
 
         Args:
-            seq: number of its newest event.
-            labelled: items that it has ever held a label of.
+            seq: Number of its newest event.
+            labelled: Number of items that ever had a label.
 
         Raises:
-            MissingLabels: the journal lacks events.
+            MissingLabels: The journal lacks events.
         """
         if seq >= self.seq and labelled >= self.trained:
             return
-        lacking = f"ends at event {seq}, but labels.seq names event {self.seq}"
+        lacking = f"ends at event {seq}, but labels.seq refers to event {self.seq}"
         if labelled < self.trained:
             lacking = (
-                f"holds labels of {labelled} items, but rounds.jsonl tells of a training "
-                f"with {self.trained}"
+                f"holds labels of {labelled} items, but rounds.jsonl has a training "
+                f"with {self.trained} labels"
             )
         raise MissingLabels(self.folder / "labels.db", lacking)
 
 
 def _labels_of_rounds(path: Path) -> Iterable[int]:
-    """Yield how many labels each training knew."""
+    """Yield the number of labels of each training."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,25 +1,24 @@
-"""What the events of a labelling record amount to: a pure fold, without any file.
+"""The state of all labels, computed from the events of a journal: a pure fold without files.
 
-An answer is an event `label`, `confirm`, `skip` or `unsure`. It survives until an `undo` of the
-same person names it; then that person's answer before it counts again, if there was one. Of every
-person only the newest surviving answer to an item counts, so a later skip withdraws that person's
-own label and nobody else's. An item's label is the newest of the labels that count.
+An answer is an event `label`, `confirm`, `skip` or `unsure`. It is valid until an `undo` of the
+same annotator refers to it; then the annotator's previous answer to the item, if any, is valid
+again. Only the newest valid answer of each annotator to an item is used, so a later skip withdraws
+the annotator's own label and no other. The label of an item is the newest of the labels in use.
 
-Where persons' labels differ there is a conflict. Anybody may `settle` it, also one of them: what is
-settled is the item's label until a newer one comes, and nobody's own answer changes by it. The
-conflict is open again when somebody says something else than what was settled.
+If the labels of annotators differ, there is a conflict. Anybody may `settle` it: the settled label
+is the item's label until a newer one is given, and no annotator's own answer changes. The conflict
+is open again when an annotator gives a label that differs from the settled one.
 
-A label that the network doubts may be kept by anybody (`keep`, with the label that counts). That
-stands until the item's label changes or a conflict arises, by whatever event, or until anybody lets
-it be doubted again (`doubt`); it is no answer, and what ended it does not bring it back by an undo.
+A label that the model contradicts may be kept by anybody (`keep`, with the current label). It is
+excluded from the review until the item's label changes, a conflict arises, or somebody opens it
+again (`doubt`). A `keep` is not an answer, and undoing the event that ended it does not restore it.
 
-A confirmation (`confirm`) is a label that was said of many items at once, those that were predicted
-alike: it counts as any label, and is known for what it is. `ref` names the first of those that were
-confirmed together.
+A confirmation (`confirm`) is a label given to many items at once. It counts as a label and is
+marked as a confirmation. `ref` is the number of the first confirmation of the same grid.
 
-A class may be given another name (`rename`), be merged into another (`merge`) or be removed
-(`remove`). Numbers stay: labels of a merged class count as the other's, those of a removed class as
-not given, until the change is undone.
+A class may be renamed (`rename`), merged into another (`merge`) or removed (`remove`). Class
+numbers never change: labels of a merged class count as labels of the other class, and labels of a
+removed class are ignored, until the change is undone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,13 +53,12 @@ REQUIRED_FIELDS = {
 
 @dataclass(frozen=True)
 class Event:
-    """One line of the record; never changed, never removed.
+    """One event of the journal; events are never changed or removed.
 
-    kind: label, confirm (ref: seq of the first that was confirmed with it), skip, unsure, settle,
-    keep, doubt, undo (ref: seq of what is taken back; position: its item), class (label: the new
-    class's number; text: its name), rename (text: the new name), merge (text: the name of the class
-    that it becomes) or remove. key: made by the sender, so that an event sent twice is recorded
-    once.
+    kind: label, confirm (ref: seq of the first confirmation of the grid), skip, unsure, settle,
+    keep, doubt, undo (ref: seq of the undone event; position: its item), class (label: the new
+    class's number; text: its name), rename (text: the new name), merge (text: the name of the other
+    class) or remove. key: made by the client, so that an event sent twice is recorded once.
     """
 
     seq: int
@@ -74,12 +72,12 @@ class Event:
     text: str | None = None
 
     def pick_fields(self, *names: str) -> dict[str, Any]:
-        """Some of it, by name."""
+        """Return some fields by name."""
         return {name: getattr(self, name) for name in names}
 
 
 class Agreement(NamedTuple):
-    """Of the items that two or more persons labelled: how many, and with one label how many."""
+    """Number of items labelled by two or more annotators, and on how many of them they agree."""
 
     compared: int
     agreeing: int
@@ -87,40 +85,40 @@ class Agreement(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelState:
-    """What all answers amount to; a snapshot that no later event changes."""
+    """Labels, answers, conflicts and classes after some events; immutable."""
 
     seq: int  # of the newest event, 0 before the first
     classes: tuple[str, ...]
-    # position -> what each person says of the item now, oldest first
+    # position -> the current answer of each annotator, oldest first
     answers: Mapping[int, tuple[Event, ...]]
-    answered_positions: Mapping[str, frozenset[int]]  # person -> positions
-    labels: Mapping[int, int]  # position -> the class that counts
-    conflicts: tuple[int, ...]  # positions, ascending, where persons' labels differ, not settled
-    settlements: Mapping[int, Event]  # position -> the newest settlement, where it is what counts
-    kept_labels: Mapping[int, Event]  # position -> who said last that its label is right, and when
-    skipped: frozenset[int]  # newest answer is a skip, and there is no label
-    unsure: frozenset[int]  # the same of unsure
-    agreement: Agreement  # of what persons said themselves, whatever was settled later
+    answered_positions: Mapping[str, frozenset[int]]  # annotator -> positions
+    labels: Mapping[int, int]  # position -> class
+    conflicts: tuple[int, ...]  # ascending positions with open conflicts
+    settlements: Mapping[int, Event]  # position -> the settlement in use
+    kept_labels: Mapping[int, Event]  # position -> the newest `keep` event
+    skipped: frozenset[int]  # no label, and the newest answer is a skip
+    unsure: frozenset[int]  # no label, and the newest answer is unsure
+    agreement: Agreement  # of the annotators' own labels, regardless of settlements
     class_mapping: tuple[
         int | None, ...
     ] = ()  # of each class, the one that its labels are of now; None: removed
-    confirmed: frozenset[int] = frozenset()  # positions whose label was confirmed among many
-    classes_seq: int = 0  # of the newest event that changed the classes
+    confirmed: frozenset[int] = frozenset()  # positions with a bulk-confirmed label
+    classes_seq: int = 0  # seq of the newest event that changed the classes
 
     @property
     def active_classes(self) -> tuple[int, ...]:
-        """Numbers of the classes that are neither merged into others nor removed."""
+        """Return the numbers of the classes that are neither merged into others nor removed."""
         return tuple(c for c, now in enumerate(self.class_mapping) if c == now)
 
     def find_deciding_answer(self, position: int) -> Event:
-        """The answer that an item's label comes from."""
+        """Return the answer or settlement that determines an item's label."""
         if position in self.settlements:
             return self.settlements[position]
         return next(a for a in reversed(self.answers[position]) if a.label is not None)
 
 
 def build_label_state(events: Iterable[Event]) -> LabelState:
-    """The tally after these events, in this order."""
+    """Return the state after these events, in this order."""
     builder = LabelStateBuilder()
     for event in events:
         builder.add_event(event)
@@ -128,39 +126,36 @@ def build_label_state(events: Iterable[Event]) -> LabelState:
 
 
 class LabelStateBuilder:
-    """The fold, one event at a time: each costs what its own item costs, however long the record.
+    """Compute a `LabelState` incrementally: an event costs the same however long the journal is.
 
-    An undo that names no surviving answer of the same person has no effect.
+    An undo that does not refer to a valid answer of the same annotator has no effect.
     """
 
     def __init__(self) -> None:
         self.seq = 0  # of the last event
         self.classes: list[str] = []
-        self.class_numbers: dict[
-            str, int
-        ] = {}  # of classes that are there, by `normalise_name` of their names
+        # normalised name of an existing class -> its number
+        self.class_numbers: dict[str, int] = {}
         self.class_mapping: list[int | None] = []
         self._classes_seq = 0
-        self._initial_names: list[str] = []  # names that classes began with
-        self._former_names: dict[
-            str, int
-        ] = {}  # of classes, by `normalise_name` of every name that they ever had
-        self._class_changes: dict[
-            int, tuple[str, int, int, str]
-        ] = {}  # surviving seq -> kind, class, into which, name
-        self._grid_of: dict[int, int] = {}  # confirmation -> the first of those with it
-        self._author: dict[int, str] = {}  # whose an answer is, also of those taken back
-        # person -> surviving seq -> position; None: a change of classes
+        self._initial_names: list[str] = []  # first name of each class
+        # normalised current or former name of a class -> its number
+        self._former_names: dict[str, int] = {}
+        # seq of a valid change -> kind, class, class that it is merged into, name
+        self._class_changes: dict[int, tuple[str, int, int, str]] = {}
+        self._grid_of: dict[
+            int, int
+        ] = {}  # seq of a confirmation -> seq of the first one of its grid
+        self._author: dict[int, str] = {}  # seq -> annotator, also of undone answers
+        # annotator -> seq of a valid answer -> position; None for a change of classes
         self._undoable: dict[str, dict[int, int | None]] = {}
-        self._answers_by_annotator: dict[
-            int, dict[str, list[Event]]
-        ] = {}  # all surviving, oldest first
-        self._settlements: dict[int, list[Event]] = {}  # surviving settlements, oldest first
+        # position -> annotator -> valid answers, oldest first
+        self._answers_by_annotator: dict[int, dict[str, list[Event]]] = {}
+        self._settlements: dict[int, list[Event]] = {}  # valid settlements, oldest first
         self._answers: dict[int, tuple[Event, ...]] = {}
         self._answered: dict[str, set[int]] = {}
-        self._frozen_positions: dict[
-            str, frozenset[int]
-        ] = {}  # the same, of persons who have said nothing since
+        # `_answered` as immutable sets, of annotators without an answer since
+        self._frozen_positions: dict[str, frozenset[int]] = {}
         self._settled_items: dict[int, Event] = {}
         self._kept: dict[int, Event] = {}
         self._labels: dict[int, int] = {}
@@ -169,7 +164,7 @@ class LabelStateBuilder:
         self._label_state: LabelState | None = None
 
     def add_event(self, event: Event) -> None:
-        """Take one more event into account."""
+        """Process one more event."""
         self.seq, self._label_state = event.seq, None
         if event.kind == "class" and event.text is not None:
             self._classes_seq = event.seq
@@ -215,7 +210,7 @@ class LabelStateBuilder:
             self._update_item(event.position)
 
     def _apply_class_changes(self, seq: int) -> None:
-        """Names and numbers of classes after the changes that survive, and all labels with them."""
+        """Recompute classes and labels after the valid changes of classes."""
         self._classes_seq = seq
         self.classes, self.class_mapping = self._fold_class_changes(self._class_changes.values())
         self.class_numbers = {
@@ -236,7 +231,7 @@ class LabelStateBuilder:
     def _fold_class_changes(
         self, changes: Iterable[tuple[str, int, int, str]]
     ) -> tuple[list[str], list[int | None]]:
-        """Name of each class, and what its labels count as, after these changes."""
+        """Return the name and the mapped class of each class after these changes."""
         names, class_mapping = (
             list(self._initial_names),
             list[int | None](range(len(self._initial_names))),
@@ -250,31 +245,31 @@ class LabelStateBuilder:
         return names, class_mapping
 
     def find_class(self, name: str) -> int | None:
-        """The class of this name, or that once had it, as it counts now."""
+        """Return the class that has or had this name, after merges; None if there is none."""
         number = self.class_numbers.get(
             normalise_name(name), self._former_names.get(normalise_name(name))
         )
         return None if number is None else self.class_mapping[number]
 
     def has_ever_named(self, name: str) -> bool:
-        """Whether some class has, or had, this name."""
+        """Return whether a class has or had this name."""
         return (
             normalise_name(name) in self.class_numbers or normalise_name(name) in self._former_names
         )
 
     def _add_undoable(self, event: Event, position: int | None) -> None:
-        """What its person may take back."""
+        """Register an event that its annotator can undo."""
         self._author[event.seq] = event.who
         self._undoable.setdefault(event.who, {})[event.seq] = position
 
     def _clear_kept(self, position: int) -> None:
-        """Nobody keeps the label of this item any more, so there is nothing to take back."""
+        """Forget the `keep` of an item; it cannot be undone any more."""
         kept = self._kept.pop(position, None)
         if kept is not None:
             self._undoable[kept.who].pop(kept.seq, None)
 
     def _remove_answer(self, position: int, who: str, seq: int) -> None:
-        """One answer, settlement or keeping less."""
+        """Remove an undone answer, settlement or keep."""
         if position in self._kept and self._kept[position].seq == seq:
             del self._kept[position]
         self._settlements[position] = [
@@ -289,14 +284,11 @@ class LabelStateBuilder:
             self._frozen_positions.pop(who, None)
 
     def find_newest_answer(self, who: str) -> int | None:
-        """The seq of a person's newest surviving answer."""
+        """Return the seq of an annotator's newest valid answer."""
         return next(reversed(self._undoable.get(who, {})), None)
 
     def find_batch(self, who: str, seq: int) -> list[int]:
-        """A person's answer and those that were given with it, as far as they survive.
-
-        The newest first.
-        """
+        """Return the seq of an answer and of the other valid answers of its grid, newest first."""
         grid = self._grid_of.get(seq)
         same = [
             s
@@ -306,26 +298,30 @@ class LabelStateBuilder:
         return [seq, *reversed(same)]
 
     def is_undoable(self, who: str, seq: int) -> bool:
-        """Whether a person's own answer has not been taken back; an error of any other."""
+        """Return whether an annotator's own answer can be undone.
+
+        Raises:
+            InputError: `seq` is not an answer of this annotator.
+        """
         if seq not in self._author:
-            raise InputError(f"event {seq} is no answer; expected the number of a given answer")
+            raise InputError(f"event {seq} is not an answer; expected the number of an answer")
         if self._author[seq] != who:
             raise InputError(
-                f"answer {seq} is {self._author[seq]!r}'s; expected one of {who!r}'s own"
+                f"answer {seq} is {self._author[seq]!r}'s; expected an answer of {who!r}"
             )
         return seq in self._undoable[who]
 
     def find_answer(self, who: str, position: int) -> Event | None:
-        """A person's answer to an item that counts now."""
+        """Return an annotator's current answer to an item."""
         given = self._answers_by_annotator.get(position, {}).get(who)
         return self._map_class(given[-1]) if given else None
 
     def has_label(self, position: int) -> bool:
-        """Whether an item has a label."""
+        """Return whether an item has a label."""
         return index(position) in self._labels
 
     def _map_class(self, event: Event) -> Event | None:
-        """An answer as classes are now; None if its class was removed."""
+        """Return an answer with its class after merges; None if the class was removed."""
         if event.label is None or self.class_mapping[event.label] == event.label:
             return event
         now = self.class_mapping[event.label]
@@ -342,7 +338,11 @@ class LabelStateBuilder:
         ref: int | None = None,
         key: str | None = None,
     ) -> Event:
-        """The event that these would be, now; an error if they make none. Adds nothing."""
+        """Check the fields of a new event and return it; the state does not change.
+
+        Raises:
+            InputError: A field is missing, superfluous or not valid in the current state.
+        """
         given = {"position": position, "label": label, "ref": ref, "text": text}
         names = tuple(name for name, value in given.items() if value is not None)
         if kind not in REQUIRED_FIELDS:
@@ -356,21 +356,25 @@ class LabelStateBuilder:
         if kind == "class":
             text, label = check_name(text, "the class's name"), len(self.classes)
             if normalise_name(text) in self.class_numbers:
-                raise InputError(f"there is a class {text!r} already; expected a new name")
+                raise InputError(f"class {text!r} already exists; choose another name")
         elif kind in CLASS_CHANGE_KINDS:
             text = self._check_class_change(kind, label or 0, text)
         elif kind == "undo":
             ref = index(ref or 0)
             if not self.is_undoable(who, ref):
-                raise InputError(f"answer {ref} has been taken back already")
+                raise InputError(f"answer {ref} has already been undone")
             position = self._undoable[who][ref]
             if position is None:
                 self._check_undo(ref)
         if kind == "keep" and self._labels.get(index(position or 0)) != label:
             name = self.classes[label or 0]
-            raise InputError(f"item {position} is not labelled {name!r} now; look at it again")
+            raise InputError(
+                f"item {position} is not labelled {name!r} any more; reload it and try again"
+            )
         if kind == "doubt" and index(position or 0) not in self._kept:
-            raise InputError(f"the label of item {position} is not kept, so it can be doubted")
+            raise InputError(
+                f"the label of item {position} is not kept; expected an item with a kept label"
+            )
         if key is not None:
             key = check_name(key, "the key")
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -378,36 +382,36 @@ class LabelStateBuilder:
         return Event(self.seq + 1, at, who, kind, where, label, ref, key, text)
 
     def _check_class(self, label: int) -> int:
-        """The number of a class that is there; an error of any other."""
+        """Return the number of an existing class; raise for any other."""
         label, count = index(label), len(self.classes)
         if not 0 <= label < count:
-            raise InputError(f"label is {label}; expected a class, from 0 to {count - 1}")
+            raise InputError(f"label is {label}; expected a class number from 0 to {count - 1}")
         if self.class_mapping[label] != label:
             raise InputError(
-                f"the class {self.classes[label]!r} is no more; expected one of those that are "
-                "there"
+                f"class {self.classes[label]!r} was removed or merged; choose one of: "
+                + ", ".join(self.classes[c] for c, now in enumerate(self.class_mapping) if c == now)
             )
         return label
 
     def _check_class_change(self, kind: str, label: int, text: str | None) -> str | None:
-        """The name that goes with a change of a class; an error if there can be no such change."""
+        """Return the name for a change of a class; raise if the change is not possible."""
         if kind == "remove":
             return None
         text = check_name(text, "the class's name")
         other, name = self.class_numbers.get(normalise_name(text)), self.classes[label]
         if kind == "rename" and other not in (None, label):
             raise InputError(
-                f"there is a class {text!r} already; expected a new name, or merge {name!r} into it"
+                f"class {text!r} already exists; choose another name, or merge {name!r} into it"
             )
         if kind == "merge" and (other is None or other == label):
-            what = "itself" if other == label else f"{text!r}, which is no class"
+            what = "itself" if other == label else f"{text!r}, which does not exist"
             raise InputError(
-                f"{name!r} cannot be merged into {what}; expected another class that is there"
+                f"{name!r} cannot be merged into {what}; choose another existing class"
             )
         return text if kind == "rename" or other is None else self.classes[other]
 
     def _check_undo(self, ref: int) -> None:
-        """A class whose change is taken back must not meet another of its name."""
+        """Raise if undoing a change of a class would give two classes the same name."""
         names, class_mapping = self._fold_class_changes(
             change for seq, change in self._class_changes.items() if seq != ref
         )
@@ -417,12 +421,12 @@ class LabelStateBuilder:
         )
         if twice is not None:
             raise InputError(
-                f"there is another class {twice!r} by now; rename that one first, then take this "
-                "back"
+                f"another class is now called {twice!r}; rename that class first, then undo the "
+                "change"
             )
 
     def build(self) -> LabelState:
-        """The snapshot; made once for each state."""
+        """Return the current state; it is cached until the next event."""
         if self._label_state is None:
             sets = self._position_sets
             compared = len(sets["compared"])
@@ -449,7 +453,7 @@ class LabelStateBuilder:
         return self._label_state
 
     def _update_item(self, position: int) -> None:
-        """Work out one item anew."""
+        """Recompute the state of one item."""
         given = self._answers_by_annotator.get(position, {})
         for who, each in given.items():
             answered = self._answered.setdefault(who, set())
@@ -485,7 +489,7 @@ class LabelStateBuilder:
             self._position_sets["compared"].add(position)
         if len(set(labels)) > 1:
             self._position_sets["differ"].add(position)
-        # What was said before a settlement is settled; what is said after it may contradict it.
+        # Answers before a settlement are settled; later ones may contradict it.
         later = {a.label for a in said if settlement is None or a.seq > settlement.seq}
         if len(later | ({settlement.label} if settlement else set())) > 1:
             self._position_sets["conflict"].add(position)

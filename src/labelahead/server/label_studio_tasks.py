@@ -1,5 +1,4 @@
-"""Labels as tasks that Label Studio imports as they are, and the labelling configuration that shows
-them.
+"""Labels as Label Studio tasks, and the labelling configuration to show them.
 
 The id of an item is the field `item_id`, because Label Studio's own exports write the number of the
 task as `id`.
@@ -22,20 +21,20 @@ __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
 IMAGE_FIELD, RECORD_FIELD = "image", "record"
 CHOICE_NAME = "label"  # the name of the choice in the labelling configuration
-# of all pictures in a file; Label Studio takes files of at most 250 MB
+# of all pictures in a file; Label Studio accepts files of at most 250 MB
 MAX_INLINE_BYTES = 150_000_000
 
 
 def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[str, Any]]:
-    """Return a task for every row: the user's columns, each person's label, or a prediction.
+    """Return a task for every row: the user's columns, each annotator's label, or a prediction.
 
     Args:
         content: the rows.
-        pictures_at: what stands before a picture's name in its address, such as
-            `/data/local-files/?d=photos/`; None: pictures are in the tasks themselves.
+        pictures_at: URL prefix of pictures, such as `/data/local-files/?d=photos/`; None embeds the
+            pictures in the tasks.
 
     Raises:
-        InputError: if the pictures are too large to be in the tasks.
+        InputError: The pictures are too large to be embedded.
     """
     shown, pictures = _find_shown_field(content), 0
     tasks = []
@@ -50,8 +49,8 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             if pictures_at is None and pictures > MAX_INLINE_BYTES:
                 raise InputError(
                     f"the pictures take more than {MAX_INLINE_BYTES // 10**6} MB, and Label "
-                    "Studio takes files of at "
-                    "most 250 MB; name where it finds them with --pictures-at, such as "
+                    "Studio accepts files of at "
+                    "most 250 MB; give the URL prefix of the pictures with --pictures-at, such as "
                     "/data/local-files/?d=photos/"
                 )
         elif shown == RECORD_FIELD:
@@ -65,10 +64,7 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
 
 
 def labelling_config(content: Export) -> str:
-    """Return the labelling configuration of a project for these tasks.
-
-    What to look at, and one choice of a class.
-    """
+    """Return the labelling configuration of a project for these tasks: one choice of a class."""
     shown = _find_shown_field(content)
     view = ElementTree.Element("View")
     tag, name = ("Image", "image") if shown == IMAGE_FIELD else ("Text", "text")
@@ -83,10 +79,7 @@ def labelling_config(content: Export) -> str:
 
 
 def _find_shown_field(content: Export) -> str:
-    """Return the field that annotators look at.
-
-    The picture, the text, or all columns one below the other.
-    """
+    """Return the field to show to annotators: the picture, the text, or all columns."""
     items = content.items
     if items.picture is not None:
         return IMAGE_FIELD
@@ -131,7 +124,7 @@ def _build_task(
 ) -> dict[str, Any]:
     """Return one task.
 
-    `completed_by` is left out: Label Studio refuses a file with persons that it does not know.
+    `completed_by` is left out: Label Studio rejects a file with users that it does not know.
     """
 
     def chosen(name: str) -> list[dict[str, Any]]:

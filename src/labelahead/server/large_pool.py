@@ -1,9 +1,8 @@
-"""The page on a pool of millions: it holds what matters of it, and is exact among that.
+"""The page on an out-of-core pool: it loads a subset, and is exact on that subset.
 
-It begins with a random sample, which every score sums over. The whole pool is scored beside it, by
-local processes or a cluster, at the beginning and after every so many labels; the best candidates
-join what the page holds. Items never leave it, so that positions on the page stay, and all that is
-held is in play.
+The subset starts as a random sample, which is the evaluation set. The whole pool is scored by local
+processes or a cluster at the start and after every `refresh_every` labels; the best candidates are
+added to the subset. Items are never removed, so that positions on the page do not change.
 """
 
 import hashlib
@@ -43,7 +42,7 @@ SAMPLE_ITEMS, CANDIDATES_PER_SCORING = (
 
 
 class PoolPictures(StoredPictures):
-    """Pictures of the pool by position on the page, read where they lie."""
+    """Pictures of the pool by position on the page, read from their storage."""
 
     def __init__(self, root: str, names: Sequence[str]) -> None:
         self.root, self.names = root, names
@@ -57,33 +56,33 @@ class PoolPictures(StoredPictures):
         )
 
     def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
-        """The whole picture."""
+        """Return the whole picture."""
         return self._read(position, lambda file: decode_whole(file, size))  # type: ignore[no-any-return]
 
     def content_hash(self) -> str:
-        """Where they are: the pool is too large to be read."""
+        """Return the root address, since the pool is too large to be hashed."""
         return self.root
 
     def address(self, position: int) -> str:
-        """Where a picture is."""
+        """Return the address of a picture."""
         return file_address(self.root, self.names[position])
 
     def file(self, position: int) -> bytes:
-        """The picture's file as it is."""
+        """Return the unmodified content of the picture's file."""
         return bytes(self._read(position, lambda file: file.read()))
 
     def _read(self, position: int, read: Callable[[Any], Any]) -> Any:
         try:
             with open_file(self.address(position)) as file:
                 return read(file)
-        except Exception as error:  # Pillow raises nearly anything, storage far away the rest
+        except Exception as error:  # Pillow and remote storage raise many types of errors
             raise UnreadableImagesError(
                 f"{self.names[position]} cannot be read: {error}", {position: str(error)}
             ) from error
 
 
 class LargePoolWorker:
-    """What the page holds of a large pool; in place of the process that looks at items and trains.
+    """Subset of an out-of-core pool for the page; used instead of `Worker`.
 
     recorded: names of what it held before, which it holds again. executor: as `scale.connect_executor` takes
     it.
@@ -103,35 +102,39 @@ class LargePoolWorker:
         self.pool, self.folder, self.strategy, self.seed = LargePool(store), folder, strategy, seed
         if self.pool.manifest.reading.network is not None:
             raise InputError(
-                f"{store} holds the kernel of a network, and the page learns from embeddings "
-                "alone; expected a store "
-                "without --model, or ask by `labelahead pool ask`"
+                f"{store} contains the kernel of a network, and the page supports embeddings "
+                "only; expected a store "
+                "without --model, or query it with `labelahead pool ask`"
             )
         self.service: LabellingService | None = None
         self._executor, self._is_first_run, self._closed = executor, True, False
         self._reader = (
             InProcess() if executor is None else executor
         )  # of some items: no processes are started for that
-        self._items_lock = threading.Lock()  # held by whoever takes items in
+        self._items_lock = threading.Lock()  # held while items are added
         with connect_executor(self._reader) as engine:
             if recorded:
                 places = self.pool.find_positions(recorded, engine)
-                lost_errors = next((name for name in recorded if name not in places), None)
-                if lost_errors is not None:
+                missing_name = next((name for name in recorded if name not in places), None)
+                if missing_name is not None:
                     raise InputError(
-                        f"{folder} holds labels of {lost_errors!r}, which is not in {store}; choose "
+                        f"{folder} holds labels of {missing_name!r}, which is not in {store}; choose "
                         "another folder, or "
                         "the pool that it was begun with"
                     )
                 at = torch.tensor([places[name] for name in recorded])
             else:
-                at = self.pool.sample_positions(SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed)
+                at = self.pool.sample_positions(
+                    SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed
+                )
             self.rows, names = self.pool.read_items(at, engine)
             self.positions: list[int] = at.tolist()  # in the pool, by position on the page
-            # An item may go by two names, its own and file:row; the record's counts.
+            # An item may have two names, its id and file:row; the journal's name is used.
             names = list(recorded) or names
             content = self._read_content(at, names, engine)
-        said = f"{len(self.pool):,} items; {len(at):,} are held, the best candidates join them"
+        said = (
+            f"{len(self.pool):,} items; {len(at):,} are loaded, and the best candidates are added"
+        )
         none, name = torch.zeros(0, dtype=torch.int64), Path(store).name
         empty = Data(
             name, tuple(classes), none, names, "vector", (said,), None, (), lambda: self.rows
@@ -140,17 +143,17 @@ class LargePoolWorker:
 
     @property
     def random_positions(self) -> range:
-        """Positions on the page of the sample that was drawn first, in random order."""
+        """Return the positions on the page of the initial random sample."""
         return range(min(SAMPLE_ITEMS, len(self.pool), len(self.positions)))
 
     @property
     def embedding(self) -> str:
-        """What the items are learnt from."""
+        """Return the name of the encoder."""
         return self.pool.manifest.reading.encoder or "vectors"
 
     @property
     def fingerprint(self) -> str:
-        """Of the pool, whatever is held of it."""
+        """Return a hash of the pool's source, independent of the loaded subset."""
         reading = self.pool.manifest.reading
         return hashlib.sha256(f"{reading.root}|{reading.column}|{reading.id}".encode()).hexdigest()
 
@@ -160,15 +163,15 @@ class LargePoolWorker:
         tell: ProgressCallback,
         wider: Callable[[Path], None] | None = None,
     ) -> Path:
-        """As `Worker.run`: score the pool, hold the best of it.
+        """Score the pool and add the best candidates, with the interface of `Worker.run`.
 
-        wider: is handed at first what is held already.
+        wider: called in the first run with a snapshot of the items that are already loaded.
         """
         assert self.service is not None
         label_state = self.service.label_state
         number = {
             c: i for i, c in enumerate(label_state.active_classes)
-        }  # without classes that are no more
+        }  # without merged and removed classes
         known = sorted(
             label_state.labels, key=self.positions.__getitem__
         )  # in the order of the pool
@@ -211,34 +214,34 @@ class LargePoolWorker:
         return self._save_snapshot(held.model, [place[p] for p in sample if p in place], len(known))
 
     def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
-        """Grow with these items from now on. names: to hold too, as far as the pool has them."""
+        """Set the service to add items to. names: further items to load, if they are in the pool."""
         self.service = service
         self.add_items(self.find_positions(names).values())
 
     def find_positions(self, names: Collection[str]) -> dict[str, int]:
-        """Where in the pool items of these names are, held or not; those that there are."""
+        """Return the pool positions of items by name; names that are not in the pool are left out."""
         if not names:
             return {}
         with connect_executor(self._reader) as engine:
             return self.pool.find_positions(list(names), engine)
 
     def add_items(self, places: Collection[int]) -> None:
-        """Hold the items at these places in the pool too, as far as there is room."""
+        """Load the items at these pool positions, up to the maximum number of items."""
         if not set(places).issubset(self.positions):
             with connect_executor(self._reader) as engine:
                 self._add_items(torch.tensor(list(places), dtype=torch.int64), engine)
 
     def stop(self) -> None:
-        """There is no process between two scorings."""
+        """Do nothing: there is no process between two scorings."""
 
     def close(self) -> None:
-        """A scoring that is under way ends after the part that it is at."""
+        """Stop a running scoring after its current partition."""
         self._closed = True
 
     def _save_snapshot(self, model: ExactModel, sample: Sequence[int], scored: int) -> Path:
-        """A file of what is held, before any label.
+        """Save a snapshot of the loaded items without labels, and return its path.
 
-        sample: random items without a label, which scores sum over.
+        sample: random unlabelled items, the evaluation set.
         """
         first = torch.tensor(sample, dtype=torch.int64)
         every = torch.arange(len(self.positions))
@@ -264,7 +267,7 @@ class LargePoolWorker:
         return path
 
     def _add_items(self, positions: Tensor, engine: Executor) -> None:
-        """Take in what is not held yet, as much as an answer can still move at once."""
+        """Load items that are not loaded yet, up to `MAX_ACTIVE_ITEMS`."""
         assert self.service is not None
         with self._items_lock:
             known = set(self.positions)
@@ -278,8 +281,8 @@ class LargePoolWorker:
             data = self._extend_data(
                 self.data, [*self.data.ids, *names], self._read_content(at, names, engine)
             )
-            self.service.extend_items(data)  # on the disk before it counts
-            # Positions last: whoever reads them meanwhile finds a row for each.
+            self.service.extend_items(data)  # stored durably before it is used
+            # Positions are replaced last, so that a concurrent reader finds a row for each.
             self.rows, self.data, self.positions = (
                 torch.cat([self.rows, rows]),
                 data,
@@ -289,7 +292,7 @@ class LargePoolWorker:
     def _read_content(
         self, at: Tensor, names: Sequence[str], engine: Executor
     ) -> list[dict[str, Any]]:
-        """What people see of the items, but for pictures, which are read when they are looked at."""
+        """Read the content of items, except pictures, which are read when they are shown."""
         reading, parts = self.pool.manifest.reading, self.pool.group_by_partition(at)
         if reading.kind in ("pictures", "npy"):
             return [{"item": name} for name in names]
@@ -304,7 +307,7 @@ class LargePoolWorker:
         ]
         shown: list[dict[str, Any]] = [{}] * len(at)
         for some, rows in zip(
-            parts.values(), run_tasks(engine, "read items", contents, tasks), strict=True
+            parts.values(), run_tasks(engine, "read items", read_rows, tasks), strict=True
         ):
             for place, row in zip(some, rows, strict=True):
                 shown[place] = row
@@ -313,7 +316,7 @@ class LargePoolWorker:
     def _extend_data(
         self, before: Data, names: Sequence[str], content: list[dict[str, Any]]
     ) -> Data:
-        """All that is held, as any data set; new items follow the old ones."""
+        """Return all loaded items as a data set, new items last."""
         reading = self.pool.manifest.reading
         if reading.kind == "pictures":
             photos, files = (
@@ -327,7 +330,7 @@ class LargePoolWorker:
         )
         every = dict.fromkeys(
             [*old, *(name for row in content for name in row)]
-        )  # parts may have columns of their own
+        )  # partitions may have different columns
         columns = {
             name: [*old.get(name, [None] * there), *(row.get(name) for row in content)]
             for name in every

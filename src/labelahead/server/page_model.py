@@ -1,7 +1,4 @@
-"""What the network thinks of the pool after every answer, and why.
-
-Read off the belief, without training.
-"""
+"""Predictions of the pool after every answer, and their explanation, without training."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,23 +19,25 @@ from labelahead.strategies.base import Strategy
 
 __all__ = ["LabelEffect", "PageModel"]
 
-MAX_ITEMS_SHOWN = 6  # items that an explanation names
-MAX_ANSWERS_TRIED = 12  # answers that an explanation tries, the likeliest first
-SHORTLIST_ITEMS = 256  # candidates that an answer moves at once
+MAX_ITEMS_SHOWN = 6  # in an explanation
+MAX_ANSWERS_TRIED = 12  # by an explanation, the most probable first
+SHORTLIST_ITEMS = 256  # candidates that are updated at once after an answer
 
 
 def _is_identity(class_mapping: Sequence[int | None], first: int = 0) -> bool:
-    """Whether every class counts as itself."""
+    """Return whether every class is mapped to itself."""
     return all(now == c for c, now in enumerate(class_mapping, first))
 
 
 @dataclass(frozen=True)
 class LabelEffect:
-    """What a label of one item would do to the predictions of the other unlabelled items.
+    """Effect of labelling one item on the predictions of the other unlabelled items.
 
-    changes: predictions that change class, by answer, the likeliest answer first; (class,
-    probability, count). all_answers: whether every class is among them. variance_share: by how much
-    of itself the sum of their predictive variances falls, whatever the answer.
+    Attributes:
+        changes: (class, probability, number of predictions that change class) for each answer, the
+            most probable answer first.
+        all_answers: Whether every class is among them.
+        variance_share: Relative reduction of the sum of the predictive variances.
     """
 
     changes: tuple[tuple[int, float, int], ...]
@@ -46,7 +45,7 @@ class LabelEffect:
     variance_share: float
 
     def sentence(self, names: Sequence[str]) -> str:
-        """Say it in words. names: of the classes."""
+        """Describe the effect in words. names: of the classes."""
         (label, _, count), others = self.changes[0], self.changes[1:]
         if count:
             return f"If it is “{names[label]}”, as predicted, {_change_class(count)}."
@@ -54,7 +53,7 @@ class LabelEffect:
         fall = _percent(self.variance_share)
         gain = (
             "Its label makes the other predictions more certain: the sum of their variances "
-            f"falls by {fall}."
+            f"decreases by {fall}."
         )
         if surprise[2]:
             other, p, count = surprise
@@ -86,10 +85,10 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PageModel:
-    """A snapshot and the belief that every answer since has moved. An immutable value.
+    """A snapshot and its posterior, conditioned on all labels since; immutable.
 
-    strategy, criterion: who chooses, and what it scores candidates by at these labels. counts_as:
-    of each class that was there when it began, as in `LabelState`.
+    strategy, acquisition: the strategy, and its acquisition function for these labels.
+    class_mapping: of the classes that existed at the beginning, as in `LabelState`.
     """
 
     snapshot: Snapshot
@@ -106,7 +105,7 @@ class PageModel:
         classes: int,
         class_mapping: tuple[int | None, ...] = (),
     ) -> "PageModel":
-        """That of a snapshot, given these labels."""
+        """Build the model of a snapshot, given these labels."""
         strategy = find_strategy(snapshot.strategy)
         pool_posterior = snapshot.build_posterior(labels, classes, class_mapping)
         return cls(
@@ -118,7 +117,7 @@ class PageModel:
         )
 
     def with_labels(self, labels: Mapping[int, int], classes: int) -> "PageModel":
-        """The opinion that knows exactly these labels."""
+        """Return the model conditioned on exactly these labels."""
         pool_posterior, acquisition = (
             self.pool_posterior.with_labels(labels, classes),
             self.strategy.choose_acquisition(labels.values()),
@@ -126,10 +125,9 @@ class PageModel:
         return replace(self, pool_posterior=pool_posterior, acquisition=acquisition)
 
     def build_shortlist(self) -> "PageModel | None":
-        """That of the best candidates alone, which an answer moves in a few milliseconds whatever
-        the pool's size.
+        """Return the model of the best candidates only, which an answer updates in milliseconds.
 
-        None where the kernel has several rows a point, or nothing is left to ask.
+        None if the kernel has several rows per item, or no candidate is left.
         """
         if self.pool_posterior.posterior.width != 1 or not len(self.pool_posterior.view.candidates):
             return None
@@ -139,7 +137,7 @@ class PageModel:
         )
 
     def has_same_classes(self, class_mapping: Sequence[int | None]) -> bool:
-        """Whether classes stand as when it began; those that are new since count as themselves."""
+        """Return whether no class was merged or removed since the model was built."""
         begun = len(self.class_mapping)
         return list(self.class_mapping) == list(class_mapping[:begun]) and _is_identity(
             class_mapping[begun:], begun
@@ -147,11 +145,11 @@ class PageModel:
 
     @property
     def has_labels(self) -> bool:
-        """Whether it knows any label; before that a guess means nothing."""
+        """Return whether the model has labels; without any, predictions are meaningless."""
         return bool(self.snapshot.round or self.pool_posterior.labels)
 
     def best_score(self) -> float:
-        """The best candidate's score; 0 where nothing is left."""
+        """Return the score of the best candidate, or 0 without candidates."""
         return (
             float(self.pool_posterior.scores(self.acquisition).max())
             if len(self.pool_posterior.view.candidates)
@@ -159,19 +157,20 @@ class PageModel:
         )
 
     def choose_best(self, without: Collection[int] = ()) -> tuple[int, float] | None:
-        """The position to ask for next and its score, leaving some out; None: nothing is left."""
+        """Return position and score of the best candidate, or None. without: positions to skip."""
         return self.pool_posterior.best(self.acquisition, without)
 
     def rank_next(self, n: int, without: Collection[int] = ()) -> list[int]:
-        """The next few after the best: likely to be asked for soon."""
+        """Return the next best candidates, which are likely to be queried soon."""
         ranked = self.pool_posterior.rank_candidates(self.acquisition, n + len(without) + 1)
         return [p for p in ranked if p not in without][:n]
 
     def list_certain(
         self, least: float, without: Collection[int] = ()
     ) -> list[tuple[int, int, float]]:
-        """(position, class, probability) of items whose class is at least so probable, the surest
-        first.
+        """Return (position, class, probability) of confident predictions, most confident first.
+
+        least: minimum probability. without: positions to skip.
         """
         sure, best = self.confidence, self.pool_posterior.predicted_classes
         order = torch.sort(sure, descending=True, stable=True).indices[: int((sure >= least).sum())]
@@ -184,13 +183,13 @@ class PageModel:
         return [row for row in rows if row[0] not in without]
 
     def count_changes_from(self, before: "PageModel") -> int:
-        """How many items in play have changed their class since."""
+        """Return how many predictions have another class than in `before`."""
         return int(
             (self.pool_posterior.predicted_classes != before.pool_posterior.predicted_classes).sum()
         )
 
     def predict_classes(self, position: int, n: int = 5) -> list[tuple[int, float]]:
-        """The likeliest classes of an item with their probabilities; nothing if not in play."""
+        """Return the most probable classes of an item; empty if the item is not in the model."""
         if position not in self.pool_posterior or not self.has_labels:
             return []
         p, label = self.predict_proba(self.pool_posterior.rows_of([position]))[0].topk(
@@ -199,14 +198,14 @@ class PageModel:
         return [(int(c), float(q)) for c, q in zip(label, p, strict=True)]
 
     def predict_proba(self, places: Tensor) -> Tensor:
-        """(q, C) how likely each class is at (q,) places.
+        """Return (q, C) class probabilities at (q,) indices.
 
-        The exact learner knows how far off its labels are when left out, and says so; a trained
-        network's outputs have seen them.
+        Those of the exact learner are calibrated by leave-one-out errors; this is not possible for a
+        trained network, whose outputs depend on all labels.
         """
         if self.snapshot.units is None:
-            # Trained on just these labels, the network speaks for itself; with answers since, its
-            # linearisation does.
+            # If the network was trained on exactly these labels, its own outputs are used; with
+            # later answers, its linearisation.
             trained = bool(self.snapshot.round) and self.pool_posterior.has_labels(
                 self.snapshot.labels, self.pool_posterior.classes
             )
@@ -225,10 +224,7 @@ class PageModel:
 
     @cached_property
     def _active_classes(self) -> Tensor:
-        """Classes that are neither merged into others nor removed.
-
-        Those that are new since are there.
-        """
+        """Return the classes that are neither merged into others nor removed."""
         begun = len(self.class_mapping)
         there = [
             c
@@ -239,7 +235,7 @@ class PageModel:
 
     @cached_property
     def scoring_pairs(self) -> int:
-        """Pairs of a candidate and a point that scores sum over: what moving it costs."""
+        """Return the number of (candidate, evaluation item) pairs: the cost of an update."""
         return len(self.pool_posterior.view.candidates) * len(self.pool_posterior.view.evaluation)
 
     @cached_property
@@ -248,7 +244,7 @@ class PageModel:
 
     @cached_property
     def confidence(self) -> Tensor:
-        """(n,) how likely the leading class is the right one, of every item in play."""
+        """Return (n,) probabilities of the predicted class of all items."""
         if self.snapshot.units is None:
             return self.pool_posterior.probabilities.amax(1)
         post = self.pool_posterior.posterior
@@ -262,10 +258,10 @@ class PageModel:
         )
 
     def explain(self, position: int) -> dict[str, Any]:
-        """What each answer would change, whom most, and which labels speak for the guess.
+        """Explain a query: effect of each answer, most affected items, and contributing labels.
 
-        All of it is read off the posterior's column of this item. effect: a `LabelEffect`, None
-        where the item has a label, or nothing is predicted yet.
+        Everything is computed from the posterior covariance with this item. "effect" is a
+        `LabelEffect`, or None if the item has a label or nothing is predicted yet.
         """
         pool_posterior = self.pool_posterior
         i, post = int(pool_posterior.rows_of([position])), pool_posterior.posterior
@@ -284,7 +280,7 @@ class PageModel:
             return reasons
         left = pool_posterior.view.candidates[pool_posterior.view.candidates != i]
         before, mean = pool_posterior.predicted_classes[left], post.mean
-        # (LA-12): every answer moves item x by k(x,x')/u times its surprise at x'.
+        # (LA-12): an answer changes the mean at x by k(x,x')/u times its residual at x'.
         u = post.variance()[i] + post.noise
         push = (post.covariance_columns([i])[:, 0].double() / u)[left]
         for j, (answer, _) in enumerate(now):
@@ -297,10 +293,10 @@ class PageModel:
                 )
         there = set(
             self._active_classes.tolist()
-        )  # nobody can answer with a class that was merged or removed
+        )  # merged and removed classes are not possible answers
         rows = zip(now, reasons["if"], strict=True)
         changes = tuple((answer, p, count) for (answer, p), (_, count) in rows if answer in there)
-        # A label takes k(x,x')²/u off the variance at x.
+        # A label reduces the variance at x by k(x,x')²/u.
         share = float((push.square() * u).sum() / post.variance()[left].sum().clamp_min(1e-300))
         if changes and len(left):
             reasons["effect"] = LabelEffect(changes, len(changes) == len(there), min(share, 1.0))
@@ -309,9 +305,9 @@ class PageModel:
     def _find_affected(
         self, left: Tensor, before: Tensor, then: Tensor, shift: Tensor
     ) -> list[tuple[int, int, int, float]]:
-        """(position, class before, class then, shift).
+        """Return (position, class before, class after, shift) of the most affected items.
 
-        Those that change class first, then by how far they move.
+        Items that change class come first, then the largest shifts.
         """
         order = shift + (then != before) * (1 + shift.max()) if len(left) else shift
         most = order.topk(min(MAX_ITEMS_SHOWN, len(left))).indices
@@ -324,12 +320,12 @@ class PageModel:
     def _find_contributions(
         self, i: int, label: int
     ) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]:
-        """(position, class, weight): what each label adds to f_lin of that class, and what each
-        takes off it.
+        """Return (position, class, weight) of the labels for and against a class.
 
-        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)). The most first; but of
-        those that add, the class's own labels before others, which add by being unlike x. An item
-        is no witness of itself.
+        f_lin(x) = f(x) + Σᵢ Θ(x,xᵢ) αᵢ with α = (Θ(X,X) + σI)⁻¹ (Y − f(X)); the weight of a label is
+        its term for the class. The largest come first; positive labels of the class itself come
+        before those of other classes, which contribute by being unlike x. The item's own label is
+        left out.
         """
         post = self.pool_posterior.posterior
         theta, (at, targets) = self.pool_posterior.start.covariance.prior, post.all_labels()

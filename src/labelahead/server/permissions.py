@@ -58,9 +58,7 @@ def create_private(database: Path) -> None:
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Files that are created meanwhile, by whatever thread of this process, are their owner's
-    alone.
-    """
+    """Create files that only their owner can access, in all threads of this process."""
     before = os.umask(OTHERS)
     try:
         yield
@@ -85,7 +83,7 @@ def _restrict(path: Path, mode: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EROFS):
             raise as_storage_error(path, error) from error
-        # It is another user's, or on a file system without permissions: whoever set that up must
+        # It belongs to another user, or the file system has no permissions; the administrator must
         # decide.
         log.warning(
             "%s can be read by other users of this machine, and cannot be restricted (%s); it "

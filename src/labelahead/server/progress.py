@@ -1,4 +1,4 @@
-"""What the page shows beside the question: why, how it goes, the map, doubts, people, history."""
+"""Content of the page's panels: explanation, progress, map, review, annotators, history."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ __all__ = [
 ]
 
 BIAS_WARNING = (
-    "leave-one-out on labels that were chosen, most of them hard ones: commonly lower than the "
-    "accuracy on the whole pool; only progress is to be read from it"
+    "leave-one-out accuracy on queried labels, most of them hard: usually lower than the "
+    "accuracy on the whole pool; use it only to follow the progress"
 )
-FEW_LABELS_WARNING = f"with fewer than {ENOUGH_LABELS} labels it may be far off"
-# Doubts are shown from so many labels of a class on, on average, and where the others' outputs for
-# another class exceed those for the label by so much: with fewer, most of them are wrong.
+FEW_LABELS_WARNING = f"with fewer than {ENOUGH_LABELS} labels it may be inaccurate"
+# Labels are reviewed from this many labels per class on average, if the leave-one-out output of
+# another class exceeds that of the label by this much. With fewer labels, most reports are wrong.
 MIN_LABELS_PER_CLASS, MIN_OUTPUT_GAP = 5, 0.2
 
 
 def explain_item(service: LabellingService, position: int) -> dict[str, Any]:
-    """What each answer would change, whom most, and which labels speak for the guess.
+    """Explain an item: effect of each answer, most affected items, and contributing labels.
 
-    learnt: it has a label, so that a guess says what was learnt. effect: what its label would do to
-    the other predictions, in words.
+    In the result, "learnt" is whether the model is fitted on a label of the item, and "effect"
+    describes the effect of its label on the other predictions.
     """
     page_model = service.wait_for_page_model()
     if page_model is None or position not in page_model.pool_posterior:
@@ -67,7 +67,7 @@ def explain_item(service: LabellingService, position: int) -> dict[str, Any]:
 
 
 def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[str, Any]:
-    """How far it is, how good, and whether to go on."""
+    """Return number of labels, accuracy, learning curve, advice and state of training."""
     with service.lock:
         page_model, label_state = service.page_model, service.label_state
         status, rounds = schedule.describe_status(), list(schedule.rounds)
@@ -87,7 +87,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
     for name, warning in (("loo", ""), ("loo_all", BIAS_WARNING)):
         if (
             estimated is None and schedule.exact and last.get(name) is not None
-        ):  # it says nothing of a trained network
+        ):  # not informative for a trained network
             estimated = {
                 "value": last[name],
                 "squared_error": last.get("loo_error"),
@@ -119,7 +119,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
 
 
 def build_map(service: LabellingService) -> dict[str, Any]:
-    """The pool in the plane of its two leading kernel components."""
+    """Return the pool projected onto its two leading kernel components."""
     with service.lock:
         page_model, labels = service.page_model, dict(service.label_state.labels)
     facts = page_model.snapshot.facts.get("map") if page_model else None
@@ -139,7 +139,7 @@ def build_map(service: LabellingService) -> dict[str, Any]:
 
 
 def _get_leave_one_out_rows(page_model: PageModel | None) -> Sequence[Any]:
-    """What the others say of every label, as of the last training."""
+    """Return the leave-one-out prediction of every label, as of the last training."""
     return page_model.snapshot.facts.get("second_look", ()) if page_model else ()
 
 
@@ -148,7 +148,7 @@ def _has_enough_rows(judged: Sequence[Any]) -> bool:
 
 
 def _find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[Any]:
-    """Rows of the second look whose labels are in doubt, the most doubtful first."""
+    """Return the leave-one-out rows that contradict their label, the most suspicious first."""
     judged, active_classes = _get_leave_one_out_rows(page_model), set(label_state.active_classes)
     rows = [
         row
@@ -158,16 +158,16 @@ def _find_doubtful(page_model: PageModel | None, label_state: LabelState) -> lis
         and row[0] not in label_state.kept_labels
         and row[2] in active_classes
     ]
-    # How much more the other labels say for another class than for the one given decides the order.
+    # Ordered by the difference of the outputs of the suggested class and of the label.
     return sorted(rows, key=lambda row: row[5] - row[4]) if _has_enough_rows(judged) else []
 
 
 def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
-    """Labels that the others contradict clearly, the most doubtful first.
+    """Return labels that clearly differ from their leave-one-out prediction.
 
-    By leave-one-out of a network that has seen no label, as of the last training; a label that was
-    changed since is left out until the next one, and one that somebody kept until it is changed.
-    enough: whether there were labels to judge by. kept: the newest n of those, kept_count: of all.
+    Predictions are those of the last training. A label that was changed since is left out until the
+    next training, and a kept label until it is changed. In the result, "enough" is whether there
+    were enough labels, "kept" has the newest n kept labels and "kept_count" their total number.
     """
     with service.lock:
         page_model, label_state, describe = (
@@ -198,7 +198,7 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
 
 
 def list_annotators(service: LabellingService) -> dict[str, Any]:
-    """Who has labelled how much, and where two disagree."""
+    """Return annotators with their numbers of labels, agreement and conflicts."""
     with service.lock:
         label_state, leases, here = (
             service.label_state,
@@ -236,7 +236,7 @@ def list_annotators(service: LabellingService) -> dict[str, Any]:
 def list_history(
     service: LabellingService, n: int = 50, who: str | None = None
 ) -> list[dict[str, Any]]:
-    """The newest answers that stand, with what counts for their item now."""
+    """Return the newest valid answers with the current label of their item."""
     with service.lock:
         label_state, describe = service.label_state, service.items.describe_item
     positions = label_state.answers if who is None else label_state.answered_positions.get(who, ())

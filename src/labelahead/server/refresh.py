@@ -1,7 +1,4 @@
-"""What labels do to a snapshot.
-
-Of the exact learner all of it, in milliseconds and without any training.
-"""
+"""Update the snapshot of the exact learner to new labels: milliseconds, without training."""
 
 import time
 from dataclasses import dataclass, replace
@@ -28,27 +25,31 @@ __all__ = [
     "refresh_snapshot",
 ]
 
-LABEL_FREE_FACTS = ("map", "unreadable", "whole", "random", "scored")  # facts that no label changes
-ERROR_ESTIMATE_ITEMS = 1000  # items by which the error of the pool is estimated
+LABEL_FREE_FACTS = (
+    "map",
+    "unreadable",
+    "whole",
+    "random",
+    "scored",
+)  # facts that do not depend on labels
+ERROR_ESTIMATE_ITEMS = 1000  # unlabelled items used to estimate the error
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """Learn these labels. round 0: learn none, what is held before any is asked for."""
+    """A request to fit a model on these labels; round 0 uses no labels."""
 
     round: int
     labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
     classes: int
-    random_sample: tuple[
-        int, ...
-    ] = ()  # positions of labelled items that are a random sample of all
-    confirmed: tuple[int, ...] = ()  # and of those that were confirmed among many
+    random_sample: tuple[int, ...] = ()  # labelled positions that are a random sample
+    confirmed: tuple[int, ...] = ()  # positions that were bulk-confirmed
     # class numbers that are neither merged nor removed; None: all
     active_classes: tuple[int, ...] | None = None
 
     @property
     def class_numbers(self) -> tuple[int, ...]:
-        """Class numbers that a prediction may be, two at least."""
+        """Return the class numbers that can be predicted, at least two."""
         active_classes = (
             tuple(range(self.classes)) if self.active_classes is None else self.active_classes
         )
@@ -66,19 +67,18 @@ class UnitFit:
     learner: ExactLearner
     model: ExactModel
     learnt: FittedExactModel
-    at: Tensor  # (L,) places along the snapshot's points
-    labels: Tensor  # (L,) among `class_numbers`
+    at: Tensor  # (L,) indices into the snapshot's points
+    labels: Tensor  # (L,) indices into `class_numbers`
     class_numbers: Tensor  # (C,) class numbers of the page
-    votes: Tensor  # (L,) bool: not confirmed among many
+    votes: Tensor  # (L,) bool: not bulk-confirmed
 
 
 def fit_units(snapshot: Snapshot, order: TrainingRequest, *, most: int | None = None) -> UnitFit:
-    """Fit the exact learner on these labels, as every other door does: nothing of an earlier fit
-    goes into it.
+    """Fit the exact learner on these labels from scratch, so that the result is reproducible.
 
     Args:
-        snapshot: of the exact learner.
-        order: which labels; those of items that are not in the snapshot are left out.
+        snapshot: Snapshot of the exact learner.
+        order: The labels; items that are not in the snapshot are left out.
         most: labels beyond which they are condensed.
     """
     assert snapshot.units is not None
@@ -91,7 +91,9 @@ def fit_units(snapshot: Snapshot, order: TrainingRequest, *, most: int | None = 
         torch.tensor([place[p] for p, _ in known]),
         torch.tensor([index[c] for _, c in known]),
     )
-    learner = ExactLearner(snapshot.units, ExactModel.for_unit_rows(len(index)), max_exact_labels=most)
+    learner = ExactLearner(
+        snapshot.units, ExactModel.for_unit_rows(len(index)), max_exact_labels=most
+    )
     learnt = learner.fit(at, labels)
     votes = ~torch.isin(snapshot.points[at], torch.tensor(order.confirmed, dtype=torch.int64))
     return UnitFit(
@@ -107,10 +109,7 @@ def fit_units(snapshot: Snapshot, order: TrainingRequest, *, most: int | None = 
 
 
 def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
-    """The exact learner's snapshot after these labels.
-
-    Its kernel chosen anew, and all that is told of it.
-    """
+    """Return the exact learner's snapshot after these labels, with a newly selected kernel."""
     assert before.units is not None
     classes = max(order.classes, 2)
     outputs = torch.full((len(before.points), classes), 1 / classes, dtype=torch.float64)
@@ -165,7 +164,7 @@ def refresh_snapshot(before: Snapshot, order: TrainingRequest) -> Snapshot:
 
 
 def forecast_facts(outlook: ErrorForecast) -> dict[str, float]:
-    """An outlook as facts."""
+    """Return an error forecast as facts of a snapshot."""
     error = {f"error_{k}": v for k, v in outlook.error._asdict().items()}
     return {**error, "fall": outlook.fall, "spread": outlook.spread}
 
@@ -177,10 +176,7 @@ def leave_one_out_facts(
     labels: Tensor,
     random_sample: tuple[int, ...],
 ) -> dict[str, Any]:
-    """What the other labels say of each.
-
-    By leave-one-out of a learner that has not been trained on any.
-    """
+    """Return leave-one-out predictions of all labels, and accuracies, as facts of a snapshot."""
     others = others[
         :, : max(int(labels.max()) + 1, 2)
     ]  # nobody can speak for a class without a label

@@ -1,7 +1,4 @@
-"""One HTML page of a labelling session, readable offline.
-
-What was labelled, by whom, and how good it is.
-"""
+"""An HTML report of a labelling session: labels, annotators, conflicts and accuracy."""
 
 import json
 from collections import Counter
@@ -26,16 +23,16 @@ CURVE_WIDTH, CURVE_HEIGHT = 600, 200  # of the curve
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """Where the report is, and the first it says."""
+    """Path of the report and its headline."""
 
     page: Path
     headline: str
 
 
 def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenReport:
-    """Write the report of a session, also while somebody labels in it.
+    """Write the report of a session, also while a server has it open.
 
-    out: where, if not into FOLDER/report.
+    out: output folder; default: FOLDER/report.
     """
     folder = Path(folder)
     items, events = read_journal(folder)
@@ -79,15 +76,12 @@ def _person_noun(label_state: LabelState) -> str:
 
 
 def _read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """How good it was after each training.
-
-    Labels, and accuracy with its interval, measured or estimated.
-    """
+    """Return labels and accuracy of each round, with an interval if it is estimated."""
     path, rows = folder / "rounds.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
-        except ValueError:  # a line that was cut off by a kill
+        except ValueError:  # a line truncated by a kill
             continue
         if row.get("accuracy") is not None:
             rows.append(
@@ -100,7 +94,7 @@ def _read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 
 def _count_by_annotator(label_state: LabelState) -> list[tuple[str, int, int]]:
-    """Who, labels that count as theirs, and what they left open."""
+    """Return (annotator, labels, skipped or unsure items) of each annotator."""
     answers = [a for given in label_state.answers.values() for a in given]
     labels = Counter(a.who for a in answers if a.label is not None)
     return [
@@ -117,18 +111,18 @@ def _describe_labels(label_state: LabelState, position: int) -> str:
 
 
 def _format_minute(at: str) -> str:
-    """2026-11-17T14:06:00.909+00:00 for people."""
+    """Format an ISO time such as 2026-11-17T14:06:00.909+00:00 to the minute."""
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _curve_points(rounds: Sequence[dict[str, Any]]) -> str:
-    """Points of a line, from 0 to the most labels and from 0 to 100 %."""
+    """Return the SVG points of the accuracy curve."""
     most = max((row["labels"] for row in rounds), default=0)
     return _format_points([(row["labels"] / most, row["value"]) for row in rounds]) if most else ""
 
 
 def _band_points(rounds: Sequence[dict[str, Any]]) -> str:
-    """Points around the intervals of those that are estimated, there and back."""
+    """Return the SVG points of the polygon around the estimated intervals."""
     most = max((row["labels"] for row in rounds), default=0)
     known = [row for row in rounds if row["low"] is not None] if most else []
     ends = [(row["labels"] / most, row["low"]) for row in known]

@@ -1,7 +1,6 @@
-"""Addresses to answers: asking, changing, watching, files. What the answers say is decided
-elsewhere.
+"""The routes of the HTTP API: queries, changes, panels and files.
 
-Endpoints are plain functions, so that each runs in a thread of its own and may wait for its turn.
+Endpoints are synchronous functions, so that each runs in its own thread and may block.
 """
 
 import json
@@ -34,9 +33,9 @@ from labelahead.server.session import TEMPORARY_PREFIX
 
 __all__ = ["Json", "build_routes"]
 
-DEFAULT_ANNOTATOR = "me"  # who answers before anyone has said a name
+DEFAULT_ANNOTATOR = "me"  # annotator of requests without a name
 MAX_NAME_CHARACTERS = 60
-# form -> what the file is called, its media type
+# format -> file suffix, media type
 EXPORT_FILES = {
     "csv": (".csv", "text/csv; charset=utf-8"),
     "jsonl": (".jsonl", "application/x-ndjson"),
@@ -47,21 +46,21 @@ EXPORT_FILES = {
     "folders": (".folders.zip", "application/zip"),
 }
 IMPORT_SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "label-studio": ".json", "parquet": ".parquet"}
-MAX_CONFIRMED_ITEMS = 200  # items that are confirmed with one click
+MAX_CONFIRMED_ITEMS = 200  # with one request
 CACHE_FOREVER = "private, max-age=31536000, immutable"
 
 
 class Json(JSONResponse):
-    """JSON for any page: no NaN, and half characters as escapes."""
+    """JSON without NaN, and with lone surrogates as escapes."""
 
     def render(self, content: Any) -> bytes:
-        """As bytes."""
+        """Encode the content."""
         text = json.dumps(_replace_non_finite(content), ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "backslashreplace")  # \\ud800 is how JSON spells such a half
+        return text.encode("utf-8", "backslashreplace")  # JSON writes a lone surrogate as \\ud800
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """Without NaN and infinities, for which JSON has no word."""
+    """Replace NaN and infinities, which JSON does not have, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -74,66 +73,64 @@ def _replace_non_finite(value: Any) -> Any:
 
 
 class Me(BaseModel):
-    """Who answers from now on."""
+    """Name of the annotator."""
 
     who: str = Field(description=f"A name, at most {MAX_NAME_CHARACTERS} characters.")
 
 
 class Answer(BaseModel):
-    """What a person says of an item."""
+    """An annotator's answer to an item."""
 
     position: StrictInt = Field(description="The item's position in the data set.")
     kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
     label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
     key: str | None = Field(
-        None,
-        max_length=200,
-        description="Made by the sender: the same answer sent twice counts once.",
+        None, max_length=200, description="Idempotency key: the same answer sent twice counts once."
     )
 
 
 class Undo(BaseModel):
-    """What to take back."""
+    """The answer to undo."""
 
-    seq: StrictInt | None = Field(None, description="An event of this person; none: the last.")
+    seq: StrictInt | None = Field(
+        None, description="Number of an event of this annotator; default: the last."
+    )
     key: str | None = Field(
-        None, max_length=200, description="Made by the sender: sent twice, it takes back once."
+        None, max_length=200, description="Idempotency key: sent twice, it undoes once."
     )
 
 
 class NewClass(BaseModel):
-    """A class that is new."""
+    """A new class."""
 
     name: str
 
 
 class ClassChange(BaseModel):
-    """What becomes of a class."""
+    """A change of a class."""
 
     kind: Literal["rename", "merge", "remove"]
-    name: str | None = Field(
-        None, description="rename: the new name; merge: the class that it goes into."
-    )
+    name: str | None = Field(None, description="rename: the new name; merge: the other class.")
     key: str | None = Field(
-        None, max_length=200, description="Made by the sender: sent twice, it counts once."
+        None, max_length=200, description="Idempotency key: sent twice, it counts once."
     )
 
 
 class Confirmation(BaseModel):
-    """Items that are all of one class."""
+    """Items to label with one class."""
 
     positions: list[StrictInt] = Field(min_length=1, max_length=MAX_CONFIRMED_ITEMS)
     label: StrictInt = Field(description="Their class number.")
     key: str | None = Field(
-        None, max_length=200, description="Made by the sender: sent twice, it counts once."
+        None, max_length=200, description="Idempotency key: sent twice, it counts once."
     )
 
 
 def build_routes(
     service: LabellingService, schedule: Schedule, *, labelled_at: str | None = None
 ) -> tuple[APIRouter, ...]:
-    """All that can be asked for but the page itself. labelled_at: see `create_app`."""
-    turn = threading.Lock()  # one model is fitted at a time
+    """Build all routes except the page itself. labelled_at: see `create_app`."""
+    turn = threading.Lock()  # fits one model at a time
     return (
         _query_routes(service, labelled_at),
         _write_routes(service),
@@ -144,7 +141,7 @@ def build_routes(
 
 
 async def _read_annotator(request: Request) -> str | None:
-    """Who has said a name; one that is none counts as unsaid."""
+    """Return the annotator's name from the cookie, or None if it is missing or not valid."""
     try:
         return _check_name(parse_cookies(request.headers).get("la_who", ""))
     except InputError:
@@ -187,31 +184,31 @@ def _describe_session(
 def _query_routes(service: LabellingService, labelled_at: str | None) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
-    @routes.get("/health", summary="Whether the server is up")
+    @routes.get("/health", summary="Health check")
     def health() -> dict[str, bool]:
         return {"ok": True}
 
-    @routes.get("/session", summary="What is labelled here, and who you are")
+    @routes.get("/session", summary="The session and the annotator")
     def session(who: OptionalAnnotator) -> dict[str, Any]:
         return _describe_session(service, who, labelled_at)
 
     @routes.get("/question", summary="The item to label now")
     def question(who: Annotator, fresh: bool = False) -> Json:
-        """Asked again without an answer in between, it is the same item.
+        """Without an answer in between, it is the same item.
 
-        fresh=1: hand that one back, and take what matters most by now, say after a training.
+        fresh=1: release that item and choose the best one now, for example after a training.
         """
         return Json(service.next_query(who, fresh=fresh))
 
-    @routes.get("/confirmations", summary="Items that are predicted alike and surely")
+    @routes.get("/confirmations", summary="Confident predictions of one class")
     def grid(
         who: Annotator,
         n: Annotated[int, fastapi.Query(ge=1, le=MAX_CONFIRMED_ITEMS)] = GRID_ITEMS,
         label: int | None = None,
     ) -> Json:
-        """Of this class, or of the one that has most of them.
+        """Of the given class, or of the class with most confident predictions.
 
-        `sure`: how many of each class there are.
+        `sure`: number of confident predictions per class.
         """
         return Json(service.build_grid(who, n, label))
 
@@ -221,44 +218,44 @@ def _query_routes(service: LabellingService, labelled_at: str | None) -> APIRout
 def _write_routes(service: LabellingService) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
-    @routes.post("/me", summary="Say who you are")
+    @routes.post("/me", summary="Set the annotator's name")
     def me(given: Annotated[Me, Body()]) -> Json:
-        """Sets the cookie `la_who`. A name is a signature, not a password."""
+        """Sets the cookie `la_who`. The name identifies the annotator; it is not a password."""
         who = _check_name(given.who)
         response = Json(_describe_session(service, who))
         set_cookie(response, "la_who", who)
         return response
 
-    @routes.post("/answers", summary="Answer")
+    @routes.post("/answers", summary="Record an answer")
     def answers(given: Annotated[Answer, Body()], who: Annotator) -> Json:
-        """On the disk when this returns. For a labelled item: a correction or second opinion.
+        """Stored durably when this returns. For a labelled item: a correction or second opinion.
 
-        settle: what counts where people disagree; it changes nobody's own answer.
-        keep: a label that is doubted is right, the label that counts; doubt: let it be doubted.
+        settle: resolve a conflict; no annotator's own answer changes.
+        keep: exclude the current label from the review; doubt: include it again.
         """
         if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
-            raise InputError(f"{given.kind} with the label {given.label}; expected none")
+            raise InputError(f"{given.kind} with the label {given.label}; expected no label")
         return Json(service.record_answer(who, given.position, given.kind, given.label, given.key))
 
-    @routes.post("/confirmations", summary="Confirm many items at once")
+    @routes.post("/confirmations", summary="Label many items with one class")
     def confirmed(given: Annotated[Confirmation, Body()], who: Annotator) -> Json:
-        """Each is an answer of its own, marked as confirmed.
+        """Each item gets its own answer, marked as a confirmation.
 
-        Undo takes all of them back. Labelled ones are left.
+        One undo reverts all of them. Labelled items are left unchanged.
         """
         return Json(service.confirm_items(who, given.positions, given.label, given.key))
 
-    @routes.post("/undo", summary="Take an answer back")
+    @routes.post("/undo", summary="Undo an answer")
     def undo(given: Annotated[Undo, Body()], who: Annotator) -> Json:
-        """The last answer of this person, or one by its number; as often as wanted.
+        """Undo the annotator's last answer, or one by its number; repeat to undo earlier ones.
 
-        Items that were confirmed at once are taken back at once, and so is a change of classes.
+        A bulk confirmation is undone as a whole, and so is a change of classes.
         """
         return Json(service.undo_answer(who, given.seq, given.key))
 
     @routes.post("/classes", summary="Add a class")
     def classes(given: Annotated[NewClass, Body()], who: Annotator) -> dict[str, Any]:
-        """A name that is there already, whatever its capital letters, is that class."""
+        """If a class has this name, ignoring case, it is returned."""
         try:
             return service.add_class(who, given.name)
         except InputError as error:
@@ -268,9 +265,9 @@ def _write_routes(service: LabellingService) -> APIRouter:
     def change(
         number: int, given: Annotated[ClassChange, Body()], who: Annotator
     ) -> dict[str, Any]:
-        """merge: its labels are the other class's from now on.
+        """merge: its labels become labels of the other class. remove: its items become unlabelled.
 
-        Remove: they are not given. Undo takes it back.
+        Undo reverts the change.
         """
         return service.change_class(who, given.kind, number, given.name, given.key)
 
@@ -280,43 +277,43 @@ def _write_routes(service: LabellingService) -> APIRouter:
 def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     routes = APIRouter(prefix="/api")
 
-    @routes.get("/items/{position}", summary="What is shown of an item")
+    @routes.get("/items/{position}", summary="Content of an item")
     def item(position: int) -> dict[str, Any]:
         if not 0 <= position < len(service.items):
             raise HTTPException(404, f"there is no item {position}")
         return service.items.describe_item(position)
 
-    @routes.get("/why/{position}", summary="What an answer would change, and what speaks for it")
+    @routes.get("/why/{position}", summary="Explanation of an item")
     def why(position: int) -> dict[str, Any]:
         if not 0 <= position < len(service.items):
             raise HTTPException(404, f"there is no item {position}")
         return overview.explain_item(service, position)
 
-    @routes.get("/progress", summary="How far it is, how good, and whether to go on")
+    @routes.get("/progress", summary="Progress, accuracy and advice")
     def progress() -> dict[str, Any]:
         return overview.summarize_progress(service, schedule)
 
-    @routes.get("/map", summary="The pool in the plane")
+    @routes.get("/map", summary="Map of the pool")
     def pool_map() -> dict[str, Any]:
         return overview.build_map(service)
 
-    @routes.get("/doubts", summary="Labels that the others contradict")
+    @routes.get("/doubts", summary="Labels to review")
     def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:
-        """enough: whether there are labels enough to judge by. Outputs are leave-one-out's."""
+        """enough: whether there are enough labels. Outputs are leave-one-out predictions."""
         return overview.list_doubts(service, n)
 
-    @routes.get("/people", summary="Who labels, and where two disagree")
+    @routes.get("/people", summary="Annotators and conflicts")
     def people() -> dict[str, Any]:
         return overview.list_annotators(service)
 
-    @routes.get("/history", summary="The newest answers, of everyone or of one person")
+    @routes.get("/history", summary="The newest answers, of all annotators or of one")
     def history(
         me: Annotator,
         n: Annotated[int, fastapi.Query(ge=1, le=1000)] = 50,
         who: str | None = None,
         mine: bool = False,
     ) -> list[dict[str, Any]]:
-        """mine=1: those of whoever asks."""
+        """mine=1: those of the annotator who sends the request."""
         return overview.list_history(service, n, me if mine else who)
 
     return routes
@@ -325,7 +322,7 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
 def _send_file(
     service: LabellingService, ending: str, media: str, write: Callable[[Path], object]
 ) -> FileResponse:
-    """A file, or a zipped folder, that is gone from here once it has been sent."""
+    """Write a file or folder, send it (zipped if a folder), and delete it afterwards."""
     room = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=service.journal.folder))
     try:
         target = room / ending.removesuffix(".zip")
@@ -347,15 +344,15 @@ def _send_file(
 def _model_routes(service: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/api/model", summary="The model that the labels make", response_class=FileResponse)
+    @routes.get("/api/model", summary="The model", response_class=FileResponse)
     def model(onnx: bool = False) -> FileResponse:
-        """A zipped folder for `labelahead predict`, learnt now from all labels.
+        """A zipped folder for `labelahead predict`, fitted now on all labels.
 
-        One at a time. onnx=1: as ONNX, too.
+        One request at a time. onnx=1: also as ONNX.
         """
         if not turn.acquire(blocking=False):
             raise HTTPException(
-                409, "the model is being made for somebody already; try again in a moment"
+                409, "a model is already being fitted for another request; try again in a moment"
             )
         try:
             made = build_exported_model(service, schedule)
@@ -381,9 +378,9 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
     ) -> FileResponse:
         """csv, jsonl, parquet, label-studio, label-studio-config; hf and folders come zipped.
 
-        rest=1 adds predictions for items without a label, by a model fitted now on all labels;
-        probabilities=1: with the probability of every class. pictures_at: what stands before a
-        picture's name in tasks of Label Studio; without it, pictures are inside.
+        rest=1 adds predictions for unlabelled items by a model fitted now on all labels;
+        probabilities=1: with the probability of every class. pictures_at: URL prefix of pictures in
+        Label Studio tasks; without it, pictures are embedded.
         """
         if form not in EXPORT_FILES:
             raise HTTPException(
@@ -409,7 +406,7 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
             str, fastapi.Query(description="csv, jsonl, label-studio or parquet")
         ] = "csv",
     ) -> dict[str, Any]:
-        """The file itself is the body, at most 20 MB; all of its labels are taken in, or none."""
+        """The body is the file, at most 20 MB; either all of its labels are imported, or none."""
         if form not in IMPORT_SUFFIXES:
             raise InputError(f"form is {form!r}; expected one of {', '.join(IMPORT_SUFFIXES)}")
         with tempfile.TemporaryDirectory(
@@ -419,14 +416,14 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
             path.write_bytes(body)
             try:
                 return import_labels(service, path, form)
-            except InputError as error:  # whoever sent it does not know where it lay here
+            except InputError as error:  # the client does not know the temporary path
                 raise InputError(str(error).replace(str(path), "the file")) from error
 
     @routes.get("/items/{position}", summary="An item's picture", response_class=Response)
     def picture(position: int, v: str = "", small: bool = False, full: bool = False) -> Response:
-        """By position in the data set, decoded and encoded anew.
+        """By position in the data set, decoded and encoded again.
 
-        small=1: for a thumbnail; full=1: all its pixels.
+        small=1: a thumbnail; full=1: in full resolution.
         """
         try:
             content, media = service.items.encode_picture(

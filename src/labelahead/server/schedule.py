@@ -1,4 +1,4 @@
-"""When to train, and handing over what came of it: a thread beside the server's own."""
+"""The training schedule: threads that order trainings and install their snapshots."""
 
 import json
 import logging
@@ -24,25 +24,30 @@ from labelahead.server.worker import Worker
 
 __all__ = ["Schedule"]
 
-MAX_SNAPSHOT_FILES = 2  # snapshots on the disk
-RETRY_SECONDS = 5.0  # seconds after which what failed is tried again
+MAX_SNAPSHOT_FILES = 2
+RETRY_SECONDS = 5.0  # after a failure
 SCORING_TASK = (
-    "Labels are safe and questions go on among the items held, but scoring the whole pool, "
-    "which is tried again,"
+    "Labels are safe and queries continue among the loaded items, but scoring the whole pool, "
+    "which is retried,"
 )
-MAX_NAMES_SHOWN = 5  # broken pictures that are named
-STORAGE_MESSAGE = "the server cannot use its files; its terminal says why"
+MAX_NAMES_SHOWN = 5  # of unreadable pictures in a message
+STORAGE_MESSAGE = "the server cannot use its files; see its terminal"
 FORECAST_FIELDS = ("error_rate", "error_low", "error_high", "fall")
 log = logging.getLogger("labelahead")
 
 
 class Schedule:
-    """Orders trainings as answers come in, and swaps in the new opinion when one is done.
+    """Order a training after enough new labels, and install the model of each new snapshot.
 
-    campaign: what the session was opened with. every: labels that were added, changed or taken back
-    between two trainings. exact: the learner needs no training, so that the worker only looks at
-    the items, once, and more and more of them come into play meanwhile. refresh_every: of a pool of
-    millions, labels between two looks at it.
+    Args:
+        service: The labelling service.
+        worker: Process that trains, or the worker of an out-of-core pool.
+        folder: Folder of the session.
+        campaign: Settings of the session.
+        every: Labels added, changed or removed between two trainings.
+        exact: Whether the learner needs no training. The worker then only computes embeddings,
+            once, and more and more items can be queried meanwhile.
+        refresh_every: Labels between two rescorings of an out-of-core pool.
     """
 
     def __init__(
@@ -56,48 +61,43 @@ class Schedule:
         exact: bool = False,
         refresh_every: int | None = None,
     ) -> None:
-        self.service, self.worker, self.folder, self.retrain_every, self.exact = (
-            service,
-            worker,
-            folder,
-            every,
-            exact,
-        )
+        self.service = service
+        self.worker = worker
+        self.folder = folder
         self.campaign = campaign
-        self.state, self.fraction_done, self.message = "waiting", 0.0, ""
-        self._scoring_problem = ""  # with scoring a pool of millions, until it is over
-        self.refresh_every, self._labels_at_scoring = (
-            refresh_every,
-            0,
-        )  # labels that the last look at the pool knew
+        self.retrain_every = every
+        self.exact = exact
+        self.refresh_every = refresh_every
+        self.state = "waiting"
+        self.fraction_done = 0.0
+        self.message = ""
+        self._scoring_problem = ""  # message while scoring an out-of-core pool fails
+        self._labels_at_scoring = 0  # number of labels at the last scoring of the pool
         self._encoding_thread: threading.Thread | None = None
-        self._encoding_idle = True  # nobody is looking
-        self._encoding_start: tuple[float, float] = (
-            0.0,
-            0.0,
-        )  # when the items were begun to be looked at, how much was done
-        self._larger_snapshot: Snapshot | None = (
-            None  # with more items in play than the opinion has
-        )
-        self.model_description = ""  # which network learns, and from what
+        self._encoding_idle = True  # no embeddings are being computed
+        # time and fraction done when computing the embeddings started
+        self._encoding_start: tuple[float, float] = (0.0, 0.0)
+        # with more items than the page model has
+        self._larger_snapshot: Snapshot | None = None
+        self.model_description = ""  # network and embedding, for the page
         self.rounds: list[dict[str, Any]] = []
-        self._failed_labels: dict[int, int] | None = None  # labels of an order that failed
+        self._failed_labels: dict[int, int] | None = None  # labels of a failed request
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="schedule")
 
     def start(self) -> None:
-        """Take up the last snapshot, if there is one that fits, and go on from there."""
+        """Restore the last snapshot, if it fits the labels, and start the threads."""
         self.restore()
         self._encoding_idle = not self.exact or self.is_complete()
         if not self._encoding_idle or self.refresh_every is not None:
             self._encoding_thread = threading.Thread(
-                target=self._encode_items, daemon=True, name="looking"
+                target=self._encode_items, daemon=True, name="encoding"
             )
             self._encoding_thread.start()
         self._thread.start()
 
     def is_complete(self) -> bool:
-        """Whether all items are in play that ever will be."""
+        """Return whether the page model contains all items that can be queried."""
         page_model, service = self.service.page_model, self.service
         if page_model is None or not page_model.snapshot.facts.get("whole", True):
             return False
@@ -105,7 +105,7 @@ class Schedule:
         return len(page_model.snapshot.points) >= min(there, MAX_ACTIVE_ITEMS)
 
     def stop(self) -> None:
-        """End the thread and the training."""
+        """Stop the threads and the training."""
         self._stopping.set()
         with self.service.labels_changed:
             self.service.labels_changed.notify_all()
@@ -116,7 +116,7 @@ class Schedule:
 
     @property
     def is_encoding(self) -> bool:
-        """Whether items are being looked at; never without a page."""
+        """Return whether embeddings are being computed; never without a running page."""
         return (
             self._encoding_thread is not None
             and self._encoding_thread.is_alive()
@@ -125,7 +125,7 @@ class Schedule:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being trained and nothing is due."""
+        """Return whether nothing is being trained and nothing is due."""
         with self.service.lock:
             looking = (
                 self._larger_snapshot is not None
@@ -136,7 +136,7 @@ class Schedule:
             return not looking and at_rest and self._next_request() is None
 
     def describe_status(self) -> dict[str, Any]:
-        """For the page."""
+        """Return the state of training for the page."""
         page_model = self.service.page_model
         last = self.rounds[-1] if self.rounds else {}
         return {
@@ -153,7 +153,7 @@ class Schedule:
         }
 
     def _estimate_seconds_left(self) -> int | None:
-        """Until all items have been looked at; nobody knows before some have."""
+        """Estimate the seconds until all embeddings are computed; None before some are."""
         began, first = self._encoding_start
         if self.state != "features" or self.fraction_done - first < 1e-3:
             return None
@@ -162,10 +162,7 @@ class Schedule:
         )
 
     def _describe_first_items(self) -> dict[str, int | None]:
-        """Of the items that must be looked at before look-ahead can begin.
-
-        How many there are, seen, seconds left.
-        """
+        """Return number, progress and seconds left of the items needed for the first query."""
         there = min(len(self.service.items) - len(self.service.held_out), MAX_ACTIVE_ITEMS)
         of, seen, left = (
             min(FIRST_ITEMS, there),
@@ -180,20 +177,20 @@ class Schedule:
         }
 
     def advise_stopping(self) -> str | None:
-        """Whether further labels still pay."""
+        """Return advice to stop labelling, or None."""
         return stop_advice(self.list_error_readings())
 
     def list_error_readings(self) -> list[ErrorReading]:
-        """The error estimates of all refreshes so far, those of earlier sessions first."""
+        """Return the error estimates of all rounds, those of earlier sessions first."""
         return [
             ErrorReading(r.get("labels", 0), *(r.get(name) for name in FORECAST_FIELDS))
             for r in self.rounds
         ]
 
     def restore(self) -> None:
-        """Rounds and the last snapshot of an earlier session; what cannot be read is made anew."""
+        """Load rounds and the last snapshot of an earlier session; ignore unreadable files."""
         path = self.folder / "rounds.jsonl"
-        # Class numbers are those of one record: after another was begun here, all of this is void.
+        # Class numbers belong to one journal: if it was replaced, rounds and snapshots are invalid.
         events = self.service.journal.read_events()
         label_state = self.service.label_state
         said = {(e.position, e.label) for e in events if e.kind in ("label", "confirm", "settle")}
@@ -213,20 +210,20 @@ class Schedule:
                     page_model = PageModel.from_snapshot(
                         snapshot, label_state.labels, classes, label_state.class_mapping
                     )
-                    page_model.best_score()  # a criterion that fails, fails here
+                    page_model.best_score()  # raises here if the acquisition function fails
                     self.service.set_page_model(page_model)
                     self._labels_at_scoring = int(snapshot.facts.get("scored", 0))
                     return
             except MissingLabels:
                 raise
-            except Exception as error:  # a snapshot is a convenience: labels are in the journal
-                log.warning("%s cannot be used (%s); a training makes it anew", last, error)
+            except Exception as error:  # a snapshot is only a cache: labels are in the journal
+                log.warning("%s cannot be used (%s); it is rebuilt by a training", last, error)
 
     def _require_labels(self, path: Path, snapshot: Snapshot, labelled: Set[int | None]) -> None:
-        """Raise if a training knew labels that the journal lacks; labelled: items that ever had
-        one.
+        """Raise if a snapshot has labels that the journal lacks.
 
-        A copy of the journal may be older than the snapshot, and nothing is written to it.
+        labelled: items that ever had a label. A read-only copy of the journal may be older than the
+        snapshot.
         """
         missing = snapshot.labels.keys() - labelled
         if missing and not self.service.journal.is_read_only:
@@ -234,17 +231,17 @@ class Schedule:
             raise MissingLabels(self.service.journal.path, lacking)
 
     def _next_request(self) -> TrainingRequest | None:
-        """What to train next, if anything."""
+        """Return the next training request, or None if none is due."""
         label_state, page_model = self.service.label_state, self.service.page_model
         labels, classes = label_state.labels, len(label_state.classes)
         if page_model is None and (self.exact or not labels):
             return (
                 None if self.exact else TrainingRequest(0, (), classes)
-            )  # the items are being looked at
+            )  # embeddings are being computed
         trained = page_model.snapshot.labels if page_model else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
-        # The exact learner has absorbed every label; only its kernel is chosen anew, which many
-        # labels change little.
+        # The exact learner is updated with every label; only its kernel is selected again, which
+        # changes little once there are many labels.
         wait = max(self.retrain_every, len(labels) // 20) if self.exact else self.retrain_every
         enough = len(differing) >= wait and len(set(labels.values())) > 1
         if enough and labels != self._failed_labels:
@@ -279,7 +276,7 @@ class Schedule:
                     log.warning("%s", error)
                     order, self.message = (
                         None,
-                        "the labels cannot be read now; tried again after the next answer",
+                        "the labels cannot be read; retrying after the next answer",
                     )
                 if order is None and wider is None:
                     if self._encoding_idle:
@@ -296,18 +293,14 @@ class Schedule:
         began = time.monotonic()
         try:
             self.service.catch_up()
-            # Answers that come faster than they can be learnt from are learnt together; they come
-            # first.
+            # Answers that arrive faster than an update takes are processed together.
             self._stopping.wait(min(time.monotonic() - began, 1.0))
         except Exception as error:
             self._report_failure(error)
             self._stopping.wait(RETRY_SECONDS)
 
     def _request_for_larger_pool(self) -> TrainingRequest:
-        """What is to be learnt with more items in play.
-
-        As much as was learnt without them, or more.
-        """
+        """Return the training request for a snapshot with more items."""
         label_state, page_model = self.service.label_state, self.service.page_model
         labels, classes = label_state.labels, len(label_state.classes)
         number = page_model.snapshot.round if page_model else 0
@@ -317,7 +310,7 @@ class Schedule:
         return self._make_request(max(number, 1), label_state)
 
     def _encode_items(self) -> None:
-        """Have the worker look at the items, a few first; try again after a while if that fails."""
+        """Let the worker compute embeddings, a few first; retry after a failure."""
 
         def tell(what: str, done: float) -> None:
             if what == "features" and self.state != "features":
@@ -346,7 +339,7 @@ class Schedule:
                     labels = tuple(self.service.label_state.labels.items())
                 wider(self.worker.run(TrainingRequest(0, labels, 2), tell, wider))
                 self.state, self.fraction_done = "idle", 0.0
-                self.worker.stop()  # from now on there is nothing to train: no process, no file
+                self.worker.stop()  # nothing is left to train: end the process
                 self._remove_old_snapshots()
                 self._labels_at_scoring, self._encoding_idle, self._scoring_problem = (
                     len(labels),
@@ -355,14 +348,15 @@ class Schedule:
                 )
                 if self.refresh_every is None:
                     return
-            except Exception as error:  # whatever it is, it must be tried again
+            except Exception as error:  # any failure must be retried
                 self._report_failure(
-                    error, "looking at the items" if self.refresh_every is None else SCORING_TASK
+                    error,
+                    "computing the embeddings" if self.refresh_every is None else SCORING_TASK,
                 )
                 self._stopping.wait(RETRY_SECONDS)
 
     def _needs_rescoring(self) -> bool:
-        """Whether a pool of millions is to be scored again."""
+        """Return whether an out-of-core pool must be scored again."""
         if self.refresh_every is None or self._encoding_thread is None:
             return False
         return (
@@ -386,12 +380,12 @@ class Schedule:
             self.message = ""
             self._install_snapshot(load_snapshot(self.worker.run(order, tell)))
             self._remove_old_snapshots()
-        except Exception as error:  # whatever it is, this thread must be there for the next answers
+        except Exception as error:  # this thread must survive any failure
             if self._stopping.is_set():
                 return
             self._report_failure(error)
             self._failed_labels = dict(order.labels)
-            if order.round == 0:  # nothing to fall back on: wait for answers
+            if order.round == 0:  # there is no earlier snapshot: wait for answers
                 with self.service.labels_changed:
                     self.service.labels_changed.wait(RETRY_SECONDS)
 
@@ -401,11 +395,13 @@ class Schedule:
         log.warning("%s failed: %s", what, error)
         said = str(error)
         if isinstance(error, ClusterError):
-            said = said.partition(";")[0]  # what to do about it is for the terminal
-        elif isinstance(error, OSError):  # where on the disk is said to the terminal alone
+            said = said.partition(";")[0]  # the advice is for the terminal only
+        elif isinstance(error, OSError):  # paths are shown in the terminal only
             full = as_storage_error(self.folder, error).full
             said = (
-                "the server's disk is full: labels are safe; make room" if full else STORAGE_MESSAGE
+                "the server's disk is full; labels are safe: free some space"
+                if full
+                else STORAGE_MESSAGE
             )
         self.state, sentence = "idle", f"{what} failed: {said}"
         if what == SCORING_TASK:
@@ -414,9 +410,9 @@ class Schedule:
             self.message = sentence
 
     def _install_snapshot(self, snapshot: Snapshot, *, fresh: bool = True) -> None:
-        """Everything slow is done before anybody has to wait.
+        """Build the page model of a snapshot and install it; slow work is done without a lock.
 
-        fresh: it has learnt something, not only seen more.
+        fresh: whether the snapshot has new labels, not only more items.
         """
         label_state = self.service.label_state
         excluded = snapshot.facts.get("unreadable", {})
@@ -451,7 +447,7 @@ class Schedule:
             names = ", ".join(str(items.ids[p]) for p in excluded[:MAX_NAMES_SHOWN]) + (
                 ", ..." if len(excluded) > MAX_NAMES_SHOWN else ""
             )
-            yield f"{len(excluded)} pictures cannot be read and are left out: {names}"
+            yield f"{len(excluded)} pictures cannot be read and are excluded: {names}"
 
     def _remove_old_snapshots(self) -> None:
         for old in sorted(self.folder.glob("snapshot-*.pt"))[:-MAX_SNAPSHOT_FILES]:

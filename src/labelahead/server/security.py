@@ -1,10 +1,10 @@
-"""Who may ask: every request passes here before anything else sees it.
+"""Access control: every request is checked here first.
 
-The server is meant for the people in front of it. What else could reach it is their own browser,
-led by another page: by a form, a picture's address, a script, or a name that is made to point at
-this machine (DNS rebinding). Hence: known host names only, no request that another origin began, a
-header on every change that no form can send, and nothing inline or foreign on the page. Beyond this
-machine, a token.
+The threat is a malicious web page in an annotator's browser, which can send requests to this server
+by a form, an image URL, a script, or a host name that resolves to this machine (DNS rebinding).
+Therefore only known host names are accepted, requests from other origins are rejected, every change
+needs a header that a form cannot send, and the page loads nothing inline or from other hosts.
+Requests from other machines need a token.
 """
 
 import hmac
@@ -35,7 +35,7 @@ __all__ = [
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY_BYTES, MAX_IMPORT_BYTES = 64 << 10, 20 << 20  # bytes
-ANY_ADDRESS = "*"  # a host that stands for every numeric address
+ANY_ADDRESS = "*"  # allows every numeric address as host
 WRITE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 READ_METHODS = frozenset({"GET", "HEAD"})
 SECURITY_HEADERS = {
@@ -50,29 +50,29 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
-# A browser that was led here from another site keeps a strict cookie to itself until the page
-# itself asks: hence the link.
+# A browser that follows a link from another site does not send a strict cookie, but it does when
+# the user clicks a link on this page.
 TOKEN_PAGE = (
-    "<!doctype html><meta charset=utf-8><title>labelahead</title><p>This page needs its token: "
-    'open the whole address that labelahead printed. If you just did: <a href="/">go on</a>.</p>'
+    "<!doctype html><meta charset=utf-8><title>labelahead</title><p>This page needs a token: "
+    'open the full URL that labelahead printed. If you just did, <a href="/">continue</a>.</p>'
 )
 
 
 class Guard:
-    """Around the application. hosts: names that requests may be addressed to, without port."""
+    """Middleware that checks every request. hosts: allowed Host headers, without port."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str]) -> None:
         if token is not None and not re.fullmatch(r"[\w.~-]{8,200}", token, re.ASCII):
             raise InputError(
-                "the token must be 8 to 200 letters, digits or any of . _ ~ -; leave its value "
-                "out and one is made"
+                "the token must have 8 to 200 letters, digits or any of . _ ~ -; without a value, "
+                "a token is generated"
             )
         self.app, self.token = app, token
         self._hosts = HostNames(hosts)
         self._failed = FailedAttempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Process one request."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -96,7 +96,7 @@ class Guard:
         await (refusal or self.app)(scope, receive, answer)
 
     def _find_refusal(self, scope: Scope, request: Headers) -> Response | None:
-        """What to say instead of an answer, if the request is not let in."""
+        """Return the error response for a request that is not allowed, or None."""
         method, path = scope["method"], scope["path"]
         refusal = refuse_ambiguous(request) or self._hosts.refuse_unknown(request)
         if refusal is not None:
@@ -110,20 +110,22 @@ class Guard:
         site = request.get("sec-fetch-site", "same-origin")
         navigating = method in READ_METHODS and not path.startswith(("/api", "/items"))
         if site not in ("same-origin", "none") and not navigating:
-            return _error(403, "another site began this request; use the labelling page itself")
+            return _error(403, "the request comes from another site; use the labelling page itself")
         if method in WRITE_METHODS:
             origin = request.get("origin")
             if origin is not None and urlsplit(origin).netloc.lower() != request["host"].lower():
-                return _error(403, "another site began this request; use the labelling page itself")
+                return _error(
+                    403, "the request comes from another site; use the labelling page itself"
+                )
             if request.get("x-labelahead") != "1":
                 return _error(403, "the header X-Labelahead: 1 is missing; every change needs it")
         return None
 
     def _check_token(self, scope: Scope, request: Headers) -> Response | None:
-        """The answer to a request without the right token, or to one that brings it in the address.
+        """Return an error or redirect for a request without a valid token in its headers, or None.
 
-        A right token passes however many wrong ones came before: several clients may share an
-        address, behind a proxy for example, and one of them with an old cookie must not lock out
+        A valid token is accepted however many wrong ones came before: several clients may share an
+        IP address, for example behind a proxy, and one of them with an old cookie must not lock out
         the others.
         """
         in_address, rest = _read_token_from_url(scope)
@@ -138,22 +140,18 @@ class Guard:
         if wrong and self._failed.add(str((scope.get("client") or ("",))[0]), wrong):
             wait = f"{ATTEMPT_WINDOW_SECONDS:.0f}"
             sentence = (
-                "too many wrong tokens; open the address that labelahead printed, or wait "
-                f"for {wait} s"
+                f"too many wrong tokens; open the URL that labelahead printed, or wait for {wait} s"
             )
             return _error(429, sentence, {"Retry-After": wait})
         return _require_token(scope, request)
 
     def _is_token(self, given: str) -> bool:
-        """Compared in the same time whatever was given."""
+        """Compare with the token in constant time."""
         return hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
 
 
 class HostNames:
-    """The names that a server may be addressed by.
-
-    Any other may be one that is made to point here (DNS rebinding).
-    """
+    """Allowed Host headers; any other may be an attack by DNS rebinding."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         named = {host.lower() for host in hosts}
@@ -161,28 +159,27 @@ class HostNames:
         self._any_address = ANY_ADDRESS in named
 
     def refuse_unknown(self, request: Headers) -> Response | None:
-        """The answer to a request whose Host header is missing, given twice, or none of the names."""
+        """Return an error if the Host header is missing, repeated or not allowed, else None."""
         hosts = request.getlist("host")
         if len(hosts) == 1 and hosts[0] in self:
             return None
-        return _error(403, "this server does not go by that name; use the address it printed")
+        return _error(403, "this host name is not allowed; use the URL that the server printed")
 
     def __contains__(self, host: str) -> bool:
-        """Whether a Host header, with or without port, is one of the names."""
+        """Return whether a Host header, with or without port, is allowed."""
         match = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:\d{1,5})?", host.lower())
         if match is None:
             return False
         name = match[1].removesuffix(".")
-        # A name can be made to point anywhere; a numeric address points at what it says.
+        # A name can resolve to any address; a numeric address cannot be redirected.
         return name in self._names or (self._any_address and _parse_address(name) is not None)
 
 
 def refuse_ambiguous(request: Headers) -> Response | None:
-    """The answer to a request that gives the length of its body twice, or None if it does not.
+    """Return an error if a request gives the length of its body twice, else None.
 
-    Where Content-Length and Transfer-Encoding are both present, a proxy may go by one and this
-    server by the other: the end of one body is then read as the next request (request smuggling;
-    RFC 9112, 6.1).
+    If Content-Length and Transfer-Encoding are both present, a proxy may use one and this server the
+    other: the end of one body is then read as the next request (request smuggling; RFC 9112, 6.1).
     """
     if "content-length" in request and "transfer-encoding" in request:
         sentence = "the request has both Content-Length and Transfer-Encoding; send one of them"
@@ -191,11 +188,11 @@ def refuse_ambiguous(request: Headers) -> Response | None:
 
 
 def _read_token_from_url(scope: Scope) -> tuple[str | None, str]:
-    """The token in the address of a GET request, if there is one, and the address without it."""
+    """Return the token in the URL of a GET request, if any, and the URL without it."""
     pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     given = next((value for name, value in pairs if name == "token"), None)
     rest = urlencode([(name, value) for name, value in pairs if name != "token"])
-    # One slash: two would make the rest another host.
+    # One leading slash: with two, the path would be read as a host.
     path = quote("/" + scope["path"].lstrip("/\\"))
     return given if scope["method"] == "GET" else None, path + (f"?{rest}" if rest else "")
 
@@ -208,9 +205,9 @@ def _read_token_from_headers(scope: Scope, request: Headers) -> str:
 
 
 def _token_cookie_name(scope: Scope) -> str:
-    """Browsers keep cookies by host alone.
+    """Return the name of the token cookie.
 
-    Without the port two pages of one machine would take each other's.
+    It contains the port, because browsers share cookies between all ports of a host.
     """
     server = scope.get("server")
     return f"la_token_{server[1]}" if server and server[1] else "la_token"
@@ -219,11 +216,11 @@ def _token_cookie_name(scope: Scope) -> str:
 def _require_token(scope: Scope, request: Headers) -> Response:
     if scope["path"] == "/" and "text/html" in request.get("accept", ""):
         return HTMLResponse(TOKEN_PAGE, status_code=401)
-    return _error(401, "the token is missing or wrong; open the address that was printed")
+    return _error(401, "the token is missing or wrong; open the URL that labelahead printed")
 
 
 def set_cookie(response: Response, name: str, value: str) -> None:
-    """A cookie that scripts cannot read and other sites cannot send; any text will do."""
+    """Set a cookie that scripts cannot read and other sites cannot send; any text is allowed."""
     response.set_cookie(
         name,
         quote(value, safe=""),
@@ -235,9 +232,10 @@ def set_cookie(response: Response, name: str, value: str) -> None:
 
 
 def parse_cookies(request: Headers) -> dict[str, str]:
-    """All cookies by name, as they were set; the first of a name, which is the most specific.
+    """Return all cookies by name; the first of a name, which is the most specific one.
 
-    Not by http.cookies: it gives up at a strange one, and every program on localhost sets some.
+    http.cookies is not used, because it fails on invalid cookies, which other programs on localhost
+    may set.
     """
     values: dict[str, str] = {}
     for pair in "; ".join(request.getlist("cookie")).split(";"):
@@ -247,7 +245,7 @@ def parse_cookies(request: Headers) -> dict[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to it."""
+    """Return whether only this machine can reach a server bound to this host."""
     address = _parse_address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 
@@ -262,20 +260,20 @@ def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address |
 async def _read_body(
     scope: Scope, request: Headers, receive: Receive
 ) -> tuple[bytes, Response | None]:
-    """The whole body, or a refusal: too large, or not what it should be."""
+    """Read the body; return it and an error response if it is too large or not valid."""
     taking_in = scope["path"] == "/api/import"
     limit = MAX_IMPORT_BYTES if taking_in else MAX_BODY_BYTES
     too_large = _error(413, f"more than {limit >> 10} kB; send less at a time")
     announced = request.get("content-length", "0")
     if not announced.isdecimal():
-        return b"", _error(400, "Content-Length is no number")
+        return b"", _error(400, "Content-Length is not a number")
     if len(announced) > 12 or int(announced) > limit:
         return b"", too_large
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"", _error(400, "the request was cut short")
+            return b"", _error(400, "the request was incomplete")
         body += message.get("body", b"")
         if len(body) > limit:
             return b"", too_large
@@ -291,7 +289,7 @@ def _refuse_invalid_json(body: bytes, request: Headers) -> Response | None:
     try:
         content = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        return _error(422, "the body is no valid JSON")
+        return _error(422, "the body is not valid JSON")
     return None if isinstance(content, dict) else _error(422, "expected a JSON object")
 
 
@@ -300,7 +298,7 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body once more, for the application; then whatever comes."""
+    """Return a receive function that first yields the body that was already read."""
     sent = False
 
     async def again() -> Message:

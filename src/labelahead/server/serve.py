@@ -1,4 +1,4 @@
-"""Serving a session: a socket, uvicorn, an orderly end."""
+"""Serve a session with uvicorn until a signal arrives."""
 
 import ctypes
 import logging
@@ -37,14 +37,14 @@ MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
 LISTEN_BACKLOG = 1024
 MAX_ACCEPTED_AT_ONCE = 8
 TURNS_IN_TRANSIT = 4
-LOG_REPEAT_SECONDS = 60.0  # seconds for which the log does not repeat itself
+LOG_REPEAT_SECONDS = 60.0  # during which a log message is not repeated
 MAX_OPEN_FILES = 65536
 MALLOC_OPTIONS = {
     -8: 2,
     -3: 4 << 20,
     -1: 32 << 20,
 }  # M_ARENA_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-PORTS_TRIED = 20  # ports after the one that is busy
+PORTS_TRIED = 20  # after the requested one
 WILDCARD_HOSTS = ("0.0.0.0", "::")
 
 
@@ -59,11 +59,17 @@ def serve(
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     labelled_at: str | None = None,
 ) -> None:
-    """Serve until a signal comes: SIGINT and SIGTERM end as KeyboardInterrupt, all closed.
+    """Serve until SIGINT or SIGTERM, which both end as KeyboardInterrupt after a clean shutdown.
 
-    token: beyond this machine there is always one; "" or none: one is made where needed. tell:
-    hears the address, once it answers. around: what else is served, given the page. labelled_at:
-    see `create_app`.
+    Args:
+        session: An open session.
+        host: Address to listen on.
+        port: Port; the next free one if it is in use.
+        token: Access token; "" generates one, and so does None if other machines can connect.
+        browser: Whether to open the page in a browser.
+        tell: Called with the URL once the server is ready, and with warnings.
+        around: Wraps the application, to serve more than the page.
+        labelled_at: See `create_app`.
     """
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
@@ -80,14 +86,13 @@ def serve(
 
     def ready() -> None:
         tell(url)
-        if browser:  # some browsers are waited for until they are closed
+        if browser:  # some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     if not is_loopback(host):
         tell(
-            "nothing on the way is encrypted: who can listen to this network can read items, "
-            "labels and the token; "
-            "put a proxy with TLS before it (docs/labelling.md), or use an SSH tunnel"
+            "the connection is not encrypted: others on this network can read items, labels and the "
+            "token; use a TLS proxy (docs/labelling.md) or an SSH tunnel"
         )
     _raise_file_limit()
     _limit_malloc()
@@ -116,14 +121,14 @@ def serve(
 
 
 class _RepeatFilter(logging.Filter):
-    """What has been said in the last minute is not said again."""
+    """Drop log messages that were logged in the last minute."""
 
     def __init__(self) -> None:
         super().__init__()
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """By its wording, whatever is filled in."""
+        """Return whether the message template was not logged recently."""
         now, what = time.monotonic(), str(record.msg).partition("\n")[0]
         fresh = now - self._said.get(what, -LOG_REPEAT_SECONDS) >= LOG_REPEAT_SECONDS
         if fresh:
@@ -132,7 +137,7 @@ class _RepeatFilter(logging.Filter):
 
 
 def _raise_file_limit() -> None:
-    """As many open files as this process may have: each connection is one."""
+    """Raise the limit of open files, since each connection needs one."""
     if resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
@@ -141,10 +146,7 @@ def _raise_file_limit() -> None:
 
 
 def _limit_malloc() -> None:
-    """Few heaps, and large blocks straight from the system.
-
-    What forty threads have freed goes back to it (glibc).
-    """
+    """Limit malloc arenas (glibc), so that memory freed by forty threads returns to the system."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
         for parameter, value in MALLOC_OPTIONS.items():
@@ -152,23 +154,23 @@ def _limit_malloc() -> None:
 
 
 class _AnnouncingServer(uvicorn.Server):
-    """Says when it is up."""
+    """A uvicorn server that calls a function once it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As before, and then a word."""
+        """Start the server and call `ready`."""
         await super().startup(sockets)
         for one in sockets or ():
-            one.listen(LISTEN_BACKLOG)  # asyncio has used one number for both
+            one.listen(LISTEN_BACKLOG)  # asyncio uses `backlog` for both limits
         if self.started:
             self._ready()
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket at that port, or at the first one after it that is free."""
+    """Open a socket on a port, or on the next free one."""
     if not 0 <= port < 65536:
         raise InputError(f"port is {port}; expected 0 to 65535")
     try:
@@ -186,7 +188,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     last: OSError | None = None
     for one in wanted:
         made = socket.socket(family, kind, proto)
-        if os.name == "posix":  # elsewhere it would let two servers have the same port
+        if os.name == "posix":  # on Windows it would allow two servers on one port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((address[0], one, *address[2:]))
@@ -199,7 +201,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def allowed_hosts(host: str) -> tuple[str, ...]:
-    """The names that requests to a server at this address may be addressed to."""
+    """Return the allowed Host headers of a server at this address."""
     if host in WILDCARD_HOSTS:
         return (*LOOPBACK, ANY_ADDRESS, socket.gethostname(), socket.getfqdn())
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)
@@ -212,10 +214,10 @@ def _url(host: str, port: int, token: str | None) -> str:
 
 
 def _find_own_address() -> str:
-    """The address by which others on the network know this machine."""
+    """Return the address of this machine on the network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: only the route is looked up
+            probe.connect(("192.0.2.1", 9))  # sends nothing, only looks up the route
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
@@ -223,7 +225,7 @@ def _find_own_address() -> str:
 
 @contextmanager
 def _interrupt_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does; uvicorn passes on what it caught when it has shut down."""
+    """Turn SIGTERM into KeyboardInterrupt; uvicorn re-raises signals after its shutdown."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""Where people and the network meet: who is asked what, and what every answer sets in motion.
+"""The labelling service: it chooses the query of each annotator and processes every answer.
 
-An answer is on the disk (`Journal`) before anything else happens; then the posterior (`PoolPosterior`)
-moves, and the next question is there. Training goes on elsewhere (`Worker`) and hands over a new
-`Snapshot`.
+An answer is written durably (`Journal`) before it is used. Then the posterior (`PoolPosterior`) is
+updated and the next query is chosen. Training runs in another process (`Worker`), which delivers a
+new `Snapshot`.
 """
 
 import threading
@@ -29,29 +29,36 @@ __all__ = ["GRID_ITEMS", "LabellingService"]
 SECOND_OPINION = "second opinion"
 TAKEN_BACK = "taken back"
 CLASS_KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
-AWAY_SECONDS = 90.0  # seconds without a word after which somebody counts as away
-PREFETCH_ITEMS = 8  # further pictures that a browser may fetch ahead
-NEUTRAL_KINDS = ("keep", "doubt")  # they change no label
-MIN_RANDOM_LABELS = (
-    20  # labels of a random sample, from which on accuracy is estimated by them alone
-)
+AWAY_SECONDS = 90.0  # without a request, after which an annotator counts as inactive
+PREFETCH_ITEMS = 8  # pictures that a browser may fetch in advance
+NEUTRAL_KINDS = ("keep", "doubt")  # kinds of answers that change no label
+MIN_RANDOM_LABELS = 20  # needed to estimate the accuracy from a random sample
 ACCEPTED_KINDS = ("label", "skip", "unsure", "settle", *NEUTRAL_KINDS)
-MIN_CLASSES = 2  # classes
-GRID_ITEMS = 24  # items that are confirmed at once
-MIN_GRID_PROBABILITY = 0.8  # probability from which on an item is offered for that
+MIN_CLASSES = 2
+GRID_ITEMS = 24  # items in a grid for bulk confirmation
+MIN_GRID_PROBABILITY = 0.8  # predicted probability of items in a grid
 MAX_IMMEDIATE_PAIRS = (
     1 << 20
 )  # pairs that are scored while somebody waits; beyond, a shortlist answers and the rest follows
-EXPLANATION_WAIT_SECONDS = 1.0  # seconds that an explanation waits for the last answer to be learnt
+EXPLANATION_WAIT_SECONDS = 1.0  # that an explanation waits for the model update
 
 
 class LabellingService:
-    """Who is asked what; one for a server. Methods may be called from any thread, and none waits
-    for training.
+    """Choose queries and record answers; one instance per server.
 
-    lease: seconds for which an item is one person's. overlap: share of questions that repeat what
-    somebody else has labelled, to see whether people agree. order: positions in random order, where
-    items are not all of a pool, nor all drawn at random.
+    Methods may be called from any thread, and none waits for training. In all methods, `who` is the
+    name of an annotator and `key` is made by the client, so that a repeated request counts once.
+
+    Args:
+        journal: Durable record of all events.
+        items: Items of the session.
+        held_out: Positions of test items, which are never queried.
+        seed: Seed of the random order and of the overlap.
+        lease: Seconds for which an item is leased to one annotator.
+        overlap: Fraction of queries that repeat an item labelled by another annotator, to measure
+            agreement.
+        budget: Number of planned labels.
+        order: Positions in random order; default: a permutation of all items.
     """
 
     def __init__(
@@ -67,42 +74,40 @@ class LabellingService:
         order: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= overlap < 1:
-            raise InputError(f"overlap is {overlap}; expected a share from 0 to below 1")
-        self.journal, self.items, self.budget = journal, items, budget
-        self.held_out, self.lease_seconds, self.overlap = frozenset(held_out), lease, overlap
-        self.excluded: dict[int, str] = {}  # position -> why it cannot be looked at
+            raise InputError(f"overlap is {overlap}; expected a fraction of at least 0 and below 1")
+        self.journal = journal
+        self.items = items
+        self.budget = budget
+        self.held_out = frozenset(held_out)
+        self.lease_seconds = lease
+        self.overlap = overlap
+        self.excluded: dict[int, str] = {}  # position -> why it is excluded from queries
         self.page_model: PageModel | None = None
-        self.is_behind = (
-            False  # whether the opinion lacks an answer, or holds one that was taken back
-        )
-        self._label_version = 0  # how often labels or classes have moved
-        # of the opinion's best candidates, which learns answers before it does
+        self.is_behind = False  # whether the page model does not reflect the labels yet
+        self._label_version = 0  # number of changes of labels or classes
+        # restricted to the best candidates; updated before the page model where that is slow
         self._shortlist_model: PageModel | None = None
-        self._shortlist_lock = threading.Lock()  # held by whoever moves that
-        self._update_lock = threading.Lock()  # held by whoever moves the opinion
-        # Work on matrices is done by one thread each, whoever asked for it: the mathematics library
-        # keeps megabytes for every thread that ever called it, and a server has forty.
-        self._update_executor, self._shortlist_executor = (
-            ThreadPoolExecutor(1, "mover"),
-            ThreadPoolExecutor(1, "shortener"),
-        )
+        self._shortlist_lock = threading.Lock()  # held while the shortlist is updated
+        self._update_lock = threading.Lock()  # held while the page model is updated
+        # One thread each for linear algebra: the BLAS library keeps megabytes of buffers for every
+        # thread that ever called it, and a server has forty threads.
+        self._update_executor = ThreadPoolExecutor(1, "page model")
+        self._shortlist_executor = ThreadPoolExecutor(1, "shortlist")
         self.lock = threading.RLock()
-        self.labels_changed = threading.Condition(self.lock)  # the labels have changed
+        self.labels_changed = threading.Condition(self.lock)  # notified when labels change
         self._last_seen: dict[str, float] = {}
-        self._undone_items: dict[
-            str, int
-        ] = {}  # person -> the item whose answer they took back last
+        self._undone_items: dict[str, int] = {}  # annotator -> item of the last undone answer
         order = shuffle_positions(len(items), seed).tolist() if order is None else order
         self._random_order = [p for p in order if p not in self.held_out]
         self._overlap_generator = make_generator(seed, "overlap")
 
     @property
     def label_state(self) -> LabelState:
-        """What all answers amount to."""
+        """Return the current labels, conflicts and classes."""
         return self.journal.label_state
 
     def describe_classes(self) -> list[dict[str, Any]]:
-        """Number, name and key of every class."""
+        """Return number, name and keyboard key of every class."""
         label_state = self.label_state
         key = assign_keys(label_state.classes)
         return [
@@ -111,9 +116,11 @@ class LabellingService:
         ]
 
     def next_query(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
-        """What this person is asked now; asking again without an answer gives the same item.
+        """Return the query of an annotator; without an answer in between, it is the same item.
 
-        fresh: hand back what was asked, and be asked what matters most by now.
+        Args:
+            who: Name of the annotator.
+            fresh: Release the leased item and choose the best item now.
         """
         with self.lock:
             self._last_seen[who] = time.monotonic()
@@ -146,14 +153,14 @@ class LabellingService:
                 taken.add(position)
 
     def exclude_items(self, excluded: Mapping[int, str]) -> None:
-        """Items that cannot be looked at are asked of nobody."""
+        """Exclude items from queries. excluded: position -> reason."""
         with self.lock:
             self.excluded |= excluded
 
     def _is_displayable(self, position: int) -> bool:
-        """Whether there is anything to look at.
+        """Return whether an item can be shown.
 
-        Of items in play that is known, of others it is tried.
+        Items of the page model have been read before; others are read now.
         """
         if self.page_model is not None and position in self.page_model.pool_posterior:
             return True
@@ -165,9 +172,9 @@ class LabellingService:
     def record_answer(
         self, who: str, position: int, kind: str, label: int | None = None, key: str | None = None
     ) -> dict[str, Any]:
-        """Take in an answer: when this returns it is on the disk, and the next question is there.
+        """Record an answer durably, update the model, and return the next query.
 
-        For an item that is labelled already it is a correction, or a second opinion.
+        For an item that is already labelled, it is a correction or a second opinion.
         """
         with self.lock:
             self._check_answer(self.label_state, position, kind, label)
@@ -186,9 +193,9 @@ class LabellingService:
     def undo_answer(
         self, who: str, seq: int | None = None, key: str | None = None
     ) -> dict[str, Any]:
-        """Take back this person's last answer, or one of theirs; the item is asked for again.
+        """Undo the annotator's last answer, or their answer `seq`; the item is queried again.
 
-        A label that was kept still stands, so it is not asked for.
+        After undoing a `keep` or a bulk confirmation, no item is queried again.
         """
         with self.lock:
             confirmed = len(self.label_state.confirmed)
@@ -220,10 +227,10 @@ class LabellingService:
             }
 
     def add_class(self, who: str, name: str) -> dict[str, Any]:
-        """A class that nobody thought of before."""
+        """Add a class and return its description."""
         with self.lock:
             number = self.journal.add_class(who, name)
-            # Described before the lock is released: somebody else may remove or merge the class
+            # Describe it before the lock is released: another request may remove or merge the class
             # right after.
             added = next(c for c in self.describe_classes() if c["number"] == number)
         self._try_update()
@@ -232,7 +239,7 @@ class LabellingService:
     def change_class(
         self, who: str, kind: str, number: int, name: str | None, key: str | None = None
     ) -> dict[str, Any]:
-        """Rename a class, merge it into the one of that name, or remove it; undo takes it back."""
+        """Rename a class, merge it into the class `name`, or remove it; `undo_answer` reverts it."""
         with self.lock:
             event = self.journal.change_class(
                 who, kind, number, name, key=key, min_classes=MIN_CLASSES
@@ -245,7 +252,7 @@ class LabellingService:
         }
 
     def _apply_class_change(self) -> None:
-        """Whoever changes classes waits until the opinion has them."""
+        """Update the page model to changed classes, and wait for it."""
         with self.lock:
             self._label_version += 1
         self.catch_up()
@@ -253,10 +260,15 @@ class LabellingService:
             self.labels_changed.notify_all()
 
     def build_grid(self, who: str, n: int = GRID_ITEMS, label: int | None = None) -> dict[str, Any]:
-        """Items that are predicted alike and surely, to be confirmed at once: of a class, or of the
-        one with most.
+        """Return confident predictions of one class, for bulk confirmation.
 
-        sure: how many there are in all, for each class that has any.
+        Args:
+            who: Name of the annotator.
+            n: Maximum number of items.
+            label: The class; default: the class with most confident predictions.
+
+        Returns:
+            The class, its items, and under "sure" the number of confident predictions per class.
         """
         with self.lock:
             page_model, label_state = self.page_model, self.label_state
@@ -289,9 +301,9 @@ class LabellingService:
     def confirm_items(
         self, who: str, positions: Collection[int], label: int, key: str | None = None
     ) -> dict[str, Any]:
-        """Take in that all of these are of one class: on the disk together when this returns.
+        """Record durably, in one transaction, that all these items are of one class.
 
-        Those that somebody has labelled meanwhile are left as they are.
+        Items that have been labelled in the meantime are left unchanged.
         """
         with self.lock:
             label_state = self.label_state
@@ -310,7 +322,7 @@ class LabellingService:
             }
 
     def add_labels(self, rows: Collection[tuple[int, str, str]]) -> dict[str, Any]:
-        """Labels from a file: (position, class name, who)."""
+        """Record labels from a file: (position, class name, annotator)."""
         with self.lock:
             before = self.label_state
             for position, _, _ in rows:
@@ -322,16 +334,13 @@ class LabellingService:
             return {"labels": len(rows), "new_classes": new}
 
     def extend_items(self, data: Data) -> None:
-        """The same items and more after them.
-
-        These are asked about once an opinion has them in play.
-        """
+        """Append items. They can be queried once a snapshot contains them."""
         with self.lock:
             self.journal.add_items(data.ids[len(self.items) :])
             self.items.data = data
 
     def set_page_model(self, page_model: PageModel) -> None:
-        """A training's new opinion; it learns whatever was answered meanwhile."""
+        """Install the model of a new snapshot and update it to the current labels."""
         short = self._build_shortlist(page_model)
         with self.lock:
             self.page_model, self._shortlist_model = page_model, short
@@ -344,14 +353,14 @@ class LabellingService:
         )
 
     def wait_for_page_model(self) -> PageModel | None:
-        """The opinion once it has learnt the last answer, or the one that there is after a second."""
+        """Return the page model, after waiting up to a second for its update to the last answer."""
         with self.labels_changed:
             self.labels_changed.wait_for(lambda: not self.is_behind, EXPLANATION_WAIT_SECONDS)
             return self.page_model
 
     @staticmethod
     def _with_current_labels(page_model: PageModel, label_state: LabelState) -> PageModel:
-        """The opinion that knows the labels, and the classes as they stand."""
+        """Return the page model conditioned on the current labels and classes."""
         if page_model.has_same_classes(label_state.class_mapping):
             return page_model.with_labels(label_state.labels, len(label_state.classes))
         return PageModel.from_snapshot(
@@ -362,12 +371,11 @@ class LabellingService:
         )
 
     def find_random_sample(self, label_state: LabelState) -> tuple[int, ...]:
-        """Labelled items that are a random sample of all, however each came to be labelled; none if
-        too few.
+        """Return labelled items that form a random sample of the pool, or none if there are too few.
 
-        In the fixed random order, up to the first item without an answer of its own; what was
-        skipped is passed over. What was confirmed among many is not looked at closely enough to
-        judge predictions by.
+        The sample follows the fixed random order up to the first item without an individual answer;
+        skipped items are left out. Bulk-confirmed items count as unanswered, because annotators do
+        not examine them closely enough to measure the accuracy with them.
         """
         own = (label_state.labels.keys() | label_state.answers.keys()) - label_state.confirmed
         answered = takewhile(lambda p: p in own, self._random_order)
@@ -375,7 +383,7 @@ class LabellingService:
         return sample if len(sample) >= MIN_RANDOM_LABELS else ()
 
     def list_active_annotators(self) -> set[str]:
-        """Who has been heard of lately."""
+        """Return the annotators who sent a request recently."""
         now = time.monotonic()
         return {who for who, at in self._last_seen.items() if now - at < AWAY_SECONDS}
 
@@ -383,22 +391,22 @@ class LabellingService:
         self, label_state: LabelState, position: int, kind: str, label: int | None
     ) -> None:
         if not 0 <= position < len(self.items) or position in self.held_out:
-            raise InputError(f"there is no item {position} to label; expected one that was asked")
+            raise InputError(f"there is no item {position} to label; expected an item of the pool")
         if kind not in ACCEPTED_KINDS:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(ACCEPTED_KINDS)}")
         count = len(label_state.classes)
         if kind == "settle" and position not in label_state.labels:
-            raise InputError(f"item {position} has no label yet; expected one to settle")
+            raise InputError(
+                f"item {position} has no label yet; expected a labelled item to settle"
+            )
         if kind in ("label", "settle", "keep") and (label is None or not 0 <= label < count):
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _try_update(self) -> int | None:
-        """Move the opinion to the labels as they stand; how many items changed their mind, if it
-        has moved.
+        """Update the page model if that is fast; return how many predictions changed class.
 
-        One at a time, and nobody waits for it: where somebody is at it, or where it would take
-        long, this is left to `catch_up`, and questions come from the shortlist, or from the opinion
-        that there is.
+        Never blocks: if an update is running or would take long, it is left to `catch_up`, and
+        queries come from the shortlist or the outdated model. None is returned in that case.
         """
         with self.lock:
             self._label_version += 1
@@ -406,7 +414,7 @@ class LabellingService:
             if page_model is None:
                 self.labels_changed.notify_all()
                 return None
-            # Before any label all candidates are alike, and no few of them are the best.
+            # Before the first label all candidates score alike, so a shortlist is useless.
             light = (
                 page_model.scoring_pairs <= MAX_IMMEDIATE_PAIRS
                 or not page_model.pool_posterior.labels
@@ -429,10 +437,7 @@ class LabellingService:
             self._update_lock.release()
 
     def _try_shortlist_update(self) -> None:
-        """Move the shortlist, if its opinion has only to learn more labels.
-
-        Where somebody is at it, let them.
-        """
+        """Update the shortlist, unless another thread is doing it."""
         if self._shortlist_model is None or not self._shortlist_lock.acquire(blocking=False):
             return
         try:
@@ -462,22 +467,19 @@ class LabellingService:
                 self._shortlist_model = after
 
     def catch_up(self) -> None:
-        """Move the opinion to the labels as they stand, however long it takes."""
+        """Update the page model to the current labels, however long it takes."""
         with self._update_lock:
             self._update_executor.submit(self._update_page_model).result()
 
     def _update_page_model(self) -> int | None:
-        """Whoever learns does it outside the lock.
-
-        An opinion that has been replaced meanwhile is not moved.
-        """
+        """Compute the update outside the lock; discard it if the model was replaced meanwhile."""
         with self.lock:
             before, label_state, turn = self.page_model, self.label_state, self._label_version
             if before is None:
                 self.is_behind = False
                 return None
         after = self._with_current_labels(before, label_state)
-        after.best_score()  # a question must not wait for scores
+        after.best_score()  # computes the scores now, so that a query does not wait for them
         short = self._build_shortlist(after)
         with self.lock:
             replaced = self.page_model is not before
@@ -490,9 +492,9 @@ class LabellingService:
         return after.count_changes_from(before)
 
     def _newest_model(self, position: int | None = None) -> PageModel | None:
-        """What knows the last answers.
+        """Return the model with the newest labels.
 
-        The shortlist, if it was told of any and holds that item, or the opinion.
+        This is the shortlist if it has labels and contains the item, otherwise the page model.
         """
         short = self._shortlist_model
         if (
@@ -504,9 +506,7 @@ class LabellingService:
         return short
 
     def rank_items(self) -> Iterator[int]:
-        """Items without a label, in the order in which they would be asked for now, whoever is
-        asked.
-        """
+        """Yield the unlabelled items in the order in which they would be queried now."""
         with self.lock:
             without, some = (
                 self.held_out | self.label_state.labels.keys() | self.excluded.keys(),
@@ -526,7 +526,7 @@ class LabellingService:
                 yield position
 
     def _get_reason(self, label_state: LabelState, position: int) -> str:
-        """Why an item is asked about, said of one that may have been chosen a while ago."""
+        """Return why an item is queried; it may have been chosen a while ago."""
         if position in label_state.labels:
             return SECOND_OPINION
         if self.page_model is None:
@@ -536,9 +536,9 @@ class LabellingService:
     def _choose_item(
         self, label_state: LabelState, who: str, taken: set[int]
     ) -> tuple[int, float | None, str] | None:
-        """The best item that is free and that this person has not answered.
+        """Return (position, score, reason) of the best item for an annotator, or None.
 
-        taken: lent to others.
+        taken: items leased to other annotators.
         """
         without = taken | label_state.answered_positions.get(who, frozenset())
         again = self._choose_second_opinion(label_state, without)
@@ -553,7 +553,7 @@ class LabellingService:
         return None if rest is None else (rest, None, "random start")
 
     def _choose_second_opinion(self, label_state: LabelState, without: set[int]) -> int | None:
-        """Now and then an item that somebody else has labelled, the oldest first."""
+        """Return, with probability `overlap`, the oldest item with one label of another annotator."""
         if (
             not self.overlap
             or float(torch.rand((), generator=self._overlap_generator)) >= self.overlap
@@ -571,11 +571,11 @@ class LabellingService:
     def _explain_done(self, label_state: LabelState) -> str:
         leased = len(self.journal.list_leases())
         if leased:
-            return "the last items are with other people; come back in a while"
+            return "the last items are leased to other annotators; come back later"
         aside = len(label_state.skipped | label_state.unsure)
         if aside:
-            return f"every item has an answer, of which {aside} say skip or not sure; thank you"
-        return "every item has an answer; thank you"
+            return f"every item has an answer ({aside} are skipped or not sure), thank you"
+        return "every item has an answer, thank you"
 
     def _describe_query(
         self, label_state: LabelState, position: int, score: float | None, reason: str
@@ -584,8 +584,8 @@ class LabellingService:
         ahead: list[int] = []
         page_model = self._newest_model(position)
         if page_model is not None:
-            # A second opinion that has seen the first is none: the posterior has learnt it.
-            # So has a training the answer that was taken back.
+            # The prediction is hidden if the posterior contains the other annotator's label, or the
+            # last snapshot the answer that was undone: it would bias the annotator.
             guess = (
                 []
                 if reason in (SECOND_OPINION, TAKEN_BACK)
@@ -593,7 +593,7 @@ class LabellingService:
             )
             guess = [
                 (c, p) for c, p in guess if c in label_state.active_classes
-            ]  # it may not have heard yet
+            ]  # the model may not know of a removed class yet
             if self.items.kind == "image":
                 ahead = page_model.rank_next(PREFETCH_ITEMS, {position})
         urls = [self.items.describe_item(p)["url"] for p in ahead]
@@ -610,14 +610,14 @@ class LabellingService:
 
 
 def _describe_event(event: Event) -> dict[str, Any]:
-    """An event as the page knows it."""
+    """Return the fields of an event that the page uses."""
     return event.pick_fields("seq", "kind", "position", "label", "who", "at")
 
 
 def assign_keys(names: Iterable[str]) -> list[str | None]:
-    """A key for each class: its name where that is one character, else the first that is free.
+    """Assign a keyboard key to each class: its name if that is one character, else a free key.
 
-    In order, so that a class that is added never changes the key of another.
+    Keys are assigned in order, so that adding a class never changes the key of another class.
     """
     given: list[str | None] = []
     for name in names:

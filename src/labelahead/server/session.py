@@ -1,4 +1,4 @@
-"""A labelling session: data, journal, assignment and training, opened together and closed together."""
+"""A labelling session: data, journal, labelling service and training schedule."""
 
 import json
 import os
@@ -44,17 +44,17 @@ from labelahead.strategies import STRATEGIES, find_strategy
 
 __all__ = ["TEMPORARY_PREFIX", "Session", "export_session", "open_session", "session_folder"]
 
-MAX_NAMES_SHOWN = 5  # files that a note names
-TEMPORARY_PREFIX = "temporary-"  # how folders begin that hold what is being sent or taken in
-FOLDER_ANNOTATOR = "folders"  # who said what class folders say
-TEST_FILE = "test.json"  # the items to measure on, which no model learns from, and their classes
+MAX_NAMES_SHOWN = 5  # of files in a note
+TEMPORARY_PREFIX = "temporary-"  # prefix of folders for files being exported or imported
+FOLDER_ANNOTATOR = "folders"  # annotator of the labels that the data contain
+TEST_FILE = "test.json"  # test items, which are never used for training, and their classes
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """All that a server needs.
+    """An open session.
 
-    `notes` says what was decided; `pool_worker`: what is held of a pool of millions.
+    notes: decisions to show to the user. pool_worker: of an out-of-core pool, else None.
     """
 
     service: LabellingService
@@ -80,15 +80,15 @@ def open_session(
     refresh_every: int = 50,
     read_only: bool = False,
 ) -> Iterator[Session]:
-    """Open a folder of labels, or begin one; nothing is trained before `schedule.start()`.
+    """Open a folder of labels, or create one; nothing is trained before `schedule.start()`.
 
-    out: where the labels are kept; default: labels-NAME. classes: default: those that the data
-    carry. labels: a file to take in. start_from_folders: take in the labels that the data carry
-    themselves. test: items to measure on, never asked for: a share of the data's own labels, or a
-    file of `item,label`; default: the data's own test part. every: labels between two trainings.
-    overlap: share of second opinions. executor, refresh_every: who scores a pool of millions
+    out: folder for the labels; default: labels-NAME. classes: class names; default: those in the
+    data. labels: a file of labels to import. start_from_folders: import the labels that the data
+    contain. test: test set, never queried: a fraction of the data's own labels, or a file of
+    `item,label`; default: the data's own test split. every: labels between two trainings. overlap:
+    fraction of queries for a second opinion. executor, refresh_every: who scores a pool of millions
     (`scale.connect_executor`), and after how many labels again. read_only: work on a copy of the labels in
-    memory, also while a server has the folder open; nothing in the folder is changed.
+    memory, also while a server has the folder open; no file in the folder is changed.
     """
     _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
     named = require_distinct_classes(classes or campaign.data.classes)
@@ -102,7 +102,7 @@ def open_session(
     )
     notes = [*data.notes, *inputs.decided]
     if isinstance(test, str | Path):
-        notes.append(f"{len(measured)} items to measure on: {test}")
+        notes.append(f"{len(measured)} test items from {test}")
     named = named or list(dict.fromkeys(data.classes))
     known = {normalise_name(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if normalise_name(n) not in known)
@@ -133,14 +133,14 @@ def open_session(
 
 
 def _record_settings(folder: Path, campaign: Campaign, test: Mapping[str, str]) -> None:
-    """Keep what the session was opened with, for exports and models that are made without it."""
+    """Store the settings of the session, for later exports of labels and models."""
     files.replace_file(folder / "session.toml", to_toml(campaign))
     files.replace_file(folder / TEST_FILE, json.dumps(test))
     record_code(campaign_code_names(campaign))
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What a server that was killed was just writing; ours is the lock."""
+    """Delete partial files of a server that was killed; the lock is ours."""
     for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     for left in folder.glob("*.*.partial"):
@@ -149,7 +149,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SessionInputs:
-    """What a session begins with. recorded: the items that the record in the folder knows."""
+    """Data and settings to open a session with. recorded: item names of an existing journal."""
 
     folder: Path
     recorded: list[str]
@@ -158,8 +158,8 @@ class SessionInputs:
     network: str
     embedding: str
     decided: Sequence[str] = ()
-    pool_worker: LargePoolWorker | None = None  # of a pool of millions
-    copy: JournalCopy | None = None  # of the record, where it is only read
+    pool_worker: LargePoolWorker | None = None  # of an out-of-core pool
+    copy: JournalCopy | None = None  # of the journal, if the session is read-only
 
 
 def _make_items(inputs: SessionInputs) -> Items:
@@ -178,7 +178,7 @@ def _load_inputs(
     executor: Any,
     read_only: bool,
 ) -> SessionInputs:
-    """Data that are held whole, in the order of the record, or what is held of a pool of millions."""
+    """Load the data, in the order of the journal, or open an out-of-core pool."""
     if is_store(campaign.data.name):
         return _load_large_pool(campaign, out, classes, executor, read_only)
     loaded = load_source(campaign.data, campaign.seed)
@@ -192,11 +192,11 @@ def _load_inputs(
 def _with_session_classes(
     campaign: Campaign, out: str | Path | None, named: Sequence[str]
 ) -> Campaign:
-    """The classes that were named and those of a session that goes on.
+    """Return the campaign with the given classes and those of an existing session.
 
-    They decide what a label of the data is.
+    They determine how labels in the data are interpreted.
     """
-    if is_store(campaign.data.name):  # its items carry no labels
+    if is_store(campaign.data.name):  # its items have no labels
         return replace(campaign, data=replace(campaign.data, classes=()))
     recorded = read_class_names(session_folder(out, campaign.data.name))
     known = {normalise_name(name): name for name in reversed([*named, *recorded])}
@@ -210,7 +210,7 @@ def _load_large_pool(
     executor: Any,
     read_only: bool,
 ) -> SessionInputs:
-    """What the page holds of a pool of millions."""
+    """Open an out-of-core pool."""
     store = campaign.data.name
     folder, recorded, copy = _locate_journal(out, store, read_only)
     how = {"strategy": str(campaign.asking.strategy), "seed": campaign.seed}
@@ -223,9 +223,7 @@ def _load_large_pool(
 def _locate_journal(
     out: str | Path | None, source: str, read_only: bool
 ) -> tuple[Path, list[str], JournalCopy | None]:
-    """Return the folder of the labels, the items of its journal, and a copy of the journal if it is
-    only read.
-    """
+    """Return the folder of the labels, its item names, and a copy of its journal if read-only."""
     if read_only:
         folder = session_folder(out, source)
         copy = copy_journal(folder)
@@ -237,15 +235,15 @@ def _locate_journal(
 def _find_held_out(
     journal: Journal, measured: Mapping[int, str], notes: list[str]
 ) -> dict[int, int]:
-    """Position and class of the items to measure on, but for those that have been labelled."""
+    """Return position and class of the test items that have not been labelled."""
     labelled = journal.label_state.labels
     number = {
         name: journal.find_class(name) for name in {*measured.values()}
     }  # None: the class was removed
     free = {p: number[n] for p, n in measured.items() if p not in labelled}
     if len(free) < len(measured):
-        lost_errors = len(measured) - len(free)
-        notes.append(f"{lost_errors} test items are labelled here already, so nothing is measured on")
+        lost = len(measured) - len(free)
+        notes.append(f"{lost} test items are labelled in this session and are not used for testing")
     return {p: c for p, c in free.items() if c is not None}
 
 
@@ -257,7 +255,7 @@ def _make_schedule(
     every: int,
     refresh_every: int,
 ) -> Schedule:
-    """With whoever trains, or scores."""
+    """Create the schedule with its worker process or pool worker."""
     threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), inputs.network == EXACT
     worker = inputs.pool_worker or Worker(
         asdict(campaign), inputs.folder, threads, held, inputs.data.ids
@@ -274,11 +272,11 @@ def _make_schedule(
 
 
 def _check_options(every: int, read_only: bool, *, takes_labels: bool) -> None:
-    """Raise for options that no session can have."""
+    """Raise for invalid combinations of options."""
     if every < 1:
         raise InputError(f"retrain-every is {every}; expected 1 or more")
     if read_only and takes_labels:
-        raise InputError("a session that is only read takes no labels in; open it for writing")
+        raise InputError("a read-only session cannot import labels; open it for writing")
 
 
 def _check_large(
@@ -288,70 +286,67 @@ def _check_large(
     again: int,
     executor: Any,
 ) -> None:
-    """What a page on a pool of millions can do nothing with is said before any work, and what needs
-    such a pool.
-    """
+    """Raise for options that an out-of-core pool does not support, or that need one."""
     if not is_store(campaign.data.name):
         if executor is not None:
             raise InputError(
-                f"{campaign.data.name} is no store of `pool embed`, which others score; leave out "
-                "--cluster"
+                f"{campaign.data.name} is not a `pool embed` store, so a cluster cannot score it; leave "
+                "out --cluster"
             )
         return
     if again < 1:
         raise InputError(f"refresh-every is {again}; expected 1 or more")
     if test is not None or start_from_folders:
         raise InputError(
-            "test items and labels of class folders are for data that are held whole; of a large "
-            "pool expected "
-            "neither: leave out --test and --start-from-folders"
+            "test items and labels of class folders are not supported for an out-of-core pool; "
+            "leave out --test and --start-from-folders"
         )
     if campaign.model.name not in ("auto", EXACT) or campaign.data.embedding not in (None, "auto"):
         raise InputError(
-            f"model is {campaign.model.name!r}, embedding {campaign.data.embedding!r}; a large "
-            f"pool expects {EXACT} "
+            f"model is {campaign.model.name!r}, embedding {campaign.data.embedding!r}; an "
+            f"out-of-core pool expects {EXACT} "
             "on the features that `pool embed` wrote: leave them out"
         )
     if campaign.asking.strategy not in STRATEGIES:
         raise InputError(
-            f"strategy is {campaign.asking.strategy!r}; a large pool expects one that has a name"
+            f"strategy is {campaign.asking.strategy!r}; an out-of-core pool expects the name of a strategy"
         )
 
 
 def session_folder(out: str | Path | None, source: str) -> Path:
-    """Return where the labels are kept; the folder need not exist yet."""
+    """Return the folder of the labels; it need not exist yet."""
     name = Path(source).name if is_store(source) else get_data_name(source)
     named_after = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "data"
     return Path(out) if out is not None else Path(f"labels-{named_after}")
 
 
 def _make_folder(out: str | Path | None, source: str) -> Path:
-    """The folder of the labels, made if there is none."""
+    """Return the folder of the labels, created if necessary."""
     folder = session_folder(out, source)
     make_private_folder(folder)
     return folder
 
 
 def _describe_file_changes(service: LabellingService, recorded: int) -> list[str]:
-    """Files that are there for the first time, and those that are no more, which nobody is asked
-    about.
-    """
+    """Exclude items whose file is missing, and return notes on new and missing files."""
     ids, sizes = service.items.ids, service.items.sizes
     notes: list[str] = []
     if sizes is None:
         return notes
     if 0 < recorded < len(ids):
         kind = "pictures" if service.items.kind == "image" else "texts"
-        notes.append(f"{len(ids) - recorded} new {kind} since the last time: they come into play")
+        notes.append(
+            f"{len(ids) - recorded} new {kind} since the last session are added to the pool"
+        )
     gone = [p for p, size in enumerate(sizes) if size is None]
     if gone:
-        service.exclude_items(dict.fromkeys(gone, "it is gone"))
+        service.exclude_items(dict.fromkeys(gone, "its file is missing"))
         names = ", ".join(ids[p] for p in gone[:MAX_NAMES_SHOWN]) + (
             ", ..." if len(gone) > MAX_NAMES_SHOWN else ""
         )
         notes.append(
-            f"{len(gone)} pictures are gone: {names}: nobody is asked about them, and their "
-            "labels stay"
+            f"{len(gone)} pictures are missing: {names}; they are not queried, and their labels "
+            "are kept"
         )
     return notes
 
@@ -365,10 +360,15 @@ def export_session(
     tell: ProgressCallback | None = None,
     **options: Any,
 ) -> str:
-    """Export without a server; what was written.
+    """Export the labels without a server, and return a sentence on the result.
 
-    rest: with predictions by a model of all labels. tell: is told how much of the looking at items
-    is done. options: as for `export_labels`.
+    Args:
+        session: An open session.
+        form: Format of the export.
+        to: Output file or folder.
+        rest: Add predictions of a model fitted on all labels.
+        tell: Called with the progress of computing embeddings.
+        options: As for `export_labels`.
     """
     service = session.service
     if rest:
@@ -381,7 +381,7 @@ def export_session(
         return f"{labels} labels are in {to}"
     left = len(service.items) - rows - len(service.held_out) - len(service.excluded)
     more = (
-        f"; {left} items that the page has not looked at have none: see `labelahead predict`"
+        f"; {left} items without an embedding have no prediction: use `labelahead predict`"
         if left > 0
         else ""
     )
@@ -392,24 +392,23 @@ def export_session(
 
 
 def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Campaign:
-    """What the page can do nothing with is said before any work."""
+    """Raise for settings that the page does not support; return the campaign with full paths."""
     if not find_strategy(campaign.asking.strategy).look_ahead:
         able = ", ".join(name for name, s in STRATEGIES.items() if s.look_ahead)
         raise InputError(
-            f"strategy is {campaign.asking.strategy!r}, which chooses once for each training; the "
-            f"page expects one that learns from every answer: {able}"
+            f"strategy is {campaign.asking.strategy!r}, which queries once per training; the page "
+            f"needs a strategy that is updated after every answer: {able}"
         )
     if not isinstance(campaign.asking.strategy, str):
         raise InputError(
-            f"strategy is {campaign.asking.strategy.name!r}, handed over in Python; the page, "
-            "which trains in a "
-            "process of its own, expects a name, or your own as file.py:name"
+            f"strategy is {campaign.asking.strategy.name!r}, a Python object; the page trains "
+            "in another process and expects a name, or your own strategy as file.py:name"
         )
     if campaign.asking.kernel == "full":
         raise InputError("kernel is 'full'; the page expects pseudo, single or trace")
     share = float(test) if isinstance(test, int | float) else 0.0
     name = resolve_source(campaign.data.name)
-    # A link inside a folder of pictures could lead to any picture on this machine.
+    # A symbolic link in an image folder could point to any picture on this machine.
     own = campaign.data.embedding and resolve_code_name(campaign.data.embedding)
     source = replace(
         campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
@@ -422,15 +421,14 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
 def _find_test_items(
     data: Data, answers: Answers | None, test: float | str | Path | None, classes: Sequence[str]
 ) -> dict[int, str]:
-    """What to measure on: positions, and the name of each one's class."""
+    """Return position and class name of the test items."""
     if isinstance(test, str | Path):
         at, numbers, names = read_labels(test, data, classes)
         rows = zip(at.tolist(), numbers.tolist(), strict=True)
         return {p: names[c] for p, c in rows}
     if test and answers is None:
         raise InputError(
-            f"test is {test}, but the data carry no labels to measure with; expected a file of "
-            "item,label"
+            f"test is {test}, but the data contain no labels; expected a file of item,label"
         )
     if answers is None:
         return {}
@@ -440,9 +438,7 @@ def _find_test_items(
 
 
 def _read_test_items(folder: Path, data: Data) -> dict[int, str]:
-    """Return the items to measure on that the folder's last session had, so that a copy is fitted
-    as the page is.
-    """
+    """Return the test items of the folder's last session, so that a copy is fitted as the page."""
     path = folder / TEST_FILE
     if not path.exists():
         return {}
@@ -456,7 +452,7 @@ def _import_initial_labels(
     labels: str | Path | None,
     start_from_folders: bool,
 ) -> Iterator[str]:
-    """Take in the labels that the data carry and those of a file, and say how many."""
+    """Import the labels in the data and those of a file; yield a note on each."""
     if start_from_folders:
         yield _import_own_labels(service, inputs.data, inputs.answers)
     if labels is not None:
@@ -466,13 +462,13 @@ def _import_initial_labels(
 def _import_own_labels(service: LabellingService, data: Data, answers: Answers | None) -> str:
     if answers is None:
         raise InputError(
-            f"{data.name} carries no labels to start from; expected one folder for each class, or "
-            "a table with a target column"
+            f"{data.name} contains no labels to start from; expected one folder for each class, "
+            "or a table with a target column"
         )
     known = [p for p in answers.has_label.nonzero().flatten().tolist() if p not in service.held_out]
     rows = [(p, data.classes[answers(p)], FOLDER_ANNOTATOR) for p in known]
     service.add_labels(rows)
-    return f"{len(rows)} labels taken from the data themselves, as {FOLDER_ANNOTATOR!r}"
+    return f"{len(rows)} labels imported from the data, as annotator {FOLDER_ANNOTATOR!r}"
 
 
 def _describe_import(imported: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The model that the page's labels make, for people to take away."""
+"""Fit the model of a labelling session from its folder, for export."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ __all__ = ["session_model"]
 
 
 def session_model(folder: str | Path, *, trust_code: bool = False) -> ExportedModel:
-    """Learnt from all labels that a page has kept in this folder, also while a page is open on it.
+    """Fit a model on all labels in a session's folder, also while a server has it open.
 
     trust_code: see `labelahead.load_model`.
     """

@@ -1,4 +1,4 @@
-"""What a training hands to the page: outputs and kernel of the items in play, as a file."""
+"""Snapshots: outputs and kernel of all items after a training, stored as a file for the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,13 +19,12 @@ __all__ = ["Snapshot", "load_snapshot", "save_snapshot"]
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a training leaves: the network's outputs and kernel at the items in play.
+    """Outputs and kernel of a network at the items that can be queried.
 
     outputs are on the scale of one-hot targets: probabilities after cross-entropy. Exactly one of
-    kernel (n, n), features (n, k) and units (n, d) is there; all are of scalar kind, so that a
-    class that turns up later is one more column. units: of the exact learner, whose kernel is
-    `weights` of functions of their cosines; test: the units of the items to measure on, and their
-    classes.
+    kernel (n, n), features (n, k) and units (n, d) is set; all are scalar kernels, so that a new
+    class is one more column. units: normalised embeddings of the exact learner, whose kernel mixes
+    functions of their cosines with `weights`; test: units and classes of the test items.
     """
 
     round: int  # 0: before any training
@@ -33,7 +32,7 @@ class Snapshot:
     outputs: Tensor  # (n, C)
     kernel: Tensor | None
     features: Tensor | None
-    labels: Mapping[int, int]  # what it was trained on
+    labels: Mapping[int, int]  # position -> class, used for training
     noise: float = 1e-3
     strategy: str = "flip"
     evaluation: int | None = 1000
@@ -41,17 +40,17 @@ class Snapshot:
     units: Tensor | None = None
     weights: tuple[float, ...] = ()
     test: tuple[Tensor, Tensor] | None = None
-    # what somebody asked for, instead of the noise that goes with the weights
+    # noise set by the user, instead of the noise selected with the weights
     own_noise: float | None = None
-    # (n, C) α of the exact learner's labels, at which solving for them begins
+    # (n, C) α of the exact learner's labels, the starting point of the solver
     pushes: Tensor | None = None
 
     def build_posterior(
         self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
     ) -> PoolPosterior:
-        """What is held of the items in play, given these labels.
+        """Build the posterior of all items given these labels.
 
-        counts_as: of each class, as in `LabelState`.
+        class_mapping: as in `LabelState`.
         """
         kernel = self.kernel if self.units is None else mixture_kernel(self.units, self.weights)
         outputs = (
@@ -79,10 +78,7 @@ class Snapshot:
 
 
 def _make_uniform(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor:
-    """(n, C) where the exact learner begins.
-
-    The same for all classes that are neither merged nor removed.
-    """
+    """Return (n, C) prior outputs of the exact learner, uniform over the existing classes."""
     gone = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
     start = torch.full_like(outputs, 1 / max(outputs.shape[1] - len(gone), 1))
     start[:, gone] = 0
@@ -90,10 +86,10 @@ def _make_uniform(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tenso
 
 
 def _map_outputs(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor:
-    """(n, C) with nothing for classes that are no more: a merged one's share goes to the other, a
-    removed one's to all.
+    """Return (n, C) outputs with zeros for merged and removed classes.
 
-    No label speaks for them, so they stay at nothing, and are nobody's guess.
+    The output of a merged class is added to the other class; that of a removed class is distributed
+    over all classes. No label supports these classes, so they are never predicted.
     """
     gone = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
     if not gone:
@@ -109,12 +105,12 @@ def _map_outputs(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """In one step."""
+    """Write a snapshot atomically."""
     state = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     state |= {"labels": dict(snapshot.labels), "facts": dict(snapshot.facts)}
     replace_file(path, lambda file: torch.save(state, file))
 
 
 def load_snapshot(path: Path) -> Snapshot:
-    """As it was saved; nothing but tensors and plain values is read."""
+    """Load a snapshot; only tensors and plain values are unpickled."""
     return Snapshot(**torch.load(path, map_location="cpu", weights_only=True))

@@ -1,7 +1,7 @@
-"""What the page needs of the data and the labels, worked out: snapshots.
+"""Build snapshots: predictions and kernel of the items, for the page.
 
-Pictures and texts that a network has to look at first come in little by little: the first few
-hundred are in play within seconds, whatever the size of the pool, and the rest follows.
+If embeddings must be computed first, snapshots are built in steps: the first few hundred items can
+be queried within seconds whatever the size of the pool, and the others follow.
 """
 
 import time
@@ -46,35 +46,29 @@ __all__ = [
     "shuffle_positions",
 ]
 
-FIRST_ITEMS, GROWTH_FACTOR = (
-    256,
-    4,
-)  # items that are looked at before anything is asked about; how many times as many come next
-MAX_ACTIVE_ITEMS = (
-    20_000  # of a larger pool so many, drawn at random: what an answer can still move at once
-)
-MAX_DENSE_ITEMS = 6000  # items whose kernel is held whole; beyond that its features
+FIRST_ITEMS = 256  # encoded before the first query
+GROWTH_FACTOR = 4  # each further snapshot has this many times as many items
+# Of a larger pool, this many items are drawn at random, so that an answer can update them at once.
+MAX_ACTIVE_ITEMS = 20_000
+MAX_DENSE_ITEMS = 6000  # with a dense kernel; larger pools use sketched features
 SKETCH_FEATURES = 1024
-EVALUATION_ITEMS = 500  # of such a pool, the part that scores sum over
-MAP_POINTS = 3000  # points of the map
-ProgressCallback = Callable[[str, float], None]  # what is under way, how much of it is done
+EVALUATION_ITEMS = 500  # size of the evaluation set of such a pool
+MAP_POINTS = 3000  # number of points on the map
+ProgressCallback = Callable[[str, float], None]  # (activity, fraction done)
 
 
 def load_page_data(campaign: Campaign, recorded: Sequence[str] = ()) -> Loaded:
-    """The data of a page, in the order of its record."""
+    """Load the data of a page, in the order of its journal."""
     return arrange_by_ids(load_source(campaign.data, campaign.seed), recorded)
 
 
 def shuffle_positions(n: int, seed: int) -> Tensor:
-    """(n,) positions, as they are asked about before anything is known, and looked at."""
+    """Return (n,) positions in the random order of the first queries and of the encoding."""
     return torch.randperm(n, generator=make_generator(seed, "page"))
 
 
 class SnapshotBuilder:
-    """Data and a network for them.
-
-    `snapshots` is what it makes. What cannot be read is left out, and said.
-    """
+    """Build snapshots of the data; items that cannot be read are left out and reported."""
 
     def __init__(
         self,
@@ -98,9 +92,9 @@ class SnapshotBuilder:
     def build_snapshots(
         self, order: TrainingRequest, tell: ProgressCallback
     ) -> Iterator[tuple[Snapshot, bool]]:
-        """After these labels, and whether it is the last of them.
+        """Yield snapshots after these labels, and whether each is the last one.
 
-        Those before are of a part of the pool.
+        Earlier snapshots contain a part of the pool.
         """
         every = self._encoding_order([p for p, _ in order.labels])
         sizes = [len(every)]
@@ -118,16 +112,13 @@ class SnapshotBuilder:
                 yield _to_global(replace(made, facts={**made.facts, **facts}), at), last
 
     def _encoding_order(self, labelled: Sequence[int]) -> Tensor:
-        """(m,) positions in the order in which they are looked at.
-
-        All of them, but for a part of a very large pool.
-        """
+        """Return (m,) positions in the order of encoding; of a very large pool a random part."""
         n, known = len(self.data), torch.tensor(labelled, dtype=torch.int64)
         if not self.encodes_in_steps:
             return torch.arange(n)
         shuffled = shuffle_positions(n, self.campaign.seed)
         test = torch.isin(shuffled, self.data.test)
-        # The same part of the pool whatever is labelled: its mean is what a model is centred on.
+        # The part does not depend on the labels, because the model is centred on its mean.
         pool = shuffled[~test][:MAX_ACTIVE_ITEMS]
         pool = pool[~torch.isin(pool, known)]
         rest = shuffled[test | torch.isin(shuffled, pool[FIRST_ITEMS:])]
@@ -136,9 +127,9 @@ class SnapshotBuilder:
     def prepare_items(
         self, labelled: Iterable[int], tell: ProgressCallback | None = None
     ) -> tuple[Tensor, PreparedCampaign]:
-        """Which items a model is made from, and all that it needs of them.
+        """Return the positions that a model is fitted among, and their prepared data.
 
-        Those that are in play on the page.
+        These are the items that the page can query.
         """
         every = self._encoding_order(list(labelled))
         return self._prepare_readable(every, len(every), tell or (lambda what, done: None))
@@ -146,7 +137,7 @@ class SnapshotBuilder:
     def _prepare_readable(
         self, at: Tensor, total: int, tell: ProgressCallback
     ) -> tuple[Tensor, PreparedCampaign]:
-        """Those of (m,) positions that can be read, and all that a network needs of them."""
+        """Return those of (m,) positions that can be read, and their prepared data."""
         while True:
             broken = torch.tensor(sorted(self.unreadable), dtype=torch.int64)
             fine = at[~torch.isin(at, broken)]
@@ -155,8 +146,8 @@ class SnapshotBuilder:
             if not len(fine):
                 names = ", ".join(self.data.ids[p] for p in list(self.unreadable)[:3])
                 raise InputError(
-                    f"none of {len(at)} pictures can be read ({names}, ...); expected whole "
-                    "pictures"
+                    f"none of {len(at)} pictures can be read ({names}, ...); expected valid image "
+                    "files"
                 )
             whole = torch.equal(fine, torch.arange(len(self.data)))
             given = (
@@ -185,7 +176,7 @@ def _take_part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
 
 
 def _to_local(order: TrainingRequest, at: Tensor) -> TrainingRequest:
-    """The same order in places along (m,) positions; what is not there is left out."""
+    """Express a request in indices along (m,) positions; other items are left out."""
     place = {p: i for i, p in enumerate(at.tolist())}
     labels = tuple((place[p], c) for p, c in order.labels if p in place)
     random_sample, confirmed = (
@@ -196,7 +187,7 @@ def _to_local(order: TrainingRequest, at: Tensor) -> TrainingRequest:
 
 
 def _to_global(made: Snapshot, at: Tensor) -> Snapshot:
-    """A snapshot along (m,) positions, counted in the data set again."""
+    """Express a snapshot along (m,) positions in positions of the data set."""
     shown = made.facts["map"]
     facts = {**made.facts, "map": {**shown, "points": [int(at[i]) for i in shown["points"]]}}
     if "second_look" in facts:
@@ -208,7 +199,7 @@ def _to_global(made: Snapshot, at: Tensor) -> Snapshot:
 def build_snapshot(
     ready: PreparedCampaign, order: TrainingRequest, tell: ProgressCallback | None = None
 ) -> Snapshot:
-    """Train a fresh network on the labels and work out its kernel, as a campaign does it."""
+    """Train a new network on the labels and compute its kernel, as a campaign does."""
     say = tell or (lambda what, done: None)
     campaign, inputs = ready.campaign, ready.inputs
     if campaign.model.name == EXACT:
@@ -217,7 +208,9 @@ def build_snapshot(
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
-    seed = ready.training.derive_seed(campaign.seed, max(order.round - 1, 0))  # as a campaign counts
+    seed = ready.training.derive_seed(
+        campaign.seed, max(order.round - 1, 0)
+    )  # campaigns count rounds from 0
     facts: dict[str, Any] = {"labels": len(pool)}
     if order.round:
         say("training", 0.0)
@@ -266,21 +259,18 @@ def build_snapshot(
 
 
 def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snapshot:
-    """Of the exact learner, before any label.
-
-    All that it will ever need of the data, every item in play.
-    """
+    """Build the snapshot of the exact learner without labels; later ones reuse its embeddings."""
     campaign, inputs = ready.campaign, ready.rows
     asking = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
     pool = Pool(len(inputs), test=ready.data.test)
     order = torch.randperm(
         len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0)
     )
-    points = pool.unlabelled[order]  # criteria sum over the first ones
+    points = pool.unlabelled[order]  # the first ones are the evaluation set
     say("kernel", 0.5)
     model = ready.make_learner(2).network(0)
     assert isinstance(model, ExactModel)
-    assert isinstance(inputs, Tensor)  # nothing else becomes units
+    assert isinstance(inputs, Tensor)  # embeddings are always tensors
     units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
     return Snapshot(
         round=0,
@@ -305,7 +295,7 @@ def _build_unit_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Snap
 
 
 def _query_config(asking: QueryConfig, items: int) -> QueryConfig:
-    """Every item is in play, if need be by features of its kernel."""
+    """Return settings with all items as candidates, with a sketched kernel for large pools."""
     asking = find_strategy(asking.strategy).with_default_noise(asking)
     if (
         asking.sketch is None
@@ -318,7 +308,7 @@ def _query_config(asking: QueryConfig, items: int) -> QueryConfig:
 
 
 def _set_test_items(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
-    """The same with these items to measure on; their class numbers are the page's."""
+    """Return the data with these test items; their class numbers are those of the page."""
     data, _ = loaded
     at = torch.tensor(sorted(test), dtype=torch.int64)
     labels = torch.full((len(data),), UNKNOWN)
@@ -327,19 +317,19 @@ def _set_test_items(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
 
 
 def _measure_accuracy(ready: PreparedCampaign, learnt: FittedModel) -> float | None:
-    """On the test part of the data, where it has labels."""
+    """Return the accuracy on the labelled test items, or None."""
     known = _find_known_test(ready)
     return None if ready.answers is None else learnt.accuracy(known, ready.answers.take(known))
 
 
 def _find_known_test(ready: PreparedCampaign) -> Tensor:
-    """(t,) positions of the test items whose class is known."""
+    """Return (t,) positions of the test items whose class is known."""
     test = ready.data.test
     return test[:0] if ready.answers is None else test[ready.answers.has_label[test]]
 
 
 def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The two leading components of the centred kernel, for so many points."""
+    """Return the two leading components of the centred kernel, for at most `MAP_POINTS` points."""
     n = min(len(points), MAP_POINTS)
     if n < 3:
         return {"points": points.tolist(), "x": [0.0] * n, "y": [0.0] * n}
@@ -350,12 +340,12 @@ def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> dict[str, Any]
         centred = tangent["features"][:n].double().cpu()
         centred = centred - centred.mean(0)
     generator_state = torch.random.get_rng_state()
-    torch.manual_seed(0)  # svd_lowrank draws from the global generator alone
+    torch.manual_seed(0)  # svd_lowrank uses the global generator only
     u, s, _ = torch.svd_lowrank(centred, q=min(6, *centred.shape), niter=4)
     torch.random.set_rng_state(generator_state)
     xy = u[:, :2] * (s[:2] if "features" in tangent else s[:2].clamp_min(0).sqrt())
-    xy = torch.nn.functional.pad(xy, (0, 2 - xy.shape[1]))  # one column alone lies on a line
-    xy = xy * torch.sign(xy[xy.abs().argmax(0), torch.arange(2)])  # one orientation
+    xy = torch.nn.functional.pad(xy, (0, 2 - xy.shape[1]))  # a single column gives points on a line
+    xy = xy * torch.sign(xy[xy.abs().argmax(0), torch.arange(2)])  # fix the sign
     xy = xy / xy.abs().amax(0).clamp_min(1e-12)
     return {"points": points[:n].tolist(), "x": _rounded(xy[:, 0]), "y": _rounded(xy[:, 1])}
 

@@ -1,7 +1,7 @@
-"""Training and kernels for the page, in a process of its own: answers never wait for them.
+"""The worker process: training and kernels for the page, so that answers never wait for them.
 
-The process is handed orders (labels, classes) and hands back snapshots as files; whatever happens
-to it, no label is in it alone.
+The process receives requests (labels, classes) and returns snapshots as files. It holds no label
+that is not in the journal, so it can be killed at any time.
 """
 
 import multiprocessing
@@ -25,8 +25,8 @@ from labelahead.server.snapshot_builder import ProgressCallback, SnapshotBuilder
 
 __all__ = ["TrainingRequest", "Worker", "run_worker"]
 
-STOP_SECONDS = 5.0  # seconds for a process to end by itself
-# answers come first, once there is something to ask by: until then they wait for this process
+STOP_SECONDS = 5.0  # for a process to end by itself before it is killed
+# After the first snapshot the process lowers its priority, so that answers are processed first.
 NICENESS = 10
 
 
@@ -38,7 +38,7 @@ def run_worker(
     items: Sequence[str],
     pipe: Connection,
 ) -> None:
-    """The process: one order at a time until the pipe closes."""
+    """Run the process: execute one request at a time until the pipe closes."""
     niceness = NICENESS
     torch.set_num_threads(threads)
     try:
@@ -61,16 +61,20 @@ def run_worker(
                 pipe.send(("failed", error))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
-    except Exception as error:  # told to whoever waits, then the process ends
+    except Exception as error:  # sent to the server, then the process ends
         with suppress(OSError):
             pipe.send(("failed", LabelaheadError(f"{type(error).__name__}: {error}")))
 
 
 class Worker:
-    """The process from the outside. A process that dies is started again with the next order.
+    """Handle of the worker process; a process that died is restarted with the next request.
 
-    test: position -> class of the items that are kept for measuring. items: the name of each, by
-    position.
+    Args:
+        tables: Campaign settings.
+        folder: Folder of the session.
+        threads: Number of torch threads.
+        test: Position -> class of the test items.
+        items: Item names, by position.
     """
 
     def __init__(
@@ -112,9 +116,15 @@ class Worker:
         tell: ProgressCallback,
         wider: Callable[[Path], None] | None = None,
     ) -> Path:
-        """Carry out an order and wait for it; raises `LabelaheadError` if it fails.
+        """Execute a request and return the path of its snapshot.
 
-        wider: is handed what there is of a part of the items, each time that more are in play.
+        Args:
+            order: The labels to fit.
+            tell: Called with the progress.
+            wider: Called with the path of each snapshot of a part of the items.
+
+        Raises:
+            LabelaheadError: The request failed or the process died.
         """
         pipe = self._pipe
         if pipe is None or self._process is None or not self._process.is_alive():
@@ -133,26 +143,23 @@ class Worker:
         except (EOFError, OSError) as error:
             self.stop()
             raise LabelaheadError(
-                "the training process died, perhaps for want of memory; labels are safe, and it is "
-                "tried again after the next answers"
+                "the training process died, perhaps out of memory; labels are safe, and training is "
+                "retried after the next answers"
             ) from error
         if what == "failed":
             raise value
         return Path(value)
 
     def close(self) -> None:
-        """End the process for good.
-
-        None is started any more, not even by an order that is just being given.
-        """
+        """End the process for good; no other is started."""
         with self._start_lock:
             self._closed = True
         self.stop()
 
     def stop(self) -> None:
-        """End the process; the next order starts another."""
+        """End the process; the next request starts another."""
         process, pipe = self._process, self._pipe
-        self._process = self._pipe = None  # whoever else stops it has nothing to do
+        self._process = self._pipe = None  # so that a concurrent call has nothing to do
         if process is not None and process.is_alive():
             process.terminate()
             process.join(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""The model of a finished campaign: the network of its last round, from the campaign's folder."""
+"""The model of a finished campaign, from the campaign's folder."""
 
 from pathlib import Path
 from typing import Any
@@ -21,28 +21,30 @@ def run_model(
     network: str | None = None,
     trust_code: bool = False,
 ) -> ExportedModel:
-    """The network of a campaign's last round; its data are read again, for what was taken from
-    them.
+    """Return the network of a campaign's last round; its data are read again for the preprocessing.
 
-    network: where the code of a network of one's own is now. trust_code: see
-    `labelahead.load_model`.
+    Args:
+        folder: The campaign's folder.
+        data: The data, if they were given in Python.
+        network: Where the code of your own network is now.
+        trust_code: See `labelahead.load_model`.
     """
     own = {} if network is None else {"model.name": network}
     with Store.open(folder) as store:
-        # How it was asked does not matter here: a strategy of somebody's own is not even imported.
+        # The strategy does not matter here, and a user's own one is not imported.
         tables = read_stored(
             Path(folder) / "config.toml", own, trust_code=trust_code, without=("asking",)
         )
-        ready = prepare_campaign(parse_campaign(tables), data)
-        check_data_fingerprint(store, ready)
+        prepared = prepare_campaign(parse_campaign(tables), data)
+        check_data_fingerprint(store, prepared)
         store.require_complete_labels()
         rounds = store.read_rounds()
         if not rounds:
             raise InputError(
                 f"{folder} has no finished round; expected one: labelahead resume {folder}"
             )
-        last, classes = rounds[-1], ready.data.classes
-        trained = ready.make_learner(len(classes)).network(ready.campaign.seed)
+        last, classes = rounds[-1], prepared.data.classes
+        trained = prepared.make_learner(len(classes)).network(prepared.campaign.seed)
         trained.load_state_dict(store.load_weights(last.number))
         labels = {
             entry.position: entry.label
@@ -51,10 +53,10 @@ def run_model(
         }
     accuracy: dict[str, Any] = {
         "measured": last.accuracy,
-        "on": len(ready.data.test) if last.accuracy is not None else 0,
+        "on": len(prepared.data.test) if last.accuracy is not None else 0,
     }
     if last.accuracy is None and last.error is not None:
         low, high = (1 - (rate or 0.0) for rate in (last.error_high, last.error_low))
         how = f"for items without a label, by {last.labels} labels ({low:.1%} to {high:.1%})"
         accuracy |= {"estimated": 1 - last.error, "how": how}
-    return export_model(ready, trained, labels, classes, accuracy)
+    return export_model(prepared, trained, labels, classes, accuracy)

@@ -1,4 +1,4 @@
-"""A whole campaign: train, test, ask, and again, until the budget is spent."""
+"""A simulated campaign: train, test, query, repeat until the budget is spent."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ Labeller = Callable[[int], int]  # position -> class number: an oracle, or a per
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """All that the rounds depend on. The labels are known to `labeller` alone."""
+    """Everything that the rounds depend on. Only `labeller` knows the labels."""
 
     learner: NetworkLearner | ExactLearner
     asking: QueryConfig
@@ -37,19 +37,19 @@ class Simulation:
     labeller: Labeller
     test: Tensor  # (t,) positions
     test_labels: Tensor  # (t,)
-    excluded: Tensor  # positions that cannot be asked for: the test items, and those without answer
+    excluded: Tensor  # positions that cannot be queried: test items and items without labels
     ids: Sequence[str] = ()  # names of the items, and of the classes, for the record
     names: Sequence[str] = ()
     seed: int = 0
-    forecast: bool = True  # whether every round tells how good it is without a test label
+    forecast: bool = True  # whether every round estimates and forecasts its error
 
 
-MAX_ESTIMATION_ITEMS = 1000  # items of the pool by which its error is estimated
-UNTRAINED = TrainingResult(0.0, 0.0, 0, 0.0, (), 0.0)  # what came of training on no label
+MAX_ESTIMATION_ITEMS = 1000  # sample for the error estimate
+UNTRAINED = TrainingResult(0.0, 0.0, 0, 0.0, (), 0.0)  # without labels nothing is trained
 
 
 class State(NamedTuple):
-    """What a finished round leaves behind, besides its record."""
+    """The pool and the network after a round."""
 
     pool: Pool
     model: nn.Module
@@ -61,16 +61,22 @@ def run_rounds(
     progress: Progress | None = None,
     keep: Callable[[State], None] | None = None,
 ) -> Iterator[Round]:
-    """The rounds of a campaign, each when it is finished; earlier ones of a resumed one first.
+    """Run a campaign and yield its rounds; a resumed campaign yields its earlier rounds first.
 
-    Everything is drawn from the seed and the number of labels, so that a round begun again asks
-    for the same items; answers that are on record are not asked for twice.
+    All randomness derives from the seed and the number of labels, so a restarted round queries the
+    same items. Recorded labels are not queried again.
+
+    Args:
+        plan: What to simulate.
+        store: Keeps labels, rounds and weights.
+        progress: Called with the stage, the work done and its total.
+        keep: Called with the state after every round.
     """
     log = store.read_labels() if store else []
     done = store.read_rounds() if store else []
-    here = _SimulationRun(plan, store, progress or (lambda what, done, total: None), log)
-    pool = here.pool
-    here.label_seed_set()
+    simulation_run = _SimulationRun(plan, store, progress or (lambda what, done, total: None), log)
+    pool = simulation_run.pool
+    simulation_run.label_seed_set()
     previous: dict[str, Tensor] | None = None
     for number in range(len(done)):
         for label in log:
@@ -78,9 +84,9 @@ def run_rounds(
                 pool.label([label.position], [label.label])
         if number + 1 < len(done) or done[number].asked:
             yield done[number]
-    left = min(plan.budget.labels - here.count_spent(pool.labelled), len(pool.unlabelled))
+    left = min(plan.budget.labels - simulation_run.count_spent(pool.labelled), len(pool.unlabelled))
     if done and done[-1].asked == 0 and left > 0:
-        done = done[:-1]  # the budget has grown: the last round goes on asking
+        done = done[:-1]  # the budget has grown: the last round continues
     elif done and done[-1].asked == 0:
         if keep and store:
             model = plan.learner.network(plan.seed)
@@ -92,7 +98,7 @@ def run_rounds(
         previous = store.load_weights(len(done) - 1)
     memory = done[-1].memory if done else None
     for number in range(len(done), len(plan.learner.inputs)):
-        model, entry = here.run_round(number, previous, memory)
+        model, entry = simulation_run.run_round(number, previous, memory)
         previous = {k: v.detach().clone() for k, v in model.state_dict().items()}
         memory = entry.memory
         if keep:
@@ -103,19 +109,21 @@ def run_rounds(
 
 
 class _SimulationRun:
-    """One campaign under way.
+    """A campaign in progress.
 
-    What is on record is not asked for again; a new answer is stored before it is used.
+    Recorded labels are not queried again; a new label is stored before it is used.
     """
 
     def __init__(
-        self, plan: Simulation, store: Store | None, tell: Progress, log: list[Label]
+        self, plan: Simulation, store: Store | None, report: Progress, log: list[Label]
     ) -> None:
-        self.plan, self.store, self.tell = plan, store, tell
+        self.plan = plan
+        self.store = store
+        self.report = report
         self.pool = Pool(len(plan.learner.inputs), test=plan.excluded)
         self._recorded_labels = {
             entry.position: entry for entry in log
-        }  # on record when the campaign was opened
+        }  # by position, as of opening the campaign
         self._confirmed_in_round = {
             e.position: e.round for e in log if e.by == CONFIRMED
         }  # position -> the round that trains on it
@@ -125,9 +133,10 @@ class _SimulationRun:
         ]
 
     def label_seed_set(self) -> None:
-        """Random items to begin with; `balanced`: the same number of every class, as far as found.
+        """Label the seed set: random items, or with `balanced` equally many of every class as far as
+        available.
 
-        `absent`: none of that many last classes, which only asking can find.
+        With `absent`, none of that many last classes, which only queries can discover.
         """
         budget, free = self.plan.budget, self.pool.unlabelled
         if budget.initial > len(free):
@@ -141,19 +150,22 @@ class _SimulationRun:
             order = _filter_seed_set(self.plan, order)
         for position in order[: budget.initial]:
             self.pool.label([position], [self._get_label(position, 0)])
-            self.tell("first labels", len(self.pool), budget.initial)
+            self.report("first labels", len(self.pool), budget.initial)
 
     def run_round(
         self, number: int, previous: dict[str, Tensor] | None, memory: Mapping[str, Any] | None
     ) -> tuple[nn.Module, Round]:
-        """Train, test, ask. previous.
+        """Train, test and query.
 
-        The weights before; memory: what the strategy handed out then.
+        Args:
+            number: Of the round.
+            previous: Weights of the last round.
+            memory: State that the strategy returned in the last round.
         """
         plan, pool, store = self.plan, self.pool, self.store
         learner, seed = plan.learner, plan.learner.training.derive_seed(plan.seed, number)
         labelled, labels = pool.labelled, pool.labels
-        self.tell("training", 0, 1)
+        self.report("training", 0, 1)
         fitted = learner.fit(labelled, labels, seed=seed, previous=previous)
         trained = fitted.trained or UNTRAINED
         seconds = {"train": fitted.seconds}
@@ -161,7 +173,7 @@ class _SimulationRun:
             store.save_weights(number, fitted.model.state_dict())
         start = time.perf_counter()
         if len(plan.test):
-            self.tell("testing", 0, 1)
+            self.report("testing", 0, 1)
         accuracy = fitted.accuracy(plan.test, plan.test_labels)
         seconds["test"] = time.perf_counter() - start
         count, confirming = self._next_batch_size(labelled)
@@ -187,7 +199,7 @@ class _SimulationRun:
                 ahead = learner.forecast_error(
                     labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
                 )
-        except LabelaheadError as error:  # advice only: strategies without a kernel go on
+        except LabelaheadError as error:  # only advice: strategies without a kernel continue
             notes = (*notes, f"no estimate by leave-one-out: {error}")
         seconds["leave-one-out"] = time.perf_counter() - start
         entry = Round(
@@ -213,7 +225,7 @@ class _SimulationRun:
         return fitted.model, entry
 
     def _next_batch_size(self, labelled: Tensor) -> tuple[int, bool]:
-        """How many answers to ask for, and whether there is something left for grids."""
+        """Return the number of labels to query, and whether the budget allows grids."""
         budget = self.plan.budget
         left = budget.labels - self.count_spent(labelled)
         confirming = bool(budget.confirm) and left > budget.price
@@ -221,7 +233,7 @@ class _SimulationRun:
         return min(left, answers, len(self.pool.unlabelled)), confirming
 
     def count_spent(self, labelled: Tensor) -> int:
-        """Answers that these labels took, and what their confirmations cost."""
+        """Return the cost of these labels, including confirmations."""
         rounds = {
             self._confirmed_in_round[p] for p in labelled.tolist() if p in self._confirmed_in_round
         }
@@ -229,7 +241,7 @@ class _SimulationRun:
         return len(labelled) - confirmed + self.plan.budget.price * len(rounds)
 
     def _count_confirmed(self, labelled: Tensor, labels: Tensor) -> dict[str, int]:
-        """How many of these labels were confirmed, and how many of those are wrong."""
+        """Return how many of these labels were confirmed in grids, and how many of those are wrong."""
         given = [
             (p, c)
             for p, c in zip(labelled.tolist(), labels.tolist(), strict=True)
@@ -243,7 +255,7 @@ class _SimulationRun:
     def _confirm_predictions(
         self, fitted: FittedModel, number: int, labelled: Tensor, asked: Tensor
     ) -> None:
-        """Look at what is predicted most surely, and label what looks right."""
+        """Show the most confident predictions in a grid, and label those that look right."""
         plan, budget = self.plan, self.plan.budget
         if fitted.trained is None:
             return
@@ -254,7 +266,7 @@ class _SimulationRun:
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
         there = set(
             self.pool.labelled.tolist()
-        )  # those that are on record since the round was begun before
+        )  # already recorded by an interrupted attempt of this round
         overlooked = (
             torch.rand(len(shown), generator=make_generator(plan.seed, "confirm", number))
             < budget.missed
@@ -274,7 +286,7 @@ class _SimulationRun:
                 self.pool.label([position], [label])
 
     def _sample_unlabelled(self, labelled: Tensor) -> Tensor:
-        """Unlabelled items at random, on which the estimate of the error rests."""
+        """Return random unlabelled items, for the error estimate."""
         return self._estimation_order[~torch.isin(self._estimation_order, labelled)][
             :MAX_ESTIMATION_ITEMS
         ]
@@ -282,13 +294,13 @@ class _SimulationRun:
     def _query_and_label(
         self, fitted: FittedModel, number: int, count: int, memory: Mapping[str, Any] | None
     ) -> Query:
-        """Choose, get the labels and put them into the pool."""
-        self.tell("looking ahead", 0, count)
+        """Query items, get their labels and add them to the pool."""
+        self.report("looking ahead", 0, count)
         given: dict[int, int] = {}
 
         def oracle(position: int) -> int:
             given[position] = self._get_label(position, number + 1)
-            self.tell("asking", len(given), count)
+            self.report("asking", len(given), count)
             return given[position]
 
         plan, learner = self.plan, self.plan.learner
@@ -316,7 +328,7 @@ class _SimulationRun:
         return query
 
     def _get_label(self, position: int, round: int) -> int:
-        """What is on record of an item, or else what the labeller says."""
+        """Return the recorded label of an item, or that of the labeller."""
         if position in self._recorded_labels:
             return self._recorded_labels[position].label
         plan, said = self.plan, self.plan.labeller(position)
@@ -326,7 +338,7 @@ class _SimulationRun:
             label = -1
         if not 0 <= label < plan.learner.classes:
             raise InputError(
-                f"the labeller said {said!r} for item {position}; expected a class number, 0 to "
+                f"the labeller returned {said!r} for item {position}; expected a class number, 0 to "
                 f"{plan.learner.classes - 1}"
             )
         if self.store:
@@ -337,7 +349,7 @@ class _SimulationRun:
 
 
 def _forecast_fields(ahead: ErrorForecast | None) -> dict[str, Any]:
-    """An outlook as a round has it."""
+    """Return a forecast as fields of a `Round`."""
     if ahead is None:
         return {}
     rate, low, high = ahead.error
@@ -345,9 +357,9 @@ def _forecast_fields(ahead: ErrorForecast | None) -> dict[str, Any]:
 
 
 def _filter_seed_set(plan: Simulation, order: list[int]) -> list[int]:
-    """Those of the items, in their order, that `balanced` and `absent` admit.
+    """Return the items, in order, that `balanced` and `absent` admit to the seed set.
 
-    A simulation's privilege: whoever labels for real cannot ask for a class.
+    Only a simulation can do this: an annotator cannot be asked for a class.
     """
     budget, present = plan.budget, plan.learner.classes - plan.budget.absent
     if present < 1:

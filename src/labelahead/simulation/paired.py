@@ -1,9 +1,8 @@
-"""Paired campaigns: how many labels a strategy saves against a baseline, over several seeds, with
-an interval.
+"""Paired campaigns: how many labels a strategy saves against a baseline, over several seeds.
 
-One campaign is an anecdote: which items it begins with changes how many labels it needs by more
-than strategies differ. Every seed therefore runs both strategies on the same split from the same
-first labels, and the ratio of labels is averaged over seeds, on the log scale.
+A single campaign is not conclusive: the seed set changes the number of labels by more than
+strategies differ. Every seed therefore runs both strategies on the same split from the same seed
+set, and the ratio of labels is averaged over seeds on the log scale.
 """
 
 import json
@@ -47,18 +46,18 @@ __all__ = [
     "summarise_ratio",
 ]
 
-# times as many labels as the strategy had, after which the baseline is given up
+# The baseline stops after so many times the labels of the strategy.
 MAX_BASELINE_FACTOR = 4
 CONFIDENCE_LEVEL = 0.95
-PLAN_FILE = "paired.json"  # in the folder: baseline and seeds
-# and the campaign; not config.toml, which would make it the folder of one campaign
+PLAN_FILE = "paired.json"  # baseline and seeds
+# The campaign. Not config.toml, which would mark the folder of a single campaign.
 CONFIG_FILE = "paired.toml"
 
 
 class SeedPair(NamedTuple):
-    """One seed: the accuracy that the strategy ends with, and how many labels each needed for it.
+    """One seed: the final accuracy of the strategy, and the labels that each needed for it.
 
-    baseline: None where it was given up after `tried` labels.
+    `baseline` is None if the baseline was stopped after `tried` labels without reaching it.
     """
 
     seed: int
@@ -69,10 +68,10 @@ class SeedPair(NamedTuple):
 
 
 class LabelRatio(NamedTuple):
-    """The baseline's labels over the strategy's: geometric mean and its interval, None with one
-    seed.
+    """The baseline's labels over the strategy's: geometric mean and interval (None with one seed).
 
-    at_least: in how many seeds the baseline was given up, so that the ratio is a lower bound there.
+    `at_least` counts the seeds in which the baseline was stopped early, where the ratio is a lower
+    bound.
     """
 
     ratio: float
@@ -84,7 +83,7 @@ class LabelRatio(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedResult:
-    """Finished paired campaigns."""
+    """The result of paired campaigns."""
 
     strategy: str
     baseline: str
@@ -99,7 +98,7 @@ class PairedResult:
 
 OnCampaign = Callable[
     [int, int, int, str], None
-]  # campaigns done, of how many, seed, strategy of the next or last
+]  # campaigns done, their total, seed and strategy of the next or last one
 
 
 def run_paired(
@@ -112,25 +111,25 @@ def run_paired(
     shorten: bool = False,
     on_campaign: OnCampaign | None = None,
 ) -> PairedResult:
-    """Run a campaign and the same by a baseline, for several seeds.
+    """Run a campaign and a baseline for several seeds.
 
     Args:
-        config: the campaign, as `labelahead.run` takes it; its seed is the first.
-        baseline: the strategy to compare with. It runs until it is as accurate as the campaign
-            ended, and at most to four times its labels.
-        seeds: how many, one after the other.
-        out: a new folder that keeps every campaign, for `resume_paired`.
-        data: as `labelahead.data` returns it, instead of what the configuration names.
-        shorten: as in `labelahead.run`, ask for half of a pool that is smaller than the budget
+        config: The campaign, as `labelahead.run` takes it; its seed is the first one.
+        baseline: The strategy to compare with. It runs until it reaches the campaign's final
+            accuracy, and at most to four times its labels.
+        seeds: Number of consecutive seeds.
+        out: A new folder that keeps every campaign, for `resume_paired`.
+        data: As `labelahead.data` returns it, instead of the configured data.
+        shorten: As in `labelahead.run`, label half of a pool that is smaller than the budget
             instead of refusing it.
-        on_campaign: called before each campaign and after the last with (done, total, seed,
+        on_campaign: Called before each campaign and after the last one with (done, total, seed,
             strategy).
 
     Returns:
-        The labels that both needed, seed by seed, and their ratio with an interval.
+        The labels that both needed per seed, and their ratio with an interval.
 
     Raises:
-        InputError: no test items, fewer than one seed, or a folder that holds something.
+        InputError: No test items, fewer than one seed, or a folder that is not empty.
 
     >>> from labelahead.simulation.paired import run_paired
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
@@ -148,22 +147,20 @@ def run_paired(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
-            f"{folder} exists and is not empty; go on with `labelahead resume {folder}`, or "
+            f"{folder} exists and is not empty; continue with `labelahead resume {folder}`, or "
             "choose another folder"
         )
     with preserve_thread_count():
         ready = prepare_campaign(campaign, data)
         ready = fit_budget_to_pool(ready, None) if shorten else ready
-        build_simulation(
-            ready
-        )  # data that cannot be simulated on are refused before anything is written
+        build_simulation(ready)  # refuses unsuitable data before anything is written
     if not len(ready.data.test):
         raise InputError(
             f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep "
             "some apart"
         )
     files.make_folder(folder)
-    campaign = ready.campaign  # with nothing left open, and paths in full
+    campaign = ready.campaign  # fully resolved, with absolute paths
     files.replace_file(folder / CONFIG_FILE, to_toml(campaign))
     every = [campaign.seed + i for i in range(seeds)]
     files.replace_file(
@@ -179,9 +176,13 @@ def resume_paired(
     on_campaign: OnCampaign | None = None,
     trust_code: bool = False,
 ) -> PairedResult:
-    """Go on with paired campaigns that were interrupted; the end is the same as without.
+    """Resume interrupted paired campaigns; the result is the same as without the interruption.
 
-    trust_code: as in `labelahead.resume`.
+    Args:
+        folder: The folder of `run_paired`.
+        data: The data, if they were given in Python.
+        on_campaign: As in `run_paired`.
+        trust_code: As in `labelahead.resume`.
     """
     path = Path(folder)
     if not is_paired_folder(path):
@@ -193,7 +194,7 @@ def resume_paired(
         baseline, seeds = str(plan["baseline"]), [int(seed) for seed in plan["seeds"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path / PLAN_FILE} is damaged ({error}): restore it from a copy, or begin anew"
+            f"{path / PLAN_FILE} is damaged ({error}): restore it from a copy, or start again"
         ) from error
     campaign = parse_campaign(read_stored(path / CONFIG_FILE, trust_code=trust_code))
     named = find_code_names({"asking": {"strategy": baseline}})
@@ -202,17 +203,17 @@ def resume_paired(
 
 
 def is_paired_folder(folder: Path) -> bool:
-    """Whether a folder holds paired campaigns."""
+    """Return whether a folder holds paired campaigns."""
     return (folder / PLAN_FILE).is_file()
 
 
 def labels_to_reach(rounds: Sequence[Round], accuracy: float) -> int | None:
-    """The labels of the first round that is as accurate; None if no round is."""
+    """Return the labels of the first round with this accuracy; None if no round reaches it."""
     return next((r.labels for r in rounds if (r.accuracy or 0.0) >= accuracy), None)
 
 
 def summarise_ratio(pairs: Sequence[SeedPair]) -> LabelRatio:
-    """Geometric mean of the label ratios, with a t interval of their logarithms over seeds.
+    """Return the geometric mean of the label ratios, with a t interval of their logarithms over seeds.
 
     >>> from labelahead.simulation.paired import SeedPair, summarise_ratio
     >>> pairs = [SeedPair(0, 0.9, 50, 100, 100), SeedPair(1, 0.9, 50, 50, 60)]
@@ -230,7 +231,7 @@ def summarise_ratio(pairs: Sequence[SeedPair]) -> LabelRatio:
 
 
 class _GoalReached(Exception):  # noqa: N818 (not an error)
-    """The baseline is as accurate: no further round is needed."""
+    """The baseline has reached the accuracy; no further round is needed."""
 
 
 def _run_pairs(
@@ -265,7 +266,7 @@ def _run_pairs(
 def _run_baseline(
     result: Result, baseline: str, folder: Path, data: Loaded | None, trust_code: bool
 ) -> SeedPair:
-    """Run the baseline until it is as accurate as a finished campaign, and count labels."""
+    """Run the baseline until it reaches the accuracy of a finished campaign, and count labels."""
     goal = result.rounds[-1].accuracy or 0.0
     theirs = list[Round]()
 
@@ -288,9 +289,9 @@ def _run_baseline(
 def baseline_rounds(
     result: Result, baseline: str, *, data: Loaded | None = None
 ) -> Iterator[Round]:
-    """The same campaign by a baseline, until it has as many labels and is as accurate.
+    """Yield the rounds of a baseline until it has as many labels and the same accuracy.
 
-    Nothing is kept of it.
+    Nothing is stored.
     """
     goal, reached = result.rounds[-1].accuracy or 0.0, False
     for entry in iterate_rounds(baseline_campaign(result, baseline), data=data):
@@ -301,7 +302,7 @@ def baseline_rounds(
 
 
 def baseline_campaign(result: Result, baseline: str) -> Campaign:
-    """The same campaign by another strategy, with as many labels as it may have."""
+    """Return the same campaign with another strategy and the largest allowed budget."""
     campaign, items = result.campaign, len(result.pool) + len(result.pool.unlabelled)
     labels = min(MAX_BASELINE_FACTOR * campaign.budget.labels, items)
     asking = replace(campaign.asking, strategy=baseline, mode=None)
@@ -316,7 +317,7 @@ def _run_or_resume(
     *,
     trust_code: bool,
 ) -> Result:
-    """A campaign in a folder of its own, which may have been begun before."""
+    """Run a campaign in its own folder, or resume it there."""
     if (folder / "config.toml").exists():
         return resume(folder, data=data, on_round=on_round, forecast=False, trust_code=trust_code)
     return run(campaign, data=data, out=folder, on_round=on_round, forecast=False)

@@ -1,4 +1,4 @@
-"""From a configuration to a campaign: loads the data, makes the network, runs, resumes."""
+"""Run and resume campaigns from a configuration."""
 
 import hashlib
 import json
@@ -94,13 +94,19 @@ def run(
     forecast: bool = True,
     shorten: bool = False,
 ) -> Result:
-    """A whole campaign. Nothing given: the embedded digits, in about a minute.
+    """Run a whole campaign. Without arguments: the embedded digits, in about a minute.
 
-    config: a `Campaign`, tables as in TOML, or a TOML file. data: as `labelahead.data` returns it,
-    instead of what the configuration names. labeller: answers instead of the data's own labels.
-    out: a folder that keeps everything, for `resume`. outlook: whether every round estimates its
-    error. shorten: ask for half of a pool that has fewer items than the budget has labels, and say
-    so; else it is refused.
+    Args:
+        config: A `Campaign`, tables as in TOML, or a TOML file.
+        data: As `labelahead.data` returns it, instead of the configured data.
+        labeller: Supplies labels instead of the data.
+        out: A folder that keeps everything, for `resume`.
+        progress: Called with the stage, the work done and its total.
+        on_round: Called with every finished round.
+        on_ready: Called once data and network are loaded.
+        forecast: Whether every round estimates and forecasts its error.
+        shorten: If the pool has fewer items than the budget has labels, label half of it, with a
+            note, instead of refusing.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 0, "labels": 20}, "threads": 1}
     >>> result = la.run(plan, forecast=False)  # the embedded digits; from no label at all
@@ -111,30 +117,30 @@ def run(
     if out is not None:
         Store.require_no_campaign(out)
     with preserve_thread_count():
-        ready = prepare_campaign(campaign, data, progress)
+        prepared = prepare_campaign(campaign, data, progress)
         if shorten:
-            ready = fit_budget_to_pool(ready, labeller)
-        plan = replace(build_simulation(ready, labeller), forecast=forecast)
+            prepared = fit_budget_to_pool(prepared, labeller)
+        plan = replace(build_simulation(prepared, labeller), forecast=forecast)
         if on_ready:
-            on_ready(ready)
+            on_ready(prepared)
         if out is None:
-            return _run_rounds(ready, plan, None, progress, on_round)
+            return _run_rounds(prepared, plan, None, progress, on_round)
         existed = Path(out).exists()
-        with Store.create(out, to_toml(ready.campaign)) as store:
-            record_code(campaign_code_names(ready.campaign))
-            check_data_fingerprint(store, ready)
+        with Store.create(out, to_toml(prepared.campaign)) as store:
+            record_code(campaign_code_names(prepared.campaign))
+            check_data_fingerprint(store, prepared)
             try:
-                return _run_rounds(ready, plan, store, progress, on_round)
+                return _run_rounds(prepared, plan, store, progress, on_round)
             except Exception:
-                # A campaign that fails before its first round is over would fail again; nothing
-                # of worth is in its folder, unless a person answered.
+                # A campaign that fails in its first round would fail again, and its folder holds
+                # nothing of value, unless a person has labelled.
                 if labeller is None and not existed and not store.read_rounds():
                     shutil.rmtree(store.folder)
                 raise
 
 
 def iterate_rounds(config: Campaign, *, data: Loaded | None = None) -> Iterator[Round]:
-    """The rounds of a campaign that keeps nothing and estimates nothing, for whoever may stop
+    """Yield the rounds of a campaign without storing or forecasting anything; the caller may stop
     early.
     """
     with preserve_thread_count():
@@ -156,14 +162,22 @@ def resume(
     forecast: bool = True,
     trust_code: bool | Collection[str] = False,
 ) -> Result:
-    """Go on with a campaign where it was interrupted; the end is the same as without.
+    """Resume an interrupted campaign; the result is the same as without the interruption.
 
-    changes: by dotted key, for what has moved ("data.name", "data.root"; "model.name" and
-    "asking.strategy", where they are your own), another "device", or a larger budget
-    ("budget.labels"), which also a finished campaign takes up. strategy: that of a campaign to
-    which it was handed over in Python. trust_code: whether code that the folder names (a network,
-    an embedding or a strategy of somebody's own) may run although neither `changes` nor this
-    account has named it before; or which names may.
+    Args:
+        folder: The campaign's folder.
+        changes: By dotted key, what has moved ("data.name", "data.root"; "model.name" and
+            "asking.strategy" if they are your own), another "device", or a larger budget
+            ("budget.labels"), which also continues a finished campaign.
+        data: The data, if they were given in Python.
+        labeller: Supplies labels instead of the data.
+        strategy: The strategy, if it was given in Python.
+        progress: Called with the stage, the work done and its total.
+        on_round: Called with every finished round.
+        on_ready: Called once data and network are loaded.
+        forecast: Whether every round estimates and forecasts its error.
+        trust_code: Whether code that the folder names (a network, an embedding or a strategy) may
+            run although neither `changes` nor this account has named it before; or which names may.
 
     >>> plan = {"model": {"name": "exact"}, "budget": {"initial": 10, "labels": 20}, "threads": 1}
     >>> half = la.run(plan, out="half", forecast=False)
@@ -182,19 +196,19 @@ def resume(
         campaign = parse_campaign(
             read_stored(Path(folder) / "config.toml", now, trust_code=trust_code)
         )
-        ready = prepare_campaign(campaign, data, progress)
-        record_code(campaign_code_names(ready.campaign))
-        plan = replace(build_simulation(ready, labeller), forecast=forecast)
-        check_data_fingerprint(store, ready)
+        prepared = prepare_campaign(campaign, data, progress)
+        record_code(campaign_code_names(prepared.campaign))
+        plan = replace(build_simulation(prepared, labeller), forecast=forecast)
+        check_data_fingerprint(store, prepared)
         if changes:
-            store.write("config.toml", to_toml(ready.campaign).encode())
+            store.write("config.toml", to_toml(prepared.campaign).encode())
         if on_ready:
-            on_ready(ready)
-        return _run_rounds(ready, plan, store, progress, on_round)
+            on_ready(prepared)
+        return _run_rounds(prepared, plan, store, progress, on_round)
 
 
 def _require_same_strategy(store: Store, now: str | Strategy) -> None:
-    """Raise unless it goes by the name that the campaign began with, wherever it has moved to."""
+    """Raise unless the strategy has the name that the campaign started with, wherever its file is now."""
     before = str(
         read_toml(store.folder / "config.toml")
         .get("asking", {})
@@ -207,13 +221,13 @@ def _require_same_strategy(store: Store, now: str | Strategy) -> None:
     moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
     if called != before and not moved:
         raise InputError(
-            f"this campaign asks by {before}, not {called}; expected the same, or begin a new "
+            f"this campaign uses {before}, not {called}; expected the same strategy, or start a new "
             "campaign"
         )
 
 
 def _run_rounds(
-    ready: PreparedCampaign,
+    prepared: PreparedCampaign,
     plan: Simulation,
     store: Store | None,
     progress: Progress | None,
@@ -222,19 +236,19 @@ def _run_rounds(
     last: list[State] = []
     seen: list[Round] = []
     folder = store.folder if store else None
-    with open_trackers(ready.campaign.track, folder) as track:
+    with open_trackers(prepared.campaign.track, folder) as track:
         for entry in run_rounds(plan, store, progress, last.append):
             del last[:-1]
             seen.append(entry)
             track(entry)
             if on_round:
                 on_round(entry)
-    return Result(ready.campaign, tuple(seen), last[0].pool, last[0].model, folder)
+    return Result(prepared.campaign, tuple(seen), last[0].pool, last[0].model, folder)
 
 
 @contextmanager
 def preserve_thread_count() -> Iterator[None]:
-    """The caller's number of threads is as before afterwards."""
+    """Restore the caller's number of torch threads afterwards."""
     before = torch.get_num_threads()
     try:
         yield
@@ -250,35 +264,34 @@ def _load_config(config: Campaign | Mapping[str, Any] | str | Path | None) -> Ca
     return parse_campaign(config) if isinstance(config, Mapping) else load_campaign(config, (), {})
 
 
-def build_simulation(ready: PreparedCampaign, labeller: Labeller | None = None) -> Simulation:
-    """What the rounds need; refuses data that cannot be simulated on."""
-    data, answers, budget = ready.data, ready.answers, ready.campaign.budget
+def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = None) -> Simulation:
+    """Build the simulation; raise if the data cannot be simulated on."""
+    data, answers, budget = prepared.data, prepared.answers, prepared.campaign.budget
     if labeller is None and answers is None:
         raise InputError(
-            f"{data.name} has no labels, so nobody can answer; a simulated campaign needs them: "
+            f"{data.name} has no labels, which a simulated campaign needs: "
             f"{_label_column_hint(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
-    refuse_unlisted_labels(data.classes, ready.campaign.data.classes)
+    refuse_unlisted_labels(data.classes, prepared.campaign.data.classes)
     if len(data.classes) < 2:
         raise InputError(
             f"{data.name} has {len(data.classes)} class; expected at least two to learn from"
         )
     test = data.test if answers is not None else data.test[:0]
-    excluded = _excluded_items(ready, labeller)
+    excluded = _excluded_items(prepared, labeller)
     askable = int((~excluded).sum())
     if budget.labels > askable:
         raise InputError(
             f"labels is {budget.labels}, but the pool has {askable} items; expected at most that"
         )
-    strategy = find_strategy(ready.campaign.asking.strategy)
-    learner = ready.make_learner(len(data.classes), strategy.objective)
-    learner.network(ready.campaign.seed)  # one that fails, fails here
+    strategy = find_strategy(prepared.campaign.asking.strategy)
+    learner = prepared.make_learner(len(data.classes), strategy.objective)
+    learner.network(prepared.campaign.seed)  # fails early
     return Simulation(
         learner=learner,
-        # A user's own strategy is read once: an edit under way changes no campaign that is under
-        # way.
-        asking=replace(ready.campaign.asking, strategy=strategy),
+        # A user's strategy is read once: later edits do not affect a running campaign.
+        asking=replace(prepared.campaign.asking, strategy=strategy),
         budget=budget,
         labeller=labeller or answers,  # type: ignore[arg-type]
         test=test,
@@ -286,12 +299,12 @@ def build_simulation(ready: PreparedCampaign, labeller: Labeller | None = None) 
         excluded=excluded.nonzero().squeeze(1),
         ids=data.ids,
         names=data.classes,
-        seed=ready.campaign.seed,
+        seed=prepared.campaign.seed,
     )
 
 
 def _label_column_hint(data: Data) -> str:
-    """In which column of a table labels may be found."""
+    """Name the columns of a table that may hold labels."""
     if data.rows is None or data.rows.files:
         return ""
     return (
@@ -300,27 +313,27 @@ def _label_column_hint(data: Data) -> str:
     )
 
 
-def _excluded_items(ready: PreparedCampaign, labeller: Labeller | None) -> Tensor:
-    """(n,) bool: which items may not be asked for."""
-    excluded = torch.zeros(len(ready.data), dtype=torch.bool)
-    excluded[ready.data.test] = True
-    if labeller is None and ready.answers is not None:
-        excluded |= ~ready.answers.has_label  # nobody can answer for these
+def _excluded_items(prepared: PreparedCampaign, labeller: Labeller | None) -> Tensor:
+    """Return a mask (n,) of the items that must not be queried."""
+    excluded = torch.zeros(len(prepared.data), dtype=torch.bool)
+    excluded[prepared.data.test] = True
+    if labeller is None and prepared.answers is not None:
+        excluded |= ~prepared.answers.has_label  # these have no label
     return excluded
 
 
-def fit_budget_to_pool(ready: PreparedCampaign, labeller: Labeller | None) -> PreparedCampaign:
-    """The same campaign with a budget that the pool has items for."""
-    budget, askable = ready.campaign.budget, int((~_excluded_items(ready, labeller)).sum())
+def fit_budget_to_pool(prepared: PreparedCampaign, labeller: Labeller | None) -> PreparedCampaign:
+    """Return the campaign with a budget that the pool can satisfy."""
+    budget, askable = prepared.campaign.budget, int((~_excluded_items(prepared, labeller)).sum())
     if budget.labels <= askable or budget.initial > askable:
-        return ready
+        return prepared
     labels = min(askable, max(askable // 2, budget.initial + budget.retrain_every))
     fewer = (
-        f"the pool has {askable} items: {labels} labels are asked for, not {budget.labels}; "
-        "--labels says how many"
+        f"the pool has {askable} items: {labels} labels are queried, not {budget.labels}; "
+        "set the number with --labels"
     )
-    campaign = replace(ready.campaign, budget=replace(budget, labels=labels))
-    return replace(ready, campaign=campaign, notes=(*ready.notes, fewer))
+    campaign = replace(prepared.campaign, budget=replace(budget, labels=labels))
+    return replace(prepared, campaign=campaign, notes=(*prepared.notes, fewer))
 
 
 def _hash_names(data: Data, ids: Sequence[str]) -> str:
@@ -329,9 +342,9 @@ def _hash_names(data: Data, ids: Sequence[str]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
-    """Positions mean something only while the data stay the same: keep their fingerprint."""
-    data, vectors = ready.data, ready.data.vectors.get(ready.campaign.data.embedding or "")
+def check_data_fingerprint(store: Store, prepared: PreparedCampaign) -> None:
+    """Store the fingerprint of the data, or raise if it differs from the stored one."""
+    data, vectors = prepared.data, prepared.data.vectors.get(prepared.campaign.data.embedding or "")
     if not data.shape and data.rows is not None:
         content = data.rows.content_hash()
     else:
@@ -351,13 +364,13 @@ def check_data_fingerprint(store: Store, ready: PreparedCampaign) -> None:
     rows = None if data.records is None else data.records.positions_by_row_number()
     former = (
         now if rows is None else {**now, "names": _hash_names(data, list(rows))}
-    )  # before ids came from a column
+    )  # older versions did not read ids from a column
     if before not in (now, former):
         known = before.get("items") if isinstance(before, dict) else "?"
         what = "other content, names, classes or test items"
         if known != now["items"]:
             what = f"{known} items then, {now['items']} now"
         raise InputError(
-            f"the data have changed since this campaign began ({what}): restore them, or begin a "
+            f"the data have changed since this campaign began ({what}): restore them, or start a "
             "new campaign"
         )

@@ -1,12 +1,12 @@
-"""A campaign's folder: configuration, every label, every round, weights. Survives `kill -9`.
+"""A campaign's folder: configuration, labels, rounds, weights. It survives `kill -9`.
 
-    config.toml       what was asked for, written once
-    labels.jsonl      one line a label; on the disk before the label counts as accepted
-    rounds.jsonl      one line a finished round
+    config.toml       the configuration, written once
+    labels.jsonl      one line per label; written durably before the label is used
+    rounds.jsonl      one line per finished round
     weights/          the network after training, of the last rounds
 
-Files only grow, or are replaced in one step. A line that a kill cut short was never accepted: it
-is dropped when the folder is opened again.
+Files are appended to, or replaced in one step. A line truncated by a kill was never accepted; it is
+dropped when the folder is opened again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,36 +30,50 @@ from labelahead.files import (
 
 __all__ = ["CONFIRMED", "Label", "Round", "Store"]
 
-KEPT_WEIGHTS_ROUNDS = 2  # how many rounds' weights stay
-CONFIRMED = "confirmed"  # who said what was confirmed in a grid
+KEPT_WEIGHTS_ROUNDS = 2  # rounds whose weights are kept
+CONFIRMED = "confirmed"  # `Label.by` of labels confirmed in a grid
 
 
 @dataclass(frozen=True)
 class Label:
-    """One accepted answer."""
+    """One recorded label."""
 
     position: int
     label: int
     round: int  # the round that first trains on it; 0 for the initial labels
     time: str = ""
     by: str = "oracle"
-    item: str = ""  # the item's own name and the class's, for whoever reads the file alone
+    item: str = ""  # names of the item and the class, to make the file readable by itself
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round: train on the labels so far, test, ask for more.
+    """One round: train on the labels so far, test, query.
 
-    accuracy: on the test items, None without any. gain: score of the best candidate, in the
-    strategy's own unit. loo, loo_error: leave-one-out accuracy and squared error on the random
-    initial labels. memory: what the strategy is told at the next round. labels: answers so far, and
-    what cost as much; confirmed: labels that were confirmed in grids besides, let_through: those of
-    them that are wrong (`Budget.confirm`). error: estimated share of wrong predictions in the pool,
-    with the ends of its interval; fall: what the next 20 labels are expected to take off it. All
-    without a test label; None where nothing can be told. drift: share of the candidates for which
-    the linearised network predicts another class than the trained one; None where nothing was
-    looked ahead by a trained network.
+    Attributes:
+        number: Of the round.
+        labels: Labels so far, plus the cost of confirmations.
+        accuracy: On the test items; None without any.
+        train_accuracy: On the labels.
+        train_loss: On the labels.
+        steps: Training steps.
+        asked: Number of queried labels; 0 in the last round.
+        gain: Score of the best candidate, in the strategy's own unit.
+        loo: Leave-one-out accuracy on the seed set.
+        loo_error: Squared leave-one-out error on the seed set.
+        seconds: Time per stage.
+        notes: Warnings.
+        memory: State of the strategy for the next round.
+        error: Estimated share of wrong predictions in the pool, without test labels; None if not
+            estimated.
+        error_low: Lower end of its interval.
+        error_high: Upper end of its interval.
+        fall: Reduction expected from the next 20 labels.
+        confirmed: Labels confirmed in grids (`Budget.confirm`).
+        let_through: Those of them that are wrong.
+        drift: Share of the candidates for which the linearised network predicts another class than
+            the trained one; None without look-ahead by a trained network.
     """
 
     number: int
@@ -85,7 +99,7 @@ class Round:
 
 
 class Store:
-    """An open campaign folder. One process at a time: `create` or `open` it in a `with`."""
+    """An open campaign folder, for one process at a time: use `create` or `open` in a `with`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +108,7 @@ class Store:
     @classmethod
     @contextmanager
     def create(cls, folder: str | Path, config: str) -> Iterator["Store"]:
-        """A new folder with this configuration (TOML); refused if it holds a campaign already."""
+        """Create a folder with this configuration (TOML); refuse one that holds a campaign."""
         path = Path(folder)
         cls.require_no_campaign(path)
         with cls(path)._locked() as store:
@@ -103,11 +117,11 @@ class Store:
 
     @staticmethod
     def require_no_campaign(folder: str | Path) -> None:
-        """Raise if the folder holds a campaign already, or is none."""
+        """Raise if the path is a file or holds a campaign."""
         path = Path(folder)
         if (path / "config.toml").exists():
             raise InputError(
-                f"{path} holds a campaign already; go on with `labelahead resume {path}`, or "
+                f"{path} holds a campaign already; continue with `labelahead resume {path}`, or "
                 "choose another folder"
             )
         if path.exists() and not path.is_dir():
@@ -116,7 +130,7 @@ class Store:
     @classmethod
     @contextmanager
     def open(cls, folder: str | Path) -> Iterator["Store"]:
-        """A folder that holds a campaign, to go on with it."""
+        """Open the folder of a campaign to continue it."""
         path = Path(folder)
         if not (path / "config.toml").is_file():
             raise InputError(
@@ -137,11 +151,11 @@ class Store:
                 self._lines.clear()
 
     def read_config(self) -> str:
-        """The configuration, as TOML text."""
+        """Return the configuration as TOML text."""
         return (self.folder / "config.toml").read_text(encoding="utf-8")
 
     def write(self, name: str, content: bytes) -> None:
-        """A file of its own in the folder, replaced in one step."""
+        """Write a file into the folder in one step."""
         replace_file(self.folder / name, content)
 
     def add_label(
@@ -154,14 +168,14 @@ class Store:
         item: str = "",
         name: str = "",
     ) -> Label:
-        """Accept an answer: when this returns, it is on the disk."""
+        """Record a label; it is on disk when this returns."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         entry = Label(int(position), int(label), round, now, by, item, name)
         self._append("labels.jsonl", asdict(entry))
         return entry
 
     def read_labels(self) -> list[Label]:
-        """All accepted answers, in order."""
+        """Return all recorded labels in order."""
         entries = []
         for row, where in read_complete_lines(self.folder / "labels.jsonl"):
             entry = _parse_record(Label, row, where)
@@ -171,7 +185,7 @@ class Store:
             ]
             if not all(whole):
                 raise InputError(
-                    f"{where} says position {entry.position!r}, label {entry.label!r}; expected "
+                    f"{where} has position {entry.position!r}, label {entry.label!r}; expected "
                     "whole numbers from 0 "
                     "on: restore the file from a copy"
                 )
@@ -183,7 +197,7 @@ class Store:
         self._append("rounds.jsonl", asdict(entry))
 
     def read_rounds(self) -> list[Round]:
-        """All finished rounds, in order; of one told twice (the budget grew) the last."""
+        """Return all finished rounds in order; of one recorded twice (the budget grew), the last."""
         by_number: dict[int, Round] = {}
         for row, where in read_complete_lines(self.folder / "rounds.jsonl"):
             entry = _parse_record(Round, row | {"notes": tuple(row.get("notes", ()))}, where)
@@ -194,7 +208,7 @@ class Store:
         """Check that labels.jsonl has every label that the finished rounds counted.
 
         Raises:
-            InputError: it has fewer, since it was cut, replaced or removed.
+            InputError: Labels are missing, since the file was truncated, replaced or removed.
         """
         rounds = self.read_rounds()
         if not rounds:
@@ -214,14 +228,14 @@ class Store:
         if held < needed:
             raise InputError(
                 f"{self.folder / 'labels.jsonl'} holds {held} {what} for round {round}, but "
-                "rounds.jsonl tells of "
+                "rounds.jsonl records "
                 f"{needed}: labels are missing. Put back a copy of labels.jsonl; or move "
                 "rounds.jsonl away, which runs "
-                "all rounds again and asks for the missing labels alone"
+                "all rounds again and queries only the missing labels"
             )
 
     def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:
-        """Keep a network; the oldest beyond the last few go."""
+        """Store the weights of a round, and remove those of old rounds."""
         folder = self.folder / "weights"
         make_folder(folder)
         cpu = {k: v.cpu() for k, v in state.items()}
@@ -230,13 +244,13 @@ class Store:
             old.unlink()
 
     def load_weights(self, round: int) -> dict[str, Tensor]:
-        """The network after training in that round."""
+        """Return the weights after training in that round."""
         path = _weights_path(self.folder / "weights", round)
         if not path.exists():
             raise InputError(f"{path} is missing; expected the weights of round {round}")
         try:
             state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever a damaged file makes the reader say
+        except Exception as error:  # damaged files raise errors of any type
             raise InputError(f"{path} is damaged ({type(error).__name__}): remove it") from error
         return state
 
@@ -247,7 +261,7 @@ class Store:
 
 
 def _parse_record(kind: type[Any], row: dict[str, Any], where: str) -> Any:
-    """A record of that kind; fields that a newer version added are left aside."""
+    """Build a record of this type; unknown fields, from newer versions, are ignored."""
     names = {f.name for f in fields(kind)}
     try:
         return kind(**{k: v for k, v in row.items() if k in names})

@@ -14,7 +14,7 @@ Track = Callable[[Round], None]
 
 @contextmanager
 def open_trackers(names: Sequence[str], folder: Path | None) -> Iterator[Track]:
-    """One function that hands a round to all the named trackers; closed on the way out."""
+    """Yield one function that sends a round to all these trackers, and close them afterwards."""
     with ExitStack() as stack:
         open_ = {"tensorboard": _tensorboard, "mlflow": _mlflow}
         tracks = [stack.enter_context(open_[name](folder)) for name in names]
@@ -27,7 +27,7 @@ def open_trackers(names: Sequence[str], folder: Path | None) -> Iterator[Track]:
 
 
 def _metrics(entry: Round) -> dict[str, float]:
-    """What is worth a curve, by name."""
+    """Return the metrics of a round by name."""
     numbers = {
         "accuracy/test": entry.accuracy,
         "accuracy/train": entry.train_accuracy,
@@ -42,13 +42,13 @@ def _metrics(entry: Round) -> dict[str, float]:
 
 @contextmanager
 def _tensorboard(folder: Path | None) -> Iterator[Track]:
-    """Event files in the campaign's folder, one step a label."""
+    """Write event files into the campaign's folder, one step per label."""
     if folder is None:
         raise InputError("track names tensorboard, which needs a folder: give `out` as well")
     import_extra("tensorboard", "tensorboard", "track = tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    # A resumed campaign tells its earlier rounds again, so what an earlier writer left is replaced.
+    # A resumed campaign reports its earlier rounds again, so earlier event files are replaced.
     target = folder / "tensorboard"
     for old in target.glob("events.*"):
         old.unlink()
@@ -67,7 +67,7 @@ def _tensorboard(folder: Path | None) -> Iterator[Track]:
 
 @contextmanager
 def _mlflow(folder: Path | None) -> Iterator[Track]:
-    """A run at whatever tracking address MLflow is set to (MLFLOW_TRACKING_URI)."""
+    """Log a run at MLflow's configured tracking address (MLFLOW_TRACKING_URI)."""
     mlflow = import_extra("mlflow", "mlflow", "track = mlflow")
 
     def track(entry: Round) -> None:

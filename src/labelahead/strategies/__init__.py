@@ -20,7 +20,7 @@ from types import MappingProxyType
 from labelahead.errors import InputError, did_you_mean
 from labelahead.models.user_code import import_object
 from labelahead.strategies.bandit import ALBL
-from labelahead.strategies.base import Strategy
+from labelahead.strategies.base import QueryBatch, Strategy
 from labelahead.strategies.baselines import BASELINES
 from labelahead.strategies.bayesian import BAYESIAN
 from labelahead.strategies.diversity import COVERAGE, DIVERSITY
@@ -30,7 +30,7 @@ from labelahead.strategies.loss_prediction import LL4AL
 from labelahead.strategies.retraining import NAIVE
 from labelahead.strategies.uncertainty import CONFIDENCE, DYNAMICAL, EGL
 
-__all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "find_strategy"]
+__all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "QueryBatch", "Strategy", "find_strategy"]
 
 _ALL = (
     *LOOK_AHEAD,
@@ -49,16 +49,17 @@ _ALL = (
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
 
 
-PYTHON_OBJECT_PREFIX = (
-    "given:"  # before the name of data or of a strategy that was handed over in Python
-)
+PYTHON_OBJECT_PREFIX = "given:"  # prefix of the names of data and strategies given in Python
 
 
 def find_strategy(strategy: str | Strategy) -> Strategy:
-    """The strategy itself, that of this name, or a user's own; else an error that suggests one.
+    """Return the strategy of this name, or a user's own.
 
-    "file.py:name" or "module:name" is a `Strategy`, or a criterion: a function (view, rng) that
-    scores the candidates, by which look-ahead then asks.
+    "file.py:name" or "module:name" is a `Strategy`, or an acquisition function (view, rng) ->
+    scores, which becomes a look-ahead strategy.
+
+    Raises:
+        InputError: There is no such strategy; the message suggests one.
 
     >>> from labelahead.strategies import find_strategy
     >>> find_strategy("flip").modes
@@ -70,14 +71,14 @@ def find_strategy(strategy: str | Strategy) -> Strategy:
         raise InputError(
             f"strategy is a {type(strategy).__name__}; expected a name, your own as file.py:name, "
             "or a Strategy: "
-            "labelahead.strategies.lookahead.by_look_ahead makes one of a criterion"
+            "labelahead.strategies.lookahead.make_lookahead_strategy makes one of an acquisition function"
         )
     if strategy in STRATEGIES:
         return STRATEGIES[strategy]
     if strategy.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
-            "this campaign asked by a strategy handed over in Python "
-            f"({strategy.removeprefix(PYTHON_OBJECT_PREFIX)}): go on with "
+            "this campaign used a strategy given in Python "
+            f"({strategy.removeprefix(PYTHON_OBJECT_PREFIX)}): continue with "
             "labelahead.resume(folder, strategy=...)"
         )
     if ":" not in strategy:
@@ -93,7 +94,9 @@ def find_strategy(strategy: str | Strategy) -> Strategy:
     if isinstance(own, Strategy):
         return own
     if callable(own) and not isinstance(own, type):
-        about = next(iter((own.__doc__ or "").strip().splitlines()), "your own criterion")
+        about = next(
+            iter((own.__doc__ or "").strip().splitlines()), "your own acquisition function"
+        )
         return make_lookahead_strategy(strategy.rpartition(":")[2], about, "", own)
     raise InputError(
         f"{strategy!r} is a {type(own).__name__}; expected a labelahead Strategy, or a function "

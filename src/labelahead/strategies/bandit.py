@@ -1,14 +1,14 @@
-"""ALBL: a bandit learns, round by round, which of several strategies to listen to.
+"""ALBL: a bandit that learns, round by round, which of several strategies to follow.
 
-Each round draws one of K experts, k with probability p_k, and asks for that expert's whole batch of
-q out of m candidates. Expert k takes candidate i with probability ψ_ki: 1 or 0, `random` with q/m.
-So the item is asked for with probability Q_i = Σ_k p_k ψ_ki > 0, and an answer that counts 1/Q_i
-times makes up for the choice: on average over the draw, Σ_{i asked} right_i/(m Q_i) is the accuracy
-on all m candidates, if the network does not depend on the draw.
+Each round draws one of K experts, expert k with probability p_k, and queries that expert's whole
+batch of q out of m candidates. Expert k selects candidate i with probability ψ_ki: 1 or 0, or q/m
+for `random`. So the item is queried with probability Q_i = Σ_k p_k ψ_ki > 0, and weighting its
+label by 1/Q_i corrects for the selection: in expectation over the draw, Σ_{i queried} correct_i/(m
+Q_i) is the accuracy on all m candidates, if the network does not depend on the draw.
 
-With one item a round, p, Q and ŷ are those of Hsu & Lin. EXP4.P is of Beygelzimer, Langford, Li,
-Reyzin & Schapire 2011; its actions are here the experts themselves (v̂_k = 1/p_k), not the items,
-whose smallest Q_i would be far below p_min.
+With one item per round, p, Q and ŷ are those of Hsu & Lin. EXP4.P is due to Beygelzimer, Langford,
+Li, Reyzin & Schapire 2011; its actions are here the experts themselves (v̂_k = 1/p_k), not the
+items, whose smallest Q_i would be far below p_min.
 """
 
 import math
@@ -36,28 +36,28 @@ __all__ = [
     "update_weights",
 ]
 
-# `random` gives every item a chance: without it 1/Q_i would not make up for items never chosen.
+# `random` selects every item with positive probability; otherwise 1/Q_i could not correct the bias.
 EXPERTS = ("coreset", "least-confidence", "random")
 _MEMBERS = {member.name: member for member in (*CONFIDENCE, *DIVERSITY)}
 DELTA = 0.1  # the regret bound holds with probability 1 − δ; enters as a logarithm
-MIN_HORIZON_ROUNDS = 4  # rounds: with fewer, p_min = √(ln K / (K T)) would exceed 1/K
+MIN_HORIZON_ROUNDS = 4  # with fewer, p_min = √(ln K / (K T)) would exceed 1/K
 
 
 @dataclass(frozen=True)
 class BanditState:
-    """What the bandit wants to be told next time. No label is in it."""
+    """The state of the bandit between two queries. It contains no label."""
 
-    round: int  # how many rounds have asked, the last one included
+    round: int  # rounds so far, including the last one
     weights: list[float]  # (K,) of the experts before the last round's reward; they sum to one
     chances: list[float]  # (K,) with which the last round drew its expert
     credits: list[float]  # (K,) what the last round's reward counts for each
-    last: int  # how many of the positions are the last round's
-    positions: list[int]  # all that was asked for
-    counts: list[float]  # of each position: 1/(m Q_i), from the round that asked for it
+    last: int  # number of positions of the last round
+    positions: list[int]  # all queried items
+    counts: list[float]  # of each position: 1/(m Q_i), from the round that queried it
 
     @classmethod
     def of(cls, memory: Mapping[str, Any]) -> "BanditState":
-        """From what `asdict` made of it."""
+        """Restore the state from the dictionary made by `asdict`."""
         try:
             past = cls(**memory)
         except TypeError as error:
@@ -66,33 +66,34 @@ class BanditState:
             ) from error
         if len(past.weights) != len(EXPERTS):
             raise InputError(
-                f"memory knows {len(past.weights)} experts; expected {len(EXPERTS)}: begin anew "
+                f"memory has {len(past.weights)} experts; expected {len(EXPERTS)}: start again "
                 "with memory=None"
             )
         return past
 
 
 def bandit_horizon(round: int) -> int:
-    """T of EXP4.P. How many rounds will come is not known: the next power of two, at least 4."""
+    """Return T of EXP4.P. The number of rounds is unknown, so T is the next power of two, at least 4."""
     return max(MIN_HORIZON_ROUNDS, 1 << (round - 1).bit_length())
 
 
 def _min_probability(experts: int, round: int) -> float:
-    """p_min = √(ln K / (K T)), no more than 1/K."""
+    """Return p_min = √(ln K / (K T)), at most 1/K."""
     return min(1 / experts, math.sqrt(math.log(experts) / (experts * bandit_horizon(round))))
 
 
 def expert_probabilities(weights: Tensor, round: int) -> Tensor:
-    """(K,) p_k = (1 − K p_min) w_k / Σ w + p_min."""
+    """Return p_k = (1 − K p_min) w_k / Σ w + p_min, (K,)."""
     least = _min_probability(len(weights), round)
     return (1 - len(weights) * least) * weights / weights.sum() + least
 
 
 def update_weights(weights: Tensor, p: Tensor, credit: Tensor, reward: float, round: int) -> Tensor:
-    """(K,) EXP4.P: w_k exp(p_min/2 (ŷ_k + v̂_k √(ln(K/δ) / (K T)))), scaled to sum to one.
+    """Return the weights (K,) after one step of EXP4.P, scaled to sum to one.
 
-    ŷ_k = reward × credit_k estimates what expert k would have earned, and v̂_k = 1/p_k bounds the
-    variance of that: the seldom drawn get the benefit of the doubt.
+    w_k ← w_k exp(p_min/2 (ŷ_k + v̂_k √(ln(K/δ) / (K T)))), where ŷ_k = reward × credit_k estimates
+    what expert k would have earned and v̂_k = 1/p_k bounds the variance of that estimate, which
+    favours experts that are rarely drawn.
     """
     K = len(weights)
     doubt = math.sqrt(math.log(K / DELTA) / (K * bandit_horizon(round)))
@@ -101,9 +102,12 @@ def update_weights(weights: Tensor, p: Tensor, credit: Tensor, reward: float, ro
 
 
 def selection_probabilities(batches: Sequence[Tensor | None], m: int, q: int) -> Tensor:
-    """(K, m) ψ: with which probability each expert asks for each candidate.
+    """Return ψ (K, m), the probability that each expert selects each candidate.
 
-    batches: the candidates (q,) that an expert takes, by number; None: q of the m at random.
+    Args:
+        batches: The candidates (q,) that each expert selects, by index; None: q of the m at random.
+        m: Number of candidates.
+        q: Batch size.
     """
     psi = torch.zeros(len(batches), m, dtype=torch.float64)
     for row, batch in zip(psi, batches, strict=True):
@@ -115,9 +119,9 @@ def selection_probabilities(batches: Sequence[Tensor | None], m: int, q: int) ->
 
 
 def expert_credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
-    """(K,) mean of ψ_ki/Q_i over the candidates taken: 1 on average, at most 1/p_k.
+    """Return the mean of ψ_ki/Q_i over the selected candidates, (K,): 1 in expectation, at most 1/p_k.
 
-    An expert earns by what it would have asked for too, not only when it was drawn itself.
+    An expert is also credited for items that it would have selected when another one was drawn.
     """
     return (psi[:, taken] / (p @ psi)[taken]).mean(1)
 
@@ -125,12 +129,12 @@ def expert_credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
 def _labelled_reward(
     context: QueryContext, past: BanditState
 ) -> tuple[list[int], list[float], float | None]:
-    """Which items have been answered, what each counts, and the reward of the last round.
+    """Return the positions that were labelled, the weight of each, and the reward of the last round.
 
-    Reward: the accuracy of the network of now on all answers, Σ right_i c_i / Σ c_i. The paper
-    divides by the number of rounds, which is what Σ c_i is on average; but in a round that drew
-    `random` the sum is about 1/p_k, and nearly 0 in others, so that it would leave [0, 1] and
-    reward `random` whatever the network says. None: the last round was not answered.
+    The reward is the accuracy of the current network on all labels, Σ correct_i c_i / Σ c_i. The
+    paper divides by the number of rounds, which Σ c_i equals in expectation. But in a round that
+    drew `random` the sum is about 1/p_k, and nearly 0 in others, so it would leave [0, 1] and
+    reward `random` regardless of the network. None: the last round has no label yet.
     """
     label = dict(zip(context.labelled.tolist(), context.labels.tolist(), strict=True))
     known = [i for i, p in enumerate(past.positions) if p in label]
@@ -182,7 +186,7 @@ def _albl(
 
 ALBL = Strategy(
     "albl",
-    "you cannot tell which suits: a bandit over coreset, least-confidence and random",
+    "if unsure which strategy to use: a bandit over coreset, least-confidence and random",
     "Hsu & Lin 2015, Active Learning by Learning",
     _albl,
 )

@@ -1,6 +1,6 @@
-"""What a strategy is, and what may be asked of one.
+"""The interface of a strategy, and the configuration of a query.
 
-The same values serve a simulation, a query and the page.
+Simulations, queries and the labelling page use the same values.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,18 +21,18 @@ PREDICTION_BASED_ACQUISITIONS = (
     "changes",
     "emoc",
     "eer",
-)  # criteria that ask what the predictions are
-MIN_SKETCH_FEATURES = 32  # below that it is noise
+)  # acquisition functions of the predictions
+MIN_SKETCH_FEATURES = 32  # fewer features are too noisy
 Oracle = Callable[[int], int]  # position in the data set -> class number
 
 
 class QueryBatch(NamedTuple):
-    """What was chosen, best first.
+    """The selected items, best first.
 
-    memory: what the strategy wants to be told next time, by `context.memory`; goes through JSON.
-    Not all that was chosen need have been labelled by then.
+    `memory` is handed to the strategy at its next query as `context.memory`. It is stored as JSON.
+    Some of the selected items may still be unlabelled by then.
 
-    >>> picks = la.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
+    >>> picks = la.strategies.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
     >>> picks.positions[0].item()  # the best comes first
     7
     """
@@ -44,18 +44,25 @@ class QueryBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to choose.
+    """A query strategy.
 
-    pick(situation, q, rng, mode, ask): `oracle` labels one item at once; only mode "sequential" uses
-    it. modes: how a batch can be made, the default first. criterion: of look-ahead, what scores the
-    candidates of a view. noise: the relative regulariser it works best with, if it has one of its
-    own. needs_network: whether it takes gradients of a network, or trains some. objective: makes
-    what is trained together with the campaign's network, for `context.objective`: (network, two
-    samples, seed) -> an `AuxiliaryObjective`.
+    Attributes:
+        name: Its name in configurations.
+        when: When to use it, in one sentence.
+        paper: Where it was published.
+        select_batch: (context, q, rng, mode, oracle) -> `QueryBatch`. `oracle` labels one item at
+            once; only the mode "sequential" uses it.
+        modes: How a batch can be built, the default first.
+        acquisition: Of look-ahead strategies, the function or name that scores the candidates of a
+            view.
+        noise: The relative noise that suits the strategy, if it has a preference.
+        needs_network: Whether it needs gradients of a network, or trains some.
+        objective: Makes the auxiliary objective that is trained with the network and becomes
+            `context.objective`: (network, two samples, seed) -> `AuxiliaryObjective`.
 
     >>> def first(context, q, rng, mode, oracle):
-    ...     return la.QueryBatch(context.candidates[:q], torch.ones(q))
-    >>> mine = la.Strategy("first", "a baseline for tests", "nobody", first)
+    ...     return la.strategies.QueryBatch(context.candidates[:q], torch.ones(q))
+    >>> mine = la.strategies.Strategy("first", "a baseline for tests", "nobody", first)
     >>> len(la.propose(model, x, la.Pool(30), 3, mine).positions)  # candidates come in random order
     3
     """
@@ -71,10 +78,7 @@ class Strategy:
     objective: MakeObjective | None = None
 
     def with_default_noise(self, asking: "QueryConfig") -> "QueryConfig":
-        """With the strategy's own noise where none is asked for.
-
-        Without either, the learner's counts.
-        """
+        """Return the configuration with the strategy's own noise, unless it sets one."""
         return replace(asking, noise=asking.noise or self.noise)
 
     @property
@@ -83,10 +87,10 @@ class Strategy:
         return self.acquisition is not None
 
     def choose_acquisition(self, labels: Iterable[int]) -> str | Acquisition:
-        """What look-ahead scores by after labels of these classes.
+        """Return the acquisition function for these labels.
 
-        Before there are two of them every prediction is the same, and nothing but coverage can be
-        told: `flip` would ask for ever more items like those that are known.
+        Before two classes have labels, functions of the predictions are replaced by `resolve`:
+        `flip`, for example, would keep querying items like those already labelled.
         """
         assert self.acquisition is not None
         return (
@@ -117,17 +121,22 @@ class Strategy:
 
 @dataclass(frozen=True)
 class QueryConfig:
-    """How items are chosen; the same values serve a simulation, a query and the labelling page.
+    """How items are queried; simulations, queries and the labelling page use the same values.
 
-    strategy: a name of STRATEGIES, your own as "file.py:name", or a `Strategy`. mode: how
-    look-ahead makes a batch: "top" (best scores at once), "greedy" (one by one on predicted labels)
-    or "sequential" (one by one on the true labels); None: the strategy's own. kernel: pseudo,
-    single, trace or full. candidates: at most so many items, drawn at random, are scored.
-    evaluation: at most so many candidates are summed over. noise: relative regulariser; None: the
-    learner's own. sketch: low-rank kernel of so many features, for pools whose kernel does not fit.
-    gamma: of `dynamical`, what the labels so far count beside an item's own gradient; 0 and
-    infinity are its two ends. retrainings: of `naive`, for at most so many candidates a network is
-    trained.
+    Attributes:
+        strategy: A name of `STRATEGIES`, your own as "file.py:name", or a `Strategy`.
+        mode: How look-ahead builds a batch: "top" (the best scores at once), "greedy" (one by one,
+            on predicted labels) or "sequential" (one by one, on true labels). None: the strategy's
+            default.
+        kernel: pseudo, single, trace or full.
+        candidates: At most so many items, drawn at random, are scored.
+        evaluation: Scores sum over at most so many candidates.
+        noise: Relative noise; None: the learner's own.
+        sketch: Number of features of a low-rank kernel, for pools whose kernel does not fit into
+            memory.
+        gamma: Of `dynamical`, the weight of the labels so far relative to an item's own gradient;
+            from 0 to infinity.
+        retrainings: Of `naive`, the number of candidates for which a network is trained.
 
     >>> la.QueryConfig("flip", mode="greedy", candidates=500).candidates
     500

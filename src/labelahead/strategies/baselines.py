@@ -1,8 +1,8 @@
-"""What the look-ahead paper (LA, Figure 1) sets itself against, short of retraining.
+"""The baselines of the look-ahead paper (LA, Figure 1), except for retraining.
 
 One gradient step instead of training, the kernel of an infinitely wide network instead of the
 network's own, a Gaussian process instead of the network, and look-ahead without the block formula.
-Really retraining is in `retraining`.
+Retraining is in `labelahead.strategies.retraining`.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,24 @@ from labelahead.strategies.lookahead import MODES, PAPER
 
 __all__ = ["BASELINES", "HIDDEN_LAYERS", "matching_infinite_kernel", "one_step"]
 
-CANDIDATES_PER_CHUNK = 64  # candidates at a time
-HIDDEN_LAYERS = 3  # hidden layers of the infinitely wide network
-# pixels a side to which images are averaged for a convolutional limit: a pair costs their fourth
-# power
+CANDIDATES_PER_CHUNK = 64
+HIDDEN_LAYERS = 3  # of the infinitely wide network
+# Images are reduced to so many pixels a side for the convolutional kernel, whose cost per pair grows
+# with the fourth power.
 MAX_IMAGE_SIDE = 7
 
 
 def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """(m,) Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x', y' = argmax f(x'): the change by one step on x'
-    alone.
+    """Score candidates x' by the change after one gradient step on x' alone, (m,).
 
-    θ ← θ − η ∇ℓ(x', y') moves the outputs by J(x) J(x')ᵀ η (y' − f(x')) + O(η²), and η scales all
-    scores alike. With the full kernel this is the step itself to first order, and exactly where
-    the outputs are linear in the weights; a scalar kernel stands in for it as it does in mlmoc.
+    The score is Σₓ ‖Θ(x,x') (y' − f(x'))‖₂ over x ≠ x' with y' = argmax f(x'). The step θ ← θ − η
+    ∇ℓ(x', y') moves the outputs by J(x) J(x')ᵀ η (y' − f(x')) + O(η²), and η scales all scores
+    alike. With the full kernel this is the step to first order, and exact where the outputs are
+    linear in the weights; a scalar kernel approximates it as in mlmoc.
     """
     start = prior(
         context.start, **context.kernel_arguments, noise=context.noise
-    )  # no label: its covariance is Θ
+    )  # without labels the covariance is Θ
     first = len(context.labelled)
     here = torch.arange(first, first + len(context.candidates), device=start.outputs.device)
     there = here if context.asking.evaluation is None else here[: context.asking.evaluation]
@@ -65,11 +65,11 @@ def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
 def matching_infinite_kernel(
     model: nn.Module | None, x: Tensor, x2: Tensor | None = None
 ) -> Tensor:
-    """The kernel of an infinitely wide network like that one, (n, m): convolutional for images,
-    else fully connected.
+    """Compute the kernel (n, m) of an infinitely wide network like this one: convolutional for images,
+    else dense.
 
-    With convolutions: three of them (of a WideResNet the stem and its first block) and the mean
-    over the image, which is averaged to 7 pixels a side at most. BatchNorm has no part in it.
+    The convolutional one has three convolutions (of a WideResNet the stem and its first block) and
+    averages over the image, which is reduced to at most 7 pixels a side. BatchNorm is ignored.
     """
     a, b = (None if t is None else t if t.is_floating_point() else t.float() for t in (x, x2))
     assert a is not None
@@ -85,7 +85,7 @@ def matching_infinite_kernel(
 
 
 def _zero_outputs(context: QueryContext) -> Tensor:
-    """(L + m, C) zeros: the network is asked for no more than the number of classes."""
+    """Return zeros (L + m, C); the network only determines the number of classes."""
     one = predict(context.model, context.inputs[context.points[:1]])
     return one.new_zeros(len(context.points), one.shape[1])
 
@@ -93,9 +93,13 @@ def _zero_outputs(context: QueryContext) -> Tensor:
 def _infinite_width_lookahead(
     start: Callable[[QueryContext], Tensor], acquisition: str | Acquisition
 ) -> Callable[..., QueryBatch]:
-    """Look-ahead in any mode by the kernel of an infinitely wide ReLU network like the one at hand.
+    """Make a look-ahead function, in any mode, with the kernel of an infinitely wide ReLU network.
 
-    start: (L + m, C) where it begins. Look-ahead does not depend on the scale of the kernel.
+    Look-ahead does not depend on the scale of the kernel.
+
+    Args:
+        start: Computes the prior mean (L + m, C).
+        acquisition: A name or a function.
     """
 
     def select_batch(
@@ -115,7 +119,7 @@ def _infinite_width_lookahead(
 BASELINES = (
     Strategy(
         "one-step",
-        "studies: one gradient step on the item stands in for training; asks as mlmoc does",
+        "studies: one gradient step on the item instead of training; otherwise as mlmoc",
         "Käding, Rodner, Freytag & Denzler 2016, Active and Continuous Exploration with Deep "
         "Neural Networks and Expected Model Output Changes",
         make_scoring_strategy(one_step, lambda context: (context.start, context.kernel_arguments)),
@@ -139,7 +143,7 @@ BASELINES = (
     ),
     Strategy(
         "ntk-solve",
-        "studies: asks what mlmoc asks for in mode top, by one linear system per item: slower",
+        "studies: queries the same items as mlmoc in mode top, by one linear system per item: slower",
         PAPER,
         make_scoring_strategy(
             lambda context, rng: mlmoc(context.view, rng, method="solve"),

@@ -1,4 +1,4 @@
-"""Disagreement between plausible networks: BALD and BatchBALD."""
+"""BALD and BatchBALD: disagreement between plausible networks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,31 +17,38 @@ from labelahead.strategies.diversity import lazy_argmax
 
 __all__ = ["BAYESIAN", "bald", "batch_bald"]
 
-DROPOUT_SAMPLES = 20  # networks drawn by dropout
-ENSEMBLE_MEMBERS = 5  # networks trained, where there is no dropout
-MAX_LABEL_CONFIGURATIONS = 2000  # joint labels of a batch that are followed
-NUMBERS_PER_BLOCK = 1 << 18  # numbers at once, to stay in the cache
+DROPOUT_SAMPLES = 20
+ENSEMBLE_MEMBERS = 5  # used if the network has no dropout
+MAX_LABEL_CONFIGURATIONS = 2000  # joint labels of a batch; beyond, they are sampled
+NUMBERS_PER_BLOCK = 1 << 18  # fits into the CPU cache
 
 
 def bald(p: Tensor) -> Tensor:
-    """(m,) mutual information of label and network: H(mean p) − mean H(p), for p (m, T, C)."""
+    """Return the mutual information of label and network, H(mean p) − mean H(p), (m,) for p (m, T, C)."""
     return entropy(p.mean(1)) - entropy(p).mean(1)
 
 
 def batch_bald(
     p: Tensor, q: int, rng: torch.Generator, *, max_configurations: int = MAX_LABEL_CONFIGURATIONS
 ) -> tuple[Tensor, Tensor]:
-    """q candidates whose labels together say most of the network, chosen one by one, p (m, T, C).
+    """Select q candidates greedily by the mutual information of their joint labels and the network.
 
-    The joint entropy is exact while the labels of the batch so far have at most `max_configurations`
-    configurations; beyond, so many are drawn from their own distribution.
+    Args:
+        p: (m, T, C) probabilities by T networks.
+        q: Batch size.
+        rng: Draws configurations.
+        max_configurations: The joint entropy is exact up to so many joint labels of the batch;
+            beyond, so many are sampled.
+
+    Returns:
+        Candidate indices (q,) and the mutual information after each, (q,).
     """
     m, T, C = p.shape
     conditional_entropy = entropy(p).mean(1)  # H(y | network)
     joint = p.new_ones(1, T)  # probability of each configuration under each network
     weight = p.new_ones(1)  # 1 while exact; else 1 / (drawn × its probability)
-    # Given the network, labels are independent: what a candidate adds only falls as the batch
-    # grows. An old gain is an upper bound, and few candidates have to be counted anew.
+    # Given the network, labels are independent, so gains only decrease as the batch grows. An old
+    # gain is an upper bound, and few candidates must be evaluated again.
     bound = p.new_full((m,), torch.inf)
     selected: list[int] = []
     scores: list[float] = []
@@ -64,7 +71,9 @@ def batch_bald(
 def _information_gain(
     joint: Tensor, weight: Tensor, p: Tensor, conditional_entropy: Tensor, rows: Tensor
 ) -> Tensor:
-    """(m,) what some candidates' labels add to the batch's: H(y | batch) − H(y | network)."""
+    """Return H(y | batch) − H(y | network), (r,), the information that some candidates add to the
+    batch.
+    """
     T, C = p.shape[1:]
     both = joint @ p[rows].permute(1, 0, 2).reshape(T, -1) / T
     information = (weight @ _plog(both)).view(len(rows), C).sum(1)
@@ -72,14 +81,14 @@ def _information_gain(
 
 
 def _plog(p: Tensor) -> Tensor:
-    """p log p, 0 at 0."""
+    """Return p log p, and 0 at 0."""
     return p.clamp_min(torch.finfo(p.dtype).tiny).log_().mul_(p)
 
 
 def sample_networks(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """(m, T, C) probabilities of the candidates by T plausible networks.
+    """Return probabilities (m, T, C) of the candidates by T plausible networks.
 
-    Dropout, if the network has any; else an ensemble of networks trained like it.
+    By dropout if the network has any, else by an ensemble that is trained in the same way.
     """
     drops = [
         m
@@ -108,7 +117,7 @@ def sample_networks(context: QueryContext, rng: torch.Generator) -> Tensor:
 def _predict_with_dropout(
     model: nn.Module, drops: Sequence[nn.Module], x: Tensor | Samples
 ) -> Tensor:
-    """One pass with dropout on; `predict` would switch it off."""
+    """Run one forward pass with dropout; `predict` would disable it."""
     for module in drops:
         module.training = True
     with torch.no_grad():

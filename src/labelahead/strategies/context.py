@@ -1,4 +1,6 @@
-"""What a strategy may see at the moment of asking. No label of the pool is reachable from it."""
+"""The information available to a strategy at query time. It does not include labels of unqueried
+items.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.acquisition.view import View
+from labelahead.acquisition.pool_view import View
 from labelahead.batching import Samples
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
@@ -24,15 +26,15 @@ from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig
 
 __all__ = ["QueryContext", "make_scoring_strategy"]
 
-MAX_KERNEL_BYTES = 6 << 30  # bytes of a dense kernel; beyond it a sketch is asked for
+MAX_KERNEL_BYTES = 6 << 30  # of a dense kernel; above it the user is told to set a sketch
 
 
 @dataclass(eq=False)
 class QueryContext:
-    """A trained network, the inputs, the labels given so far, and the items that may be asked for.
+    """A trained network, the inputs, the labels so far, and the candidates.
 
-    Positions are those of the full data set. `points` lists those in play, labelled ones first;
-    `pool_posterior` is what the linearised network holds of them.
+    Positions are those of the full data set. `points` lists the labelled items and then the
+    candidates; `pool_posterior` is the posterior of the linearised network at them.
     """
 
     fitted: FittedModel
@@ -42,8 +44,8 @@ class QueryContext:
     asking: QueryConfig
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
-    memory: Mapping[str, Any] | None = None  # what this strategy handed out last time
-    # what was trained together with the network, if the strategy asks
+    memory: Mapping[str, Any] | None = None  # state that the strategy returned last time
+    # the auxiliary objective trained with the network, if the strategy has one
     objective: AuxiliaryObjective | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -60,9 +62,10 @@ class QueryContext:
         seed: int = 0,
         **more: Any,
     ) -> "QueryContext":
-        """A random part of the unlabelled items, in random order.
+        """Create a context whose candidates are a random part of the unlabelled items, in random
+        order.
 
-        At least n, whatever the limit says.
+        There are at least n candidates, whatever the configured limit.
         """
         free = pool.unlabelled
         order = torch.randperm(len(free), generator=make_generator(seed, "candidates", len(pool)))
@@ -72,7 +75,7 @@ class QueryContext:
 
     @property
     def model(self) -> nn.Module:
-        """The network as trained last."""
+        """The network, as last trained."""
         return self.fitted.model
 
     @property
@@ -82,22 +85,22 @@ class QueryContext:
 
     @property
     def loss(self) -> str:
-        """What the network was trained with."""
+        """The loss the network was trained with."""
         return self.fitted.loss
 
     @property
     def noise(self) -> float:
-        """Relative regulariser of the posterior."""
+        """Relative noise of the posterior."""
         return self.asking.noise or self.fitted.noise
 
     @cached_property
     def points(self) -> Tensor:
-        """(L + m,) positions in play: the labelled, then the candidates."""
+        """(L + m,) positions of the labelled items, then of the candidates."""
         return torch.cat([self.labelled, self.candidates])
 
     @cached_property
     def outputs(self) -> Tensor:
-        """(L + m, C) what the network says at `points`."""
+        """(L + m, C) outputs of the network at `points`."""
         with self.time_stage("outputs"):
             out = self.fitted.outputs(self.points)
         if len(self.labels) and int(self.labels.max()) >= out.shape[1]:
@@ -109,34 +112,34 @@ class QueryContext:
 
     @cached_property
     def candidate_outputs(self) -> Tensor:
-        """(m, C) what the network says of the candidates alone."""
+        """(m, C) outputs of the network at the candidates."""
         if "outputs" in self.__dict__:
             return self.outputs[len(self.labelled) :]
         return self.fitted.outputs(self.candidates)
 
     @cached_property
     def embedding(self) -> Tensor:
-        """(L + m, h) what goes into the network's last linear layer, float64."""
+        """(L + m, h) inputs of the network's last linear layer, float64."""
         with self.time_stage("outputs"):
             return self.fitted.embedding(self.points)
 
     @property
     def candidate_embedding(self) -> Tensor:
-        """(m, h) the candidates' part of the embedding."""
+        """(m, h) embedding of the candidates."""
         return self.embedding[len(self.labelled) :]
 
     @cached_property
     def start(self) -> Tensor:
-        """(L + m, C) where look-ahead begins, on the scale of one-hot targets.
+        """(L + m, C) prior mean of look-ahead, on the scale of one-hot targets.
 
-        Before the first label that is nowhere: an untrained network's opinions are noise.
+        Before the first label it is uniform: the predictions of an untrained network are noise.
         """
         start = self.fitted.start(self.outputs)
         return start if len(self.labelled) else torch.full_like(start, 1 / start.shape[1])
 
     @cached_property
     def kernel_arguments(self) -> dict[str, Any]:
-        """The kernel at `points`, as "kernel", or its "features" where a sketch was asked for."""
+        """The kernel at `points`, as {"kernel": ...}, or {"features": ...} if a sketch is configured."""
         outputs, kind, sketch = self.outputs, self.asking.kernel, self.asking.sketch
         with self.time_stage("kernel"):
             if sketch is None and self.fitted.forms_kernel:
@@ -146,16 +149,14 @@ class QueryContext:
 
     @cached_property
     def pool_posterior(self) -> PoolPosterior:
-        """The linearised network at `points`, given the labels so far."""
+        """The posterior of the linearised network at `points`, given the labels so far."""
         return self.condition_posterior(self.start, self.kernel_arguments)
 
     def condition_posterior(self, start: Tensor, tangent: Mapping[str, Any]) -> PoolPosterior:
-        """What is held at `points` by whoever began at `start` (L + m, C) with that "kernel" or
-        those "features".
-        """
+        """Return the posterior at `points` from a prior mean (L + m, C) and a "kernel" or "features"."""
         with self.time_stage("solve"):
             known = dict(zip(self.labelled.tolist(), self.labels.tolist(), strict=True))
-            # Candidates come in random order, so the first ones are a random part of them.
+            # Candidates are in random order, so the first ones are a random sample.
             return PoolPosterior(
                 self.points,
                 prior(start, **tangent, noise=self.noise),
@@ -176,12 +177,12 @@ class QueryContext:
 
     @property
     def view(self) -> View:
-        """What criteria see, along `points`."""
+        """The input of acquisition functions, along `points`."""
         return self.pool_posterior.view
 
     @contextmanager
     def time_stage(self, part: str) -> Iterator[None]:
-        """Adds the seconds spent inside to `seconds[part]`."""
+        """Add the time spent inside to `seconds[part]`."""
         start = time.perf_counter()
         yield
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
@@ -202,9 +203,11 @@ def make_scoring_strategy(
     score: Callable[[QueryContext, torch.Generator], Tensor],
     ready: Callable[[QueryContext], object] = lambda context: None,
 ) -> Callable[..., QueryBatch]:
-    """A strategy that takes the q largest scores; ties go to the first candidate, a random one.
+    """Make a strategy that selects the q largest scores; ties go to the first candidate, a random one.
 
-    ready: makes what the score rests on, before, so that no second counts twice.
+    Args:
+        score: (context, rng) -> scores (m,).
+        ready: Computes what the score needs beforehand, so that no time is counted twice.
     """
 
     def select_batch(

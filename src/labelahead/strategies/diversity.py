@@ -1,4 +1,4 @@
-"""Batches that differ and that cover the pool.
+"""Batches that are diverse and cover the pool.
 
 BADGE, CoreSet, TypiClust, ProbCover, herding, DropQuery.
 """
@@ -29,26 +29,25 @@ __all__ = [
     "select_typical",
 ]
 
-DISTANCES_PER_BLOCK = 1 << 18  # distances at once, to stay in the cache
-MAX_CLUSTERS = 500  # at most, as in the paper's program
-MIN_CLUSTER_SIZE = 5  # a cluster with fewer items is left out while others are there
+DISTANCES_PER_BLOCK = 1 << 18  # fits into the CPU cache
+MAX_CLUSTERS = 500  # as in the paper's code
+MIN_CLUSTER_SIZE = 5  # smaller clusters are used only if no other is left
 TYPICALITY_NEIGHBOURS = 20
 MAX_FULL_KMEANS_POINTS = (
-    5000  # points up to which whole k-means is quicker than mini-batches of this size
+    5000  # up to so many points k-means is faster than mini-batches of this size
 )
 BALL_PURITY = 0.95
-BALLS_PER_BATCH = 128  # balls counted at once
-DROPOUT_RATE, DROPOUT_PASSES = (
-    0.75,
-    3,
-)  # DropQuery: share of the features that are dropped, and how often, as in the paper
+BALLS_PER_BATCH = 128
+DROPOUT_RATE, DROPOUT_PASSES = (0.75, 3)  # of DropQuery, as in the paper
 
 
 def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> int:
-    """Where the exact value is largest, counted only where `bound` says that it might be.
+    """Return the index of the largest exact value, evaluated only where its upper bound allows it.
 
-    bound: (n,) upper bounds, −inf for what may not be taken; those looked at become exact. exact:
-    positions -> values. rows: positions looked at together, at most.
+    Args:
+        bound: (n,) upper bounds, −inf for excluded indices. Evaluated entries become exact.
+        exact: indices -> values.
+        rows: Maximum number of indices per evaluation.
     """
     order = torch.sort(bound, descending=True, stable=True).indices
     order = order[bound[order] > -torch.inf]
@@ -59,20 +58,24 @@ def lazy_argmax(bound: Tensor, exact: Callable[[Tensor], Tensor], rows: int) -> 
         top = int(some[bound[some].argmax()])
         if best < 0 or float(bound[top]) > float(bound[best]):
             best = top
-        lo, size = lo + size, min(2 * size, rows)  # a few are mostly enough
+        lo, size = lo + size, min(2 * size, rows)  # usually a few suffice
     return best
 
 
 def squared_lengths(points: Tensor) -> Tensor:
-    """(n,) squared length of each row, without a matrix of squares."""
+    """Return the squared length (n,) of each row, without a matrix of squares."""
     lengths: Tensor = torch.linalg.vector_norm(points, dim=1)
     return lengths.square_()
 
 
 def nearest_squared_distances(points: Tensor, sizes: Tensor, centres: Tensor) -> Tensor:
-    """(n,) squared distance of each point (n, h) to the nearest centre (k, h); inf without any.
+    """Return the squared distance (n,) of each point (n, h) to the nearest centre (k, h); inf without
+    any.
 
-    sizes: (n,) squared lengths of the points.
+    Args:
+        points: (n, h).
+        sizes: (n,) squared lengths of the points.
+        centres: (k, h).
     """
     nearest_squared_distances = points.new_full((len(points),), torch.inf)
     if len(centres) == 0:
@@ -85,9 +88,10 @@ def nearest_squared_distances(points: Tensor, sizes: Tensor, centres: Tensor) ->
 
 
 def k_centre(points: Tensor, centres: Tensor, q: int, first: int = 0) -> tuple[Tensor, Tensor]:
-    """q of the points (n, h), each the farthest from all centres so far, and their distances.
+    """Select q of the points (n, h), each the farthest from all centres so far; return their distances
+    too.
 
-    Without centres it begins with `first`. A point is taken once, also among copies.
+    Without centres the first is `first`. A point is selected once, also among copies.
     """
     sizes = squared_lengths(points)
     away = nearest_squared_distances(points, sizes, centres)
@@ -113,11 +117,11 @@ def _coreset(
 
 
 def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """k-means++ on the outer products r_i h_iᵀ, from their factors (n, C) and (n, h) alone.
+    """Run k-means++ on the outer products r_i h_iᵀ, from their factors (n, C) and (n, h) only.
 
-    The first is the largest; each next is drawn with probability proportional to the squared
-    distance from the nearest so far: ‖r‖²‖h‖² + ‖r'‖²‖h'‖² − 2 (r·r')(h·h'). No index comes twice:
-    when only copies are left, one of them is drawn at random.
+    The first is the largest. Each next one is drawn with probability proportional to the squared
+    distance from the nearest so far: ‖r‖²‖h‖² + ‖r'‖²‖h'‖² − 2 (r·r')(h·h'). No index is drawn
+    twice; when only copies are left, one of them is drawn at random.
     """
     sizes = squared_lengths(r) * squared_lengths(h)
     selected = [int(sizes.argmax())]
@@ -140,7 +144,7 @@ def k_means_pp(r: Tensor, h: Tensor, q: int, rng: torch.Generator) -> tuple[Tens
 def _badge(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """The gradient of the last layer's weights for the likeliest label is (p − e) hᵀ."""
+    """Select by BADGE: the last layer's gradient for the most probable label is (p − e) hᵀ."""
     h = context.candidate_embedding
     with context.time_stage("score"):
         p = class_probabilities(context).cpu()
@@ -166,7 +170,7 @@ DIVERSITY = (
 
 
 def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
-    """(n,) cluster numbers by k-means; in mini-batches when there are many points."""
+    """Return cluster numbers (n,) by k-means, in mini-batches if there are many points."""
     kind = import_extra("sklearn.cluster", "app", "a strategy that clusters")
     seed = int(torch.randint(2**31, (1,), generator=rng))
     k = min(k, len(points))
@@ -178,7 +182,7 @@ def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
             "init_size": max(MAX_FULL_KMEANS_POINTS, 3 * k),
         }
         model = kind.MiniBatchKMeans(n_clusters=k, n_init=1, random_state=seed, **size)
-    with warnings.catch_warnings():  # fewer distinct points than clusters: nothing to worry about
+    with warnings.catch_warnings():  # fewer distinct points than clusters is harmless
         warnings.simplefilter("ignore")
         return torch.as_tensor(model.fit_predict(points.float().numpy()), dtype=torch.int64)
 
@@ -186,10 +190,10 @@ def cluster_points(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
 def select_typical(
     points: Tensor, labelled: int, q: int, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """q positions among the points after the first `labelled`, and their typicality.
+    """Select q of the points after the first `labelled`, and return their typicality.
 
-    Clusters without labels come first, large ones before small ones; of each the item whose
-    nearest neighbours in the cluster are nearest (TPC_RP's rule).
+    Clusters without labels come first, large ones before small ones. Each contributes the item
+    whose nearest neighbours in the cluster are nearest (the rule of TPC_RP).
     """
     group = cluster_points(points, min(labelled + q, MAX_CLUSTERS), rng)
     count = torch.bincount(group)
@@ -218,7 +222,9 @@ def select_typical(
 def _rank_by_typicality(
     points: Tensor, group: Tensor, cluster: int, labelled: int
 ) -> list[tuple[int, float]]:
-    """Unlabelled members with 1 / mean distance to their neighbours in the cluster, best first."""
+    """Return the unlabelled members with 1 / mean distance to their neighbours in the cluster, best
+    first.
+    """
     members = (group == cluster).nonzero().squeeze(1)
     own = members[members >= labelled]
     k = min(TYPICALITY_NEIGHBOURS, len(members) - 1)
@@ -227,7 +233,9 @@ def _rank_by_typicality(
     near = torch.empty(len(own), dtype=torch.float64)
     for rows in torch.split(torch.arange(len(own)), max(1, DISTANCES_PER_BLOCK // len(members))):
         distances = torch.cdist(points[own[rows]], points[members])
-        near[rows] = distances.topk(k + 1, largest=False).values[:, 1:].mean(1)  # less itself
+        near[rows] = (
+            distances.topk(k + 1, largest=False).values[:, 1:].mean(1)
+        )  # without the point itself
     value = 1 / (near + 1e-5)
     best = torch.sort(value, descending=True, stable=True).indices
     return [(int(own[i]), float(value[i])) for i in best]
@@ -243,13 +251,13 @@ def _typiclust(
 
 
 def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
-    """The largest radius at which 95 % of balls hold one k-means cluster only.
+    """Return the largest radius at which 95 % of the balls contain one k-means cluster only.
 
-    Looked for on at most 2,000 points, halving an interval.
+    At most 2,000 points are used.
     """
     some = points[torch.randperm(len(points), generator=rng)[:2000]]
     group = cluster_points(some, k, rng)
-    # A ball is pure while it ends before the nearest point of another cluster.
+    # A ball is pure up to the nearest point of another cluster.
     other = torch.cat(
         [
             torch.cdist(some[rows], some)
@@ -267,14 +275,14 @@ def choose_ball_radius(points: Tensor, k: int, rng: torch.Generator) -> float:
 
 
 def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[Tensor, Tensor]:
-    """q positions after the first `labelled` whose balls cover most that is not covered yet.
+    """Select q points after the first `labelled` whose balls cover most points not covered yet.
 
-    Neighbours are counted in blocks and never kept: neither matrix nor lists.
+    Neighbours are counted in blocks and not stored.
     """
     sizes = squared_lengths(points)
-    # Nearer than rounding can tell, points are the same, also in a ball of no size.
+    # Points closer than the rounding error count as equal, also for radius 0.
     reach = max(radius * radius, 1e-13 * float(sizes.max()))
-    open_sizes = sizes.clone()  # infinite once a point is covered: then it is near no other
+    open_sizes = sizes.clone()  # infinite for covered points, which are then near no other
 
     def near(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         here, limit = points[rows], reach - sizes[rows, None]
@@ -293,7 +301,7 @@ def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[
 
     for rows in torch.split(torch.arange(labelled), BALLS_PER_BATCH):
         put(rows)
-    # What a ball adds only falls as others are put down: an old count is an upper bound.
+    # The gain of a ball only decreases as others are added: an old count is an upper bound.
     bound = torch.full((len(points),), torch.inf, dtype=torch.float64)
     bound[:labelled] = -torch.inf
     selected: list[int] = []
@@ -320,11 +328,16 @@ def _probcover(
 
 
 def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
-    """q of the points after the first `labelled`, each adding most to Σₓ w(x) max_{x' chosen}
-    k(x,x'), and how much.
+    """Select q points after the first `labelled` greedily by Σₓ w(x) max_{x' selected} k(x,x').
 
-    points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to length one. worth: (m,)
-    of the candidates, which are what is to be covered.
+    Args:
+        points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to unit length.
+        labelled: Number of labelled points, which come first.
+        q: Batch size.
+        worth: (m,) weights of the candidates, which are to be covered.
+
+    Returns:
+        Candidate indices (q,), and by how much each increased the sum.
     """
     units = torch.nn.functional.normalize(points, dim=1)
     mine, known = units[labelled:], units[:labelled]
@@ -336,7 +349,7 @@ def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[T
     kernel = (2 * (mine @ mine.T) - 2).exp_()
     chosen: list[int] = []
     scores: list[float] = []
-    # What a candidate adds only falls as the batch grows, so few have to be counted anew.
+    # Gains only decrease as the batch grows, so few must be recomputed.
     bound = mine.new_full((len(mine),), torch.inf)
     for _ in range(q):
         gain = partial(_coverage_gain, kernel, best, worth)
@@ -349,7 +362,7 @@ def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[T
 
 
 def _coverage_gain(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor:
-    """(r,) what each of some candidates adds to the coverage."""
+    """Return how much each of some candidates adds to the coverage, (r,)."""
     return (kernel[rows] - best).clamp_min_(0) @ worth
 
 
@@ -376,22 +389,21 @@ def _uncertainty_herding(
     return QueryBatch(context.candidates[order], scores)
 
 
-def find_unstable(said: Tensor, dropped: Tensor, q: int) -> Tensor:
-    """Places of the items (m,) that say something else under dropout (T, m) more than half of the
-    time.
+def find_unstable(predictions: Tensor, dropped: Tensor, q: int) -> Tensor:
+    """Return the items (m,) whose prediction changes in more than half of the dropout passes (T, m).
 
-    If these are fewer than q: the q that do so most often, the first ones among equals.
+    If there are fewer than q of them: the q that change most often, the first ones among equals.
     """
-    often = (dropped != said).sum(0)
+    often = (dropped != predictions).sum(0)
     count = max(q, int((2 * often > len(dropped)).sum()))
     return torch.sort(often, descending=True, stable=True).indices[:count]
 
 
 def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Of each of q clusters the point (n, h) nearest to its centre, and how many it stands for;
-    large ones first.
+    """Return, for each of q clusters, the point (n, h) nearest to its centre, and the cluster sizes.
 
-    Where copies leave fewer clusters the first of the other points are added, which stand for none.
+    Large clusters come first. If copies leave fewer clusters, the first of the other points follow,
+    with size 0.
     """
     group = cluster_points(points, q, rng)
     count = torch.bincount(group)
@@ -415,13 +427,14 @@ def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor
 def _dropquery(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """Dropout on the embedding: of a network what its last linear layer sees, of the exact learner
-    its unit features.
+    """Select by DropQuery: dropout on the embedding of a network, or on the unit features of the exact
+    learner.
 
-    Before the first label nothing can waver, and all candidates are clustered, which is the paper's
-    centroid start. As in the authors' program embeddings have length one when they are clustered.
+    Before the first label no prediction can change, and all candidates are clustered, which is the
+    paper's centroid start. As in the authors' code, embeddings have unit length when they are
+    clustered.
     """
-    said, points = context.candidate_outputs.argmax(1), context.candidate_embedding
+    predictions, points = context.candidate_outputs.argmax(1), context.candidate_embedding
     places = torch.arange(len(context.candidates))
     if len(context.labelled):
         with context.time_stage("outputs"):
@@ -429,7 +442,7 @@ def _dropquery(
                 context.fitted.predict_with_dropout(context.candidates, DROPOUT_RATE, rng).argmax(1)
                 for _ in range(DROPOUT_PASSES)
             ]
-        places = find_unstable(said, torch.stack(others), q).cpu()
+        places = find_unstable(predictions, torch.stack(others), q).cpu()
     with context.time_stage("score"):
         order, sizes = select_central(torch.nn.functional.normalize(points[places], dim=1), q, rng)
     return QueryBatch(context.candidates[places[order]], sizes)

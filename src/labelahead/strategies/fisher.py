@@ -1,16 +1,14 @@
-"""BAIT: the batch after which the last layer's weights would be known best, where the pool needs
-them.
+"""BAIT: the batch that reduces the uncertainty of the last layer's weights most, weighted by the pool.
 
-The Fisher information of an item's label about the weights of the read-out is (diag p − ppᵀ) ⊗ hhᵀ,
-h its embedding. Here its trace over the classes stands for it, (1 − Σp²) hhᵀ = vvᵀ, which does not
-grow with their number and for two classes says the same. (p(1 − p) of the likeliest class alone
-would rise with confidence while no class has a half of the probability: asked by it, the exact
-learner was 10 points below random on CIFAR-10.) BAIT asks for the set S with the least
+The Fisher information of an item's label about the weights of the read-out is (diag p − ppᵀ) ⊗ hhᵀ
+with its embedding h. Here its trace over the classes replaces it, (1 − Σp²) hhᵀ = vvᵀ, which does
+not grow with their number and is equivalent for two classes. (p(1 − p) of the most probable class
+alone would rise with confidence while no class has half of the probability: with it, the exact
+learner was 10 points below random on CIFAR-10.) BAIT selects the set S that minimises
 
     tr( (λI + mean over the labelled of vvᵀ + Σ_S vvᵀ)⁻¹ F ),   F = mean over all points of vvᵀ,
 
-found by taking twice as many items as asked for, one by one, and giving back half of them, one by
-one.
+by adding twice as many items as needed, one by one, and removing half of them, one by one.
 """
 
 import torch
@@ -23,21 +21,24 @@ from labelahead.strategies.uncertainty import class_probabilities
 __all__ = ["BAIT", "bait"]
 
 RIDGE = 1.0  # λ, as in the paper
-OVERSELECTION_FACTOR = 2  # times as many are taken as are asked for
+OVERSELECTION_FACTOR = 2  # items added per item of the batch, before the removal
 
 
 def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
-    """q of the points after the first `labelled`, and by how much each brought the trace down when
-    it was taken.
+    """Select q of the points after the first `labelled`, and return how much each reduced the trace.
 
-    roots: (n, h), vvᵀ being a point's Fisher information. With A the inverse, α = vᵀAv and β =
-    vᵀAFAv, an item lowers the trace by β/(1 + α) when it is taken and raises it by β/(1 − α) when
-    it is given back. Either changes A by −c aaᵀ, a = Av, c = ±1/(1 ± α), and with it (Sherman &
-    Morrison), for every other point w and b = AFAv,
+    With A the inverse, α = vᵀAv and β = vᵀAFAv, adding an item reduces the trace by β/(1 + α) and
+    removing it raises it by β/(1 − α). Either changes A by −c aaᵀ with a = Av and c = ±1/(1 ± α).
+    By Sherman & Morrison, for every other point w and b = AFAv,
 
         α_w −= c (w·a)²,   β_w −= 2c (w·a)(w·b) − c² β (w·a)²,
 
-    so that a step costs n·h + h², no inverse and no trace.
+    so a step costs n·h + h², without an inverse or a trace.
+
+    Args:
+        roots: (n, h), vvᵀ is the Fisher information of a point.
+        labelled: Number of labelled points, which come first.
+        q: Batch size.
     """
     if roots.shape[1] > len(
         roots
@@ -76,7 +77,9 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
 def _bait(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """Before the first label every class is as likely as another, and what is left is coverage."""
+    """Select a batch. Before the first label all classes are equally probable, and BAIT selects by
+    coverage only.
+    """
     outputs, h = context.outputs, context.embedding
     with context.time_stage("score"):
         p = class_probabilities(context, outputs).cpu()

@@ -1,4 +1,4 @@
-"""The look-ahead family: what would this label change?"""
+"""Look-ahead strategies: score an item by what its label would change."""
 
 import torch
 
@@ -15,9 +15,14 @@ PAPER = "Mohamadi, Bae & Sutherland 2022, Making Look-Ahead Active Learning Feas
 def make_lookahead_strategy(
     name: str, when: str, paper: str = PAPER, acquisition: str | Acquisition | None = None
 ) -> Strategy:
-    """A strategy that scores by the view, in any mode.
+    """Make a strategy from an acquisition function; it supports every mode.
 
-    criterion: a name or a function; default: as the strategy.
+    Args:
+        name: Of the strategy.
+        when: When to use it, in one sentence.
+        paper: Where it was published.
+        acquisition: A name or a function (view, rng) -> scores; default: the one called like the
+            strategy.
     """
 
     def select_batch(
@@ -42,7 +47,7 @@ def make_lookahead_strategy(
 LOOK_AHEAD = (
     make_lookahead_strategy(
         "flip",
-        "the default: asks where one answer would settle most undecided predictions",
+        "the default: queries where one label would decide most undecided predictions",
         "labelahead; expected reduction of top-2 flips under the NTK posterior (docs/method.md)",
     ),
     make_lookahead_strategy(
@@ -56,7 +61,7 @@ LOOK_AHEAD = (
     ),
     make_lookahead_strategy(
         "variance",
-        "few labels and no trust in the network's opinions yet: covers the pool",
+        "few labels, while predictions are unreliable: covers the pool",
         "Cohn, Ghahramani & Jordan 1996, Active Learning with Statistical Models",
     ),
     make_lookahead_strategy(

@@ -1,10 +1,9 @@
-"""LL4AL: a loss module is trained together with the network and predicts where the network's loss
-is large.
+"""LL4AL: a module trained together with the network predicts the network's loss.
 
-Yoo & Kweon 2019: features of some intermediate layers, averaged over positions, enter one hidden
-layer each; these are joined and give one number. It learns to order pairs of samples by their
-losses, with a margin, and its gradient flows into the network too, until 60 % of the training (120
-of 200 epochs there).
+Yoo & Kweon 2019: the features of some intermediate layers are averaged over positions; each passes
+one hidden layer, and the concatenation gives one number. The module learns to rank pairs of samples
+by their losses, with a margin. Its gradient also flows into the network, until 60 % of the training
+(120 of 200 epochs in the paper).
 """
 
 from collections.abc import Callable, Iterator
@@ -32,8 +31,8 @@ __all__ = ["LL4AL", "LossModule", "ranking_loss"]
 TAPPED_LAYERS = 4
 HIDDEN_UNITS = 128
 MARGIN = 1.0
-OBJECTIVE_WEIGHT = 1.0  # of the ranking loss beside the network's own
-JOINT_SHARE = 0.6  # of training, after which the module's gradient no longer enters the network
+OBJECTIVE_WEIGHT = 1.0  # of the ranking loss, relative to the network's loss
+JOINT_SHARE = 0.6  # of training; afterwards its gradient no longer reaches the network
 CHANNELS_SECOND = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._NormBase,
@@ -43,14 +42,14 @@ CHANNELS_SECOND = (
 
 
 class LossModule(AuxiliaryObjective):
-    """Predicts the loss of each sample from the features of some layers of a network, and is
-    trained by ranking pairs.
+    """Predicts the loss of each sample from intermediate features of a network; trained by ranking
+    pairs.
 
     Args:
-        model: the network; layers are known by their names in it, so that the module serves its
-            copies too.
-        example: a few samples, to see which layers are called and how wide they are.
-        seed: draws the first weights.
+        model: The network. Layers are identified by their names, so the module also serves copies
+            of it.
+        example: A few samples, to find out which layers are called and how wide they are.
+        seed: Of the initial weights.
     """
 
     def __init__(self, model: nn.Module, example: Inputs, seed: int) -> None:
@@ -71,7 +70,7 @@ class LossModule(AuxiliaryObjective):
 
     @contextmanager
     def record_features(self, model: nn.Module) -> Iterator[None]:
-        """Keep the features of the last forward pass of `model` inside, each (n, channels)."""
+        """Record the features (n, channels) of the last forward pass of `model` inside the context."""
         layers = dict(model.named_modules())
         hooks = [layers[name].register_forward_hook(self._make_hook(name)) for name in self.tapped]
         try:
@@ -88,10 +87,10 @@ class LossModule(AuxiliaryObjective):
         return hook
 
     def predict_recorded(self, *, detached: bool) -> Tensor:
-        """Return the predicted loss (n,) for the samples of the last forward pass.
+        """Return the predicted loss (n,) for the samples of the last recorded forward pass.
 
         Args:
-            detached: whether gradients stop at the features.
+            detached: Whether gradients stop at the features.
         """
         features = [self._features[name] for name in self.tapped]
         if detached:
@@ -105,7 +104,7 @@ class LossModule(AuxiliaryObjective):
     def forward(self, losses: Tensor, progress: float) -> Tensor:
         """Return the ranking loss of the last forward pass.
 
-        Late in training it no longer shapes the network.
+        Late in training its gradient no longer reaches the network.
         """
         return OBJECTIVE_WEIGHT * ranking_loss(
             self.predict_recorded(detached=progress >= JOINT_SHARE), losses
@@ -123,7 +122,7 @@ class LossModule(AuxiliaryObjective):
 
 
 def ranking_loss(predicted: Tensor, true: Tensor, margin: float = MARGIN) -> Tensor:
-    """Pairs (i, n/2 + i): the one with the larger loss should be predicted larger by the margin."""
+    """Return the margin loss of pairs (i, n/2 + i), which are to be ranked by their true losses."""
     half = len(true) // 2
     if half == 0:
         return predicted.sum() * 0.0
@@ -133,7 +132,7 @@ def ranking_loss(predicted: Tensor, true: Tensor, margin: float = MARGIN) -> Ten
 
 
 def _average_positions(layer: nn.Module, out: Tensor) -> Tensor:
-    """(n, channels): a layer's output, averaged over its positions."""
+    """Return a layer's output averaged over its positions, (n, channels)."""
     if out.dim() == 2:
         return out
     return (
@@ -142,14 +141,12 @@ def _average_positions(layer: nn.Module, out: Tensor) -> Tensor:
 
 
 def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
-    """Names of at most `TAPPED_LAYERS` layers with parameters, spread over the network in the order
-    of their calls.
-    """
+    """Return the names of at most `TAPPED_LAYERS` layers with parameters, evenly spaced in call order."""
     called: list[str] = []
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:
         def hook(layer: nn.Module, given: object, out: object) -> None:
-            # An output that is not one row a sample says nothing of the samples.
+            # Only outputs with one row per sample describe the samples.
             if isinstance(out, Tensor) and out.dim() >= 2 and len(out) == len(some):
                 called.append(name)
 
@@ -180,7 +177,7 @@ def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
 
 
 def _predicted_losses(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """(m,) the predicted loss of each candidate."""
+    """Return the predicted loss (m,) of each candidate."""
     module = context.objective
     if not isinstance(module, LossModule):
         raise InputError(

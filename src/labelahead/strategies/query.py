@@ -24,13 +24,21 @@ __all__ = ["Query", "propose"]
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """Which items to label, best first, and what is expected of them.
+    """The items to label, best first.
 
-    gain: score of the best item, in the strategy's own unit; only scores of one strategy compare.
-    memory: what the strategy wants to be told at the next query; goes through JSON. drift: of
-    look-ahead by a trained network, the share of the candidates for which the linearised network,
-    which look-ahead describes, predicts another class than the trained one. notes: what to be
-    warned of; a drift beyond 10 %.
+    Attributes:
+        positions: (q,) in the full data set.
+        scores: (q,).
+        strategy: Name of the strategy.
+        mode: How the batch was built.
+        gain: Score of the best item, in the strategy's own unit; comparable within one strategy
+            only.
+        seconds: Time per stage.
+        memory: State that the strategy wants back at the next query; JSON.
+        drift: With look-ahead by a trained network, the share of the candidates for which the
+            linearised network, on which look-ahead is based, predicts another class than the
+            trained one.
+        notes: Warnings, such as a drift above 10 %.
 
     >>> pool = la.Pool(30)
     >>> pool.label([0, 1, 2], [0, 1, 2])
@@ -65,17 +73,26 @@ def propose(
     memory: Mapping[str, Any] | None = None,
     objective: AuxiliaryObjective | None = None,
 ) -> Query:
-    """The n items whose labels matter most to this network now.
+    """Return the n items whose labels matter most to this network now.
 
-    inputs: the whole data set, a tensor (N, ...), a mapping or tuple of tensors, or `Samples` of a
-    data set that is read in batches; positions in the answer count along it. pool: who is labelled.
-    asking: a strategy or its name, or how to choose in detail. loss: what the network was trained
-    with. ask: labels an item on the spot; needed for the mode "sequential", which without it
-    becomes "greedy". fresh, training: an untrained network from a seed, and how it is trained, for
-    strategies that train networks of their own. memory: that of the query before, for strategies
-    that learn from round to round; None: begin anew. objective: what was trained together with the
-    network, for strategies that ask for it (`Strategy.objective`). The network comes back as it
-    was.
+    The network is unchanged afterwards.
+
+    Args:
+        model: The trained network.
+        inputs: The whole data set: a tensor (N, ...), a mapping or tuple of tensors, or `Samples`
+            of a data set that is read in batches. Positions count along it.
+        pool: Which items are labelled.
+        n: Number of items.
+        asking: A strategy, its name, or a `QueryConfig`.
+        loss: The loss the network was trained with.
+        seed: Of all random choices.
+        oracle: Labels an item on the spot; required for the mode "sequential", which otherwise
+            becomes "greedy".
+        fresh: seed -> an untrained network, for strategies that train networks of their own.
+        training: How those are trained.
+        memory: `Query.memory` of the previous query, for strategies with a state; None: start anew.
+        objective: The auxiliary objective trained with the network, for strategies that need one
+            (`Strategy.objective`).
 
     >>> pool = la.Pool(30)
     >>> pool.label([0, 1, 2], [0, 1, 2])
@@ -106,7 +123,7 @@ def propose(
             memory=memory,
             objective=objective,
         )
-        # Whoever answers is in reach only of the mode that needs answers.
+        # Only the mode that needs labels gets access to the oracle.
         asked = oracle if mode == "sequential" else None
         batch = strategy.select_batch(
             context, n, make_generator(seed, "pick", len(pool)), mode, asked
@@ -116,10 +133,10 @@ def propose(
 
 
 def _build_query(batch: QueryBatch, strategy: Strategy, mode: str, context: QueryContext) -> Query:
-    """Return what was picked, with what is known of it."""
+    """Return the selected batch with what is known about it."""
     drift = (
         context.drift if "pool_posterior" in vars(context) else None
-    )  # known where the strategy has looked ahead
+    )  # computed if the strategy used look-ahead
     note = drift_warning(drift)
     return Query(
         batch.positions,
@@ -144,14 +161,14 @@ def _require_network(strategy: Strategy, model: nn.Module) -> None:
 
 
 def _check_batch(batch: Any, strategy: Strategy, context: QueryContext, n: int) -> None:
-    """Raise unless a strategy, which may be the user's own, picked what it was asked for."""
+    """Raise unless the strategy, which may be a user's own, returned a valid batch."""
     if (
         not isinstance(batch, QueryBatch)
         or not isinstance(batch.positions, Tensor)
         or not isinstance(batch.scores, Tensor)
     ):
         raise InputError(
-            f"the strategy {strategy.name} returned {batch!r:.80}; expected Picks of two tensors"
+            f"the strategy {strategy.name} returned {batch!r:.80}; expected a QueryBatch of two tensors"
         )
     chosen = batch.positions.tolist()
     if (
@@ -176,7 +193,7 @@ def _check_batch(batch: Any, strategy: Strategy, context: QueryContext, n: int) 
 
 
 def _check_arguments(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Tensor | Samples:
-    """The inputs, if all that a query needs is there."""
+    """Check the arguments of a query and return the inputs."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     inputs = as_inputs(given)
@@ -191,6 +208,6 @@ def _check_arguments(model: nn.Module, given: Inputs, pool: Pool, n: int) -> Ten
     free = len(pool.unlabelled)
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= free:
         raise InputError(
-            f"{n!r} items asked for, {free} are unlabelled; expected a whole number up to that"
+            f"{n!r} items requested, but {free} are unlabelled; expected a whole number up to that"
         )
     return inputs

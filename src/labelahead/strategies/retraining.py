@@ -1,4 +1,4 @@
-"""Naïve look-ahead: really train on every candidate with its predicted label (LA, Figure 1a)."""
+"""Naive look-ahead: train on every candidate with its predicted label (LA, Figure 1a)."""
 
 import copy
 import logging
@@ -30,22 +30,22 @@ __all__ = [
 
 log = logging.getLogger("labelahead")
 
-RETRAIN_EPOCHS = 15  # as the paper retrains
-# Weights in networks that are trained at once. On one core, 48 of 26,000 weights took 0.27 of the
-# time of one after the other, 8 at a time 0.40.
+RETRAIN_EPOCHS = 15  # as in the paper
+# Total weights of networks that are trained together. On one core, 48 networks of 26,000 weights
+# took 0.27 of the sequential time, 8 at a time 0.40.
 MAX_STACKED_WEIGHTS = 1 << 21
-FIRST_BATCH_NETWORKS = 8  # networks at once, to forecast the rest by
+FIRST_BATCH_NETWORKS = 8  # size of the first batch, which predicts the total time
 DIVERGENCE_THRESHOLD = 1e3  # outputs this large are suspect: targets are of order one
-WARN_SECONDS = 10.0  # seconds from which a forecast is a warning
+WARN_SECONDS = 10.0  # a longer expected time is logged as a warning
 _STACKABLE_LAYERS = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, *ACTIVATIONS.values())
 
 
 def _select_naive(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """The q candidates that change the outputs most.
+    """Select the q candidates whose label would change the outputs most.
 
-    Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x', y' = argmax f(x').
+    The score is Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x' with y' = argmax f(x').
     """
     most = context.asking.retrainings
     some = context.candidates if most is None else context.candidates[: max(most, q)]
@@ -60,25 +60,25 @@ def _select_naive(
     how = shorten_training(full_training, len(context.labelled) + 1)
     seed = int(torch.randint(2**31, (1,), generator=rng))
     changes: list[Tensor] = []
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     with context.time_stage("retrain"):
         for after in retrain_candidates(context, some, guess, there, how, seed):
             outputs = softmax(after) if context.loss == "cross-entropy" else after
             size = (outputs.double() - now).norm(dim=2)
             first = sum(map(len, changes))  # both lists begin with the same candidates
-            size[:, first:].fill_diagonal_(
-                0.0
-            )  # what changes at the candidate itself does not count
+            size[:, first:].fill_diagonal_(0.0)  # the change at the candidate itself does not count
             changes.append(size.sum(1))
             if len(changes) == 1:
-                _log_expected_time(len(some), (time.perf_counter() - begun) / len(after))
+                _log_expected_time(len(some), (time.perf_counter() - start_time) / len(after))
     scores = torch.cat(changes).cpu()
     order = torch.sort(scores, descending=True, stable=True).indices[:q]
     return QueryBatch(some[order], scores[order])
 
 
 def shorten_training(training: Training, items: int) -> Training:
-    """So many epochs of the campaign's own training, but no more steps than that has."""
+    """Limit the campaign's own training to `RETRAIN_EPOCHS` epochs, but not above its own number of
+    steps.
+    """
     training = training.with_epochs_as_steps(items)
     steps = min(training.steps, RETRAIN_EPOCHS * -(-items // training.batch))
     return replace(training, steps=steps, stop_accuracy=None)
@@ -99,10 +99,18 @@ def _log_expected_time(count: int, seconds: float) -> None:
 def retrain_candidates(
     context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Iterator[Tensor]:
-    """Outputs (≤q, e, C) at `there` after training on the labels so far and item at[j] alone.
+    """Yield outputs (≤q, e, C) at `there` after training on the labels so far and one item at[j].
 
-    at: (q,) and there: (e,), positions in the data set; labels: (q,) hypothetical ones. Training
-    goes on from the present weights, in the same order for all: what differs is owed to the item.
+    Training continues from the current weights, with the same batches for all items, so that
+    differences are due to the item.
+
+    Args:
+        context: The query context.
+        at: (q,) positions of the items.
+        labels: (q,) hypothetical labels.
+        there: (e,) positions at which outputs are evaluated.
+        how: The training.
+        seed: Of the batches.
     """
     if (
         not can_stack(context.model)
@@ -122,7 +130,7 @@ def retrain_candidates(
         done += len(here)
         after = retrain_stacked(context, here, given, there, how, seed)
         bad = ~(after.abs().flatten(1).amax(1) < DIVERGENCE_THRESHOLD)  # NaN is bad, too
-        if bool(bad.any()):  # `train` sees a divergence, and begins again at a smaller rate
+        if bool(bad.any()):  # `train` detects divergence and restarts with a smaller rate
             again = retrain_sequentially(
                 context, here[bad.cpu()], given[bad.cpu()], there, how, seed
             )
@@ -133,7 +141,7 @@ def retrain_candidates(
 def retrain_sequentially(
     context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Iterator[Tensor]:
-    """`retrain_candidates` for any network, by `train`: (1, e, C) at a time."""
+    """Do the same as `retrain_candidates` for any network, one item at a time: yield (1, e, C)."""
     before, model = context.model.state_dict(), copy.deepcopy(context.model)
     evaluation = context.inputs[there]
     classes = context.outputs.shape[1]
@@ -145,10 +153,11 @@ def retrain_sequentially(
 
 
 def can_stack(model: nn.Module) -> bool:
-    """Whether many copies can be trained in one go: dense layers alone, nothing drawn or shared.
+    """Return whether many copies can be trained at once: dense layers only, no randomness, no shared
+    weights.
 
-    Convolutions are left out: 16 convnets of 8 channels took 0.36 of the time of one after the
-    other, but of 32 channels the same time, and most such networks have BatchNorm.
+    Convolutions are excluded: 16 networks with 8 channels took 0.36 of the sequential time, but
+    with 32 channels the same time, and most such networks have BatchNorm.
     """
     weights = [p for m in model.modules() for p in m.parameters(recurse=False)]
     return (
@@ -162,7 +171,7 @@ def can_stack(model: nn.Module) -> bool:
 def retrain_stacked(
     context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
 ) -> Tensor:
-    """`retrain_candidates` for all of `at` at once: the same steps as `train`, weights stacked (q, ...)."""
+    """Do the same as `retrain_candidates` for all of `at` at once, with weights stacked (q, ...)."""
     n, q, classes = len(context.labelled), len(at), context.outputs.shape[1]
     device, _ = get_device_and_dtype(context.model, context.inputs)
     x, new = context.fitted.rows(torch.cat([context.labelled, at[:1]])), context.fitted.rows(at)
@@ -181,7 +190,7 @@ def retrain_stacked(
             mine = (rows == n).nonzero().flatten().to(device)
             rows = rows.to(device)
             seen, target = x[rows], y[rows]
-            if len(mine):  # the one row in which the networks' lessons differ
+            if len(mine):  # the only row that differs between the networks
                 seen = seen.expand(q, *seen.shape).index_copy(1, mine, new[:, None])
                 target = target.expand(q, *target.shape).index_copy(1, mine, new_y[:, None])
             optimiser.param_groups[0]["lr"] = rate
@@ -194,7 +203,7 @@ def retrain_stacked(
 
 
 def _make_stacked_forward(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, bool], Tensor]:
-    """(weights (q, ...), inputs, whether each network has its own) -> outputs (q, n, C)."""
+    """Return (weights (q, ...), inputs, whether inputs differ per network) -> outputs (q, n, C)."""
 
     def one(weights: dict[str, Tensor], x: Tensor) -> Tensor:
         out: Tensor = functional_call(model, weights, (x,))
@@ -210,7 +219,7 @@ def _make_stacked_forward(model: nn.Module) -> Callable[[dict[str, Tensor], Tens
 
 
 def _stacked_loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """The sum over networks of the mean over their samples, as `train` has it."""
+    """Return the sum over networks of their mean loss, as in `train`."""
     targets = targets.expand_as(outputs)
     if kind == "cross-entropy":
         return -(targets * outputs.log_softmax(2)).sum() / outputs.shape[1]
@@ -218,7 +227,7 @@ def _stacked_loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
 
 
 def _clip_gradients(weights: list[Tensor], most: float | None) -> None:
-    """Each network's gradient cut to that norm, as `clip_grad_norm_` does."""
+    """Clip each network's gradient to this norm, as `clip_grad_norm_` does."""
     if most is None:
         return
     grads = [p.grad for p in weights if p.grad is not None]

@@ -1,4 +1,4 @@
-"""One score an item, read off the network: its confidence, its gradient, how fast it learns."""
+"""One score per item: its confidence, its gradient, or how fast it is learnt."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from labelahead.strategies.context import QueryContext, make_scoring_strategy
 
 __all__ = ["CONFIDENCE", "DYNAMICAL", "EGL", "class_probabilities", "expected_gradient_length"]
 
-REMAINING_PROBABILITY = 1e-3  # probability of the classes left out, on average
+REMAINING_PROBABILITY = 1e-3  # mean probability of the classes that are skipped
 
 
 def _random(
@@ -24,9 +24,12 @@ def _random(
 
 
 def class_probabilities(context: QueryContext, outputs: Tensor | None = None) -> Tensor:
-    """(m, C): softmax after cross-entropy, projection onto the simplex after squared loss.
+    """Return probabilities (m, C): softmax after cross-entropy, projection onto the simplex after
+    squared loss.
 
-    outputs: (m, C) of other items than the candidates.
+    Args:
+        context: The query context.
+        outputs: (m, C) of other items than the candidates.
     """
     method = "softmax" if context.loss == "cross-entropy" else "simplex"
     return probabilities(
@@ -35,17 +38,19 @@ def class_probabilities(context: QueryContext, outputs: Tensor | None = None) ->
 
 
 def entropy(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """(m,) −Σ p log p."""
+    """Return −Σ p log p, (m,)."""
     return entropy_of(class_probabilities(context))
 
 
 def least_confidence(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """(m,) −max p."""
+    """Return −max p, (m,)."""
     return -class_probabilities(context).amax(1)
 
 
 def margin(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """Negative gap of the top two; of raw outputs after squared loss: probabilities saturate."""
+    """Return the negative gap between the top two (m,), of raw outputs after squared loss, since
+    probabilities saturate.
+    """
     p = (
         class_probabilities(context)
         if context.loss == "cross-entropy"
@@ -81,9 +86,9 @@ CONFIDENCE = (
 
 
 def expected_gradient_length(context: QueryContext, rng: torch.Generator) -> Tensor:
-    """(m,) Σ_y p(y) ‖∇ loss(x, y)‖ over all weights, without any gradient being built.
+    """Return Σ_y p(y) ‖∇ loss(x, y)‖ over all weights (m,), without building any gradient.
 
-    Classes are visited from the likeliest on until next to no probability is left.
+    Classes are visited from the most probable one until almost no probability is left.
     """
     p = class_probabilities(context)
     at = p if context.loss == "cross-entropy" else context.candidate_outputs
@@ -115,7 +120,9 @@ EGL = Strategy(
 def _select_dynamical(
     context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
 ) -> QueryBatch:
-    """The q largest gains; greedy: each counts its pairs with those picked before (DY-13)."""
+    """Select the q largest gains; greedy mode also counts the pairs with items selected before
+    (DY-13).
+    """
     x = context.fitted.load_inputs(context.candidates)
     outputs = context.candidate_outputs
     with context.time_stage("kernel"):
@@ -135,7 +142,7 @@ def _select_dynamical(
 
 
 def _label_gradient(context: QueryContext) -> dict[str, Tensor]:
-    """∇L(S); zero without labels."""
+    """Return ∇L(S); zero without labels."""
     if len(context.labelled) == 0:
         return {
             k: torch.zeros_like(p) for k, p in context.model.named_parameters() if p.requires_grad
@@ -147,7 +154,7 @@ def _label_gradient(context: QueryContext) -> dict[str, Tensor]:
 def _select_greedily(
     squares: Tensor, products: Tensor, gram: Tensor, q: int
 ) -> tuple[Tensor, Tensor]:
-    """‖g‖² + 2 g·(∇L(S) + Σ picked g): the exact gain of one more item."""
+    """Select by ‖g‖² + 2 g·(∇L(S) + Σ selected g), the exact gain of one more item."""
     value = (squares + 2 * products).double().cpu()
     gram = gram.double().cpu()
     left = torch.ones(len(value), dtype=torch.bool)

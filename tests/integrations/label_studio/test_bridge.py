@@ -303,7 +303,7 @@ def test_a_webhook_that_never_comes_is_noticed(tmp_path, caplog):
         assert not session.service.label_state.labels  # it may be on its way
         bridge._look()
         assert session.service.label_state.labels
-        assert "no webhook told of" in caplog.text
+        assert "without a webhook call" in caplog.text
 
 
 def test_only_label_studio_is_heard(tmp_path):
@@ -405,7 +405,7 @@ REFUSED = [
     (CONFIG.replace('value="$text"', 'value="text"'), "one field"),
     (CONFIG.replace('<Choice value="food"/><Choice value="space"/>', ""), "two or more"),
     ('<View><Text name="t" value="$t"/></View>', "0 <Choices>"),
-    ("<View>", "no XML"),
+    ("<View>", "not valid XML"),
 ]
 
 
@@ -500,7 +500,7 @@ def test_pictures_come_by_every_way_and_the_token_stays_at_home(tmp_path):
         assert sorted(p.name for p in fetched.folder.iterdir()) == ["1.png", "2.png", "3.jpg"]
         assert {p.read_bytes() for p in fetched.folder.iterdir()} == {picture.read_bytes()}
         assert fetched.tasks == {1, 2, 3, 4, 5}
-        assert "2 tasks cannot be fetched" in fetched.notes[0]
+        assert "2 tasks cannot be downloaded" in fetched.notes[0]
         assert not elsewhere.asked  # with a token it would have been a call of the interface
 
 
@@ -526,16 +526,16 @@ def test_pictures_of_places_that_are_away_are_left_out(tmp_path, monkeypatch):
         rows = [{"id": i, "data": {"image": address}} for i, address in enumerate(addresses, 1)]
         studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
         connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
-        tried, ask = [], LabelStudioClient._ask
+        tried, ask = [], LabelStudioClient._request
         monkeypatch.setattr(
             LabelStudioClient,
-            "_ask",
+            "_request",
             lambda self, r, **how: tried.append(r.full_url) or ask(self, r, **how),
         )
         fetched = connection.fetch_tasks(lambda done, of: None)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
         assert len([url for url in tried if url.startswith(dead)]) == 8
-        assert "23 tasks cannot be fetched" in fetched.notes[0]
+        assert "23 tasks cannot be downloaded" in fetched.notes[0]
         with pytest.raises(InputError, match=r"s3://bucket/a.png is in no storage"):
             connection.studio.download("s3://bucket/a.png", 4)
         with pytest.raises(Unreachable, match="cannot be reached") as away:
@@ -595,9 +595,9 @@ def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog
 def test_wrong_tokens_and_projects_are_said(tmp_path):
     with replay() as studio:
         with pytest.raises(InputError, match="does not know the access token"):
-            LabelStudioClient(studio.url, "wrong", studio.project).project()
+            LabelStudioClient(studio.url, "wrong", studio.project).get_project()
         with pytest.raises(InputError, match="no project 77"):
-            LabelStudioClient(studio.url, KEY, 77).project()
+            LabelStudioClient(studio.url, KEY, 77).get_project()
     with pytest.raises(InputError, match="expected http"):
         LabelStudioClient("localhost:8080", KEY, 1)
 
@@ -670,7 +670,7 @@ def test_a_picture_with_a_text_is_seen_and_read(tmp_path, monkeypatch):
 
 def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
     with replay() as studio:
-        LabelStudioClient(studio.url, KEY, studio.project).call_back(
+        LabelStudioClient(studio.url, KEY, studio.project).register_webhook(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
         )
         (hook,) = studio.sent("POST", "/api/webhooks/")
@@ -678,7 +678,7 @@ def test_our_own_change_of_the_project_is_not_asked_to_be_told(tmp_path):
         studio.replies["hooks"] = [
             {"id": 7, "url": "http://old/webhook", "headers": {SECRET: "old"}}
         ]
-        LabelStudioClient(studio.url, KEY, studio.project).call_back(
+        LabelStudioClient(studio.url, KEY, studio.project).register_webhook(
             "http://x/webhook", WEBHOOK_ACTIONS, {SECRET: "s"}
         )
         assert studio.sent("PATCH", "/api/webhooks/7/")

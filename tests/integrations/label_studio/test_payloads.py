@@ -10,7 +10,7 @@ from labelahead.integrations.label_studio.payloads import (
     parse_webhook,
 )
 from tests.support.label_studio import RECORDED
-from tests.support.malformed import MISSING, WRONG_VALUES, malformed, replaced
+from tests.support.malformed import MISSING, WRONG_VALUES, iter_malformed, replace_node
 
 BODIES = [call["body"] for call in RECORDED["webhooks"]]
 
@@ -18,7 +18,7 @@ BODIES = [call["body"] for call in RECORDED["webhooks"]]
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body["action"])
 def test_parse_webhook_with_any_malformed_node_raises_input_errors_only(body):
     refused = []
-    for _, changed in malformed(body):
+    for _, changed in iter_malformed(body):
         try:
             parse_webhook(changed)
         except InputError as error:
@@ -55,7 +55,7 @@ def test_parse_webhook_refuses_wrong_types_of_every_field_that_is_used(path, val
     body = next(body for body in BODIES if body["action"] == "ANNOTATION_CREATED")
     for value in values:
         with pytest.raises(InputError, match=r"; expected |; remove NUL"):
-            parse_webhook(replaced(body, path, value))
+            parse_webhook(replace_node(body, path, value))
 
 
 def test_parse_annotation_reads_both_forms_of_an_annotator():

@@ -22,7 +22,7 @@ from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
 from labelahead.server.session import open_session
 from tests.support.label_studio import KEY, RECORDED, replay
-from tests.support.malformed import malformed
+from tests.support.malformed import iter_malformed
 
 BODIES = [call["body"] for call in RECORDED["webhooks"]]
 OUR_SECRET = "s3cret-s3cret"
@@ -134,7 +134,7 @@ def test_malformed_webhooks_are_client_errors(client):
     """A sample, drawn with a fixed seed, of every recorded call with every wrong value at every
     node.
     """
-    cases = [(path, body) for recorded in BODIES for path, body in malformed(recorded)]
+    cases = [(path, body) for recorded in BODIES for path, body in iter_malformed(recorded)]
     for path, body in random.Random(0).sample(cases, FUZZED_BODIES):
         reply = client.post(
             "/webhook", content=json.dumps(body), headers={"Content-Type": "application/json"}
@@ -177,7 +177,7 @@ def test_malformed_prediction_requests_are_client_errors(client):
     recorded = next(
         call["body"] for call in RECORDED["backend"] if call["path"].startswith("/predict")
     )
-    for path, body in malformed({"tasks": recorded["tasks"][:1]}):
+    for path, body in iter_malformed({"tasks": recorded["tasks"][:1]}):
         reply = client.post(
             "/predict", content=json.dumps(body), headers={"Content-Type": "application/json"}
         )

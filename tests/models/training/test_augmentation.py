@@ -1,4 +1,4 @@
-"""Augmentation against a picture-by-picture twin, and where it must not reach."""
+"""Augmentation against an image-by-image reference, and where it must not be applied."""
 
 from dataclasses import asdict, replace
 
@@ -93,7 +93,7 @@ def manual_training(model, x, y, how, seed, kind):
 
 @pytest.mark.parametrize("batch", [8, 64])
 @pytest.mark.parametrize("kind", KINDS)
-def test_train_sees_exactly_the_augmented_pictures(kind, batch):
+def test_train_uses_exactly_the_augmented_images(kind, batch):
     x, y = blobs(24, (1, 8, 8))
     x = x.double()
     how = Training(steps=12, batch=batch, augment=kind)
@@ -198,7 +198,7 @@ def test_augment_value_is_checked_and_read_from_toml():
         parse_campaign({"training": {"augment": "mirror"}})
 
 
-def test_an_augmented_campaign_is_resumed_bit_for_bit(tmp_path):
+def test_augmented_campaign_resumes_bit_for_bit(tmp_path):
     x, y = blobs(60, (1, 8, 8))
     data = from_arrays(x, y, test=range(50, 60))
     campaign = Campaign(

@@ -1,4 +1,4 @@
-"""Training against closed forms, to the last bit, and through everything that may go wrong."""
+"""Training against closed forms, bit for bit, and with invalid or diverging inputs."""
 
 import copy
 import math
@@ -49,7 +49,7 @@ def normed(d=4, classes=3, seed=0):
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_a_linear_model_takes_the_steps_that_a_hand_computes(loss, momentum):
+def test_train_linear_model_equals_manual_steps(loss, momentum):
     x, y = blobs(dtype=torch.float64)
     Y = nn.functional.one_hot(y, 3).double()
     model = nn.Linear(4, 3)
@@ -82,7 +82,7 @@ def test_a_linear_model_takes_the_steps_that_a_hand_computes(loss, momentum):
 
 
 @pytest.mark.usefixtures("float64")
-def test_clipping_bounds_the_step():
+def test_train_clipping_bounds_the_step():
     x, y = blobs(dtype=torch.float64)
     model = nn.Linear(4, 3)
     before = weights(model)
@@ -92,7 +92,7 @@ def test_clipping_bounds_the_step():
 
 
 @pytest.mark.parametrize("steps", [4, 10, 33, 120])
-def test_one_cycle_is_torchs(steps):
+def test_one_cycle_equals_torch(steps):
     how = Training(steps=steps, rate=0.3)
     optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -120,7 +120,7 @@ def test_short_schedules_are_finite_and_reach_the_rate(steps):
 
 @pytest.mark.parametrize(("n", "size"), [(10, 4), (7, 7), (9, 2), (3, 2), (100, 32), (2, 1)])
 @pytest.mark.parametrize("pairs", [True, False])
-def test_an_epoch_visits_everything_once_in_equal_parts(n, size, pairs):
+def test_iter_batches_visits_every_sample_once_per_epoch(n, size, pairs):
     first = list(iter_batches(n, size, 1000, 5, pairs=pairs))
     assert len(first) == 1000
     if first[0] is None:
@@ -145,7 +145,7 @@ def test_an_epoch_visits_everything_once_in_equal_parts(n, size, pairs):
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 @pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
-def test_it_learns(loss, optimiser):
+def test_train_fits_separable_data(loss, optimiser):
     x, y = blobs(60)
     rate = 0.1 if optimiser == "sgd" else 1e-2
     model = small()
@@ -161,7 +161,7 @@ def test_it_learns(loss, optimiser):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_same_seed_same_weights_to_the_last_bit(dropout):
+def test_train_same_seed_gives_bit_identical_weights(dropout):
     x, y = blobs(50)
     how = Training(steps=30, batch=8)
     state = torch.random.get_rng_state()
@@ -180,7 +180,7 @@ def test_same_seed_same_weights_to_the_last_bit(dropout):
 
 
 @pytest.mark.parametrize("name", [m for m in MODELS if MODELS[m].inputs == "image"][:-1])
-def test_networks_with_batchnorm_repeat_themselves_too(name):
+def test_train_with_batchnorm_is_reproducible(name):
     x = torch.randn(9, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     y = torch.arange(9) % 3
     width = 0.25 if name == "wrn16" else 4
@@ -194,7 +194,7 @@ def test_networks_with_batchnorm_repeat_themselves_too(name):
 
 
 @pytest.mark.usefixtures("float64")
-def test_settled_statistics_are_the_labelled_sets_own():
+def test_recomputed_statistics_equal_those_of_the_labelled_set():
     """Layer by layer with plain means and variances, for the final weights."""
     x, y = blobs(23, dtype=torch.float64)
     model = normed().double()
@@ -207,7 +207,7 @@ def test_settled_statistics_are_the_labelled_sets_own():
 
 
 @pytest.mark.usefixtures("float64")
-def test_settling_images_layer_after_layer():
+def test_recompute_batchnorm_statistics_layer_by_layer():
     x = torch.randn(12, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     model = build_model("cnn", (1, 6, 6), 2, width=2)
     train(model, x, torch.arange(12) % 2, 2, Training(steps=4, batch=5), seed=0)
@@ -226,7 +226,7 @@ def test_settling_images_layer_after_layer():
 
 
 @pytest.mark.usefixtures("float64")
-def test_settling_a_large_set_averages_equal_batches(monkeypatch):
+def test_recompute_batchnorm_statistics_averages_equal_batches(monkeypatch):
     from labelahead.models.training import fit
 
     monkeypatch.setattr(fit, "choose_batch_rows", lambda _: 4)
@@ -239,7 +239,7 @@ def test_settling_a_large_set_averages_equal_batches(monkeypatch):
     assert torch.allclose(model[1].running_var, means)
 
 
-def test_settling_leaves_dropout_and_frozen_norms_alone():
+def test_recompute_batchnorm_statistics_keeps_dropout_and_frozen_norms():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9), nn.BatchNorm1d(4), nn.Linear(4, 2))
     x, y = blobs(20, classes=2)
     train(model, x, y, 2, Training(steps=2), seed=0)
@@ -248,7 +248,7 @@ def test_settling_leaves_dropout_and_frozen_norms_alone():
 
 @pytest.mark.parametrize("n", [2, 3, 5, 9])
 @pytest.mark.parametrize("batch", [1, 2, 4])
-def test_batchnorm_never_sees_a_lone_sample(n, batch):
+def test_batchnorm_never_gets_a_single_sample(n, batch):
     """BatchNorm1d raises on one, so that this would fail."""
     x, y = blobs(n)
     trained = train(normed(), x, y, 3, Training(steps=7, batch=batch), seed=0)
@@ -256,7 +256,7 @@ def test_batchnorm_never_sees_a_lone_sample(n, batch):
 
 
 @pytest.mark.parametrize("make", [normed, small, lambda: nn.Linear(4, 3)])
-def test_one_labelled_sample(make):
+def test_train_accepts_one_labelled_sample(make):
     x, y = blobs(1)
     model = make()
     before = copy.deepcopy(model.state_dict())
@@ -268,7 +268,7 @@ def test_one_labelled_sample(make):
     assert torch.isfinite(predict(model, blobs(9)[0])).all()
 
 
-def test_few_classes_many_classes_unseen_classes():
+def test_train_accepts_few_many_and_unseen_classes():
     x, y = blobs(6)
     for loss in ("squared", "cross-entropy"):
         how = Training(loss=loss, steps=5)
@@ -277,7 +277,7 @@ def test_few_classes_many_classes_unseen_classes():
         assert train(small(1), x, torch.zeros(6, dtype=torch.int32), 1, how, seed=0).accuracy == 1
 
 
-def test_no_steps_is_a_measurement():
+def test_train_with_zero_steps_only_measures():
     x, y = blobs()
     model = small()
     before = weights(model)
@@ -287,7 +287,7 @@ def test_no_steps_is_a_measurement():
 
 
 @pytest.mark.parametrize(("n", "batch"), [(60, 16), (61, 60), (5, 32)])
-def test_epochs_are_so_many_passes_whatever_the_steps(n, batch):
+def test_epochs_replace_steps(n, batch):
     x, y = blobs(n)
     how = Training(epochs=3, batch=batch, steps=7)
     steps = 3 * -(-n // batch)
@@ -300,7 +300,7 @@ def test_epochs_are_so_many_passes_whatever_the_steps(n, batch):
     assert Training(steps=7).with_epochs_as_steps(n) == Training(steps=7)
 
 
-def test_stopping_at_an_accuracy():
+def test_train_stops_at_the_requested_accuracy():
     x, y = blobs(60)
     how = Training(rate=1e-2, schedule="constant", steps=500, stop_accuracy=0.9)
     trained = train(small(), x, y, 3, how, seed=0)
@@ -313,7 +313,7 @@ def test_stopping_at_an_accuracy():
     assert "after all 20 steps" in capped.notes[0]
 
 
-def test_stopping_with_batchnorm_measures_settled_statistics():
+def test_stop_accuracy_uses_recomputed_statistics():
     x, y = blobs(60)
     how = Training(rate=1e-2, schedule="constant", steps=500, stop_accuracy=0.95, batch=16)
     model = normed()
@@ -323,7 +323,7 @@ def test_stopping_with_batchnorm_measures_settled_statistics():
     assert again == trained.accuracy
 
 
-def test_divergence_is_noticed_undone_and_retried():
+def test_divergence_is_retried_with_a_smaller_rate():
     x, y = blobs()
     how = Training(optimiser="sgd", schedule="constant", rate=20.0, steps=200, momentum=0.0)
     trained = train(small(), x, y, 3, how, seed=0)
@@ -334,7 +334,7 @@ def test_divergence_is_noticed_undone_and_retried():
     assert fresh.loss == trained.loss  # nothing of the failed attempts is left
 
 
-def test_a_finite_loss_that_runs_away_is_a_divergence_too():
+def test_growing_finite_loss_is_a_divergence():
     x, y = blobs()
     how = Training(optimiser="sgd", schedule="constant", rate=3.0, steps=12, momentum=0.0)
     trained = train(nn.Linear(4, 3), x, y, 3, how, seed=0)
@@ -342,7 +342,7 @@ def test_a_finite_loss_that_runs_away_is_a_divergence_too():
     assert "rose from" in trained.notes[0]
 
 
-def test_hopeless_divergence_is_an_error_and_restores_the_start():
+def test_repeated_divergence_raises_and_restores_weights():
     class Broken(nn.Module):
         def __init__(self):
             super().__init__()
@@ -362,7 +362,7 @@ def test_hopeless_divergence_is_an_error_and_restores_the_start():
     assert not model.training
 
 
-def test_broken_weights_are_refused_at_once():
+def test_non_finite_weights_are_refused():
     model = nn.Linear(4, 3)
     with torch.no_grad():
         model.weight[0, 0] = float("nan")
@@ -384,7 +384,7 @@ def test_frozen_parameters_stay_frozen():
     assert not after[0].requires_grad
 
 
-def test_dtypes_follow_the_network():
+def test_train_uses_the_dtype_of_the_network():
     x, y = blobs()
     model = small().double()
     train(model, x, y.to(torch.uint8), 3, Training(steps=2), seed=0)
@@ -394,7 +394,7 @@ def test_dtypes_follow_the_network():
     train(words, tokens, torch.arange(6) % 2, 2, Training(steps=2), seed=0)
 
 
-def test_it_trains_under_no_grad_and_leaves_the_inputs_alone():
+def test_train_works_under_no_grad_and_keeps_inputs():
     x, y = blobs()
     copy_of_x = x.clone()
     model = small()
@@ -421,7 +421,7 @@ def test_it_trains_under_no_grad_and_leaves_the_inputs_alone():
         (torch.zeros(()), torch.tensor(0), r"shape \(\)"),
     ],
 )
-def test_wrong_sets(inputs, labels, message):
+def test_train_refuses_invalid_labelled_sets(inputs, labels, message):
     with pytest.raises(InputError, match=message):
         train(small(), inputs, labels, 3, SGD, seed=0)
 
@@ -431,7 +431,7 @@ class Named(nn.Linear):
         return {"scores": super().forward(x)}
 
 
-def test_wrong_networks():
+def test_train_refuses_invalid_networks():
     x, y = blobs()
     with pytest.raises(ModelError, match="none of the network's 6 parameters"):
         train(small().requires_grad_(False), x, y, 3, SGD, seed=0)
@@ -483,12 +483,12 @@ def test_wrong_networks():
         ("stop_accuracy", 1.1),
     ],
 )
-def test_settings_are_checked(field, value):
+def test_training_refuses_invalid_settings(field, value):
     with pytest.raises(InputError, match=field):
         Training(**{field: value})
 
 
-def test_starts():
+def test_initialise_model_supports_every_start():
     previous = small(seed=9).state_dict()
     calls = []
 
@@ -515,7 +515,7 @@ def test_starts():
     assert set(calls) == {3}
 
 
-def test_a_start_does_not_touch_what_it_came_from_nor_the_generator():
+def test_initialise_model_keeps_previous_state_and_generator():
     old = small(seed=9)
     before = weights(old)
     state = torch.random.get_rng_state()
@@ -532,14 +532,14 @@ def test_a_start_does_not_touch_what_it_came_from_nor_the_generator():
     assert torch.equal(weights(old), before)
 
 
-def test_a_start_that_does_not_fit():
+def test_initialise_model_refuses_a_mismatched_state():
     with pytest.raises(ModelError, match=r"do not fit the network .*start='cold'"):
         initialise_model(lambda s: small(5), small(3).state_dict(), Training(start="warm"), seed=0)
     with pytest.raises(ModelError, match="returned a NoneType"):
         initialise_model(lambda s: None, None, Training(), seed=0)
 
 
-def test_predict_in_batches_of_any_size():
+def test_predict_does_not_depend_on_the_batch_size():
     x, y = blobs(25)
     model = normed()
     train(model, x, y, 3, Training(steps=5), seed=0)
@@ -556,7 +556,7 @@ def test_predict_in_batches_of_any_size():
     assert predict(nn.Flatten(0), torch.zeros(3, 1)).shape == (3, 1)  # one output a sample
 
 
-def test_predict_never_hides_a_nan():
+def test_predict_raises_on_nan():
     model = nn.Linear(4, 3)
     with torch.no_grad():
         model.bias[0] = float("inf")
@@ -574,7 +574,7 @@ def test_predict_restores_modes_after_an_error():
     assert all(m.training for m in model.modules())
 
 
-def test_recipes():
+def test_get_default_training_knows_every_model():
     for name in MODELS:
         assert isinstance(get_default_training(name), Training)
         assert get_default_training(name) == Training(**MODELS[name].training)

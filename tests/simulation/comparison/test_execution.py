@@ -1,4 +1,4 @@
-"""Comparisons run for real: in processes of their own, killed, interrupted, resumed, extended."""
+"""Comparisons in real processes: killed, interrupted, resumed, extended."""
 
 import json
 import multiprocessing
@@ -38,7 +38,7 @@ def outcome(folder):
     return rounds, [(e.position, e.label, e.round) for e in store.read_labels()]
 
 
-def test_arms_from_text():
+def test_parse_contenders():
     assert parse_contenders("random, flip:greedy,margin") == (
         Contender("random", "top"),
         Contender("flip", "greedy"),
@@ -73,7 +73,7 @@ def own_strategies(folder):
     return folder / "own.py"
 
 
-def test_arms_of_ones_own(tmp_path, monkeypatch):
+def test_parse_custom_contenders(tmp_path, monkeypatch):
     path = own_strategies(tmp_path)
     monkeypatch.chdir(tmp_path)
     own = parse_contenders("own.py:mine, own.py:mine:greedy ,own.py:greedy,own:mine:top,random")
@@ -98,7 +98,7 @@ def test_arms_of_ones_own(tmp_path, monkeypatch):
         Comparison(tiny(tmp_path), parse_contenders(f"own.py:mine,{other}:mine"), (0,))
 
 
-def test_a_strategy_of_ones_own_is_compared(tmp_path):
+def test_compare_with_custom_strategy(tmp_path):
     path = own_strategies(tmp_path / "code")
     comparison = Comparison(tiny(tmp_path), parse_contenders(f"random,flip,{path}:mine"), (0,))
     done = compare(comparison, tmp_path / "a", workers=1)
@@ -111,7 +111,7 @@ def test_a_strategy_of_ones_own_is_compared(tmp_path):
     assert same == own
 
 
-def test_a_comparison_is_read_as_it_was_written(tmp_path):
+def test_comparison_round_trip(tmp_path):
     comparison = Comparison(tiny(tmp_path), parse_contenders("flip:greedy,margin"), (3, 4))
     (tmp_path / "compare.toml").write_text(format_comparison(comparison))
     assert read_comparison(tmp_path) == comparison
@@ -133,7 +133,7 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path):
         assert Comparison(campaign, parse_contenders("random"), (0,)).rounds == rounds
 
 
-def test_paths_are_kept_in_full(tmp_path, monkeypatch):
+def test_comparison_stores_absolute_paths(tmp_path, monkeypatch):
     campaign = tiny(tmp_path)
     monkeypatch.chdir(tmp_path)
     relative = replace(
@@ -149,13 +149,13 @@ def test_paths_are_kept_in_full(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "seeds = [1]", 'strategies = ["random"]\nseeds = ["x"]', "["])
-def test_a_damaged_plan_is_refused(tmp_path, text):
+def test_damaged_comparison_plan_raises(tmp_path, text):
     (tmp_path / "compare.toml").write_text(text)
     with pytest.raises(InputError, match=r"damaged|no valid TOML"):
         read_comparison(tmp_path)
 
 
-def test_folders_of_before_a_key_was_known_are_of_the_same_configuration(tmp_path):
+def test_folder_without_newer_keys_has_same_configuration(tmp_path):
     """Campaigns finished before `training.epochs` stand beside those that were run since."""
     before = replace(tiny(tmp_path), training=asdict(Training()))
     del before.training["epochs"]
@@ -165,7 +165,7 @@ def test_folders_of_before_a_key_was_known_are_of_the_same_configuration(tmp_pat
     assert changed == ["training.epochs was not set and is 3 now"]
 
 
-def test_other_configurations_and_other_folders_are_refused(tmp_path):
+def test_other_configurations_and_folders_raise(tmp_path):
     folder = made_up(tmp_path / "a", random_curves(1, {"random": 0, "margin": 0.1}))
     before = read_comparison(folder)
     other = replace(before.campaign, budget=replace(before.campaign.budget, labels=70))
@@ -190,7 +190,7 @@ def test_other_configurations_and_other_folders_are_refused(tmp_path):
         ({"model": Network("nowhere:net")}, "nowhere"),
     ],
 )
-def test_what_cannot_work_is_said_before_anything_begins(tmp_path, changes, message):
+def test_compare_raises_before_any_work(tmp_path, changes, message):
     comparison = Comparison(tiny(tmp_path, **changes), parse_contenders("random,margin"), (0, 1))
     with pytest.raises(InputError, match=message):
         compare(comparison, tmp_path / "a")
@@ -201,13 +201,13 @@ def test_what_cannot_work_is_said_before_anything_begins(tmp_path, changes, mess
     assert not (tmp_path / "a").exists()
 
 
-def test_one_comparison_at_a_time_in_a_folder(tmp_path):
+def test_folder_is_locked_during_comparison(tmp_path):
     folder = made_up(tmp_path / "a", random_curves(1, {"random": 0}))
     with FileLock(folder / "lock"), pytest.raises(StorageError, match="in use by another"):
         compare(read_comparison(folder), folder)
 
 
-def test_nothing_left_to_do_starts_nobody(tmp_path):
+def test_finished_comparison_starts_no_worker(tmp_path):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     seen = []
     found = compare(read_comparison(folder), folder, on_begin=seen.append, on_event=seen.append)
@@ -228,7 +228,7 @@ def make(shape, classes):
 """
 
 
-def test_end_to_end_then_extended(tmp_path):
+def test_compare_end_to_end_and_extension(tmp_path):
     (tmp_path / "net.py").write_text(NETWORK)
     campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
     comparison = Comparison(campaign, parse_contenders("random,margin"), (0, 1))
@@ -271,7 +271,7 @@ def test_end_to_end_then_extended(tmp_path):
     assert (whole.contenders, whole.seeds) == (parse_contenders("random,margin,entropy"), (0, 1))
 
 
-def test_a_killed_worker_is_replaced_and_its_campaign_resumed(tmp_path):
+def test_killed_worker_is_replaced_and_campaign_resumed(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "margin" / "seed-0" / "rounds.jsonl")
     comparison = Comparison(
         tiny(tmp_path, model=Network(gate.model)), parse_contenders("margin"), (0,)
@@ -307,7 +307,7 @@ def make(shape, classes):
 """
 
 
-def test_a_campaign_that_kills_every_worker_is_given_up(tmp_path, monkeypatch):
+def test_campaign_that_kills_workers_fails_after_retries(tmp_path, monkeypatch):
     assert MAX_RETRIES == 2
     monkeypatch.setattr("labelahead.simulation.comparison.execution.MAX_RETRIES", 0)  # quicker
     (tmp_path / "net.py").write_text(DEADLY)
@@ -337,7 +337,7 @@ def children(pid):
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs ps")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_or_killed_it_leaves_nobody_behind(tmp_path, how):
+def test_interrupted_comparison_leaves_no_processes(tmp_path, how):
     tiny(tmp_path)
     options = [
         "--data=blobs.npz",

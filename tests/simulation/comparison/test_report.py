@@ -1,4 +1,4 @@
-"""Reports of comparisons that were made up, so that every number is known."""
+"""Reports of synthetic comparisons with known numbers."""
 
 import csv
 import json
@@ -16,11 +16,11 @@ from labelahead.learner.config import to_toml
 from labelahead.simulation.comparison import read_comparison, report
 from labelahead.simulation.comparison.curves import read_curves
 from labelahead.simulation.comparison.figures import (
+    _assign_styles,
     _draw_critical_difference,
     _draw_curves,
     _draw_differences,
     _draw_intervals,
-    _assign_styles,
 )
 from labelahead.simulation.comparison.plan import parse_contender
 from labelahead.simulation.comparison.plot_style import RenderedFigure
@@ -38,7 +38,7 @@ def undrawn(monkeypatch):
     """Pictures take the time, and most tests look at numbers and words."""
     one = RenderedFigure("curves", b"png", b"svg", "<svg></svg>")
     monkeypatch.setattr(
-        "labelahead.simulation.comparison.report_page.pictures", lambda s: {"curves": one}
+        "labelahead.simulation.comparison.report_page.draw_figures", lambda s: {"curves": one}
     )
 
 
@@ -86,7 +86,7 @@ def page(written):
     return found
 
 
-def test_numbers_are_scipys(tmp_path, undrawn):
+def test_report_numbers_match_scipy(tmp_path, undrawn):
     curves = random_curves(6, FOUR)
     report(made_up(tmp_path / "a", curves))
     folder = tmp_path / "a" / "report"
@@ -126,7 +126,7 @@ def test_numbers_are_scipys(tmp_path, undrawn):
     assert len(rows(folder / "rounds.csv")) == 4 * 6 * 4
 
 
-def test_the_first_sentence(tmp_path, undrawn):
+def test_headline_of_winning_strategy(tmp_path, undrawn):
     curves = {
         "random": {s: [0.5, 0.6, 0.7, 0.8 + 0.001 * s] for s in (0, 1, 2)},
         "flip": {s: [0.5, 0.7, 0.9, 0.95 + 0.002 * s] for s in (0, 1, 2)},
@@ -143,7 +143,7 @@ def test_the_first_sentence(tmp_path, undrawn):
     assert found.text.index(written.headline) < found.text.index("Learning curves")
 
 
-def test_strategies_that_do_not_win_are_not_praised(tmp_path, undrawn):
+def test_headline_without_winner(tmp_path, undrawn):
     below = {"random": 0.05, "margin": 0.0, "entropy": 0.01}
     written = report(made_up(tmp_path / "a", random_curves(5, below)))
     assert written.headline == "No strategy beat random."
@@ -158,13 +158,13 @@ def test_strategies_that_do_not_win_are_not_praised(tmp_path, undrawn):
     page(written)
 
 
-def test_a_lead_that_may_be_chance_is_said_to_be(tmp_path, undrawn):
+def test_headline_marks_insignificant_lead(tmp_path, undrawn):
     written = report(made_up(tmp_path / "a", random_curves(3, {"random": 0, "flip": 0.004}, 0.03)))
     assert "may be chance" in written.explanation or "No strategy" in written.headline
     assert any("Only 3 seeds" in w for w in written.warnings)
 
 
-def test_one_seed(tmp_path):
+def test_report_with_one_seed(tmp_path):
     written = report(made_up(tmp_path / "a", random_curves(1, FOUR)))
     text = page(written).text
     assert "one seed gives no interval and no test" in text
@@ -174,18 +174,18 @@ def test_one_seed(tmp_path):
     assert not (written.page.parent / "critical-difference.png").exists()
 
 
-def test_identical_curves(tmp_path):
+def test_report_with_identical_curves(tmp_path):
     same = {s: [0.5, 0.6, 0.7, 0.8] for s in range(5)}
     written = report(made_up(tmp_path / "a", {"random": same, "margin": same, "flip": same}))
     text = page(written).text
     assert written.headline == "No strategy beat random."
     assert "p = 1.00" in text
-    assert "cannot be told apart" in text
+    assert "does not differ significantly" in text
     for row in rows(written.page.parent / "tests.csv"):
         assert [float(row[k]) for k in ("p_paired_t", "p_holm", "p_nemenyi")] == [1, 1, 1]
 
 
-def test_two_strategies_are_tested_by_wilcoxon(tmp_path, undrawn):
+def test_report_uses_wilcoxon_for_two_strategies(tmp_path, undrawn):
     curves = random_curves(6, {"random": 0, "flip": 0.1})
     written = report(made_up(tmp_path / "a", curves))
     assert "Wilcoxon’s signed-rank test" in page(written).text
@@ -194,20 +194,20 @@ def test_two_strategies_are_tested_by_wilcoxon(tmp_path, undrawn):
     assert s.ranks is None
 
 
-def test_a_single_strategy(tmp_path):
+def test_report_with_one_strategy(tmp_path):
     written = report(made_up(tmp_path / "a", random_curves(3, {"random": 0})))
     assert "nothing to compare it with" in written.headline
     page(written)
 
 
-def test_campaigns_of_one_round(tmp_path):
+def test_report_with_one_round(tmp_path):
     curves = {"random": {0: [0.5], 1: [0.6]}, "margin": {0: [0.5], 1: [0.6]}, "flip": {0: [0.7]}}
     written = report(made_up(tmp_path / "a", curves, labels=(10,)))
     page(written)
     assert summarise(read_curves(tmp_path / "a")).by_round is None
 
 
-def test_missing_seeds_are_paired_on_the_common_ones(tmp_path, undrawn):
+def test_report_pairs_common_seeds(tmp_path, undrawn):
     curves = {k: dict(v) for k, v in random_curves(5, FOUR).items()}
     for seed in (0, 3):
         del curves["flip"][seed]
@@ -228,7 +228,7 @@ def test_missing_seeds_are_paired_on_the_common_ones(tmp_path, undrawn):
     page(written)
 
 
-def test_a_strategy_without_a_seed_in_common(tmp_path):
+def test_report_without_common_seed(tmp_path):
     curves = random_curves(4, {"random": 0, "margin": 0.1})
     apart = {
         "random": {s: curves["random"][s] for s in (0, 1)},
@@ -239,7 +239,7 @@ def test_a_strategy_without_a_seed_in_common(tmp_path):
     assert "nothing to compare" in written.headline
 
 
-def test_unfair_comparisons_are_called_so(tmp_path, undrawn):
+def test_report_warns_of_unfair_comparison(tmp_path, undrawn):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     assert all(c.holds for c in read_curves(folder).checks)
     text = page(report(folder)).text
@@ -261,7 +261,7 @@ def test_unfair_comparisons_are_called_so(tmp_path, undrawn):
     assert len(written.warnings) == 4
 
 
-def test_curves_at_other_numbers_of_labels(tmp_path, undrawn):
+def test_curves_with_different_label_counts_are_interpolated(tmp_path, undrawn):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     path = folder / "margin" / "seed-0" / "rounds.jsonl"
     path.write_text(path.read_text().replace('"labels":30', '"labels":32'))
@@ -270,7 +270,7 @@ def test_curves_at_other_numbers_of_labels(tmp_path, undrawn):
     assert any("differing numbers of labels" in w for w in report(folder).warnings)
 
 
-def test_the_page_needs_nothing_else(tmp_path):
+def test_report_page_is_self_contained(tmp_path):
     folder = made_up(tmp_path / "a", random_curves(6, FOUR))
     (folder / "events.jsonl").write_text(
         json.dumps({"campaign": "flip, seed 1", "what": "died", "detail": "by signal SIGKILL"})
@@ -307,7 +307,7 @@ def test_the_page_needs_nothing_else(tmp_path):
     assert {p.name: p.read_bytes() for p in written.page.parent.iterdir()} == before
 
 
-def test_the_command_that_repeats_it(tmp_path, undrawn):
+def test_report_contains_reproducing_command(tmp_path, undrawn):
     curves = random_curves(4, {"random": 0, "flip:greedy": 0.1})
     for by_seed in curves.values():
         by_seed[7] = by_seed.pop(3)
@@ -322,7 +322,7 @@ def test_the_command_that_repeats_it(tmp_path, undrawn):
     assert again.budget == read_comparison(tmp_path / "a").campaign.budget
 
 
-def test_names_cannot_break_the_page(tmp_path, undrawn):
+def test_report_escapes_names(tmp_path, undrawn):
     folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
     evil = "<script>alert(1)</script>&"
     for path in folder.rglob("*.toml"):
@@ -332,7 +332,7 @@ def test_names_cannot_break_the_page(tmp_path, undrawn):
     assert f'name = "{evil}"' in page(written).text
 
 
-def test_every_strategy_looks_different(tmp_path, undrawn):
+def test_contender_styles_are_distinct(tmp_path, undrawn):
     many = dict.fromkeys([*STRATEGIES][:11], 0.0) | {"flip:top": 0.0, "mlmoc:greedy": 0.0}
     folder = made_up(tmp_path / "a", random_curves(2, many, 0.05))
     s = summarise(read_curves(folder))
@@ -344,7 +344,7 @@ def test_every_strategy_looks_different(tmp_path, undrawn):
     page(report(folder))
 
 
-def test_folders_that_cannot_be_reported(tmp_path):
+def test_report_invalid_folders_raise(tmp_path):
     with pytest.raises(InputError, match="no comparison"):
         report(tmp_path)
     folder = made_up(tmp_path / "a", random_curves(1, {"random": 0}))
@@ -366,7 +366,7 @@ def test_folders_that_cannot_be_reported(tmp_path):
         report(folder)
 
 
-def test_words():
+def test_report_sentences():
     assert [p_text(p) for p in (0.0, 0.00049, 0.0123, 0.5, 1.0)] == [
         "p < 0.001",
         "p < 0.001",
@@ -384,7 +384,7 @@ def test_words():
     ]
 
 
-def test_the_headline_when_both_need_the_same(tmp_path):
+def test_headline_with_equal_label_counts(tmp_path):
     curves = {
         "random": {s: [0.5, 0.8, 0.8, 0.8] for s in range(3)},
         "margin": {s: [0.5, 0.8, 0.9, 0.9] for s in range(3)},

@@ -30,7 +30,7 @@ tables = hnp.arrays(np.float64, st.tuples(st.integers(2, 8), st.integers(3, 5)),
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12))
-def test_intervals_are_scipys(values):
+def test_t_interval_matches_scipy(values):
     found = t_interval(np.array(values))
     assert found.mean == pytest.approx(np.mean(values))
     spread = stats.sem(values)
@@ -41,11 +41,11 @@ def test_intervals_are_scipys(values):
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_one_seed_has_no_interval():
+def test_t_interval_with_one_seed():
     assert t_interval(np.array([0.7])) == statistics.Estimate(0.7, None, None, 1)
 
 
-def test_area_by_hand():
+def test_area_under_curve_matches_manual_computation():
     # trapezoids of 10, 10 and 20 labels: (0.5+0.7)/2, (0.7+0.7)/2, (0.7+0.9)/2
     found = area_under_curve(np.array([10.0, 20, 30, 50]), np.array([0.5, 0.7, 0.7, 0.9]))
     assert found == pytest.approx((10 * 0.6 + 10 * 0.7 + 20 * 0.8) / 40)
@@ -54,7 +54,7 @@ def test_area_by_hand():
 
 @settings(deadline=None)
 @given(curves)
-def test_area_is_a_mean(accuracy):
+def test_area_under_curve_is_a_mean(accuracy):
     found = area_under_curve(LABELS, accuracy)
     assert np.all(found >= accuracy.min(1) - 1e-12)
     assert np.all(found <= accuracy.max(1) + 1e-12)
@@ -86,21 +86,21 @@ def labels_to_by_hand(labels, accuracy, target):
         ([0.5, 0.5, 0.5, 0.5], 0.5, 10.0),
     ],
 )
-def test_labels_to_an_accuracy(accuracy, target, wanted):
+def test_labels_to_accuracy(accuracy, target, wanted):
     assert labels_to_accuracy(LABELS, np.array(accuracy), target) == pytest.approx(wanted)
     assert labels_to_by_hand(LABELS, accuracy, target) == pytest.approx(wanted)
 
 
 @settings(deadline=None)
 @given(curves, ACCURACY)
-def test_labels_to_as_a_plain_loop(accuracy, target):
+def test_labels_to_accuracy_matches_plain_loop(accuracy, target):
     found = labels_to_accuracy(LABELS, accuracy, target)
     assert found == pytest.approx([labels_to_by_hand(LABELS, row, target) for row in accuracy])
     assert np.all(labels_to_accuracy(LABELS, accuracy, target + 0.1) >= found)
     assert np.all(found >= 10)
 
 
-def test_saving_by_hand():
+def test_compute_saving_matches_manual_computation():
     reference = np.array([[0.5, 0.6, 0.7, 0.8], [0.4, 0.5, 0.65, 0.7]])  # mean ends at 0.75
     other = reference + 0.1  # mean 0.55 0.65 0.775 0.85: 0.75 at 20 + 10·0.1/0.125
     found = compute_saving(LABELS, reference, other)
@@ -114,7 +114,7 @@ def test_saving_by_hand():
     assert compute_saving(LABELS, reference, other, seed=1).ratio == found.ratio
 
 
-def test_a_saving_that_is_not_reached():
+def test_compute_saving_if_target_is_not_reached():
     reference = np.array([[0.5, 0.6, 0.7, 0.8]] * 3)
     found = compute_saving(LABELS, reference, reference - 0.1)
     assert found.other == np.inf
@@ -136,13 +136,13 @@ def test_a_saving_that_is_not_reached():
 
 @settings(max_examples=20, deadline=None)
 @given(curves)
-def test_one_seed_saves_without_an_interval(accuracy):
+def test_compute_saving_with_one_seed(accuracy):
     found = compute_saving(LABELS, accuracy[:1], accuracy[:1])
     assert found.ratio == 1
     assert found.ratio_low is None
 
 
-def test_the_bootstrap_covers_about_as_often_as_it_says():
+def test_bootstrap_interval_coverage():
     rng, hits, trials = np.random.default_rng(5), 0, 80
     rise = np.linspace(0.5, 0.8, 4)
     truth = compute_saving(LABELS, rise[None], rise[None] + 0.06).ratio
@@ -155,7 +155,7 @@ def test_the_bootstrap_covers_about_as_often_as_it_says():
 
 @settings(deadline=None)
 @given(tables)
-def test_friedman_is_scipys(values):
+def test_friedman_matches_scipy(values):
     found = run_omnibus_test(values)
     assert found.blocks == len(values)
     if np.ptp(values, axis=1).max() == 0:
@@ -167,7 +167,7 @@ def test_friedman_is_scipys(values):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=2, max_size=7))
-def test_wilcoxon_for_two_by_all_sign_patterns(gaps):
+def test_wilcoxon_matches_all_sign_patterns(gaps):
     found = run_omnibus_test(np.array([[0.5 + g / 100, 0.5] for g in gaps]))
     assert found.test == "Wilcoxon"
     left = np.array([g for g in gaps if g])
@@ -184,7 +184,7 @@ def test_wilcoxon_for_two_by_all_sign_patterns(gaps):
 
 @settings(max_examples=20, deadline=None)
 @given(tables)
-def test_pairs_are_scipys_with_holm_by_hand(values):
+def test_compare_pairs_matches_scipy_and_manual_holm(values):
     found = compare_pairs([dict(enumerate(column)) for column in values.T])
     k = values.shape[1]
     assert [(p.first, p.second) for p in found] == list(combinations(range(k), 2))
@@ -202,7 +202,7 @@ def test_pairs_are_scipys_with_holm_by_hand(values):
         assert found[i].holm == pytest.approx(running)
 
 
-def test_pairs_use_the_seeds_both_have():
+def test_compare_pairs_uses_common_seeds():
     columns = [{0: 0.5, 1: 0.6, 2: 0.9}, {1: 0.5, 2: 0.7, 3: 0.1}, {3: 0.2}]
     (found,) = compare_pairs(columns)  # the third shares one seed with the second: no test
     assert (found.first, found.second, found.difference.n) == (0, 1, 2)
@@ -211,7 +211,7 @@ def test_pairs_use_the_seeds_both_have():
     assert compare_pairs([{0: 1.0}, {0: 0.5}]) == []
 
 
-def test_differences_without_any_spread():
+def test_compare_pairs_with_constant_differences():
     same, above = {i: 0.5 + i / 10 for i in range(4)}, {i: 0.6 + i / 10 for i in range(4)}
     (pair,) = compare_pairs([same, same])
     assert (pair.p, pair.holm, pair.constant) == (1, 1, True)
@@ -221,7 +221,7 @@ def test_differences_without_any_spread():
 
 @settings(max_examples=40, deadline=None)
 @given(tables)
-def test_ranks_and_nemenyi_are_the_libraries(values):
+def test_ranks_and_nemenyi_match_libraries(values):
     import pandas as pd
     import scikit_posthocs as posthocs
 
@@ -237,13 +237,13 @@ def test_ranks_and_nemenyi_are_the_libraries(values):
     assert np.array_equal((p < 0.05)[clear], (gap > critical)[clear])
 
 
-def test_critical_differences_of_demsar():
+def test_critical_difference_matches_demsar():
     # Demšar 2006, section 3.2.2: q = 2.569 for four, 14 data sets; Table 5a: 2.728 for five
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
     assert critical_difference(5, 30) == pytest.approx(2.728 * (5 * 6 / (6 * 30)) ** 0.5, abs=1e-3)
 
 
-def test_no_accuracy_is_said_to_exceed_all():
+def test_t_interval_of_accuracies_stays_below_one():
     values = np.array([0.99, 1.0, 1.0])
     free, bounded = t_interval(values), t_interval(values, share=True)
     assert free.high > 1

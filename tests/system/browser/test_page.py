@@ -177,8 +177,8 @@ def test_a_server_without_room_is_waited_for(person, server):
     """
     item, key, before, sent = person.item, person.digit, person.position, []
     held = []  # requests that are answered once the page has been looked at
-    person.page.route("**/api/answers", held.append)
-    person.page.keyboard.press(key)
+    person.page.route("**/api/answers", lambda route: held.append(route))
+    person.send_answer(key)
     for status, said in [
         (503, "the server cannot use its files now"),
         (507, ("the server's disk is full")),
@@ -212,8 +212,7 @@ def test_an_answer_that_a_reload_interrupted_is_sent_again(person, server):
     item, key = person.item, person.digit
     person.page.route("**/api/answers", lambda route: route.abort())
     person.page.on("dialog", lambda dialog: dialog.accept())
-    with person.page.expect_request("**/api/answers"):
-        person.page.keyboard.press(key)
+    person.send_answer(key)
     person.page.wait_for_selector("#trouble:has-text('not saved yet')")
     assert item not in server.labels()
     person.page.unroute("**/api/answers")

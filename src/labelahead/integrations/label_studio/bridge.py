@@ -1,9 +1,8 @@
-"""Between Label Studio and a session: every annotation goes into the record, what matters most
-comes out first.
+"""The bridge between Label Studio and a session.
 
-Which annotation an event is of stands in the event's key, so that the record alone says what to
-take back when Label Studio names nothing but the id of what was deleted, and what has been heard
-already.
+Every annotation is recorded in the journal, and the best tasks are served first. The key of an
+event contains the id of its annotation, so that the journal alone says which annotations are
+recorded, and what to undo when Label Studio reports the id of a deleted annotation.
 """
 
 import logging
@@ -39,13 +38,12 @@ __all__ = ["Bridge"]
 
 KEY_PREFIX = "label-studio"
 VERSION = "labelahead"
-MIN_TASKS_AHEAD = 3  # tasks that are served ahead in any case, so that a skip leaves some
-# users who may all begin at once; where every task that is served is somebody's, there is none for
-# the next
+MIN_TASKS_AHEAD = 3  # so that tasks are left after a skip
+# Users who may start at the same time: each needs a task that no other user holds.
 MAX_STARTING_USERS = 50
-# the first score of a version: below 0 and above 1 Label Studio drops predictions without a word
+# First score of a version; Label Studio silently drops predictions with scores outside 0 to 1.
 FIRST_SCORE = 0.5
-MAX_ADDED_PREDICTIONS = 400  # predictions that are added before a new version begins
+MAX_ADDED_PREDICTIONS = 400  # before a new version is started
 QUIET_SECONDS, MAX_WAIT_SECONDS = (
     5.0,
     60.0,
@@ -57,28 +55,32 @@ POLL_SECONDS, COMPARE_SECONDS = (
 TASK_DELETED = "its task is deleted"
 UNKNOWN_ANNOTATOR = "label-studio"  # who annotated what no user is named for
 WEBHOOK_WARNING = (
-    "annotations came that no webhook told of, so tasks are served late: Label Studio must be "
+    "annotations arrived without a webhook call, so tasks are served late: Label Studio must be "
     "able to call the "
-    "address that was printed (--webhook-url), and may call one of its own machine only with "
-    "SSRF_PROTECTION_ENABLED=false; WEBHOOK_TIMEOUT=10 leaves it time"
+    "printed URL (--webhook-url); calls to its own machine need "
+    "SSRF_PROTECTION_ENABLED=false, and WEBHOOK_TIMEOUT=10 allows enough time"
 )
 SAMPLING_RESTORED = (
-    "it is set back, since tasks are served by it: stop labelahead before another is chosen"
+    "it is restored, since tasks are served by it: stop labelahead before you change it"
 )
-RETRY_NOTE = "tried again until it works: no annotation is lost"
+RETRY_NOTE = "retrying until it works: no annotation is lost"
 REFUSED_NOTE = (
-    "set that right and start labelahead again: until then annotations are recorded, but "
-    "tasks come in no order"
+    "fix the problem and restart labelahead: until then annotations are recorded, but "
+    "tasks are served in an arbitrary order"
 )
 log = logging.getLogger("labelahead")
 
 
 class Bridge:
-    """One for a session. Methods may be called from any thread; annotations are taken in one at a
-    time.
+    """The bridge of one session; thread-safe.
 
-    tasks: that Label Studio has now. predictions: whether annotators are shown what is likely.
-    supply: makes tasks of items of a pool of millions, when they are to be served.
+    Args:
+        studio: Client of the project.
+        interface: Labelling configuration of the project.
+        service: Labelling service of the session.
+        tasks: Ids of the current tasks.
+        predictions: Whether annotators see predictions.
+        importer: Imports items of an out-of-core pool as tasks, if there is one.
     """
 
     def __init__(
@@ -105,8 +107,8 @@ class Bridge:
         self.positions: dict[int, int] = {}
         self.tasks: dict[int, int] = {}
         self._map_tasks()
-        self.is_outdated = False  # whether there are tasks that came after the session was opened
-        # Tasks, and when those were heard of that are not among them: the first and the newest.
+        self.is_outdated = False  # whether tasks were added after the session was opened
+        # Known tasks, new tasks, and the times of the first and the last report of new tasks.
         self._known, self._new_task_ids, self._first_arrival, self._last_arrival = (
             set(tasks),
             set[int](),
@@ -114,21 +116,19 @@ class Bridge:
             0.0,
         )
         self._lock = threading.RLock()
-        self._events: dict[
-            int, list[Event]
-        ] = {}  # annotation -> its surviving events, oldest first
-        self._event_counts: dict[int, int] = {}  # annotation -> all of its events
+        self._events: dict[int, list[Event]] = {}  # annotation id -> valid events, oldest first
+        self._event_counts: dict[int, int] = {}  # annotation id -> number of all events
         self._annotators: dict[int, str] = {}
-        self._served: list[int] = []  # the lowest score first
+        self._served: list[int] = []  # positions, lowest score first
         self._version, self._scores_below_first, self._stale_versions = (
             "",
             0,
             set[str](),
         )  # lower: scores below those it began with
-        self._served_model: object = None  # that the served ones come from
+        self._served_model: object = None  # that the served tasks were chosen with
         self._is_unreachable = self._has_warned = False
-        self._last_config = ""  # the labelling configuration at the last look
-        # annotations that the record has not: at the last look, after the last comparison
+        self._last_config = ""  # labelling configuration at the last comparison
+        # annotations that are not in the journal: at the last poll, and after the last comparison
         self._missing_annotations = self._missing_after_reconcile = 0
         self._connect: Callable[[], None] | None = None
         self._on_new_tasks: Callable[[], None] | None = None
@@ -146,10 +146,13 @@ class Bridge:
         tell: Callable[[], None],
         renew: Callable[[], None],
     ) -> None:
-        """Have Label Studio call this address, and look after what no webhook tells.
+        """Register the webhook and start the thread that polls Label Studio.
 
-        tell: hears when that is done. renew: is called when there are new tasks, and no more are
-        coming.
+        Args:
+            url: URL for the webhook.
+            headers: Headers for the webhook.
+            tell: Called once the project is being served.
+            renew: Called when tasks were added, and no more are arriving.
         """
 
         def connect() -> None:
@@ -167,21 +170,20 @@ class Bridge:
         self._thread.start()
 
     def stop(self) -> None:
-        """End that."""
+        """Stop the thread."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5)
 
     @property
     def is_current(self) -> bool:
-        """Whether Label Studio serves what matters most by all that is known now."""
+        """Return whether Label Studio serves the best tasks according to all labels."""
         with self._lock:
             told = self._served_model is self.service.page_model and not self.service.is_behind
             return told and bool(self._served) and not self._is_unreachable
 
     def handle_webhook(self, payload: Mapping[str, Any]) -> None:
-        """Record what a webhook says and update which tasks are served first; on the disk when this
-        returns.
+        """Record the content of a webhook call durably, and update the order of tasks.
 
         Raises:
             InputError: The payload is malformed; nothing of it is recorded.
@@ -194,7 +196,7 @@ class Bridge:
             return
         if (
             webhook.action == TASKS_CREATED
-        ):  # without a turn: it may be told within our own request for new tasks
+        ):  # without the lock: it may arrive during our own request for new tasks
             self._note_new_tasks(webhook.ids)
             return
         with self._lock:
@@ -211,25 +213,22 @@ class Bridge:
                 self._exclude_tasks(set(webhook.ids))
             with suppress(
                 LabelaheadError
-            ):  # what is recorded is recorded: the first tasks follow when it is back
+            ):  # the event is recorded; the order is updated when Label Studio is reachable
                 self.update_order()
 
     def record_annotations(self, annotations: Iterable[Mapping[str, Any]]) -> int:
-        """Record annotations as they are now.
-
-        How many said something new. Twice the same adds nothing.
-        """
+        """Record annotations and return how many were new or changed."""
         return self._record_parsed([parse_annotation(annotation) for annotation in annotations])
 
     def _record_parsed(self, annotations: Iterable[Annotation]) -> int:
         with self._lock:
             new = sum(self._record_annotation(annotation) for annotation in annotations)
             if new:
-                self.service.add_labels(())  # learn from the labels as they stand
+                self.service.add_labels(())  # update the model to the current labels
             return new
 
     def undo_annotations(self, ids: Iterable[int]) -> int:
-        """Undo all that these annotations have said; how many had said anything."""
+        """Undo the events of deleted annotations; return how many annotations had events."""
         with self._lock:
             gone = [number for number in ids if self._events.get(number)]
             for number in gone:
@@ -239,10 +238,7 @@ class Bridge:
             return len(gone)
 
     def reconcile(self) -> tuple[int, int]:
-        """Make the record say what Label Studio has, whatever was missed.
-
-        How many were new, how many are gone.
-        """
+        """Update the journal to Label Studio; return the numbers of new and deleted annotations."""
         with self._lock:
             there = self.studio.list_annotations()
             self._annotators = self.studio.list_users()
@@ -253,10 +249,7 @@ class Bridge:
             )
 
     def update_order(self, *, anew: bool = False) -> None:
-        """Have Label Studio serve what matters most now.
-
-        Nothing if that is what it serves. anew: in any case.
-        """
+        """Send the order of tasks to Label Studio if it has changed. anew: in any case."""
         with self._lock:
             self._served_model = self.service.page_model
             wanted, needed = self._choose_served()
@@ -266,7 +259,7 @@ class Bridge:
             left = [p for p in self._served if p not in without]
             same = wanted[:needed] == left[:needed] and self._is_deep_enough(left, wanted)
             if self.predictions:
-                same = wanted == self._served  # those that are shown are to be the newest
+                same = wanted == self._served  # the shown predictions must be the newest
             if same and not anew:
                 return
             try:
@@ -285,11 +278,11 @@ class Bridge:
     def _send_predictions(
         self, wanted: Sequence[int], needed: int, left: Sequence[int]
     ) -> list[int]:
-        """Have these served before those that are left; what is served then, the first first.
+        """Serve these tasks before the remaining ones; return all served positions in order.
 
-        Everybody gets the lowest score that nobody else holds. So still lower ones, for as many as
-        are needed, do: half the calls of a new version, which is begun where there is none, or
-        where predictions are looked at.
+        Each user gets the task with the lowest score that no other user holds. Adding predictions
+        with still lower scores needs half the calls of a new model version, which is started only
+        if there is none or if annotators see the predictions.
         """
         first = (
             wanted[:needed] if self._is_deep_enough({*wanted[:needed], *left}, wanted) else wanted
@@ -317,10 +310,7 @@ class Bridge:
         return list(wanted)
 
     def predict_tasks(self, tasks: Iterable[int]) -> list[dict[str, Any]]:
-        """Predict each task, as an ML backend does.
-
-        The result is empty for a task that is not in the pool.
-        """
+        """Predict tasks, as an ML backend; the result of an unknown task is empty."""
         guesses = [self._predict(self.positions.get(task, -1)) for task in tasks]
         return [
             {"result": result, "score": score, "model_version": VERSION}
@@ -328,26 +318,20 @@ class Bridge:
         ]
 
     def _choose_served(self) -> tuple[list[int], int]:
-        """Positions, the best first, and how many of them must be the best.
-
-        Whoever asks next gets one of these.
-        """
+        """Return the best positions, and how many of them must be served in exactly this order."""
         few: list[int] = []
         needed = 0
         for position in self.service.rank_items():
             few.append(position)
             depth = self._count_left(few)
             needed = len(few) if depth <= self._min_depth else needed
-            if depth >= 2 * self._min_depth:  # so that not every answer calls for more
+            if depth >= 2 * self._min_depth:  # so that not every answer needs an update
                 break
         return few, needed
 
     @property
     def _min_depth(self) -> int:
-        """How many tasks everybody must have left.
-
-        One more than all others may hold, and those who are yet to come.
-        """
+        """Return how many tasks each user must have left: one more than all others may hold."""
         return max(
             MIN_TASKS_AHEAD,
             len(self.service.label_state.answered_positions) + 2,
@@ -358,18 +342,12 @@ class Bridge:
         return self._count_left(positions) >= min(self._min_depth, self._count_left(wanted))
 
     def _count_left(self, positions: Collection[int]) -> int:
-        """How many of these everybody has left.
-
-        What somebody skipped is not served to them again.
-        """
+        """Return the minimum over users of tasks left; skipped tasks are not served again."""
         mine = (*self.service.label_state.answered_positions.values(), frozenset())
         return min(len(positions) - len(answered.intersection(positions)) for answered in mine)
 
     def _make_prediction(self, position: int, rank: int) -> dict[str, Any]:
-        """The score is the rank, since by it Label Studio orders.
-
-        How likely the choice is stands beside the choice.
-        """
+        """Return a prediction whose score is the rank; the probability is in its result."""
         result = self._predict(position)[0] if self.predictions else []
         return {"task": self.tasks[position], "result": result, "score": FIRST_SCORE + rank / 1000}
 
@@ -382,25 +360,21 @@ class Bridge:
             p, 6
         )
 
-    # --- tasks
-    # ------------------------------------------------------------------------------------------------
+    # --- tasks ---
 
     def _map_tasks(self) -> None:
-        """Which task is which item."""
+        """Update the mapping between tasks and positions."""
         if self._importer is None:
             self.positions = {
                 parse_task_id(item): p for p, item in enumerate(self.service.items.ids)
             }
         else:
             self.positions = self._importer.map_positions()
-        # Where several tasks are one item, it is asked as the first of them.
+        # If several tasks have the same item, the first task is served.
         self.tasks = {p: task for task, p in sorted(self.positions.items(), reverse=True)}
 
     def _import_tasks(self, importer: TaskImporter, wanted: Sequence[int]) -> bool:
-        """Make tasks of items that are to be served.
-
-        Whether some of these cannot be read: then others are wanted.
-        """
+        """Import items as tasks; return whether some cannot be read and must be replaced."""
         new = [p for p in wanted if p not in self.tasks]
         if not new:
             return False
@@ -411,21 +385,18 @@ class Bridge:
         return bool(failed)
 
     def _hold_items(self, tasks: Collection[int]) -> None:
-        """Of a pool of millions, hold what has been labelled."""
+        """Load labelled items of an out-of-core pool."""
         if self._importer is not None and not self.positions.keys() >= set(tasks):
             self._importer.hold_items(tasks)
             self._map_tasks()
         self._has_unknown_items = False
 
     def _read_new_tasks(self, importer: TaskImporter) -> None:
-        """Somebody has imported tasks by themselves.
-
-        Those that are items of the pool are known from now on.
-        """
+        """Read tasks that users imported themselves; those of the pool are used from now on."""
         with self._lock:
             arrived, self._new_task_ids = self._new_task_ids, set()
             self._last_arrival = self._first_arrival = 0.0
-            if arrived and arrived <= self._known:  # our own
+            if arrived and arrived <= self._known:  # imported by us
                 return
             importer.read_tasks()
             self._known |= importer.tasks
@@ -433,7 +404,7 @@ class Bridge:
             self.reconcile()
 
     def _record_annotation(self, annotation: Annotation) -> bool:
-        """One annotation as it is now; whether that is new."""
+        """Record one annotation; return whether it is new or changed."""
         number, position = annotation.id, self.positions.get(annotation.task)
         if position is None:
             self._note_new_tasks([annotation.task])
@@ -469,7 +440,7 @@ class Bridge:
             self._index_event(event)
 
     def _index_event(self, event: Event) -> None:
-        """What an event says of its annotation."""
+        """Update the events of an annotation."""
         first, _, rest = (event.key or "").partition(" ")
         if first != KEY_PREFIX:
             return
@@ -481,7 +452,7 @@ class Bridge:
         )
 
     def _find_or_add_class(self, name: str) -> int:
-        number = self.service.journal.find_class(name)  # also of one that was renamed on a page
+        number = self.service.journal.find_class(name)  # also by a former name
         return (
             int(self.service.add_class(UNKNOWN_ANNOTATOR, name)["number"])
             if number is None
@@ -496,14 +467,13 @@ class Bridge:
         if user not in self._annotators:
             try:
                 self._annotators = self.studio.list_users()
-            except (
-                LabelaheadError
-            ) as error:  # the answer counts all the same, and is set right at the next look
+            except LabelaheadError as error:
+                # The answer is recorded; the next comparison corrects its annotator.
                 self._note_unreachable(error)
         return self._annotators.get(user, f"user {user}")
 
     def _exclude_missing_tasks(self) -> int:
-        """Leave out what Label Studio has no more; how many those are."""
+        """Exclude items whose tasks were deleted; return how many."""
         there = {int(task["id"]) for task in self.studio.list_tasks()}
         gone = {
             task
@@ -514,7 +484,7 @@ class Bridge:
         return len(gone)
 
     def _exclude_tasks(self, gone: Collection[int]) -> None:
-        """Nobody is asked about what somebody has deleted."""
+        """Exclude the items of deleted tasks."""
         self.service.exclude_items(
             {self.positions[task]: TASK_DELETED for task in gone if task in self.positions}
         )
@@ -530,7 +500,7 @@ class Bridge:
             self._first_arrival = self._first_arrival or self._last_arrival
 
     def _note_unreachable(self, error: LabelaheadError) -> None:
-        """Said once, not with every try."""
+        """Log an error once, not with every attempt."""
         if not self._is_unreachable:
             log.warning(
                 "%s; %s", error, RETRY_NOTE if isinstance(error, Unreachable) else REFUSED_NOTE
@@ -559,20 +529,20 @@ class Bridge:
                     self._compare_with_studio()
             except LabelaheadError as error:
                 self._note_unreachable(error)
-            except Exception:  # this thread must be there for the next annotations
-                log.exception("looking after Label Studio failed; tried again")
+            except Exception:  # this thread must survive any failure
+                log.exception("polling Label Studio failed; retrying")
             if self._stopping.wait(POLL_SECONDS):
                 return
 
     def _has_complete_import(self) -> bool:
-        """Whether there are new tasks, and no more of them are to be waited for."""
+        """Return whether tasks were added, and no more have arrived for a while."""
         now = time.monotonic()
         return bool(self._last_arrival) and (
             now - self._last_arrival > QUIET_SECONDS or now - self._first_arrival > MAX_WAIT_SECONDS
         )
 
     def _restore_sampling(self, project: Mapping[str, Any]) -> None:
-        """Whoever saves a project's settings may set back, unseen, what its tasks are served by."""
+        """Restore the sampling settings, which a user may reset by saving the project settings."""
         now = project["sampling"], project["model_version"]
         if self._served and self._version and now != (UNCERTAINTY_SAMPLING, self._version):
             log.warning(
@@ -583,10 +553,7 @@ class Bridge:
             self.update_order(anew=True)
 
     def _update_interface(self, config: str) -> None:
-        """A project's configuration may be edited at any time.
-
-        What was annotated by it is read anew.
-        """
+        """Update the interface after an edit of the labelling configuration, and reconcile."""
         if config == self._last_config:
             return
         self._last_config = config
@@ -594,7 +561,7 @@ class Bridge:
             now = read_interface(config)
         except InputError as error:
             log.warning(
-                "%s. Annotations are taken in by the configuration before, as far as they fit it",
+                "%s. Annotations are recorded with the previous configuration, as far as they fit",
                 error,
             )
             return
@@ -604,30 +571,27 @@ class Bridge:
             try:
                 self._importer.set_interface(now)
             except InputError as error:
-                log.warning("%s. Tasks are made as before", error)
+                log.warning("%s. Tasks are imported as before", error)
                 return
         if (now.pictures, now.texts) != (self.interface.pictures, self.interface.texts):
             log.warning(
-                "tasks show other fields now; they are learnt from as before until another --out "
-                "is chosen"
+                "tasks show other fields now; the embeddings use the previous fields until another "
+                "--out is chosen"
             )
         self.interface = now
         new, _ = self.reconcile()
         log.warning(
-            "the labelling configuration was changed, to choices %s; %d annotations read anew",
+            "the labelling configuration was changed to choices %s; %d annotations updated",
             ", ".join(now.choices),
             new,
         )
 
     def _count_recorded(self) -> int:
-        """Annotations that say something in the record."""
+        """Return the number of annotations with valid events."""
         return sum(map(bool, self._events.values()))
 
     def _compare_with_studio(self) -> None:
-        """Whether Label Studio has what the record has.
-
-        If not, or if it was away, all of it is compared.
-        """
+        """Compare Label Studio with the journal; reconcile if they differ or after an outage."""
         version, project = self._version, self.studio.get_project()
         with self._lock:
             there = project["total_annotations_number"] + project["skipped_annotations_number"]
@@ -635,8 +599,8 @@ class Bridge:
                 self._missing_annotations,
                 there - self._count_recorded(),
             )
-            # A webhook may be on its way: what differs must differ in the same way for two looks.
-            # Annotations of tasks that could not be fetched are missing for good.
+            # A webhook call may be on its way, so a difference must persist for two polls.
+            # Annotations of tasks that could not be downloaded are always missing.
             if self._is_unreachable or (
                 self._missing_annotations == before != self._missing_after_reconcile
             ):
@@ -646,14 +610,14 @@ class Bridge:
                     self._has_warned = True
                     log.warning(WEBHOOK_WARNING)
                 self.update_order(anew=self._is_unreachable)
-            if version == self._version:  # else somebody has annotated meanwhile
+            if version == self._version:  # otherwise an annotation arrived meanwhile
                 self._restore_sampling(project)
             self._update_interface(str(project["label_config"]))
             if project["task_number"] > len(self._known):
                 self._last_arrival = self._last_arrival or time.monotonic()
                 self._first_arrival = self._first_arrival or self._last_arrival
             if self._is_unreachable:
-                log.warning("%s answers again: nothing is missing", self.studio.url)
+                log.warning("%s answers again; no annotation is missing", self.studio.url)
             self._is_unreachable = False
         for version in list(self._stale_versions):
             self.studio.delete_predictions(version)

@@ -1,7 +1,4 @@
-"""The few calls of Label Studio's own interface that are needed, for one project.
-
-Without a package for it.
-"""
+"""A minimal client of Label Studio's HTTP API, for one project."""
 
 import base64
 import json
@@ -20,22 +17,17 @@ from labelahead.server.security import is_loopback
 
 __all__ = ["UNCERTAINTY_SAMPLING", "LabelStudioClient", "Unreachable"]
 
-TASKS_PER_PAGE = 500  # tasks that are asked for at a time
-# the lowest score is served first; hidden in the open edition, but honoured
+TASKS_PER_PAGE = 500  # per request
+# Serves the lowest score first; the open edition hides this setting, but supports it.
 UNCERTAINTY_SAMPLING = "Uncertainty sampling"
 CLOUD_SCHEMES = ("s3://", "gs://", "azure-blob://", "azure_spi://")
-MAX_RESPONSE_BYTES = 1 << 30  # bytes of one answer
-EXPORT_TIMEOUT_SECONDS = 600.0  # seconds that all annotations of a large project may take
-FOREIGN_TIMEOUT_SECONDS = (
-    20.0  # seconds that a picture may take that Label Studio does not have itself
-)
+MAX_RESPONSE_BYTES = 1 << 30  # of one response
+EXPORT_TIMEOUT_SECONDS = 600.0  # for all annotations of a large project
+FOREIGN_TIMEOUT_SECONDS = 20.0  # for a picture on another host
 
 
 class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
-    """Label Studio, or a place that its tasks point at, does not answer now.
-
-    The same may be tried again.
-    """
+    """Label Studio, or another host with its pictures, does not answer; the call can be retried."""
 
     def __init__(self, said: str, *, elsewhere: bool = False) -> None:
         super().__init__(said)
@@ -57,7 +49,7 @@ class LabelStudioClient:
             )
         if not key.strip().isascii() or not key.strip():
             raise InputError(
-                "the access token is empty or no ASCII; copy it from Label Studio: Account & "
+                "the access token is empty or not ASCII; copy it from Label Studio: Account & "
                 "Settings"
             )
         self.url, self.number, self.timeout = url.rstrip("/"), project, timeout
@@ -66,11 +58,11 @@ class LabelStudioClient:
         self._opener: OpenerDirector = build_opener(*([ProxyHandler({})] if near else []))
 
     def get_project(self) -> dict[str, Any]:
-        """All that Label Studio says of the project."""
+        """Return the description of the project."""
         return dict(self._request_json("GET", f"/api/projects/{self.number}/"))
 
     def list_tasks(self) -> Iterator[dict[str, Any]]:
-        """Every task: its id and its data."""
+        """Yield the id and data of every task."""
         page, seen = 1, 0
         while True:
             wanted = {
@@ -86,7 +78,7 @@ class LabelStudioClient:
                 return
 
     def list_annotations(self) -> list[dict[str, Any]]:
-        """Every annotation, skips among them, the oldest change first."""
+        """Return every annotation including skips, the oldest change first."""
         tasks = self._request_json(
             "GET",
             f"/api/projects/{self.number}/export?exportType=JSON",
@@ -100,24 +92,25 @@ class LabelStudioClient:
         return sorted(made, key=lambda annotation: str(annotation["updated_at"]))
 
     def list_users(self) -> dict[int, str]:
-        """The address of every user, by id."""
+        """Return the e-mail address of every user, by id."""
         return {
             int(user["id"]): str(user["email"]) for user in self._request_json("GET", "/api/users/")
         }
 
     def add_predictions(self, version: str, predictions: Sequence[Mapping[str, Any]]) -> None:
-        """Task, result and score of each, under a model version."""
+        """Add predictions (task, result and score) of a model version."""
         rows = [{**one, "model_version": version} for one in predictions]
         done = self._request_json("POST", f"/api/projects/{self.number}/import/predictions", rows)
-        if done["created"] != len(rows):  # it says 201 all the same
+        if done["created"] != len(rows):  # it returns 201 even then
             raise InputError(
-                f"{self.url} took {done['created']} of {len(rows)} predictions; its log says why"
+                f"{self.url} accepted {done['created']} of {len(rows)} predictions; see its log"
             )
 
     def add_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Import tasks with these data.
 
-        Their ids in this order, or nothing where Label Studio does it later.
+        Returns:
+            Their ids in this order; empty if Label Studio imports them asynchronously.
         """
         said = self._request_json(
             "POST", f"/api/projects/{self.number}/import?return_task_ids=true", list(rows)
@@ -125,10 +118,7 @@ class LabelStudioClient:
         return [int(number) for number in said.get("task_ids") or ()]
 
     def upload_files(self, named: Sequence[tuple[str, bytes]]) -> list[str]:
-        """Have Label Studio keep files, names and contents, without making tasks of them.
-
-        Their addresses there.
-        """
+        """Upload files (name, content) without creating tasks, and return their addresses."""
         border = token_hex(16)
         body = b"".join(
             f'--{border}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
@@ -151,12 +141,12 @@ class LabelStudioClient:
         kept = self._request_json(
             "GET", f"/api/projects/{self.number}/file-uploads?ids={quote(json.dumps(numbers))}"
         )
-        # Each is kept as PREFIX-NAME.
+        # Label Studio stores each file as PREFIX-NAME.
         by_name = {str(one["file"]).rpartition("-")[2]: f"/data/{one['file']}" for one in kept}
         return [by_name[name] for name, _ in named]
 
     def serve_lowest_scores(self, version: str) -> None:
-        """From now on tasks with predictions of this version are served, the lowest score first."""
+        """Serve tasks with predictions of this version, the lowest score first."""
         self._request_json(
             "PATCH",
             f"/api/projects/{self.number}/",
@@ -164,7 +154,7 @@ class LabelStudioClient:
         )
 
     def list_versions(self) -> list[str]:
-        """Model versions that there are predictions of."""
+        """Return the model versions of all predictions."""
         return list(self._request_json("GET", f"/api/projects/{self.number}/model-versions/"))
 
     def delete_predictions(self, version: str) -> None:
@@ -176,10 +166,7 @@ class LabelStudioClient:
     def register_webhook(
         self, url: str, actions: Sequence[str], headers: Mapping[str, str]
     ) -> None:
-        """Have Label Studio tell this address what happens in the project.
-
-        At most one webhook is there for it.
-        """
+        """Register a webhook for this URL, and remove duplicates."""
         wanted = {
             "url": url,
             "project": self.number,
@@ -203,12 +190,12 @@ class LabelStudioClient:
             self._request_json("POST", "/api/webhooks/", wanted)
 
     def download(self, address: str, task: int) -> bytes:
-        """What a task's data point at. The token goes to Label Studio alone."""
+        """Download the file that a task refers to; the token is sent to Label Studio only."""
         try:
             return self._download(address, task)
         except LabelaheadError:
             raise
-        except ValueError as error:  # whatever an address may hold
+        except ValueError as error:  # the address is not valid
             raise InputError(
                 f"{address[:100]} cannot be read ({error}); expected the address of a picture"
             ) from error
@@ -224,7 +211,7 @@ class LabelStudioClient:
         absolute = urljoin(self.url + "/", quote(address, safe="/:?&=%#+,;@~!$'()*[]"))
         if urlsplit(absolute).scheme not in ("http", "https"):
             raise InputError(
-                f"{address[:100]} is no address that can be read; expected http://..., or a file "
+                f"{address[:100]} is not a supported address; expected http://..., or a file "
                 "of Label Studio"
             )
         if absolute.startswith(self.url + "/"):
@@ -232,10 +219,7 @@ class LabelStudioClient:
         return self._request(Request(absolute), own=False, timeout_seconds=FOREIGN_TIMEOUT_SECONDS)
 
     def _download_from_cloud(self, address: str, task: int) -> bytes:
-        """Label Studio has the keys to its storages.
-
-        It hands the file on, or an address that is signed for a while.
-        """
+        """Download a file of a cloud storage through Label Studio, which has the credentials."""
         uri = quote(base64.b64encode(address.encode()).decode(), safe="")
         try:
             return self._request(Request(f"{self.url}/tasks/{task}/resolve/?fileuri={uri}"))
@@ -257,7 +241,7 @@ class LabelStudioClient:
             return json.loads(reply) if reply else None
         except ValueError as error:
             raise InputError(
-                f"{self.url}{path} answers with no JSON; is that a Label Studio?"
+                f"{self.url}{path} does not answer with JSON; check that it is a Label Studio server"
             ) from error
 
     def _request(
@@ -268,7 +252,7 @@ class LabelStudioClient:
         again: bool = True,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        if own:  # unredirected: a link to a cloud's storage must not see it
+        if own:  # not sent to redirects, which may lead to a cloud storage
             request.add_unredirected_header("Authorization", self._authorization())
         try:
             with self._opener.open(request, timeout=timeout_seconds or self.timeout) as reply:
@@ -278,7 +262,7 @@ class LabelStudioClient:
                 said = _read_error(error.read())
             if (
                 error.code == 401 and own and again and self._access_token
-            ):  # the short-lived one has run out
+            ):  # the short-lived token has expired
                 self._access_token = ""
                 return self._request(request, own=own, again=False, timeout_seconds=timeout_seconds)
             raise self._make_error(
@@ -298,10 +282,7 @@ class LabelStudioClient:
         return content
 
     def _make_error(self, method: str, url: str, code: int, said: str) -> LabelaheadError:
-        """What a code means. url.
-
-        That refused, which is where Label Studio has sent us, if it has.
-        """
+        """Return the error for an HTTP status. url: after redirects."""
         parts, own = urlsplit(url), url.startswith(self.url + "/")
         where, by = f"{method} {parts.path}", self.url if own else _origin(url)
         if code == 401 and own:
@@ -319,7 +300,7 @@ class LabelStudioClient:
         return InputError(f"{by} refused {where} ({code}: {said})")
 
     def _authorization(self) -> str:
-        """A personal token is exchanged for one that lasts minutes; a legacy one goes as it is."""
+        """Return the header; a personal token is first exchanged for a short-lived one."""
         if self._key.count(".") != 2:
             return f"Token {self._key}"
         with self._token_lock:
@@ -339,7 +320,7 @@ def _origin(url: str) -> str:
 
 
 def _read_error(body: bytes) -> str:
-    """What Label Studio says is wrong, of a reply that may be a whole page."""
+    """Return the error message in a response, which may be a whole page."""
     try:
         said = json.loads(body)
         return str(said.get("validation_errors") or said["detail"])[:300]

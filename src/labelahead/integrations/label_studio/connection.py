@@ -1,4 +1,4 @@
-"""From an address and a token to a project, its folder and its tasks."""
+"""Connect to a Label Studio project: its folder, tasks and bridge."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ __all__ = ["Connection"]
 
 @dataclass(frozen=True)
 class Connection:
-    """A project that can be served, and the folder that is its own."""
+    """A project that can be served, and its folder."""
 
     studio: LabelStudioClient
     interface: Interface
@@ -34,9 +34,9 @@ class Connection:
     def open(
         cls, url: str, key: str, project: int, folder: Path | None = None, *, pool: bool = False
     ) -> "Connection":
-        """Ask what the project is; what cannot be served is refused before anything is written.
+        """Connect to a project; raise, before anything is written, if it cannot be served.
 
-        pool: whether its items are those of a pool of millions.
+        pool: whether its items come from an out-of-core pool.
         """
         studio = LabelStudioClient(url, key, project)
         about = studio.get_project()
@@ -47,26 +47,26 @@ class Connection:
 
     @property
     def labelling_url(self) -> str:
-        """Where annotators begin."""
+        """Return the URL where annotators start."""
         return f"{self.studio.url}/projects/{self.studio.number}/data"
 
     def fetch_tasks(self, tell: Callable[[int, int], None]) -> FetchedTasks:
-        """The tasks as files."""
+        """Download the tasks as files."""
         environ[PICTURES_VARIABLE] = str(
             (self.folder / PICTURES_FOLDER).resolve()
-        )  # for the process that looks at them
+        )  # for the worker process
         return fetch_tasks(self.studio, self.interface, self.folder, tell)
 
     def make_bridge(
         self, service: LabellingService, fetched: FetchedTasks, *, predictions: bool
     ) -> Bridge:
-        """Between this project and an open session."""
+        """Create the bridge between this project and a session."""
         return Bridge(self.studio, self.interface, service, fetched.tasks, predictions=predictions)
 
     def make_pool_bridge(
         self, service: LabellingService, importer: TaskImporter, *, predictions: bool
     ) -> Bridge:
-        """Between this project and a session that holds a part of a pool of millions."""
+        """Create the bridge between this project and a session on an out-of-core pool."""
         return Bridge(
             self.studio,
             self.interface,
@@ -79,5 +79,5 @@ class Connection:
     def make_importer(
         self, pool_worker: LargePoolWorker, pictures_at: str | None = None
     ) -> TaskImporter:
-        """Items of such a pool as tasks."""
+        """Create the importer of pool items as tasks."""
         return TaskImporter(self.studio, self.interface, pool_worker, pictures_at)

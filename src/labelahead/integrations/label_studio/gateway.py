@@ -1,7 +1,4 @@
-"""What Label Studio may call.
-
-A webhook, and the five addresses of an ML backend. The page may be watched beside it.
-"""
+"""HTTP endpoints for Label Studio: a webhook and an ML backend, beside the read-only page."""
 
 import base64
 import hmac
@@ -33,7 +30,7 @@ UNCHANGING = ("GET", "HEAD")
 
 
 class LabelStudioGateway:
-    """Label Studio's calls go to `calls`; of the page, what changes nothing is let through.
+    """Route calls of Label Studio to `calls`, and read-only requests to the page.
 
     A call is refused by its headers alone, before any of its body is read.
 
@@ -64,7 +61,7 @@ class LabelStudioGateway:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Process one request."""
         if scope["type"] == "http" and scope["path"] in PATHS:
             await (self._refuse_call(scope) or self.calls)(scope, receive, send)
         elif scope["type"] != "http" or (
@@ -72,15 +69,12 @@ class LabelStudioGateway:
         ):
             await self.page(scope, receive, send)
         else:
-            await Json(
-                {"error": "labels are given in Label Studio; here they can be looked at"}, 403
-            )(scope, receive, send)
+            await Json({"error": "labelling happens in Label Studio; this page is read-only"}, 403)(
+                scope, receive, send
+            )
 
     def _refuse_call(self, scope: Scope) -> Response | None:
-        """The answer to a call that is not let in.
-
-        The cheapest checks first, the secret before the body.
-        """
+        """Return an error for a call that is not allowed, or None; the body is not read."""
         request = Headers(scope=scope)
         refusal = refuse_ambiguous(request) or self._hosts.refuse_unknown(request)
         if refusal is not None:
@@ -89,8 +83,8 @@ class LabelStudioGateway:
             return Json(
                 {
                     "error": (
-                        "the secret is missing or wrong; restart labelahead, which tells it "
-                        "to Label Studio"
+                        "the secret is missing or wrong; restart labelahead, which registers "
+                        "it with Label Studio"
                     )
                 },
                 401,
@@ -99,13 +93,13 @@ class LabelStudioGateway:
 
 
 def _refuse_length(request: Headers, *, needed: bool) -> Response | None:
-    """The answer to a body of unknown length or of too many bytes."""
+    """Return an error for a body of unknown length or with too many bytes, or None."""
     length = request.get("content-length", "" if needed or "transfer-encoding" in request else "0")
     if not (length.isascii() and length.isdecimal()):
         return Json(
             {
                 "error": (
-                    "Content-Length is missing or no number; send the length of the body in bytes"
+                    "Content-Length is missing or not a number; send the length of the body in bytes"
                 )
             },
             411,
@@ -119,7 +113,7 @@ def _refuse_length(request: Headers, *, needed: bool) -> Response | None:
 
 
 def protocol(bridge: Bridge) -> FastAPI:
-    """The calls, for those that `LabelStudioGateway` lets in."""
+    """Create the application for the calls that `LabelStudioGateway` accepts."""
     app = FastAPI(
         title="labelahead for Label Studio",
         docs_url=None,
@@ -147,7 +141,7 @@ def protocol(bridge: Bridge) -> FastAPI:
 
     @app.post("/webhook", status_code=201)
     def webhook(payload: Annotated[dict[str, Any], Body()]) -> dict[str, str]:
-        """201 says that it is on the disk."""
+        """Return 201 once the event is stored durably."""
         bridge.handle_webhook(payload)
         return {"status": "recorded"}
 
@@ -155,10 +149,7 @@ def protocol(bridge: Bridge) -> FastAPI:
 
 
 def _has_secret(request: Headers, secret: str) -> bool:
-    """Whether it came, in our own header or as a password.
-
-    Compared in the same time whatever was given.
-    """
+    """Return whether the secret is in our header or is the password; constant-time comparison."""
     given = request.get(SECRET, "")
     kind, _, content = request.get("authorization", "").partition(" ")
     if not given and kind.lower() == "basic":

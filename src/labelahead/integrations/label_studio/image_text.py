@@ -1,7 +1,4 @@
-"""Pictures with a text.
-
-What a network for photographs sees and what a sentence encoder reads, side by side.
-"""
+"""Embedding of pictures with a text: image and sentence embeddings side by side."""
 
 import os
 from collections.abc import Sequence
@@ -17,15 +14,15 @@ from labelahead.models.sentence_encoder import embed_texts
 
 __all__ = ["PICTURES_VARIABLE", "picture_and_text"]
 
-# where the pictures are; the process that looks at them inherits it
+# environment variable with the folder of the pictures; the worker process inherits it
 PICTURES_VARIABLE = "LABELAHEAD_LABEL_STUDIO_PICTURES"
 IMAGE_PIXELS = 128
 
 
 def picture_and_text(items: Sequence[str]) -> Tensor:
-    """(n, 1280 + 384): each text ends with a line that names its picture.
+    """Return (n, 1280 + 384) embeddings; both parts are normalised.
 
-    Both halves weigh the same.
+    items: texts whose last line is the name of the picture.
     """
     texts, _, names = zip(*(item.rpartition("\n\n") for item in items), strict=True)
     root = Path(os.environ[PICTURES_VARIABLE])

@@ -1,7 +1,4 @@
-"""What a project asks of its annotators.
-
-Which choice, over what; what cannot be served is refused.
-"""
+"""Parse the labelling configuration of a project; unsupported configurations are rejected."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,9 +12,9 @@ __all__ = ["Interface", "read_interface"]
 
 PICTURE_TAG, TEXT_TAG = "Image", "Text"
 SHOWN_TAGS = {PICTURE_TAG: "pictures", TEXT_TAG: "texts"}
-# Tags that say something of the whole task beside the choice: they stay Label Studio's own affair.
+# Tags with other values of the whole task: labelahead ignores them.
 IGNORED_TAGS = {"TextArea", "Rating", "Number", "DateTime"}
-# Tags that people look at or that lay out, and mark nothing.
+# Tags for layout and display.
 LAYOUT_TAGS = {
     "View",
     "Header",
@@ -36,7 +33,7 @@ SUPPORTED = (
 
 @dataclass(frozen=True)
 class Interface:
-    """The one choice of a project. name, shown: of the tags; choices: as annotations spell them."""
+    """The choice of a project. name, shown: names of its tags; choices: as in annotations."""
 
     name: str
     shown: str
@@ -45,13 +42,13 @@ class Interface:
     texts: tuple[str, ...]
 
     def label(self, result: Iterable[Mapping[str, Any]]) -> str | None:
-        """Which choice the result of an annotation makes; None if not exactly one."""
+        """Return the choice in the result of an annotation; None if there is not exactly one."""
         regions = (r for r in result if r.get("from_name") == self.name)
         made = [choice for r in regions for choice in (r.get("value") or {}).get("choices") or ()]
         return str(made[0]) if len(made) == 1 and isinstance(made[0], str) else None
 
     def result(self, name: str, confidence: float) -> list[dict[str, Any]]:
-        """A choice as a prediction states it; nothing if there is no such choice (any more)."""
+        """Return the result of a prediction; empty if the choice does not exist (any more)."""
         choice = next((c for c in self.choices if normalise_name(c) == normalise_name(name)), None)
         if choice is None:
             return []
@@ -68,15 +65,16 @@ class Interface:
 
 
 def read_interface(config: str) -> Interface:
-    """The choice that a labelling configuration asks for.
+    """Parse a labelling configuration.
 
-    An error that says what would be needed.
+    Raises:
+        InputError: It is not supported; the message says what is.
     """
     try:
         tags = list(ElementTree.fromstring(config).iter())
     except ElementTree.ParseError as error:
         raise InputError(
-            f"the project's labelling configuration is no XML ({error}); set it up first"
+            f"the project's labelling configuration is not valid XML ({error}); set it up first"
         ) from error
     choices = [tag for tag in tags if tag.tag == "Choices"]
     others = sorted(
@@ -84,7 +82,7 @@ def read_interface(config: str) -> Interface:
     )
     if others:
         raise InputError(
-            f"the project uses {', '.join(f'<{t}>' for t in others)}; {SUPPORTED}, so take them out"
+            f"the project uses {', '.join(f'<{t}>' for t in others)}; {SUPPORTED}, so remove them"
         )
     if len(choices) != 1:
         raise InputError(
@@ -124,7 +122,7 @@ def _read_choice(choice: ElementTree.Element) -> str:
 
 
 def _find_fields(tags: list[ElementTree.Element], kind: str) -> tuple[str, ...]:
-    """What of a task's data the tags of one kind show."""
+    """Return the fields of a task that the tags of one kind show."""
     values = [tag.get("value") or tag.get("valueList") or "" for tag in tags if tag.tag == kind]
     odd = [value for value in values if not value.startswith("$") or not value[1:]]
     if odd or any(tag.get("valueList") for tag in tags if tag.tag == kind):

@@ -1,8 +1,7 @@
-"""A pool of millions in a project: items come in as tasks when their turn is near, each under its
-own name.
+"""Import items of an out-of-core pool as tasks when they are about to be queried.
 
-Nobody can import a million tasks. The project has what was asked, what is about to be, and whatever
-people have imported themselves; which item of the pool a task is stands in its data.
+A project cannot have millions of tasks. It has the items that were queried, those that will be
+queried next, and tasks that users imported themselves. The data of a task contain the item's id.
 """
 
 import json
@@ -28,10 +27,10 @@ ID_FIELDS = (ITEM_ID_FIELD, "item", "id")
 
 
 class TaskImporter:
-    """Tasks of a project that are items of a pool. One thread at a time.
+    """The tasks of a project that are items of a pool; not thread-safe.
 
-    pictures_at: what stands before a picture's name in its address; None: addresses of the pool,
-    where these are of a storage, else pictures are uploaded.
+    pictures_at: URL prefix of pictures; None uses the addresses of a remote pool, and uploads local
+    pictures.
     """
 
     def __init__(
@@ -43,14 +42,14 @@ class TaskImporter:
     ) -> None:
         self.studio, self.pool_worker, self.pictures_at = studio, pool_worker, pictures_at
         self.set_interface(interface)
-        self.tasks: set[int] = set()  # all that the project has
-        self.foreign_tasks = 0  # tasks that are no items of the pool
-        self._pool_positions: dict[int, int] = {}  # task -> place in the pool
-        self._may_have_unseen_tasks = False  # whether there may be tasks that we have not heard of
+        self.tasks: set[int] = set()  # ids of all tasks of the project
+        self.foreign_tasks = 0  # number of tasks that are not in the pool
+        self._pool_positions: dict[int, int] = {}  # task id -> position in the pool
+        self._may_have_unseen_tasks = False  # after an import without a reply
         self.read_tasks()
 
     def read_tasks(self) -> None:
-        """Which tasks there are, and which items they are."""
+        """Read all tasks of the project, and find their items."""
         names = {
             int(task["id"]): self._find_item_name(task["data"]) for task in self.studio.list_tasks()
         }
@@ -70,11 +69,11 @@ class TaskImporter:
         self.foreign_tasks = len(self.tasks - self._pool_positions.keys())
 
     def __contains__(self, task: int) -> bool:
-        """Whether it is an item of the pool, held or not."""
+        """Return whether a task is an item of the pool, loaded or not."""
         return task in self._pool_positions
 
     def map_positions(self) -> dict[int, int]:
-        """Positions of the tasks whose items are held."""
+        """Return the page positions of the tasks whose items are loaded."""
         here = {at: position for position, at in enumerate(self.pool_worker.positions)}
         return {
             task: here[at]
@@ -83,30 +82,24 @@ class TaskImporter:
         }
 
     def hold_items(self, tasks: Iterable[int]) -> None:
-        """Hold the items of these tasks, as far as they are of the pool.
-
-        Somebody has labelled them.
-        """
+        """Load the items of these labelled tasks, if they are in the pool."""
         self.pool_worker.add_items(
             {self._pool_positions[task] for task in tasks if task in self._pool_positions}
         )
 
     def import_items(self, positions: Sequence[int]) -> dict[int, str]:
-        """Make tasks of these items, which `positions()` tells then.
-
-        Those that cannot be read, and why.
-        """
+        """Import these items as tasks; return the positions that cannot be read, and why."""
         if self._may_have_unseen_tasks:
             self.read_tasks()
             there = set(self.map_positions().values())
             positions = [p for p in positions if p not in there]
         rows, failed = self._build_rows(positions)
         if rows:
-            self._may_have_unseen_tasks = True  # until Label Studio has said what it made
+            self._may_have_unseen_tasks = True  # until Label Studio has replied with the task ids
             made = self.studio.add_tasks(list(rows.values()))
             if len(made) != len(rows):
                 raise Unreachable(
-                    f"{self.studio.url} has not said which tasks it made of {len(rows)} items"
+                    f"{self.studio.url} did not return the ids of the tasks of {len(rows)} items"
                 )
             self._pool_positions |= {
                 task: self.pool_worker.positions[p] for task, p in zip(made, rows, strict=True)
@@ -115,21 +108,20 @@ class TaskImporter:
             self._may_have_unseen_tasks = False
         return failed
 
-    # --- what a task says
-    # ---------------------------------------------------------------------------------------
+    # --- data of tasks ---
 
     def _find_item_name(self, data: Mapping[str, Any]) -> str:
-        """The item that a task says it is, or "".
-
-        By our field, or by the column that names items in the pool.
-        """
+        """Return the name of a task's item from our field or the pool's id column, or ""."""
         ours, *others = ID_FIELDS
         own = self.pool_worker.pool.manifest.reading.id
         fields = (ours, *([own] if own is not None else []), *others)
         return next((text for key in fields if (text := format_id(data.get(key)))), "")
 
     def set_interface(self, interface: Interface) -> None:
-        """What a project shows, if the items have that; one text may go by another name there."""
+        """Set the fields that the project shows; raise if the items do not have them.
+
+        A single text field may have another name in the project.
+        """
         data = self.pool_worker.data
         have = {
             ITEM_ID_FIELD,
@@ -147,18 +139,15 @@ class TaskImporter:
             said = ", ".join(f"${field}" for field in missing) or "no picture"
             fields = "a picture" if data.images is not None else ", ".join(sorted(have))
             raise InputError(
-                f"the project shows {said}, and items of the pool have {fields}; set up what it "
-                "shows by that"
+                f"the project shows {said}, but items of the pool have {fields}; change the "
+                "labelling configuration"
             )
         self._picture, self._text = next(iter(interface.pictures), ""), text
 
     def _build_rows(
         self, positions: Sequence[int]
     ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-        """The data of each one's task.
-
-        Its name, its own columns, or its picture's address. And what cannot be read.
-        """
+        """Return the task data of each position, and the positions that cannot be read."""
         data = self.pool_worker.data
         if isinstance(data.images, PoolPictures):
             addresses, failed = self._find_addresses(data.images, positions)
@@ -168,7 +157,8 @@ class TaskImporter:
             }, failed
         assert data.rows is not None
         rows = {
-            p: {name: _to_json_value(value) for name, value in data.rows.get_row(p)} for p in positions
+            p: {name: _to_json_value(value) for name, value in data.rows.get_row(p)}
+            for p in positions
         }
         if self._text and data.rows.text:
             rows = {p: {**row, self._text: row[data.rows.text]} for p, row in rows.items()}
@@ -182,7 +172,7 @@ class TaskImporter:
     def _find_addresses(
         self, pictures: PoolPictures, positions: Sequence[int]
     ) -> tuple[dict[int, str], dict[int, str]]:
-        """Where Label Studio finds the pictures."""
+        """Return the address of each picture for Label Studio, and what cannot be read."""
         if self.pictures_at is not None:
             return {p: self.pictures_at + quote(pictures.names[p]) for p in positions}, {}
         if not pictures.root.startswith("file://"):
@@ -198,7 +188,7 @@ class TaskImporter:
 
 
 def _to_json_value(value: Any) -> Any:
-    """A cell as JSON has it."""
+    """Convert a cell to a JSON value."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):

@@ -1,8 +1,7 @@
-"""A project's tasks as a folder of files that the labelling page's session reads: TASK.jpg or
-TASK.txt, by task id.
+"""Download the tasks of a project to a folder of files, TASK.jpg or TASK.txt by task id.
 
-What was fetched once stays, also of tasks that are deleted later: positions in the record must not
-move.
+Downloaded files are kept even if their task is deleted, because positions in the journal must not
+change.
 """
 
 import json
@@ -24,43 +23,41 @@ from labelahead.server.permissions import make_private_folder
 __all__ = ["FetchedTasks", "claim_folder", "fetch_tasks", "parse_task_id"]
 
 ITEMS_FOLDER, PICTURES_FOLDER = "items", "pictures"
-CLAIM_FILE = "label-studio.json"  # which project a folder is of
-PARALLEL_DOWNLOADS = 8  # downloads
-MAX_NAMES_SHOWN = 3  # tasks that a note names
-MAX_FAILURES_PER_HOST = (
-    8  # pictures that a place does not answer for, before no more are asked of it
-)
+CLAIM_FILE = "label-studio.json"  # says which project a folder belongs to
+PARALLEL_DOWNLOADS = 8  # number of threads
+MAX_NAMES_SHOWN = 3  # of tasks in a note
+MAX_FAILURES_PER_HOST = 8  # before no more downloads from the host are tried
 IMAGE_TEXT_ENCODER = "labelahead.integrations.label_studio.image_text:picture_and_text"
 log = logging.getLogger("labelahead")
 
 
 @dataclass(frozen=True)
 class FetchedTasks:
-    """Where the items are, what they are learnt from where that is not left open, and what to say."""
+    """Folder of the items, the embedding to use if it is fixed, and notes for the user."""
 
     folder: Path
     embedding: str | None
     notes: tuple[str, ...]
-    tasks: frozenset[int]  # that Label Studio has now, also those that could not be fetched
+    tasks: frozenset[int]  # current tasks, also those that could not be fetched
 
 
 def parse_task_id(item: str) -> int:
-    """The task that a file is of."""
+    """Return the task id in the name of a file."""
     return int(PurePosixPath(item).stem)
 
 
 def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False) -> None:
-    """A folder is of one project; the address of a Label Studio may change, so it is known by when
-    it was made.
+    """Bind a folder to a project, or check that it belongs to this project.
 
-    pool: whether its items are those of a pool of millions, and not the project's tasks.
+    Projects are identified by id and creation time, because the URL may change. pool: whether the
+    items come from an out-of-core pool.
     """
     mine = {"project": project["id"], "created_at": project["created_at"]}
     path = folder / CLAIM_FILE
     if not path.exists():
         if (folder / "labels.db").exists():
             raise InputError(
-                f"{folder} holds labels, but of no Label Studio project; choose another folder "
+                f"{folder} holds labels, but not of a Label Studio project; choose another folder "
                 "with --out"
             )
         make_private_folder(folder)
@@ -75,7 +72,7 @@ def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False
         same = {key: known[key] for key in mine} == mine
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} cannot be read ({error}); put back a copy, or choose another folder with --out"
+            f"{path} cannot be read ({error}); restore a copy, or choose another folder with --out"
         ) from error
     if not same:
         raise InputError(
@@ -88,16 +85,13 @@ def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False
         raise InputError(
             f"{folder} was begun {begun}; do the same again, or choose another folder with --out"
         )
-    make_private_folder(folder)  # earlier versions left it open to other users
+    make_private_folder(folder)  # earlier versions did not restrict its permissions
 
 
 def fetch_tasks(
     studio: LabelStudioClient, interface: Interface, folder: Path, tell: Callable[[int, int], None]
 ) -> FetchedTasks:
-    """Bring every task's picture or text into `folder`/items.
-
-    What is there already is not fetched again.
-    """
+    """Download every task's picture or text to `folder`/items; existing files are kept."""
     items, pictures = folder / ITEMS_FOLDER, folder / PICTURES_FOLDER
     for place in (items, *([pictures] if interface.pictures and interface.texts else ())):
         files.make_folder(place)
@@ -105,14 +99,14 @@ def fetch_tasks(
     tasks = list(studio.list_tasks())
     missing = [task for task in tasks if task["id"] not in here]
     failed: dict[int, str] = {}
-    silent: dict[str, list[str]] = {}  # a place that does not answer -> what was said of it
+    silent: dict[str, list[str]] = {}  # host that does not answer -> errors
 
     def one(task: Mapping[str, Any]) -> None:
         place = _find_host(interface, task)
         try:
             if (
                 len(silent.get(place, ())) >= MAX_FAILURES_PER_HOST
-            ):  # not a minute more for each of thousands
+            ):  # do not wait again for each of thousands of tasks
                 raise InputError(silent[place][-1])
             _store_task(studio, interface, task, folder)
         except LabelaheadError as error:
@@ -128,7 +122,7 @@ def fetch_tasks(
     if len(failed) == len(tasks):
         why = next(iter(failed.values()), "it has no tasks")
         raise InputError(
-            f"none of the project's {len(tasks)} tasks can be labelled ({why}); import some first"
+            f"none of the project's {len(tasks)} tasks can be labelled ({why}); import tasks first"
         )
     embedding = IMAGE_TEXT_ENCODER if interface.pictures and interface.texts else None
     return FetchedTasks(
@@ -137,7 +131,7 @@ def fetch_tasks(
 
 
 def _find_host(interface: Interface, task: Mapping[str, Any]) -> str:
-    """The host of a task's picture, as it is written."""
+    """Return the host in the address of a task's picture."""
     return (
         str(task["data"].get(interface.pictures[0], "")).partition("//")[2].partition("/")[0]
         if interface.pictures
@@ -150,7 +144,7 @@ def _describe_failures(failed: Mapping[int, str]) -> Iterable[str]:
         some = "; ".join(f"{task}: {why}" for task, why in list(failed.items())[:MAX_NAMES_SHOWN])
         more = "; ..." if len(failed) > MAX_NAMES_SHOWN else ""
         yield (
-            f"{len(failed)} tasks cannot be fetched and are left out until the next start "
+            f"{len(failed)} tasks cannot be downloaded and are left out until the next start "
             f"({some}{more})"
         )
 
@@ -158,7 +152,7 @@ def _describe_failures(failed: Mapping[int, str]) -> Iterable[str]:
 def _store_task(
     studio: LabelStudioClient, interface: Interface, task: Mapping[str, Any], folder: Path
 ) -> None:
-    """The files of one task; the one in `items` last, since it says that all are there."""
+    """Write the files of one task; the one in `items` is last and marks the task as complete."""
     number, data = int(task["id"]), task["data"]
     texts = [_read_text(data, key) for key in interface.texts]
     if not interface.pictures:
@@ -169,7 +163,7 @@ def _store_task(
         raise InputError(f"no address of a picture in {interface.pictures[0]!r}")
     content = studio.download(address, number)
     suffix = PurePosixPath(unquote(urlsplit(address).path)).suffix.lower()
-    # what is in it decides how it is read
+    # The file is decoded by its content, whatever its suffix.
     named = f"{number}{suffix if suffix in IMAGE_SUFFIXES else '.jpg'}"
     if not texts:
         files.replace_file(folder / ITEMS_FOLDER / named, content)

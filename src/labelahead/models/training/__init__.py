@@ -1,7 +1,7 @@
-"""Training on the labelled set: how (`Training`), doing it (`train`), and what came of it.
+"""Training on the labelled set: settings (`Training`), `train`, and the result.
 
-model = fresh_start(make, None, recipe("cnn"), seed=0)  # make: seed -> network
-trained = train(model, x, y, classes, recipe("cnn"), seed=0)
+model = initialise_model(make, None, get_default_training("cnn"), seed=0)  # make: seed -> network
+trained = train(model, x, y, classes, get_default_training("cnn"), seed=0)
 outputs = predict(model, pool)
 
 The examples here begin with

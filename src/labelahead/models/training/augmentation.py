@@ -1,4 +1,4 @@
-"""Random crops and horizontal flips of the pictures of one training batch."""
+"""Random crops and horizontal flips of the images of a training batch."""
 
 import torch
 from torch import Tensor
@@ -9,30 +9,27 @@ from labelahead.errors import InputError
 
 __all__ = ["augment_pictures", "compute_padding", "require_pictures"]
 
-# a picture is padded by this part of its side: 4 of 32 pixels, as is usual on CIFAR-10
+# An image is padded by its side divided by this: 4 of 32 pixels, as is usual for CIFAR-10.
 PADDING_DIVISOR = 8
 
 
 def compute_padding(side: int) -> int:
-    """Return the pixels added on both ends of a side before cropping.
-
-    An eighth of it, at least one.
-    """
+    """Return the pixels added at both ends of a side: an eighth of it, at least one."""
     return max(1, side // PADDING_DIVISOR)
 
 
 def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tensor:
-    """Return pictures (n, channels, height, width), each cropped and flipped at random.
+    """Return images (n, channels, height, width), each cropped and flipped at random.
 
     Args:
-        pictures: (n, channels, height, width), left unchanged.
-        kind: "crop" pads each picture with zeros (see `compute_padding`) and cuts its own size out
-            at a random place; "flip" mirrors it from left to right with probability 1/2;
-            "crop-flip" does both.
-        rng: draws, for each picture in turn of a kind, the row, the column and whether to flip.
+        pictures: (n, channels, height, width), not modified.
+        kind: "crop" pads each image with zeros (see `compute_padding`) and crops its original size
+            at a random position; "flip" mirrors it horizontally with probability 1/2; "crop-flip"
+            does both.
+        rng: draws the rows, the columns and the flips of the batch, in this order.
 
     >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
-    >>> augment_pictures(x, "flip", torch.Generator().manual_seed(1)).flatten().tolist()
+    >>> augment_pictures(x, "flip", torch.Generator().manual_seed(0)).flatten().tolist()
     [1.0, 0.0, 3.0, 2.0]
     """
     n, channels, height, width = pictures.shape
@@ -54,9 +51,7 @@ def augment_pictures(pictures: Tensor, kind: str, rng: torch.Generator) -> Tenso
 
 
 def require_pictures(batch: Batch, kind: str) -> None:
-    """Raise `InputError` unless a batch is pictures as one tensor (n, channels, height, width) of
-    real numbers.
-    """
+    """Raise `InputError` unless a batch is one floating-point tensor (n, channels, height, width)."""
     if isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point():
         return
     raise InputError(

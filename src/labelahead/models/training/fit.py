@@ -1,6 +1,4 @@
-"""Training: where the weights begin, the loop that fits them, and BatchNorm's statistics
-afterwards.
-"""
+"""Train a network: initial weights, the training loop, and BatchNorm statistics afterwards."""
 
 import copy
 import time
@@ -38,9 +36,9 @@ __all__ = [
     "train",
 ]
 
-LOSS_CHECK_EVERY = 10  # steps between two looks at the loss
+LOSS_CHECK_EVERY = 10  # steps between two checks of the loss
 MAX_RETRIES = 3
-DIVERGENCE_FACTOR = 1e4  # a loss so many times the first one has diverged, finite or not
+DIVERGENCE_FACTOR = 1e4  # training has diverged if the loss exceeds the first one by this factor
 INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -51,11 +49,20 @@ def initialise_model(
     *,
     seed: int,
 ) -> nn.Module:
-    """A new network with the weights that `training.start` asks for.
+    """Return a new network with the initial weights that `training.start` requests.
 
-    "same", "cold", and every start without a `previous` state: what the factory makes of `seed`.
+    "same", "cold", and any start without a `previous` state: what the factory makes of `seed`.
     "warm": the previous state. "shrink": shrink × previous + perturb × new weights, parameter by
     parameter (Ash & Adams 2020); frozen parameters and buffers are the previous ones.
+
+    Args:
+        model_factory: seed -> network.
+        previous: the state dict of the previous training, if there was one.
+        training: the settings.
+        seed: the seed of new weights.
+
+    Raises:
+        ModelError: if the previous state does not fit the network.
 
     >>> from labelahead.models.training import Training, initialise_model
     >>> make = lambda seed: build_model("mlp", (4,), 2, seed=seed)
@@ -99,12 +106,25 @@ def train(
     seed: int,
     objective: AuxiliaryObjective | None = None,
 ) -> TrainingResult:
-    """Train `model` in place on inputs (n, ...) with class numbers (n,); it ends in eval mode.
+    """Train `model` in place; it ends in eval mode.
 
-    The same seed gives the same weights to the last bit on one machine. If training diverges, the
-    weights go back to the start and the rate to a tenth, at most three times; `notes` says so.
-    objective: trained in place together with the network, its value added to the network's loss in
-    every step; the loss that is reported is the network's alone.
+    The same seed gives bit-identical weights on one machine. If training diverges, it restarts from
+    the initial weights with a tenth of the rate, at most three times; `notes` reports it.
+
+    Args:
+        model: the network.
+        inputs: (n, ...) the labelled inputs.
+        labels: (n,) class numbers.
+        classes: the number of classes.
+        training: the settings.
+        seed: the seed of the batch order and of dropout.
+        objective: trained in place together with the network; its value is added to the loss in
+            every step. The reported loss is that of the network alone.
+
+    Raises:
+        InputError: if inputs, labels or settings are invalid.
+        ModelError: if the network has nothing to train or other outputs.
+        NumericalError: if training diverges at all rates.
 
     >>> from labelahead.models.training import Training, predict, train
     >>> model = build_model("mlp", (4,), 2)
@@ -120,16 +140,16 @@ def train(
     classes = require_whole_number(classes, "classes")
     samples, labels = check_labelled_set(inputs, labels, classes)
     training = training.with_epochs_as_steps(len(samples))
-    session = _TrainingRun(model, samples, labels, classes, training, seed, objective)
-    learning = [model] if objective is None else [model, objective]
-    before = [copy.deepcopy(module.state_dict()) for module in learning]
-    rate, notes = training.rate, session.warnings()
+    run = _TrainingRun(model, samples, labels, classes, training, seed, objective)
+    modules = [model] if objective is None else [model, objective]
+    initial_states = [copy.deepcopy(module.state_dict()) for module in modules]
+    rate, notes = training.rate, run.warnings()
     for attempt in range(MAX_RETRIES + 1):
         try:
-            steps, (loss, accuracy) = session.run(rate)
+            steps, (loss, accuracy) = run.run(rate)
             break
         except _DivergedError as trouble:
-            for module, state in zip(learning, before, strict=True):
+            for module, state in zip(modules, initial_states, strict=True):
                 module.load_state_dict(state)
             if attempt == MAX_RETRIES:
                 raise NumericalError(
@@ -140,7 +160,7 @@ def train(
             notes.append(f"{trouble} at the rate {rate:g}; began again with {rate / 10:g}")
             rate /= 10
         finally:
-            for module in learning:
+            for module in modules:
                 module.zero_grad(set_to_none=True)
                 module.eval()
     target = training.stop_accuracy
@@ -153,7 +173,7 @@ def train(
 
 
 class _TrainingRun:
-    """One call of `train`: what stays the same from attempt to attempt."""
+    """One call of `train`: the state that all attempts share."""
 
     def __init__(
         self,
@@ -165,7 +185,10 @@ class _TrainingRun:
         seed: int,
         objective: AuxiliaryObjective | None,
     ) -> None:
-        self.model, self.inputs, self.training, self.seed = model, inputs, training, seed
+        self.model = model
+        self.inputs = inputs
+        self.training = training
+        self.seed = seed
         self.objective = objective
         self.parameters = [
             *get_trainable_parameters(model),
@@ -173,17 +196,18 @@ class _TrainingRun:
         ]
         self.norms = find_batchnorms(model)
         self.device, self.dtype = get_device_and_dtype(model, inputs)
-        self.labels, self.classes = labels.to(self.device), classes
-        self.lone = len(inputs) == 1 and bool(self.norms)
+        self.labels = labels.to(self.device)
+        self.classes = classes
+        self.is_single_sample = len(inputs) == 1 and bool(self.norms)
         weights = next(p for p in self.parameters)
         self.targets = F.one_hot(self.labels, classes).to(weights.dtype)
         if training.augment is not None:
             require_pictures(read_batch(inputs[:1]), training.augment)
 
     def warnings(self) -> list[str]:
-        """What the caller should know before any step is taken."""
+        """Return notes for the user that are known before the first step."""
         warnings = []
-        if self.lone:
+        if self.is_single_sample:
             warnings.append(
                 "one labelled sample has no variance: BatchNorm's statistics stay fixed"
             )
@@ -192,9 +216,13 @@ class _TrainingRun:
         return warnings
 
     def run(self, rate: float) -> tuple[int, tuple[float, float]]:
-        """One attempt: the steps taken, then loss and accuracy on the labelled set."""
+        """Run one attempt; return the steps, and (loss, accuracy) on the labelled set.
+
+        Raises:
+            _DivergedError: if weights, loss or outputs become infinite.
+        """
         # Dropout draws from the global generator.
-        with temporary_seed(self.seed), torch.enable_grad(), self._observed():
+        with temporary_seed(self.seed), torch.enable_grad(), self._observe():
             steps = self._descend(rate)
         if not all(bool(torch.isfinite(p.detach()).all()) for p in self.parameters):
             raise _DivergedError(f"weights became infinite by step {steps}")
@@ -202,53 +230,54 @@ class _TrainingRun:
         return steps, self._measure()
 
     def _descend(self, rate: float) -> int:
+        """Run the training loop and return the number of steps."""
         t = self.training
         optimiser = make_optimiser(self.parameters, t, rate)
         group = optimiser.param_groups[0]
         n = len(self.inputs)
         sizes = iter_batches(
-            n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.lone
+            n, t.batch, t.steps, self.seed, pairs=bool(self.norms) and not self.is_single_sample
         )
-        often = max(LOSS_CHECK_EVERY, -(-n // t.batch))
-        watch = _LossMonitor()
+        measure_every = max(LOSS_CHECK_EVERY, -(-n // t.batch))
+        monitor = _LossMonitor()
         everything: tuple[Inputs, Tensor] | None = None
         # A generator of its own: the order of the batches is the same with and without
         # augmentation.
         rng = make_generator(self.seed, "augment")
         step = 0
-        self._train_mode()
+        self._set_train_mode()
         for step, (at, now) in enumerate(zip(sizes, iter_learning_rates(t, rate), strict=True), 1):
             if at is None:
-                everything = everything or self._rows(None)
-            x, y = self._rows(at) if at is not None or everything is None else everything
+                everything = everything or self._take_batch(None)
+            x, y = self._take_batch(at) if at is not None or everything is None else everything
             if t.augment is not None:
-                assert isinstance(x, Tensor)  # `require_pictures` has seen to it
+                assert isinstance(x, Tensor)  # checked by `require_pictures`
                 x = augment_pictures(x, t.augment, rng)
             group["lr"] = now
             optimiser.zero_grad(set_to_none=True)
-            loss = self._total(x, y, (step - 1) / t.steps)
+            loss = self._total_loss(x, y, (step - 1) / t.steps)
             loss.backward()  # type: ignore[no-untyped-call]
             if t.clip is not None:
                 nn.utils.clip_grad_norm_(self.parameters, t.clip)
             optimiser.step()
-            watch.see(loss.detach(), step)
-            if t.stop_accuracy is not None and step % often == 0 and step < t.steps:
+            monitor.record(loss.detach(), step)
+            if t.stop_accuracy is not None and step % measure_every == 0 and step < t.steps:
                 recompute_batchnorm_statistics(self.model, self.norms, self.inputs)
                 if self._measure()[1] >= t.stop_accuracy:
                     break
-                self._train_mode()
-        watch.look(step)
+                self._set_train_mode()
+        monitor.check(step)
         return step
 
-    def _observed(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.objective is None else self.objective.observe(self.model)
+    def _observe(self) -> AbstractContextManager[None]:
+        """Return the context in which the auxiliary objective observes the network."""
+        return (
+            nullcontext() if self.objective is None else self.objective.record_features(self.model)
+        )
 
-    def _total(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
-        """What a step descends on.
-
-        The network's loss, and the auxiliary objective where there is one.
-        """
-        outputs = self._outputs(x)
+    def _total_loss(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
+        """Return the loss of a step: the network's loss plus the auxiliary objective, if any."""
+        outputs = self._compute_outputs(x)
         loss = self._loss(outputs, y)
         if not loss.requires_grad:
             raise ModelError(
@@ -257,23 +286,26 @@ class _TrainingRun:
             )
         if self.objective is None:
             return loss
-        added: Tensor = self.objective(self._losses(outputs.detach(), y), progress)
+        added: Tensor = self.objective(self._sample_losses(outputs.detach(), y), progress)
         return loss + added
 
-    def _train_mode(self) -> None:
+    def _set_train_mode(self) -> None:
+        """Set train mode; BatchNorm stays in eval mode if there is only one sample."""
         self.model.train()
         if self.objective is not None:
             self.objective.train()
-        if self.lone:
+        if self.is_single_sample:
             for norm in self.norms:
                 norm.training = False
 
-    def _rows(self, at: Tensor | None) -> tuple[Inputs, Tensor]:
+    def _take_batch(self, at: Tensor | None) -> tuple[Inputs, Tensor]:
+        """Return inputs and one-hot targets at positions, or all of them if `at` is None."""
         x = self.inputs if at is None else self.inputs[at.to(getattr(self.inputs, "device", "cpu"))]
         y = self.targets if at is None else self.targets[at.to(self.device)]
         return read_batch(x.to(device=self.device, dtype=self.dtype)), y
 
-    def _outputs(self, x: Inputs) -> Tensor:
+    def _compute_outputs(self, x: Inputs) -> Tensor:
+        """Return the outputs (n, classes) of the network."""
         out = run_forward(self.model, x)
         if out.shape[1] != self.classes:
             raise ModelError(
@@ -283,18 +315,19 @@ class _TrainingRun:
         return out
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a batch."""
         if self.training.loss == "cross-entropy":
             return F.cross_entropy(outputs, targets)
         return 0.5 * F.mse_loss(outputs, targets, reduction="sum") / len(targets)
 
-    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(n,) the loss of each sample."""
+    def _sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, (n,)."""
         if self.training.loss == "cross-entropy":
             return F.cross_entropy(outputs, targets, reduction="none")
         return 0.5 * (outputs - targets).square().sum(1)
 
     def _measure(self) -> tuple[float, float]:
-        """Loss and accuracy on the whole labelled set, in eval mode."""
+        """Return loss and accuracy on the labelled set in eval mode."""
         try:
             outputs = predict(self.model, self.inputs)
         except NumericalError as error:
@@ -306,24 +339,24 @@ class _TrainingRun:
 
 
 class _DivergedError(Exception):
-    """Training left the finite numbers, or ran away from where it began."""
+    """The loss became infinite or grew far beyond its first value."""
 
 
 class _LossMonitor:
-    """Looks at the loss now and then: each look waits for the device, so not at every step."""
+    """Check the loss every few steps: each check synchronises with the device."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
         self.first: float | None = None
 
-    def see(self, loss: Tensor, step: int) -> None:
-        """Take a loss in; a NaN or infinity in any of them stays in the sum."""
+    def record(self, loss: Tensor, step: int) -> None:
+        """Add a loss; a NaN or infinity stays in the sum."""
         self.total = loss if self.total is None else self.total + loss
         if step == 1 or step % LOSS_CHECK_EVERY == 0:
-            self.look(step)
+            self.check(step)
 
-    def look(self, step: int) -> None:
-        """Raise if any loss since the last look was not a finite number, or has run away."""
+    def check(self, step: int) -> None:
+        """Raise if a loss since the last check was not finite, or has grown too much."""
         if self.total is None:
             return
         total, self.total = float(self.total), None
@@ -338,7 +371,10 @@ class _LossMonitor:
 def check_labelled_set(
     given: Inputs, labels: Tensor, classes: int
 ) -> tuple[Tensor | Samples, Tensor]:
-    """Inputs, and labels as int64 (n,), after a look at everything that could be wrong with them.
+    """Check inputs and labels, and return them with labels as int64 (n,).
+
+    Raises:
+        InputError: if labels have another type, shape or range than expected.
     """
     inputs = check_inputs(given)
     if not isinstance(labels, Tensor) or labels.dtype not in INTEGER_DTYPES:
@@ -362,7 +398,12 @@ def check_labelled_set(
 
 
 def get_trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that require a gradient: at least one, all finite."""
+    """Return the parameters that require a gradient.
+
+    Raises:
+        ModelError: if there are none, or a lazy layer has no shape yet.
+        NumericalError: if a parameter is not finite.
+    """
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}: wrap it in one")
     everything = list(model.named_parameters())
@@ -388,11 +429,17 @@ def get_trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
 def iter_batches(
     n: int, size: int, steps: int, seed: int, *, pairs: bool
 ) -> Iterator[Tensor | None]:
-    """Positions of each of `steps` batches; None stands for the whole set.
+    """Yield the positions of each of `steps` batches; None stands for the whole set.
 
-    Every epoch is shuffled anew and cut into equal parts of at most `size`, so that no update is
-    left to a small remainder. `pairs`: no part of one sample, for BatchNorm's sake, as long as
-    there are two.
+    Every epoch is shuffled and cut into equal parts of at most `size`, so that there is no small
+    remainder.
+
+    Args:
+        n: the number of samples.
+        size: the largest batch.
+        steps: the number of batches.
+        seed: the seed of the order.
+        pairs: whether every batch needs two samples, for BatchNorm, if there are two.
     """
     parts = -(-n // size)
     if pairs and n // parts < 2:
@@ -413,7 +460,7 @@ def iter_batches(
 def make_optimiser(
     parameters: Sequence[Tensor], training: Training, rate: float
 ) -> torch.optim.Optimizer:
-    """The optimiser that `training` asks for."""
+    """Return the optimiser that `training` requests."""
     decay = training.weight_decay
     fused = parameters[0].device.type in ("cpu", "cuda")  # half the time of `foreach` when small
     if training.optimiser == "adam":
@@ -431,10 +478,10 @@ def make_optimiser(
 
 
 def iter_learning_rates(training: Training, rate: float) -> Iterator[float]:
-    """The learning rate of each step.
+    """Yield the learning rate of each step.
 
-    One-cycle as in Smith & Topin and in torch's OneCycleLR: by a cosine from rate/25 up to the
-    rate over the first 30 %, then down to rate/250,000.
+    One-cycle as in Smith & Topin and torch's OneCycleLR: by a cosine from rate/25 up to the rate
+    over the first 30 %, then down to rate/250,000.
     """
     steps = training.steps
     if training.schedule == "constant":
@@ -451,9 +498,9 @@ def iter_learning_rates(training: Training, rate: float) -> Iterator[float]:
 
 
 def find_batchnorms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """BatchNorms that would use the batch if the network were in train mode.
+    """Return the BatchNorm layers that use batch statistics in train mode.
 
-    A network may keep some in eval mode also then, as a pretrained one does; these are left alone.
+    A network may keep some in eval mode always, as a pretrained one does; these are not returned.
     """
     with restore_modes(model):
         model.train()
@@ -467,31 +514,32 @@ def find_batchnorms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 def recompute_batchnorm_statistics(
     model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], inputs: Tensor | Samples
 ) -> None:
-    """Statistics of `norms` from all of `inputs` with the weights as they are; all else in eval.
+    """Recompute the statistics of `norms` from all of `inputs` with the current weights.
 
-    A tangent kernel and a prediction use running statistics. Those that training leaves behind are
-    a moving average over weights that no longer exist; after 100 steps they are still a tenth of
-    what they were at the start. So they are computed again for the final weights.
+    Tangent kernels and predictions use running statistics. After training these are a moving
+    average over weights that no longer exist; after 100 steps a tenth of their initial value
+    remains. They are therefore recomputed for the final weights; all other modules are in eval
+    mode.
 
-    Exact mean and variance when the set fits one batch; otherwise the plain average over equal
-    batches. One sample has no variance, and an evaluation with 0 for it would blow up everything
-    else: then the statistics stay as they were.
+    Mean and variance are exact if the set fits into one batch, and averages over equal batches
+    otherwise. A single sample has no variance, and dividing by 0 would ruin all outputs: the
+    statistics are unchanged then.
     """
-    kept = [norm for norm in norms if norm.running_mean is not None]
-    if not kept or len(inputs) < 2:
+    tracking = [norm for norm in norms if norm.running_mean is not None]
+    if not tracking or len(inputs) < 2:
         return
     device, dtype = get_device_and_dtype(model, inputs)
     parts = min(-(-len(inputs) // choose_batch_rows(inputs)), len(inputs) // 2)
-    momenta = [norm.momentum for norm in kept]
+    momenta = [norm.momentum for norm in tracking]
     with eval_mode(model), torch.no_grad():
-        for norm in kept:
+        for norm in tracking:
             norm.training = True
             norm.reset_running_stats()
-            norm.momentum = None  # PyTorch's word for the plain average over all batches
+            norm.momentum = None  # in PyTorch: the plain average over all batches
         try:
             for part in torch.arange(len(inputs)).tensor_split(max(1, parts)):
                 some = inputs[int(part[0]) : int(part[-1]) + 1]
                 run_forward(model, some.to(device=device, dtype=dtype))
         finally:
-            for norm, momentum in zip(kept, momenta, strict=True):
+            for norm, momentum in zip(tracking, momenta, strict=True):
                 norm.momentum = momentum

@@ -1,6 +1,7 @@
-"""Forward passes: a network's outputs, and what goes into its last layer, for many items.
+"""Forward passes over many items: outputs of a network and inputs of its last layer.
 
-Inputs may lie elsewhere than the network, in another precision; they are taken a few at a time.
+Inputs may be on another device or in another precision than the network; they are moved batch by
+batch.
 """
 
 from typing import Any
@@ -33,15 +34,21 @@ __all__ = [
     "run_forward",
 ]
 
-# samples a pass of inputs that are not one tensor: what a network does with them cannot be told by
-# size
+# Samples per forward pass for inputs that are not a single tensor, whose cost is not known from
+# their size.
 SAMPLES_BATCH_ROWS = 64
 
 
 def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Tensor:
-    """Outputs (n, C) in eval mode, without gradients; the network's modes are as before afterwards.
+    """Return outputs (n, C) in eval mode, without gradients; module modes are restored.
 
-    batch: samples a forward pass; by default from the size of one input.
+    Args:
+        model: the network.
+        inputs: (n, ...) inputs of any form.
+        batch: samples per forward pass; default: depends on the size of one input.
+
+    Raises:
+        NumericalError: if outputs are not finite.
 
     >>> from labelahead.models.training import predict
     >>> predict(build_model("mlp", (4,), 2), x).shape
@@ -68,9 +75,9 @@ def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Te
 
 
 def compute_penultimate_features(model: nn.Module, inputs: Inputs) -> Tensor:
-    """(n, h): the input of the linear layer that is called last, in eval mode.
+    """Return (n, h): the input of the linear layer that is called last, in eval mode.
 
-    Several tokens a sample are averaged. A network without a linear layer gives its outputs.
+    Tokens of a sample are averaged. Without a linear layer the outputs are returned.
     """
     inputs = check_inputs(inputs)
     device, dtype = get_device_and_dtype(model, inputs)
@@ -98,10 +105,15 @@ def compute_penultimate_features(model: nn.Module, inputs: Inputs) -> Tensor:
 def predict_with_dropout(
     model: nn.Module, inputs: Inputs, rate: float, rng: torch.Generator
 ) -> Tensor:
-    """Outputs (n, C) with dropout on the input of the linear layer that is called last, all else in
-    eval mode.
+    """Return outputs (n, C) with dropout on the input of the linear layer that is called last.
 
-    A network without a linear layer has its outputs dropped.
+    Everything else is in eval mode. Without a linear layer the outputs themselves are dropped.
+
+    Args:
+        model: the network.
+        inputs: (n, ...) inputs of any form.
+        rate: the probability of dropping an entry.
+        rng: draws the entries.
     """
     inputs = check_inputs(inputs)
     device, dtype = get_device_and_dtype(model, inputs)
@@ -127,13 +139,13 @@ def predict_with_dropout(
 
 
 def apply_dropout(values: Tensor, rate: float, rng: torch.Generator) -> Tensor:
-    """Each entry zero with probability `rate`, else divided by 1 − rate."""
+    """Set each entry to zero with probability `rate`, and divide the others by 1 - rate."""
     kept = torch.rand(values.shape, generator=rng) >= rate
     return values * kept.to(values) / (1 - rate)
 
 
 def _average_tokens(values: Tensor, n: int) -> Tensor:
-    """One row a sample: tokens between the first and the last dimension are averaged."""
+    """Return one row per sample, averaging the dimensions between the first and the last."""
     if values.shape[0] != n:
         raise ModelError(
             f"the last linear layer saw {tuple(values.shape)} for {n} samples; expected samples "
@@ -143,9 +155,12 @@ def _average_tokens(values: Tensor, n: int) -> Tensor:
 
 
 def check_inputs(inputs: Inputs) -> Tensor | Samples:
-    """At least one sample, finite throughout, or an `InputError`.
+    """Check that there is at least one sample and that all are finite.
 
-    A mapping or tuple comes back as `Samples`.
+    A mapping or tuple is returned as `Samples`.
+
+    Raises:
+        InputError: otherwise.
     """
     inputs = as_inputs(inputs)
     if isinstance(inputs, Samples):
@@ -169,7 +184,7 @@ def check_inputs(inputs: Inputs) -> Tensor | Samples:
 def get_device_and_dtype(
     model: nn.Module, inputs: Tensor | Samples
 ) -> tuple[torch.device, torch.dtype]:
-    """Where the network's weights are, and the dtype its inputs need: integers stay integers."""
+    """Return the device of the network and the dtype of its inputs; integers stay integers."""
     weights = next((p for p in model.parameters() if p.is_floating_point()), None)
     if isinstance(inputs, Samples):
         like = list_tensors(inputs[:1].read())[0] if weights is None else weights
@@ -179,11 +194,11 @@ def get_device_and_dtype(
 
 
 def choose_batch_rows(inputs: Tensor | Samples) -> int:
-    """Samples a forward pass without gradients.
+    """Return the number of samples per forward pass without gradients.
 
-    Activations of images should stay in the cache: 64 of 28x28 pixels were two to three times
-    faster than 1,024 of them. Fewer than 32 were never faster, up to a third slower (ResNet18,
-    64x64 pixels, one core). Vectors are matrix products, which gain from size.
+    Activations of images should stay in the cache: batches of 64 images of 28x28 pixels were two to
+    three times faster than batches of 1,024. Batches below 32 were never faster and up to a third
+    slower (ResNet18, 64x64 pixels, one core). Vectors are matrix products, which gain from size.
     """
     if isinstance(inputs, Samples):
         return SAMPLES_BATCH_ROWS
@@ -192,7 +207,12 @@ def choose_batch_rows(inputs: Tensor | Samples) -> int:
 
 
 def run_forward(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Outputs (n, C), or an error that says what the network did instead."""
+    """Return outputs (n, C) of the network.
+
+    Raises:
+        InputError: if its forward fails on the inputs.
+        ModelError: if it returns anything but (n, C).
+    """
     x, n = read_batch(inputs), count_samples(inputs)
     try:
         out = call_model(model, x)

@@ -1,4 +1,4 @@
-"""A second objective that is trained together with a network, such as LL4AL's loss module."""
+"""An auxiliary objective that is trained together with a network, such as LL4AL's loss module."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,11 +12,10 @@ __all__ = ["AuxiliaryObjective", "MakeObjective"]
 
 
 class AuxiliaryObjective(nn.Module, ABC):
-    """An objective with parameters of its own, added to the network's loss in every step of
-    `train`.
+    """An objective with its own parameters, added to the network's loss in every step of `train`.
 
-    It is made for one architecture and may be used with any copy of that network. `train` optimises
-    its parameters along with the network's, by the same optimiser, rates and clipping.
+    It is built for one architecture and can be used with any copy of that network. `train`
+    optimises its parameters together with those of the network: same optimiser, rates and clipping.
 
     >>> from contextlib import nullcontext
     >>> import torch
@@ -25,7 +24,7 @@ class AuxiliaryObjective(nn.Module, ABC):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.mean = torch.nn.Parameter(torch.zeros(()))
-    ...     def observe(self, model):
+    ...     def record_features(self, model):
     ...         return nullcontext()
     ...     def forward(self, losses, progress):
     ...         return (losses.mean() - self.mean) ** 2
@@ -34,18 +33,16 @@ class AuxiliaryObjective(nn.Module, ABC):
     """
 
     @abstractmethod
-    def observe(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which the objective sees what it needs of each forward pass of
-        `model`.
-        """
+    def record_features(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which the objective records what it needs of each forward pass."""
 
     @abstractmethod
     def forward(self, losses: Tensor, progress: float) -> Tensor:
-        """Return what is added to the network's loss after a forward pass, a scalar.
+        """Return the scalar that is added to the network's loss after a forward pass.
 
         Args:
             losses: (n,) the network's loss for each sample of the batch, detached.
-            progress: the part of training that is over, from 0 to below 1.
+            progress: the fraction of the training that is finished, from 0 to below 1.
         """
 
 

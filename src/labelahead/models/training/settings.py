@@ -1,4 +1,4 @@
-"""How a network is trained, and what came of it: plain values, checked when they are made."""
+"""Training settings and results: plain values that are checked when they are created."""
 
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -19,25 +19,35 @@ Augment = Literal["crop", "flip", "crop-flip"]
 
 @dataclass(frozen=True)
 class Training:
-    """How to train.
+    """How to train a network.
 
-    loss: "squared" is the mean over samples of ½‖f(x) − y‖² with one-hot y, so that its gradients
-    have the size of cross-entropy's whatever the number of classes; a rate for PyTorch's
-    `nn.MSELoss`, which divides by the number C of outputs, corresponds to 2/C of it here.
-    optimiser, rate, momentum, weight_decay: as in torch.optim; momentum is for "sgd" only, and
-    weight decay is an L2 penalty. schedule: "one-cycle" rises to `rate` over the first 30 % of the
-    steps and falls to nothing, by cosines. steps: updates of the weights, whatever the number of
-    samples. epochs: passes over the samples instead, so that training grows with them; `steps`
-    counts for nothing then. batch: samples at most in an update; an epoch is cut into equal parts
-    (of two at least where there is BatchNorm, so that batches of one or two make more passes).
-    clip: the gradient's largest norm. start, of one training after the other: "same" from the new
-    weights that the first began with, "cold" from others each time, "warm" from the last round's,
-    "shrink" from shrink × the last + perturb × new ones (Ash & Adams 2020). stop_accuracy: end as
-    soon as this part of the training set is right; `steps` or `epochs` is then the most there may
-    be. augment, of pictures: how each is changed at random whenever it is trained on, and nowhere
-    else. "crop" shifts it by up to an eighth of its side and fills up with zeros; "flip" mirrors
-    half of the pictures from left to right, which is wrong for digits and letters; "crop-flip" does
-    both.
+    Args:
+        loss: "squared" is the mean over samples of ½‖f(x) − y‖² with one-hot y, so that its
+            gradients have the size of those of cross-entropy for any number of classes. A rate for
+            PyTorch's `nn.MSELoss`, which divides by the number C of outputs, corresponds to 2/C of
+            it here.
+        optimiser: "adam" or "sgd".
+        rate: the learning rate, as in torch.optim.
+        schedule: "one-cycle" rises to `rate` over the first 30 % of the steps and falls to nearly
+            0, by cosines; "constant" keeps it.
+        momentum: of "sgd" only.
+        weight_decay: an L2 penalty, as in torch.optim.
+        steps: the number of updates, for any number of samples.
+        batch: the largest number of samples per update. An epoch is cut into equal parts (of at
+            least two samples if there is BatchNorm, so that batches of one or two need more
+            passes).
+        clip: the largest norm of the gradient; None for no clipping.
+        start: the initial weights of successive trainings: "same" from the weights of the first
+            one, "cold" from new weights each time, "warm" from the previous round, "shrink" from
+            shrink × previous + perturb × new weights (Ash & Adams 2020).
+        shrink: the factor of the previous weights, for "shrink".
+        perturb: the factor of the new weights, for "shrink".
+        stop_accuracy: stop as soon as this fraction of the training set is correct; `steps` or
+            `epochs` is then the maximum.
+        epochs: the number of passes over the samples, instead of `steps`.
+        augment: random augmentation of training images, used nowhere else. "crop" shifts an image
+            by up to an eighth of its side and fills with zeros; "flip" mirrors half of the images
+            horizontally, which is wrong for digits and letters; "crop-flip" does both.
 
     >>> from labelahead.models.training import Training
     >>> Training(loss="cross-entropy", steps=200, rate=1e-3).optimiser
@@ -61,7 +71,7 @@ class Training:
     augment: Augment | None = None
 
     def with_epochs_as_steps(self, n: int) -> "Training":
-        """The same for n samples, its epochs told in steps.
+        """Return the settings for n samples, with epochs converted to steps.
 
         >>> from labelahead.models.training import Training
         >>> Training(epochs=30, batch=128).with_epochs_as_steps(1000).steps
@@ -74,11 +84,15 @@ class Training:
         )
 
     def derive_seed(self, seed: int, number: int) -> int:
-        """Of a campaign's training of that number: its weights and the order of its batches are
-        drawn from it.
+        """Return the seed of the weights and the batch order of a training.
 
-        Networks that began elsewhere differ by more than ten labels do, up and down, at no average
-        gain; begun alike, two of them differ by what was labelled in between (docs/campaigns.md).
+        With start="same" every training has the same seed. Networks with different initial weights
+        differ by more than ten labels do, without an average gain; with the same weights they
+        differ only by the labels in between (docs/campaigns.md).
+
+        Args:
+            seed: the seed of the campaign.
+            number: the number of the training.
         """
         return derive_training_seed(seed, 0 if self.start == "same" else number)
 
@@ -90,7 +104,8 @@ class Training:
             ("schedule", Schedule),
             ("start", Start),
         ):
-            if (value := getattr(self, name)) not in get_args(words):
+            value = getattr(self, name)
+            if value not in get_args(words):
                 raise InputError(
                     f"{name} is {value!r}; expected one of {', '.join(map(repr, get_args(words)))}"
                 )
@@ -102,10 +117,10 @@ class Training:
         _require_above("rate", self.rate, 0)
         _require_within("momentum", self.momentum, 0, 1, last=False)
         _require_within("weight_decay", self.weight_decay, 0, None)
-        _require_count("steps", self.steps, least=0)
-        _require_count("batch", self.batch, least=1)
+        _require_count("steps", self.steps, minimum=0)
+        _require_count("batch", self.batch, minimum=1)
         if self.epochs is not None:
-            _require_count("epochs", self.epochs, least=1)
+            _require_count("epochs", self.epochs, minimum=1)
         if self.clip is not None:
             _require_above("clip", self.clip, 0)
         _require_within("shrink", self.shrink, 0, None)
@@ -117,7 +132,15 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of it, on the labelled set and in eval mode.
+    """The result of a training, measured on the labelled set in eval mode.
+
+    Attributes:
+        loss: the loss of the network.
+        accuracy: the fraction of correct predictions.
+        steps: the updates in the successful attempt.
+        rate: the learning rate used; smaller than requested after a divergence.
+        notes: anything unusual, for the user.
+        seconds: the duration.
 
     >>> from labelahead.models.training import Training, train
     >>> trained = train(build_model("mlp", (4,), 2), x, y, 2, Training(steps=60), seed=0)
@@ -127,13 +150,14 @@ class TrainingResult:
 
     loss: float
     accuracy: float
-    steps: int  # taken, in the attempt that counted
-    rate: float  # really used: smaller than asked for after a divergence
-    notes: tuple[str, ...]  # whatever did not go as usual
+    steps: int
+    rate: float
+    notes: tuple[str, ...]
     seconds: float
 
 
 def _is_number(value: object) -> bool:
+    """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
 
 
@@ -151,13 +175,13 @@ def _require_within(
         raise InputError(f"{name} is {value!r}; expected a number from {low}{upper}")
 
 
-def _require_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} is {value!r}; expected a whole number of at least {least}")
+def _require_count(name: str, value: object, *, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InputError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
 
 
 def get_default_training(model: str) -> Training:
-    """How the network of this name is trained unless somebody says otherwise.
+    """Return the default training of a network by its name.
 
     >>> from labelahead.models.training import get_default_training
     >>> get_default_training("mlp").steps

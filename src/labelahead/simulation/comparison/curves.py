@@ -1,4 +1,4 @@
-"""Finished campaigns of a comparison as arrays, and what can be checked of them."""
+"""Read the finished campaigns of a comparison as arrays, and check that they are comparable."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ class FinishedCampaign:
 
     contender: Contender
     seed: int
-    campaign: Campaign  # with nothing left open
+    campaign: Campaign  # fully resolved
     rounds: tuple[Round, ...]
     initial: tuple[tuple[int, int], ...]  # (position, class) of the first labels, in order
     data: Mapping[str, Any]  # fingerprint
@@ -39,7 +39,7 @@ class FinishedCampaign:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that must be so for the comparison to be fair."""
+    """A condition for a fair comparison."""
 
     holds: bool
     text: str
@@ -47,9 +47,9 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """What a comparison has found so far. accuracy: arm -> seed -> (rounds,) along `labels`."""
+    """The results of a comparison so far. accuracy: contender -> seed -> (rounds,) along `labels`."""
 
-    comparison: Comparison  # the arms that have a finished campaign
+    comparison: Comparison  # the contenders that have a finished campaign
     folder: Path
     labels: Array  # (rounds,)
     accuracy: Mapping[Contender, Mapping[int, Array]]
@@ -60,19 +60,21 @@ class Curves:
     notes: tuple[str, ...] = ()
 
     def seeds(self, *contenders: Contender) -> list[int]:
-        """Seeds that all these arms have finished."""
+        """Return the seeds that all these contenders have finished."""
         each = [set(self.accuracy[a]) for a in contenders]
         return sorted(set.intersection(*each)) if each else []
 
     def stack(self, contender: Contender, seeds: Sequence[int]) -> Array:
-        """(seeds, rounds)"""
+        """Return the accuracies (seeds, rounds)."""
         return np.stack([self.accuracy[contender][s] for s in seeds])
 
 
 def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
-    """Read a comparison's folder, also while it is running: finished campaigns count.
+    """Read the finished campaigns of a comparison's folder, also while it is running.
 
-    trust_code: see `read_comparison`.
+    Args:
+        folder: The comparison's folder.
+        trust_code: See `read_comparison`.
     """
     path = Path(folder)
     comparison = read_comparison(path, trust_code=trust_code)
@@ -86,7 +88,7 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
                 missing.append(f"{contender.name}, seed {seed}")
     if not done:
         raise InputError(
-            f"{folder} has no finished campaign yet; go on with `labelahead compare --out {folder}`"
+            f"{folder} has no finished campaign yet; continue with `labelahead compare --out {folder}`"
         )
     contenders = tuple(a for a in comparison.contenders if any(d.contender == a for d in done))
     labels, notes = _common_labels(done)
@@ -138,12 +140,12 @@ def _campaign_curve(d: FinishedCampaign) -> tuple[Array, Array]:
 
 
 def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, ...]]:
-    """Numbers of labels at which all curves are read."""
+    """Return the numbers of labels at which all curves are evaluated, and notes."""
     all_labels = [_campaign_curve(d)[0] for d in done]
     first = all_labels[0]
     if all(np.array_equal(first, other) for other in all_labels):
         return first, ()
-    # A campaign resumed on another machine may have a few more labels in a round than asked for.
+    # A campaign resumed on another machine may have a few more labels in a round than configured.
     low, high = max(x[0] for x in all_labels), min(x[-1] for x in all_labels)
     inside = [x for x in np.unique(np.concatenate(all_labels)) if low <= x <= high]
     if not inside:
@@ -153,7 +155,7 @@ def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, 
 
 
 def _check_fairness(done: Sequence[FinishedCampaign]) -> tuple[Check, ...]:
-    """Is all equal that should be?"""
+    """Check that campaigns of one seed have equal data, seed sets and configurations."""
     seeds: dict[int, list[FinishedCampaign]] = {}
     for d in done:
         seeds.setdefault(d.seed, []).append(d)
@@ -220,6 +222,6 @@ def _read_events(folder: Path) -> tuple[Mapping[str, Any], ...]:
         return ()
     events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):  # cut short by a kill
+        with suppress(ValueError):  # truncated by a kill
             events.append(json.loads(line))
     return tuple(row for row in events if isinstance(row, dict))

@@ -1,9 +1,8 @@
-"""Campaigns by strategy and seed, in processes beside each other or on a cluster; interrupted and
-taken up again.
+"""Run campaigns by strategy and seed, in parallel processes or on a cluster, and resume them.
 
-A worker that dies takes nothing along but the round it was in: its campaign is resumed by a new
-one. (concurrent.futures' pool breaks as a whole when one of its processes dies.) On a cluster it is
-the engine that gives the campaign to another worker.
+If a worker dies, only its current round is lost: a new worker resumes its campaign. (The pool of
+concurrent.futures breaks as a whole when a process dies.) On a cluster the engine reassigns the
+campaign to another worker.
 """
 
 import faulthandler
@@ -64,25 +63,19 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-PACKAGES = (
-    "labelahead",
-    "torch",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-)  # whose versions a report names
-MAX_RETRIES = 2  # how often a campaign is taken up again after its worker died
-MACHINE_FILE = "machine.json"  # where a campaign ran
-# names the comparison that runs on a cluster: campaigns of another one end at their next round
+PACKAGES = ("labelahead", "torch", "numpy", "scipy", "scikit-learn")  # their versions are reported
+MAX_RETRIES = 2  # restarts of a campaign after its worker died
+MACHINE_FILE = "machine.json"  # describes the machine of a campaign
+# Identifies the comparison that runs on a cluster: campaigns of another one stop at their next round.
 TOKEN_FILE = "cluster.txt"
-POLL_SECONDS = 0.5  # seconds between two looks at the folders of campaigns elsewhere
-# seconds for a campaign that was given to another worker, or stopped, to end its round
+POLL_SECONDS = 0.5  # between two reads of the folders of cluster campaigns
+# How long a stopped or reassigned campaign may take to finish its round.
 LOCK_WAIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
 class Job:
-    """A campaign, and the folder it lives in."""
+    """A campaign and its folder."""
 
     name: str
     folder: Path
@@ -90,7 +83,7 @@ class Job:
 
 
 class CampaignEvent(NamedTuple):
-    """What happened to a job. detail: why; trace: where, for errors nobody foresaw."""
+    """An event of a job. detail: the reason; trace: the traceback of unexpected errors."""
 
     kind: Literal["started", "round", "finished", "died", "failed"]
     job: Job
@@ -101,7 +94,7 @@ class CampaignEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparisonStart:
-    """What lies ahead, for whoever shows the progress.
+    """The work of a comparison, for progress displays.
 
     >>> def told(begun: ComparisonStart) -> None:
     ...     print(begun.left, "of", begun.campaigns, "campaigns are left")
@@ -110,14 +103,14 @@ class ComparisonStart:
     """
 
     comparison: Comparison
-    campaigns: int  # asked for
-    left: int  # of them not finished yet
-    workers: int | None  # at a time; None on a cluster, which decides itself
+    campaigns: int  # in the comparison
+    left: int  # not finished yet
+    workers: int | None  # processes; None on a cluster
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a comparison went. failed, died: one event per campaign and per dead worker.
+    """The result of a comparison. failed, died: one event per failed campaign and per dead worker.
 
     >>> outcome.finished, outcome.failed, outcome.died
     (4, (), ())
@@ -140,13 +133,23 @@ def compare(
     on_event: Callable[[CampaignEvent], None] | None = None,
     trust_code: bool = False,
 ) -> Outcome:
-    """Run every campaign of the comparison that `out` does not hold yet; what was begun is resumed.
+    """Run every campaign of the comparison that `out` does not hold yet; resume those that were
+    started.
 
-    A folder that holds a comparison of the same configuration is extended. Runs in processes of its
-    own: a script that calls this needs `if __name__ == "__main__":`. executor: a cluster instead,
-    as `scale.connect_executor` takes it; its workers must reach `out` and the data under the same paths.
-    trust_code: whether code that `out` names, and `comparison` does not, may run although this
-    account has never used it.
+    A folder that holds a comparison of the same configuration is extended. Campaigns run in
+    separate processes: a script that calls this needs `if __name__ == "__main__":`.
+
+    Args:
+        comparison: Contenders and seeds.
+        out: The folder.
+        workers: Number of processes; default: all cores.
+        executor: A cluster instead, as `connect_executor` takes it; its workers must reach `out`
+            and the data under the same paths.
+        progress: Called while data are loaded.
+        on_begin: Called before the first campaign.
+        on_event: Called with every event.
+        trust_code: Whether code that `out` names, and `comparison` does not, may run although this
+            account has never used it.
 
     >>> compare(comparison, "runs/b", workers=1).finished  # all are there: nothing is run again
     4
@@ -158,14 +161,14 @@ def compare(
             "workers and executor given; expected one of them: a cluster has its own workers"
         )
     folder = Path(out).absolute() if executor is not None else Path(out)
-    _merge_with_folder(comparison, folder, trust_code)  # refused before any work
+    _merge_with_folder(comparison, folder, trust_code)  # raises before any work
     jobs = [
         Job(
             f"{contender.name}, seed {seed}",
             folder / contender.folder / f"seed-{seed}",
             comparison.campaign_for(contender, seed),
         )
-        for seed in comparison.seeds  # seeds outside: an interrupted comparison has whole seeds
+        for seed in comparison.seeds  # seeds are the outer loop: an interrupted comparison has complete seeds
         for contender in comparison.contenders
     ]
     left = [job for job in jobs if not is_finished(job.folder)]
@@ -203,7 +206,7 @@ def compare(
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a campaign has come to its end; a damaged one has not, and will say so itself."""
+    """Return whether a campaign is finished; a damaged one is not, and reports that itself."""
     try:
         rounds = Store(folder).read_rounds()
     except (InputError, OSError):
@@ -212,7 +215,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def _merge_with_folder(comparison: Comparison, folder: Path, trust_code: bool) -> Comparison:
-    """The comparison together with what the folder holds already."""
+    """Return the comparison merged with the one in the folder."""
     if (folder / COMPARISON_FILE).exists():
         return merge_comparisons(
             read_comparison(folder, trust_code=trust_code or comparison.code), comparison, folder
@@ -229,9 +232,9 @@ def _merge_with_folder(comparison: Comparison, folder: Path, trust_code: bool) -
 
 
 def _check_first_campaign(job: Job, progress: Progress | None) -> None:
-    """Load data and network once before many do: says early what cannot work, and fills caches.
+    """Load data and network once, to fail early and to fill caches.
 
-    Downloads and features of photographs are made here, by all threads, not by every worker.
+    Downloads and image features are computed here, with all threads, not by every worker.
     """
     ready = prepare_campaign(replace(job.campaign, threads=None), progress=progress)
     build_simulation(ready)
@@ -243,7 +246,7 @@ def _check_first_campaign(job: Job, progress: Progress | None) -> None:
 
 
 def _record_event(folder: Path, event: CampaignEvent) -> None:
-    """Ends of campaigns and deaths of workers, a line each; the report tells of them."""
+    """Append the end of a campaign or the death of a worker to the log for the report."""
     lines = files.JsonLinesFile(folder / "events.jsonl")
     lines.append(
         {
@@ -264,10 +267,16 @@ def _record_event(folder: Path, event: CampaignEvent) -> None:
 def _run_in_processes(
     jobs: Sequence[Job], workers: int, log: Path, threads: int = 1
 ) -> Generator[CampaignEvent, None, None]:
-    """Run all jobs, at most `workers` at a time, and tell what happens as it happens.
+    """Run all jobs, at most `workers` at a time, and yield events as they happen.
 
-    An error in one campaign does not stop the others. Closing the iterator, or any exception that
-    reaches it, ends the workers; every label and round on record stays. log: what workers print.
+    An error in one campaign does not stop the others. Closing the iterator, or an exception in it,
+    stops the workers; recorded labels and rounds are kept.
+
+    Args:
+        jobs: The campaigns.
+        workers: Number of processes.
+        log: File for the output of workers.
+        threads: Of each process.
     """
     waiting, deaths = deque(jobs), Counter[Job]()
     crew: list[_Worker] = []
@@ -299,13 +308,13 @@ def _run_in_processes(
 
 
 def _wait_for_workers(crew: "Sequence[_Worker]") -> "list[_Worker]":
-    """Those of the busy that have something to say, or have died; waits for the first."""
+    """Wait for the first busy worker that sends something or dies; return all such workers."""
     current_job: dict[Any, _Worker] = {w.pipe: w for w in crew if w.job}
     return [current_job[pipe] for pipe in connection.wait(list(current_job))]
 
 
 class _Worker:
-    """A process that runs one campaign after the other."""
+    """A process that runs one campaign after another."""
 
     def __init__(self, log: Path, workers: int, threads: int) -> None:
         context = get_context("spawn")
@@ -315,22 +324,22 @@ class _Worker:
         self.process: BaseProcess = context.Process(target=run_in_worker, args=args, daemon=True)
         with _worker_environment(threads):
             self.process.start()
-        theirs.close()  # else its death would not be seen as the end of the pipe
+        theirs.close()  # otherwise its death would not close the pipe
 
     @property
     def current_job(self) -> Job:
-        """The job it is at."""
+        """The job it is running."""
         assert self.job is not None
         return self.job
 
     def assign(self, job: Job) -> None:
-        """Have it begin with a job; should it be dead, `receive_event` will notice."""
+        """Start a job; if the worker is dead, `receive_event` notices."""
         self.job = job
         with suppress(OSError):
             self.pipe.send((job.folder, job.campaign))
 
     def receive_event(self) -> CampaignEvent:
-        """The next thing it says, or that it has died."""
+        """Return its next event, or that it died."""
         job = self.current_job
         try:
             kind, entry, detail, trace = self.pipe.recv()
@@ -342,7 +351,7 @@ class _Worker:
         return CampaignEvent(kind, job, entry, detail, trace)
 
     def stop(self) -> None:
-        """Wait for its end, and make sure of it."""
+        """Wait for its end, and kill it if necessary."""
         self.process.join(5)
         if self.process.is_alive():
             self.process.kill()
@@ -351,7 +360,7 @@ class _Worker:
 
 
 def _describe_exit(code: int | None) -> str:
-    """An exit code in words."""
+    """Describe an exit code."""
     if code is None or code >= 0:
         return f"with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
@@ -361,9 +370,9 @@ def _describe_exit(code: int | None) -> str:
 
 @contextmanager
 def _worker_environment(threads: int) -> Iterator[None]:
-    """What a process must find when it is born: its number of threads, and deafness to Ctrl-C.
+    """Set the environment that a new process inherits: its number of threads, and ignoring Ctrl-C.
 
-    Threads are counted when torch is imported, which is before any line of ours.
+    torch reads the number of threads when it is imported, before any code of ours runs.
     """
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
@@ -383,7 +392,7 @@ def _worker_environment(threads: int) -> Iterator[None]:
 
 
 def serve_campaigns(pipe: Connection, log: str, workers: int) -> None:
-    """Be a worker: run what is given until the pipe ends."""
+    """Run campaigns in a worker process until the pipe closes."""
     _redirect_output(log)
     while True:
         try:
@@ -401,7 +410,7 @@ def serve_campaigns(pipe: Connection, log: str, workers: int) -> None:
 
 
 def _describe_failure(error: Exception) -> tuple[str, str]:
-    """Why, and for errors nobody foresaw where."""
+    """Return the reason, and the traceback of unexpected errors."""
     if isinstance(error, LabelaheadError):
         return str(error), ""
     return f"{type(error).__name__}: {error}", traceback.format_exc()
@@ -411,18 +420,17 @@ def _run_campaign(
     folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]
 ) -> None:
     if (folder / "config.toml").exists():
-        # Code of the campaign was allowed where the comparison was started; its own folder may name
-        # no other.
+        # The comparison has already trusted the campaign's code; its folder may name no other.
         resume(folder, on_round=tell, forecast=False, trust_code=campaign_code_names(campaign))
     else:
-        run(campaign, out=folder, on_round=tell, forecast=False)  # what is compared has test labels
+        run(campaign, out=folder, on_round=tell, forecast=False)  # comparisons have test labels
     about = {**describe_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write(MACHINE_FILE, json.dumps(about, indent=1).encode())
 
 
 def _redirect_output(log: str) -> None:
-    """Whatever libraries print goes to a file: the terminal belongs to the progress display."""
+    """Redirect everything that libraries print to a file: the terminal shows the progress display."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -439,16 +447,15 @@ def _redirect_output(log: str) -> None:
 def _run_on_cluster(
     jobs: Sequence[Job], executor: Any, folder: Path
 ) -> Generator[CampaignEvent, None, None]:
-    """As `_run_in_processes`, by the workers of a cluster. What happens there is read from the folders, which
-    they share with us.
+    """Do the same as `_run_in_processes` on a cluster. Events are read from the shared folders.
 
-    Closing the iterator ends campaigns at their next round, and those that have not begun at once:
-    a file that they look at is gone. It would also end those of a process that was killed: the next
-    one writes a file of its own.
+    Closing the iterator stops campaigns at their next round, and those not started at once: they
+    check a token file, which is removed. A later process writes its own token, which also stops
+    campaigns of a process that was killed.
     """
     token = uuid4().hex
     files.replace_file(folder / TOKEN_FILE, token)
-    seen: dict[Job, int] = {}
+    reported_rounds: dict[Job, int] = {}
     done: SimpleQueue[Any] = SimpleQueue()
     try:
         with connect_executor(executor) as engine:
@@ -460,7 +467,7 @@ def _run_on_cluster(
                         run_cluster_campaign, *args, name=f"run campaigns-{i:06d} {job.name}"
                     )
                 ] = job
-            # A thread waits, so that this one can look at the folders, and a Ctrl-C is heard.
+            # A thread waits, so that this one can read the folders and receive Ctrl-C.
             threading.Thread(
                 target=_wait_for_futures, args=(engine, list(waiting), done), daemon=True
             ).start()
@@ -470,7 +477,7 @@ def _run_on_cluster(
                 except Empty:
                     future = None
                 for job in waiting.values():
-                    yield from _new_round_events(job, seen)
+                    yield from _new_round_events(job, reported_rounds)
                 if isinstance(future, Exception):
                     raise (
                         _cluster_lost_error(future)
@@ -491,25 +498,25 @@ def _wait_for_futures(engine: Executor, futures: Sequence[Any], done: "SimpleQue
         done.put(error)
 
 
-def _new_round_events(job: Job, seen: dict[Job, int]) -> Iterator[CampaignEvent]:
-    """Rounds that its folder has and nobody was told of."""
+def _new_round_events(job: Job, reported_rounds: dict[Job, int]) -> Iterator[CampaignEvent]:
+    """Yield events for rounds in the folder that were not reported yet."""
     try:
         rounds = Store(job.folder).read_rounds()
     except (InputError, OSError):
-        return  # the campaign says so itself
-    if job not in seen and rounds:
-        seen[job] = 0
+        return  # the campaign reports this itself
+    if job not in reported_rounds and rounds:
+        reported_rounds[job] = 0
         yield CampaignEvent("started", job)
-    for entry in rounds[seen.get(job, 0) :]:
+    for entry in rounds[reported_rounds.get(job, 0) :]:
         yield CampaignEvent("round", job, entry)
     if rounds:
-        seen[job] = len(rounds)
+        reported_rounds[job] = len(rounds)
 
 
 def _final_event(job: Job, future: Any, engine: Executor) -> CampaignEvent:
     try:
         failure = future.result()
-    except getattr(engine, "abandoned_errors", ()) as error:  # engines of one's own may not tell
+    except getattr(engine, "abandoned_errors", ()) as error:  # custom engines may lack it
         return CampaignEvent(
             "failed", job, detail=f"its workers died again and again ({_first_line(error)})"
         )
@@ -517,7 +524,7 @@ def _final_event(job: Job, future: Any, engine: Executor) -> CampaignEvent:
         raise _cluster_lost_error(error) from error
     except LabelaheadError:
         raise
-    except Exception as error:  # of the way there and back
+    except Exception as error:  # serialisation or communication errors
         return CampaignEvent("failed", job, detail=f"{type(error).__name__}: {_first_line(error)}")
     return (
         CampaignEvent("failed", job, None, *failure) if failure else CampaignEvent("finished", job)
@@ -536,15 +543,16 @@ def _first_line(error: BaseException) -> str:
 
 _CAMPAIGN_LOCK = (
     threading.Lock()
-)  # networks are made with the generator of the process: one campaign at a time
+)  # networks use the global random generator: one campaign at a time
 
 
 def run_cluster_campaign(
     folder: Path, campaign: Campaign, ours: Path, token: str
 ) -> tuple[str, str] | None:
-    """A task: run or resume a campaign.
+    """Run or resume a campaign as a cluster task.
 
-    What went wrong, if anything did, so that the engine does not try it again.
+    Returns:
+        What went wrong, if anything, so that the engine does not retry.
     """
 
     def go_on(entry: Round | None = None) -> None:
@@ -569,7 +577,7 @@ def run_cluster_campaign(
 
 
 def _wait_until_free(folder: Path) -> None:
-    """Somebody who was taken for dead, or stopped, may be at its last round still."""
+    """Wait for the folder's lock: a stopped or lost worker may still be in its last round."""
     until = time.monotonic() + LOCK_WAIT_SECONDS
     while folder.exists():
         try:
@@ -586,7 +594,7 @@ def _wait_until_free(folder: Path) -> None:
 
 
 def count_cores() -> int:
-    """How many this process may use: affinity and container limits count."""
+    """Return the number of cores available to this process, with affinity and container limits."""
     try:
         from joblib import cpu_count
     except ImportError:
@@ -595,7 +603,7 @@ def count_cores() -> int:
 
 
 def describe_machine() -> dict[str, str | int]:
-    """Versions, processor, system; nothing that names its owner."""
+    """Return versions, processor and system; nothing that identifies the owner."""
     about: dict[str, str | int] = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The figures of a report: curves, differences from the reference, critical differences."""
+"""Figures of a report: curves, differences from the reference, critical differences."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from labelahead.simulation.comparison.summary import Summary
 
 __all__ = ["critical_figure", "css_colours", "draw_figures", "mark_accuracies"]
 
-MAX_SHADED_BANDS = 3  # arms whose shaded intervals can still be told apart
+MAX_SHADED_BANDS = 3  # contenders whose shaded intervals are still distinguishable
 
 
 @dataclass(frozen=True)
 class Style:
-    """How an arm is drawn, in every figure."""
+    """How a contender is drawn in every figure."""
 
     color: str
     marker: str
@@ -38,7 +38,7 @@ class Style:
 
 
 def draw_figures(s: Summary) -> dict[str, RenderedFigure]:
-    """All figures of a report, by name."""
+    """Draw all figures of a report, by name."""
     import_extra("matplotlib", "report", "drawing figures")
     styles = _assign_styles(s)
     with figure_style():
@@ -54,13 +54,13 @@ def draw_figures(s: Summary) -> dict[str, RenderedFigure]:
 
 
 def css_colours(s: Summary) -> dict[Contender, str]:
-    """Each arm's colour, as the page's style sheet calls it."""
+    """Return each contender's colour as a CSS value of the page."""
     names = {light: f"var(--c{i})" for i, (light, _) in enumerate(PALETTE)} | {INK: "currentColor"}
     return {contender: names[style.color] for contender, style in _assign_styles(s).items()}
 
 
 def _assign_styles(s: Summary) -> dict[Contender, Style]:
-    """By the order they were asked for in, so that a later strategy changes no colour."""
+    """Assign styles in the order of the comparison, so that added strategies change no colour."""
     styles = {s.reference: Style(INK, "s", DOTS)}
     others = [a for a in s.curves.comparison.contenders if a != s.reference]
     colors, markers = cycle(light for light, _ in PALETTE), cycle(MARKERS)
@@ -91,7 +91,7 @@ def _draw_line(
     *,
     share: bool = False,
 ) -> None:
-    """Mean line, and the 95 % interval as a band. share: of accuracies."""
+    """Draw the mean, and the 95 % interval as a band. share: values are accuracies."""
     each = [t_interval(column, share=share) for column in curves.T]
     axes.plot(
         labels,
@@ -112,14 +112,14 @@ def _draw_line(
 
 
 def _shaded_contenders(s: Summary) -> set[Contender]:
-    """Whose intervals are shaded: of more than three they could not be told apart."""
+    """Return the contenders with shaded intervals: more than three would overlap too much."""
     if len(s.contenders) <= MAX_SHADED_BANDS or s.best is None:
         return set(s.contenders)
     return {s.best.contender, s.reference}
 
 
 def _describe_shading(s: Summary, *, reference: bool = True) -> str:
-    """What is shaded, in words."""
+    """Describe what is shaded."""
     if len(s.curves.seeds(s.reference)) < 2:
         return "one seed"
     seeds = "finished" if s.curves.missing else len(s.curves.comparison.seeds)
@@ -151,7 +151,7 @@ def _draw_curves(s: Summary, styles: Mapping[Contender, Style]) -> Any:
 
 
 def _mark_saving(axes: Any, s: Summary, styles: Mapping[Contender, Style]) -> None:
-    """The headline, drawn: how far apart two curves reach one accuracy."""
+    """Mark the headline: the labels at which two curves reach one accuracy."""
     best = s.winner
     if best is None or best.needs[0] is None:
         return
@@ -180,7 +180,9 @@ def _mark_saving(axes: Any, s: Summary, styles: Mapping[Contender, Style]) -> No
 
 
 def _paired_gap(s: Summary, contender: Contender) -> Array | None:
-    """(seeds, rounds) minus the reference, paired; None for the reference and without a pair."""
+    """Return the paired differences from the reference (seeds, rounds); None for the reference and
+    without pairs.
+    """
     common = s.curves.seeds(contender, s.reference)
     if contender == s.reference or not common:
         return None
@@ -188,7 +190,9 @@ def _paired_gap(s: Summary, contender: Contender) -> Array | None:
 
 
 def _draw_differences(s: Summary, styles: Mapping[Contender, Style]) -> Any:
-    """As the look-ahead paper draws it: the reference is the zero line, its accuracy in figures."""
+    """Draw differences as in the look-ahead paper: the reference is the zero line, labelled with its
+    accuracy.
+    """
     ref = s.reference.name
     title = _describe_shading(s, reference=False)
     figure, axes = _new_figure(4.4, title, f"difference from {ref}, points")
@@ -214,9 +218,9 @@ def _draw_differences(s: Summary, styles: Mapping[Contender, Style]) -> Any:
 
 
 def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most: int = 11) -> None:
-    """The reference's accuracy in figures along the bottom, at so many places.
+    """Write the reference's accuracy along the bottom, at no more than so many positions.
 
-    Name: above the first.
+    The name is written above the first one.
     """
     step = max(1, -(-len(labels) // most))
     for i, (x, y) in enumerate(list(zip(labels, mean, strict=True))[::step]):
@@ -235,7 +239,7 @@ def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most:
 
 
 def _draw_intervals(s: Summary, styles: Mapping[Contender, Style]) -> Any:
-    """A panel for each strategy: its difference from the reference with its interval."""
+    """Draw a panel per strategy: its difference from the reference with the interval."""
     from matplotlib.figure import Figure
 
     gaps = {row.contender: _paired_gap(s, row.contender) for row in s.rows}
@@ -265,9 +269,13 @@ def _draw_critical_difference(s: Summary, styles: Mapping[Contender, Style]) -> 
 
 
 def critical_figure(colors: Mapping[str, str], mean: Array, p: Array, critical: float) -> Any:
-    """Mean ranks; a bar joins those that Nemenyi's test cannot tell apart.
+    """Draw mean ranks; a bar joins strategies that do not differ significantly by Nemenyi's test.
 
-    colors: of each strategy, in the order of mean and p.
+    Args:
+        colors: Of each strategy, in the order of mean and p.
+        mean: Mean ranks.
+        p: p-values of all pairs.
+        critical: The critical difference.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""What is compared: strategies × seeds, all else equal; kept in `compare.toml`."""
+"""The plan of a comparison: strategies × seeds with equal configurations, stored in `compare.toml`."""
 
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 COMPARISON_FILE = "compare.toml"
-LEGACY_START = "cold"  # how trainings began in comparisons that do not say so: all before 0.2
+LEGACY_START = "cold"  # `training.start` of comparisons before 0.2, which do not store it
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way of asking: a strategy by name or as file.py:name, and how it makes a batch.
+    """One strategy of a comparison, by name or as file.py:name, and its batch mode.
 
     >>> Contender("flip", "greedy").strategy
     'flip'
@@ -52,31 +52,31 @@ class Contender:
 
     @property
     def called(self) -> str:
-        """The strategy, of a file without the folder that it lies in."""
+        """The strategy; of a file, without its folder."""
         place, colon, name = self.strategy.rpartition(":")
         return Path(place).name + colon + name
 
     @property
     def name(self) -> str:
-        """As one types it: the mode only where it is not the strategy's own."""
+        """The display name; the mode is included only if it is not the strategy's default."""
         own = find_strategy(self.strategy).modes[0]
         return self.called if self.mode == own else f"{self.called}:{self.mode}"
 
     @property
     def spec(self) -> str:
-        """Name and mode, whatever the strategy's own mode may one day be."""
+        """Strategy and mode, independent of the strategy's default mode."""
         several = len(find_strategy(self.strategy).modes) > 1
         return f"{self.strategy}:{self.mode}" if several else self.strategy
 
     @property
     def folder(self) -> str:
-        """Where its campaigns lie."""
+        """The folder of its campaigns."""
         return (self.called + self.spec.removeprefix(self.strategy)).replace(":", "-")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms × seeds of one campaign, whose own seed, strategy and mode do not count.
+    """Contenders × seeds of one campaign, whose own seed, strategy and mode are ignored.
 
     >>> len(comparison.contenders) * len(comparison.seeds)  # campaigns
     4
@@ -92,7 +92,7 @@ class Comparison:
         training = {
             "start": Training().start,
             **self.campaign.training,
-        }  # written down: what is usual may change
+        }  # stored, since the default may change
         neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
         object.__setattr__(self, "campaign", _with_absolute_paths(neutral))
         twin = next(
@@ -112,30 +112,30 @@ class Comparison:
 
     @property
     def code(self) -> set[str]:
-        """The code of the user's own that its campaigns run, by name."""
+        """The names of the user's own code that its campaigns run."""
         own = {contender.strategy for contender in self.contenders if ":" in contender.strategy}
         return own | campaign_code_names(self.campaign)
 
     def campaign_for(self, contender: Contender, seed: int) -> Campaign:
-        """The campaign of that arm and seed."""
+        """Return the campaign of a contender and a seed."""
         mode: Any = contender.mode
         asking = replace(self.campaign.asking, strategy=contender.strategy, mode=mode)
         return replace(self.campaign, asking=asking, seed=seed)
 
     @property
     def reference(self) -> Contender:
-        """What the others are compared with: random, or else the first."""
+        """The contender that the others are compared with: random, or else the first."""
         return next((a for a in self.contenders if a.strategy == "random"), self.contenders[0])
 
     @property
     def rounds(self) -> int:
-        """How many rounds each campaign has."""
+        """The number of rounds of each campaign."""
         budget = self.campaign.budget
         return 1 - (budget.initial - budget.labels) // budget.retrain_every
 
 
 def _with_absolute_paths(campaign: Campaign) -> Campaign:
-    """Paths in full, so that a comparison can be gone on with from anywhere."""
+    """Make paths absolute, so that a comparison can be continued from any folder."""
     source, model = campaign.data, campaign.model
     name = source.name if source.name in DATASETS else resolve_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
@@ -144,7 +144,7 @@ def _with_absolute_paths(campaign: Campaign) -> Campaign:
 
 
 def parse_contender(spec: str) -> Contender:
-    """From `flip` or `flip:greedy`, `file.py:name` or `file.py:name:greedy`."""
+    """Parse `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy`."""
     if not isinstance(spec, str):
         raise InputError(
             f"a strategy is {spec!r:.80}; expected a name, or your own as file.py:name, where the "
@@ -161,20 +161,19 @@ def parse_contender(spec: str) -> Contender:
 
 
 def _split_spec(spec: str) -> tuple[str, str | None]:
-    """Strategy and mode of `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy`.
-
-    Nothing is imported.
+    """Split `flip`, `flip:greedy`, `file.py:name` or `file.py:name:greedy` into strategy and mode,
+    without importing anything.
     """
     name, colon, mode = (part.strip() for part in spec.partition(":"))
     if not colon or name in STRATEGIES:
         return name, mode if colon else None
-    own, _, last = spec.strip().rpartition(":")  # the name of one's own strategy has a colon itself
+    own, _, last = spec.strip().rpartition(":")  # the name of a user's strategy contains a colon
     with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
     return (resolve_code_name(own), last) if with_mode else (resolve_code_name(spec.strip()), None)
 
 
 def strategy_code(specs: str | Sequence[str]) -> list[str]:
-    """Return those strategies of a comparison that are code of the user's own; nothing is imported.
+    """Return those strategies of a comparison that are the user's own code; nothing is imported.
 
     >>> from labelahead.simulation.comparison.plan import strategy_code
     >>> strategy_code("random,flip:greedy,mypackage.criteria:mine")
@@ -187,7 +186,7 @@ def strategy_code(specs: str | Sequence[str]) -> list[str]:
 
 
 def parse_contenders(text: str | Sequence[str]) -> tuple[Contender, ...]:
-    """From `random,flip:greedy` or a list of such; each only once.
+    """Parse `random,flip:greedy` or a list of such; duplicates are dropped.
 
     >>> [contender.mode for contender in parse_contenders("random,flip:greedy")]
     ['top', 'greedy']
@@ -202,7 +201,7 @@ def parse_contenders(text: str | Sequence[str]) -> tuple[Contender, ...]:
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """The text of `compare.toml`."""
+    """Return the text of `compare.toml`."""
     import tomli_w
 
     top = {"strategies": [a.spec for a in comparison.contenders], "seeds": list(comparison.seeds)}
@@ -212,10 +211,12 @@ def format_comparison(comparison: Comparison) -> str:
 def read_comparison(
     folder: str | Path, *, trust_code: bool | Collection[str] = False
 ) -> Comparison:
-    """What was asked for in that folder.
+    """Read the plan in a comparison's folder.
 
-    trust_code: whether code that the folder names (strategies, a network or an embedding of
-    somebody's own) may run although this account has never used it; or the names that may.
+    Args:
+        folder: The folder.
+        trust_code: Whether code that the folder names (strategies, a network or an embedding) may
+            run although this account has never used it; or the names that may.
 
     >>> read_comparison("runs/b").seeds
     (0, 1)
@@ -252,7 +253,7 @@ def read_comparison(
 
 
 def merge_comparisons(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
-    """Both comparisons in one; refused if anything but strategies and seeds differs."""
+    """Merge two comparisons; refuse if anything but strategies and seeds differs."""
     changed = list_differences(before.campaign, asked.campaign)
     if changed:
         raise InputError(
@@ -267,19 +268,19 @@ def merge_comparisons(before: Comparison, asked: Comparison, folder: str | Path)
 
 
 def campaign_tables(campaign: Campaign) -> dict[str, Any]:
-    """The campaign as plain tables, without what arms and seeds say: all that must be equal."""
+    """Return the campaign as plain tables without strategy, mode and seed: what must be equal."""
     tables = tomllib.loads(to_toml(campaign))
     tables.pop("seed")
     for key in ("strategy", "mode"):
         tables["asking"].pop(key, None)
-    for key in ("epochs", "augment"):  # folders of before these keys were known do not have them
+    for key in ("epochs", "augment"):  # folders of older versions lack these keys
         if tables.get("training", {}).get(key) == NONE:
             del tables["training"][key]
     return tables
 
 
 def list_differences(before: Campaign, now: Campaign) -> list[str]:
-    """What differs besides seed, strategy and mode, a phrase each."""
+    """Return what differs besides seed, strategy and mode, one phrase each."""
     old, new = _flatten(campaign_tables(before)), _flatten(campaign_tables(now))
     return [
         f"{key} was {_format_value(old, key)} and is {_format_value(new, key)} now"

@@ -1,6 +1,6 @@
-"""What every figure shares: its colours, its lines, the three forms it is needed in.
+"""The common style of all figures, and their three output formats.
 
-Colours, markers and line styles all differ, so that neither colour vision nor a printer matters.
+Colours, markers and line styles all differ, so figures are readable without colour.
 """
 
 import re
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 INK, GRID = "#23262b", "#c9ccd1"
-# Okabe & Ito's colours, then Tol's, as they are on white and on black; the reference has ink.
+# Okabe & Ito's colours, then Tol's, for white and black backgrounds; the reference uses INK.
 PALETTE = (
     ("#0072b2", "#5aaee8"),
     ("#d55e00", "#ff8b45"),
@@ -39,14 +39,14 @@ PALETTE = (
 )
 MARKERS = ("o", "^", "D", "v", "P", "X", "<", "p", ">", "*", "h")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
-DOTS: Any = (0, (1, 1.2))  # of lines to compare with
-FIGURE_WIDTH_INCHES = 8.4  # inches
+DOTS: Any = (0, (1, 1.2))  # of reference lines
+FIGURE_WIDTH_INCHES = 8.4
 PNG_COLOURS = 64  # of a small figure
 
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """One figure, in the three forms it is needed in. inline: for a page, in the page's colours."""
+    """One figure in three formats. inline: SVG for a page, in the page's colours."""
 
     name: str
     png: bytes
@@ -55,7 +55,7 @@ class RenderedFigure:
 
     @property
     def small(self) -> bytes:
-        """The PNG with a palette: a quarter of its size, and to the eye the same."""
+        """The PNG with a palette: a quarter of its size, and visually the same."""
         from PIL import Image
 
         flat = Image.open(BytesIO(self.png)).convert("RGB")
@@ -66,7 +66,7 @@ class RenderedFigure:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """matplotlib as all figures want it, inside."""
+    """Set the matplotlib style of all figures inside the context."""
     import matplotlib
 
     changes: Any = {
@@ -93,10 +93,10 @@ def figure_style() -> Iterator[None]:
 
 
 def render_figure(name: str, figure: Any) -> RenderedFigure:
-    """A matplotlib figure in its three forms."""
+    """Render a matplotlib figure in its three formats."""
     png, svg = BytesIO(), BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "labelahead"})
-    figure.set_layout_engine("none")  # everything has its place now
+    figure.set_layout_engine("none")  # keep the layout of the SVG
     figure.savefig(png, format="png", dpi=160, facecolor="white", metadata={"Software": None})
     return RenderedFigure(
         name, png.getvalue(), svg.getvalue(), _inline(name, svg.getvalue().decode())
@@ -104,7 +104,7 @@ def render_figure(name: str, figure: Any) -> RenderedFigure:
 
 
 def _inline(name: str, svg: str) -> str:
-    """The SVG as a part of a page: its own ids, the page's colours, as wide as there is room."""
+    """Return the SVG for a page: its own ids, the page's colours, full width."""
     text = svg[svg.index("<svg") :]
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)

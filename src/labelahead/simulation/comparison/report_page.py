@@ -1,4 +1,4 @@
-"""One HTML page of a comparison, readable offline, with figures and CSV beside it."""
+"""The HTML report of a comparison, readable offline, with figures and CSV files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ __all__ = ["WrittenReport", "report", "template", "write_all"]
 
 
 PAGE = "report.html"
-FEW = 5  # seeds, below which tests see little
+MIN_SEEDS = 5  # with fewer, tests have little power
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """Where the report is, and the first it says.
+    """Where the report is, with its headline.
 
     >>> written = report("runs/b")
     >>> written.page.name, "random" in written.headline
@@ -48,7 +48,11 @@ def report(
 ) -> WrittenReport:
     """Write the report of a comparison's finished campaigns.
 
-    accuracies: count the labels to these, too. out: where to write, if not into FOLDER/report.
+    Args:
+        folder: The comparison's folder.
+        accuracies: Further accuracies to count the labels to.
+        out: Where to write; default: FOLDER/report.
+        trust_code: See `read_comparison`.
 
     >>> report("runs/b", accuracies=[0.5]).page.exists()
     True
@@ -88,7 +92,7 @@ def report(
 
 
 def _warnings(s: Summary) -> tuple[str, ...]:
-    """What a reader must know before believing anything."""
+    """Return what readers must know before they rely on the report."""
     curves = s.curves
     said = [c.text for c in curves.checks if not c.holds]
     if curves.missing:
@@ -99,7 +103,7 @@ def _warnings(s: Summary) -> tuple[str, ...]:
             "own seeds; differences and tests are paired on the seeds that both have."
         )
     seeds = len(curves.seeds(*s.contenders))
-    if seeds < FEW:
+    if seeds < MIN_SEEDS:
         have = {0: "No seed is", 1: "One seed is"}.get(seeds, f"Only {seeds} seeds are")
         said.append(
             f"{have} finished for every strategy: intervals are wide or missing and tests see "
@@ -109,7 +113,7 @@ def _warnings(s: Summary) -> tuple[str, ...]:
 
 
 def _toml(s: Summary) -> str:
-    """The campaign with nothing left open, as it can be given to --config."""
+    """Return the fully resolved campaign, for --config."""
     import tomli_w
 
     tables = campaign_tables(s.curves.done[0].campaign)
@@ -117,7 +121,7 @@ def _toml(s: Summary) -> str:
 
 
 def _titles(s: Summary) -> dict[str, str]:
-    """Short descriptions, for the page and for those who cannot see the figures."""
+    """Return short descriptions, also as alternative texts of the figures."""
     ends = "; ".join(f"{r.contender.name} {words.percent(r.final.mean)}" for r in s.rows)
     data = (
         Path(s.curves.comparison.campaign.data.name).name or s.curves.comparison.campaign.data.name
@@ -140,7 +144,7 @@ def _titles(s: Summary) -> dict[str, str]:
 
 
 def _commands(s: Summary) -> list[str]:
-    """What repeats the comparison, a line for each run of consecutive seeds."""
+    """Return the commands that repeat the comparison, one per run of consecutive seeds."""
     seeds, names = (
         list(s.curves.comparison.seeds),
         ",".join(a.spec for a in s.curves.comparison.contenders),
@@ -159,7 +163,7 @@ def _commands(s: Summary) -> list[str]:
 
 
 def _machines(curves: Curves) -> list[tuple[str, int]]:
-    """Distinct machines and versions, with how many campaigns each ran."""
+    """Return the distinct machines and versions with their numbers of campaigns."""
     count: dict[str, int] = {}
     for done in curves.done:
         about = "; ".join(f"{key} {value}" for key, value in done.machine.items())
@@ -168,7 +172,7 @@ def _machines(curves: Curves) -> list[tuple[str, int]]:
 
 
 def _incidents(curves: Curves) -> list[str]:
-    """Workers that died and campaigns that failed on the way, in the order it happened."""
+    """Return dead workers and failed campaigns in order."""
     return [
         f"{row.get('campaign', '?')}: {what} {row.get('detail', '')}"
         for row in curves.events
@@ -177,7 +181,7 @@ def _incidents(curves: Curves) -> list[str]:
 
 
 def _times(s: Summary) -> dict[str, Any]:
-    """Columns and rows of the table of seconds; None where a strategy has no such part."""
+    """Return the table of seconds; None if a strategy has no such stage."""
     seen = dict.fromkeys(part for row in s.rows for part in row.seconds if part != "train")
     parts = [p for p in QUERY_STAGES if p in seen] + [p for p in seen if p not in QUERY_STAGES]
 
@@ -195,7 +199,7 @@ def _times(s: Summary) -> dict[str, Any]:
 
 
 def _matrix(s: Summary) -> list[list[tuple[str, str, bool] | None]]:
-    """Row minus column: points, p after correction, and whether that is significant."""
+    """Return row minus column: points, corrected p-value, and whether it is significant."""
 
     def cell(i: int, j: int) -> tuple[str, str, bool] | None:
         pair = s.pair(s.contenders[i], s.contenders[j]) if i != j else None
@@ -213,7 +217,7 @@ def _matrix(s: Summary) -> list[list[tuple[str, str, bool] | None]]:
 
 
 def template(name: str, package: str = "labelahead.simulation.comparison") -> Any:
-    """A page's template; all pages share one style sheet."""
+    """Load a page's template; all pages share one style sheet."""
     jinja = import_extra("jinja2", "report", "a report")
 
     def text(wanted: str) -> str:
@@ -227,13 +231,13 @@ def template(name: str, package: str = "labelahead.simulation.comparison") -> An
         undefined=jinja.StrictUndefined,
         loader=jinja.FunctionLoader(text),
     )
-    # Numbers stay on one line with what belongs to them.
+    # Non-breaking spaces keep numbers and their units together.
     pages.filters["tight"] = lambda words: re.sub(r" (?=[%=<] ?)|(?<=[=<>]) ", "\u00a0", words)
     return pages.get_template(name)
 
 
 def write_all(target: Path, content: Mapping[str, str | bytes], last: str) -> None:
-    """Every file in one step, the page last, so that it never shows more than is there."""
+    """Write every file in one step each, the page last, so that it never links to missing files."""
     make_folder(target)
     for name in sorted(content, key=lambda n: n == last):
         replace_file(target / name, content[name])

@@ -1,6 +1,6 @@
-"""The numbers of a comparison: intervals, areas, labels to an accuracy, tests.
+"""Statistics of a comparison: intervals, areas, labels to an accuracy, tests.
 
-Arrays only: nothing here knows of campaigns. Curves are (seeds, rounds) against (rounds,) labels;
+Arrays only; nothing here depends on campaigns. Curves are (seeds, rounds) against (rounds,) labels;
 values to be tested are (blocks, strategies). No function returns NaN.
 """
 
@@ -51,14 +51,14 @@ class Estimate:
     n: int
 
     def negate(self) -> "Estimate":
-        """The same difference, seen from the other side."""
+        """Return the difference with the opposite sign."""
         low, high = (None if v is None else -v for v in (self.high, self.low))
         return Estimate(-self.mean, low, high, self.n)
 
 
 @dataclass(frozen=True)
 class Omnibus:
-    """Whether any two strategies differ at all. test: Friedman, or Wilcoxon for two."""
+    """A test whether any two strategies differ. test: Friedman, or Wilcoxon for two."""
 
     test: str
     statistic: float
@@ -70,7 +70,7 @@ class Omnibus:
 class Pair:
     """First minus second, over the blocks both have. p: two-sided; holm: corrected for all pairs.
 
-    constant: every difference is the same, so that no t-test is possible; p is the sign test's.
+    constant: all differences are equal, so that a t-test is impossible and p is the sign test's.
     """
 
     first: int
@@ -85,7 +85,7 @@ class Pair:
 class Saving:
     """Labels that two strategies need for one accuracy, on their mean curves.
 
-    inf: not reached. The intervals are bootstrapped over seeds, None with one seed.
+    inf: not reached. The intervals are bootstrapped over seeds; None with one seed.
     """
 
     accuracy: float
@@ -99,7 +99,9 @@ class Saving:
 
 
 def t_interval(values: Array, *, share: bool = False) -> Estimate:
-    """Mean and 95 % interval by Student's t. share: of accuracies, which lie between 0 and 1."""
+    """Return the mean and its 95 % interval by Student's t. share: values are accuracies between 0 and
+    1.
+    """
     n, mean = len(values), float(np.mean(values))
     if n < 2:
         return Estimate(mean, None, None, n)
@@ -113,7 +115,7 @@ def t_interval(values: Array, *, share: bool = False) -> Estimate:
 
 
 def area_under_curve(labels: Array, accuracy: Array) -> Array:
-    """(...,) area under curves (..., rounds), per label: the mean accuracy along the way."""
+    """Return the area under curves (..., rounds) per label, (...,): the mean accuracy along the curve."""
     if len(labels) == 1:
         return np.asarray(accuracy[..., 0], dtype=np.float64)
     width = labels[-1] - labels[0]
@@ -121,10 +123,10 @@ def area_under_curve(labels: Array, accuracy: Array) -> Array:
 
 
 def labels_to_accuracy(labels: Array, accuracy: Array, target: float | Array) -> Array:
-    """(...,) labels at which curves (..., rounds) first reach a target (...,), inf if never.
+    """Return the labels at which curves (..., rounds) first reach a target (...,), inf if never.
 
-    Along the running maximum, with straight lines between rounds: an accuracy once reached counts
-    as reached. A curve that starts there needs the labels it starts with.
+    The running maximum is interpolated linearly between rounds: an accuracy once reached counts as
+    reached. A curve that starts there needs the labels it starts with.
     """
     best = np.maximum.accumulate(accuracy, axis=-1)
     goal = np.broadcast_to(np.asarray(target, dtype=np.float64), best.shape[:-1])
@@ -142,11 +144,17 @@ def labels_to_accuracy(labels: Array, accuracy: Array, target: float | Array) ->
 def compute_saving(
     labels: Array, reference: Array, other: Array, accuracy: float | None = None, *, seed: int = 0
 ) -> Saving:
-    """How many labels each needs for the accuracy at which the reference's mean curve ends.
+    """Return how many labels each strategy needs for the final accuracy of the reference's mean curve.
 
-    reference, other: (seeds, rounds), the same seeds in the same order. accuracy: another target.
-    Seeds are drawn anew together (paired), and with them the target, if it is the reference's. A
-    draw in which the other never reaches the target has a ratio of 0: the least favourable.
+    Seeds are resampled jointly (paired), and with them the target, unless it is given. A draw in
+    which the other strategy never reaches the target has a ratio of 0, the least favourable value.
+
+    Args:
+        labels: (rounds,).
+        reference: (seeds, rounds).
+        other: (seeds, rounds), the same seeds in the same order.
+        accuracy: Another target.
+        seed: Of the bootstrap.
     """
 
     def needs(first: Array, second: Array) -> tuple[Array, Array, Array]:
@@ -164,13 +172,13 @@ def compute_saving(
     rng, n = np.random.default_rng(seed), len(reference)
     drawn = rng.integers(n, size=(BOOTSTRAP_DRAWS, n))
     _, one, two = needs(reference[drawn].mean(1), other[drawn].mean(1))
-    # Few seeds repeat themselves, so that plain percentiles are too narrow: Hesterberg 2015, What
-    # Teachers Should Know about the Bootstrap, widens them as Student's t does.
+    # With few seeds plain percentiles are too narrow. Hesterberg 2015, What Teachers Should Know
+    # about the Bootstrap, widens them as Student's t does.
     tail = float(
         stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1))
     )
     ends = [tail, 1 - tail]
-    # Order statistics, not interpolation: inf (never reached) has no place between two numbers.
+    # Order statistics, since inf (never reached) cannot be interpolated.
     low, high = np.quantile(_label_ratio(one, two), ends, method="inverted_cdf")
     least, most = np.quantile(two, ends, method="inverted_cdf")
     return Saving(
@@ -179,14 +187,14 @@ def compute_saving(
 
 
 def _label_ratio(first: Array, second: Array) -> Array:
-    """Labels of the first per label of the second; neither gets there: 1, nothing is known."""
+    """Return labels of the first per label of the second; 1 if neither reaches the target."""
     both = np.isinf(first) & np.isinf(second)
     with np.errstate(invalid="ignore"):
         return np.where(both, 1.0, first / second)
 
 
 def run_omnibus_test(values: Array) -> Omnibus:
-    """Do the columns of (blocks, strategies) differ? Friedman's test; for two Wilcoxon's."""
+    """Test whether the columns of (blocks, strategies) differ: Friedman's test, or Wilcoxon's for two."""
     blocks, k = values.shape
     if k == 2:
         return _run_wilcoxon(values[:, 0] - values[:, 1])
@@ -198,19 +206,20 @@ def run_omnibus_test(values: Array) -> Omnibus:
 
 def _run_wilcoxon(difference: Array) -> Omnibus:
     blocks, left = len(difference), difference[np.abs(difference) > ROUNDING_TOLERANCE]
-    if len(left) < 2:  # of one difference either sign is as likely
+    if len(left) < 2:  # with one difference both signs are equally likely
         return Omnibus("Wilcoxon", 0.0, 1.0, blocks)
-    # Exact by all sign patterns, which ties do not disturb; beyond 12 the normal curve will do.
+    # Exact by all sign patterns, which handles ties; above 12 the normal approximation suffices.
     method = stats.PermutationMethod() if len(left) <= 12 else "approx"
     test = stats.wilcoxon(np.round(left, 12), method=method)
     return Omnibus("Wilcoxon", float(test.statistic), float(test.pvalue), blocks)
 
 
 def compare_pairs(columns: list[dict[int, float]]) -> list[Pair]:
-    """Paired t-tests of all pairs with Holm's correction.
+    """Run paired t-tests of all pairs with Holm's correction.
 
-    columns: per strategy, block -> value; a pair is tested on the blocks that both have, and left
-    out with fewer than two.
+    Args:
+        columns: Per strategy, block -> value. A pair is tested on the blocks that both have, and
+            skipped with fewer than two.
     """
     tested: list[Pair] = []
     for i, j in combinations(range(len(columns)), 2):
@@ -225,7 +234,7 @@ def compare_pairs(columns: list[dict[int, float]]) -> list[Pair]:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Corrected for having made so many tests: the smallest times their number, and so on."""
+    """Correct p-values for multiple tests by Holm's method."""
     order = np.argsort(p, kind="stable")
     scaled = np.asarray(p, dtype=np.float64)[order] * np.arange(len(p), 0, -1)
     corrected = np.empty(len(p))
@@ -238,27 +247,29 @@ def _paired_p_value(gap: Array, constant: bool) -> float:
         return float(stats.ttest_1samp(gap, 0.0).pvalue)
     if abs(gap[0]) <= ROUNDING_TOLERANCE:
         return 1.0
-    # t would be infinite and p zero, from no more than that accuracies are multiples of 1/n.
+    # t would be infinite and p zero, only because accuracies are multiples of 1/n.
     return float(2.0 ** (1 - len(gap)))
 
 
 def mean_ranks(values: Array) -> Array:
-    """(strategies,) average rank over the blocks, 1 for the largest value; ties share theirs."""
+    """Return the average rank (strategies,) over the blocks, 1 for the largest value; ties share
+    ranks.
+    """
     return np.asarray(stats.rankdata(-_round_ties(values), axis=1).mean(0), dtype=np.float64)
 
 
 def nemenyi(values: Array) -> Array:
-    """(strategies, strategies) p-values of Nemenyi's test on the ranks."""
+    """Return p-values (strategies, strategies) of Nemenyi's test on the ranks."""
     posthocs = import_extra("scikit_posthocs", "report", "Nemenyi's test")
     return np.asarray(posthocs.posthoc_nemenyi_friedman(_round_ties(values)), dtype=np.float64)
 
 
 def critical_difference(strategies: int, blocks: int) -> float:
-    """By how much mean ranks must differ for Nemenyi's test to see it (Demšar 2006)."""
+    """Return the difference of mean ranks that Nemenyi's test detects (Demšar 2006)."""
     q = float(stats.studentized_range.ppf(1 - ALPHA, strategies, np.inf)) / np.sqrt(2)
     return float(q * np.sqrt(strategies * (strategies + 1) / (6 * blocks)))
 
 
 def _round_ties(values: Array) -> Array:
-    """Equal accuracies that were summed in another order must tie."""
+    """Round, so that equal accuracies summed in another order tie."""
     return np.round(values, 12)

@@ -1,4 +1,4 @@
-"""All numbers of a report, from the curves."""
+"""All numbers of a report, computed from the curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,31 +28,31 @@ from labelahead.simulation.store import Round
 
 __all__ = ["QUERY_STAGES", "Need", "Row", "Summary", "asking_seconds", "summarise"]
 
-BOOKKEEPING_STAGES = ("test", "leave-one-out")  # bookkeeping of a simulation: no part of a query
-QUERY_STAGES = ("outputs", "kernel", "solve", "score")  # the usual parts of a query, in order
+BOOKKEEPING_STAGES = ("test", "leave-one-out")  # of a simulation; not part of a query
+QUERY_STAGES = ("outputs", "kernel", "solve", "score")  # the usual stages of a query, in order
 
 
 @dataclass(frozen=True)
 class Need:
-    """Labels to reach an accuracy: on the mean curve, and seed by seed (inf: never)."""
+    """Labels to reach an accuracy: on the mean curve, and per seed (inf: never)."""
 
     saving: Saving
     per_seed: Mapping[int, float]
 
     @property
     def reached(self) -> int:
-        """How many seeds reach it on their own."""
+        """The number of seeds that reach it."""
         return sum(np.isfinite(v) for v in self.per_seed.values())
 
     @property
     def median(self) -> float:
-        """The middle seed, with those that never reach it last: inf if half of them do not."""
+        """The median over seeds; inf if half of them never reach it."""
         return float(np.quantile(list(self.per_seed.values()), 0.5, method="inverted_cdf"))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One strategy. gain, final_gain: minus the reference, paired by seed."""
+    """One contender. gain, final_gain: minus the reference, paired by seed."""
 
     contender: Contender
     area: Estimate
@@ -60,12 +60,12 @@ class Row:
     gain: Estimate | None
     final_gain: Estimate | None
     needs: tuple[Need | None, ...]  # per target; None without a seed in common
-    seconds: Mapping[str, float]  # part -> median over rounds that asked
+    seconds: Mapping[str, float]  # stage -> median over rounds with queries
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Ranks over blocks, one block per seed, and which of them Nemenyi's test tells apart."""
+    """Mean ranks with one block per seed, and the p-values of Nemenyi's test."""
 
     contenders: tuple[Contender, ...]
     mean: Array
@@ -75,7 +75,7 @@ class Ranks:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything a report says. rows: best area first. targets[0] is the reference's end."""
+    """All results of a report. rows: largest area first. targets[0] is the reference's final accuracy."""
 
     curves: Curves
     reference: Contender
@@ -93,13 +93,13 @@ class Summary:
 
     @property
     def best(self) -> Row | None:
-        """Of those that can be compared with the reference, the one with the largest gain."""
+        """The contender with the largest gain over the reference."""
         others = [r for r in self.rows if r.contender != self.reference and r.gain is not None]
         return max(others, key=lambda r: r.gain.mean if r.gain else 0.0, default=None)
 
     @property
     def winner(self) -> Row | None:
-        """The best, if it gets to where the reference ends with fewer labels."""
+        """The best one, if it reaches the reference's final accuracy with fewer labels."""
         best = self.best
         if best is None or best.gain is None or best.needs[0] is None or best.gain.mean <= 0:
             return None
@@ -107,13 +107,13 @@ class Summary:
         return best if labels.other < labels.reference else None
 
     def pair(self, one: Contender, two: Contender) -> Pair | None:
-        """The test of these two, in whichever order it was made."""
+        """Return the test of these two, in either order."""
         wanted = {self.contenders.index(one), self.contenders.index(two)}
         return next((p for p in self.pairs if {p.first, p.second} == wanted), None)
 
 
 def asking_seconds(entry: Round) -> float:
-    """Of one round, all but training, testing and bookkeeping."""
+    """Return the query time of one round: everything but training, testing and bookkeeping."""
     return sum(
         seconds
         for part, seconds in entry.seconds.items()
@@ -122,7 +122,12 @@ def asking_seconds(entry: Round) -> float:
 
 
 def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
-    """Work out everything; accuracies: further targets besides the reference's end."""
+    """Compute all results.
+
+    Args:
+        curves: The finished campaigns.
+        accuracies: Targets besides the reference's final accuracy.
+    """
     for target in accuracies:
         if not 0 < target <= 1:
             raise InputError(f"accuracy is {target}; expected a fraction above 0, up to 1")
@@ -197,7 +202,9 @@ def _labels_needed(
 
 
 def _median_seconds(curves: Curves, contender: Contender) -> dict[str, float]:
-    """The median over all rounds that asked: the first of a process also loads libraries."""
+    """Return medians over all rounds with queries, since the first round of a process also loads
+    libraries.
+    """
     spent: dict[str, list[float]] = {}
     for done in curves.done:
         if done.contender != contender:

@@ -1,4 +1,4 @@
-"""A comparison in numbers and in sentences."""
+"""A comparison as CSV files and sentences."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ TESTS = (
 
 
 def csv_files(s: Summary) -> dict[str, str]:
-    """File name -> content. An empty cell: not known, or never reached."""
+    """Return file name -> content. An empty cell: unknown, or never reached."""
     return {
         "rounds.csv": _csv(_rounds(s)),
         "curves.csv": _csv(_curves(s)),
@@ -50,7 +50,7 @@ def csv_files(s: Summary) -> dict[str, str]:
 
 
 def _csv(rows: Iterable[Mapping[str, object]], header: Sequence[str] = ()) -> str:
-    """The first row names the columns; header: does so where there may be none."""
+    """Format rows as CSV. header: needed if there may be no row."""
     every = list(rows)
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -123,7 +123,7 @@ def _summary(s: Summary) -> Iterator[dict[str, object]]:
 
 
 def _labels(s: Summary) -> Iterator[dict[str, object]]:
-    """seed "mean": on the mean curve, with its bootstrapped interval."""
+    """Yield rows; seed "mean" is the mean curve with its bootstrapped interval."""
     for row in s.rows:
         for need in row.needs:
             if need is None:
@@ -157,31 +157,31 @@ def _tests(s: Summary) -> Iterator[dict[str, object]]:
 
 
 def percent(value: float) -> str:
-    """A fraction as 93.2 %."""
+    """Format a fraction as 93.2 %."""
     return f"{100 * value:.1f} %"
 
 
 def p_text(p: float) -> str:
-    """As it is commonly written."""
+    """Format a p-value."""
     if p < 0.001:
         return "p < 0.001"
     return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
 def mean(e: Estimate | None, *, signed: bool = False) -> str:
-    """In per cent, or in points when signed."""
+    """Format a mean in per cent, or in points if signed."""
     return "—" if e is None else _hundredfold(e.mean, signed)
 
 
 def interval(e: Estimate | None, *, signed: bool = False) -> str:
-    """Its ends, or nothing when there are none."""
+    """Format the ends of an interval; empty without any."""
     if e is None or e.low is None or e.high is None:
         return ""
     return f"{_hundredfold(e.low, signed)} to {_hundredfold(e.high, signed)}"
 
 
 def estimate(e: Estimate | None, *, signed: bool = False) -> str:
-    """Mean and interval: 93.2 (92.1 to 94.3)."""
+    """Format mean and interval: 93.2 (92.1 to 94.3)."""
     ends = interval(e, signed=signed)
     return mean(e, signed=signed) + (f" ({ends})" if ends else "")
 
@@ -192,14 +192,14 @@ def _hundredfold(value: float, signed: bool) -> str:
 
 
 def labels(count: float | None, budget: float) -> str:
-    """A number of labels; never reached is more than the budget."""
+    """Format a number of labels; never reached is more than the budget."""
     if count is None:
         return "—"
     return f"> {budget:.0f}" if isinf(count) else f"{count:.0f}"
 
 
 def headline(s: Summary) -> tuple[str, str]:
-    """The report's first sentence, and what must be said with it."""
+    """Return the report's first sentence, and the qualification that belongs to it."""
     ref, best = s.reference.name, s.best
     if best is None or best.gain is None or best.needs[0] is None:
         return (
@@ -239,7 +239,7 @@ def _saved(saving: Saving, ref: str) -> str:
 
 
 def _proof(s: Summary, best: Row) -> str:
-    """How sure the difference is."""
+    """Describe the evidence for the difference."""
     gain, pair = best.gain, s.pair(best.contender, s.reference)
     assert gain is not None
     ahead = "above" if gain.mean > 0 else "below"
@@ -257,7 +257,7 @@ def _proof(s: Summary, best: Row) -> str:
 
 
 def verdicts(s: Summary) -> list[str]:
-    """The best and the reference against all others, a sentence for each verdict."""
+    """Compare the best contender and the reference with all others, one sentence per verdict."""
     said = []
     for contender in dict.fromkeys([s.rows[0].contender, s.reference]):
         groups: dict[str, list[str]] = {}
@@ -272,11 +272,11 @@ def verdicts(s: Summary) -> list[str]:
 
 
 def _verdict(s: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
-    """One comparison, as it is seen from one of the two."""
+    """Describe one comparison from the side of one contender."""
     mine = s.contenders[pair.first] == contender
     other = s.contenders[pair.second if mine else pair.first]
     gap = pair.difference if mine else pair.difference.negate()
-    verdict = "cannot be told apart from"
+    verdict = "does not differ significantly from"
     if pair.holm < ALPHA:
         verdict = "is better than" if gap.mean > 0 else "is worse than"
     how = "" if not pair.constant else ", the same in every seed: sign test"
@@ -285,7 +285,7 @@ def _verdict(s: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
 
 
 def needed(need: Need | None, budget: float) -> str:
-    """The interval of labels to an accuracy, or nothing when there is none."""
+    """Format the interval of labels to an accuracy; empty without any."""
     if need is None or need.saving.other_low is None or need.saving.other_high is None:
         return ""
     low, high = (labels(v, budget) for v in (need.saving.other_low, need.saving.other_high))
@@ -293,7 +293,7 @@ def needed(need: Need | None, budget: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Two digits that count."""
+    """Format seconds with two significant digits."""
     if value is None:
         return "—"
     if value >= 10:
@@ -304,7 +304,7 @@ def seconds(value: float | None) -> str:
 
 
 def omnibus_text(s: Summary) -> str:
-    """Whether there is any difference at all, by which test and which blocks."""
+    """Describe the omnibus test: whether any strategies differ."""
     common = s.curves.seeds(*s.contenders)
     if s.by_seed is None:
         why = (
@@ -319,7 +319,7 @@ def omnibus_text(s: Summary) -> str:
     verdict = (
         "the strategies are not all equally good"
         if test.p < ALPHA
-        else "the strategies cannot be told apart by it"
+        else "it finds no significant difference between the strategies"
     )
     return (
         f"{name}{why} on the area under the curve, one block per seed ({test.blocks} blocks, "

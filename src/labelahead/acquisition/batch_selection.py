@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labelahead.acquisition import ACQUISITIONS, Acquisition
-from labelahead.acquisition.view import View
+from labelahead.acquisition.pool_view import View
 from labelahead.errors import InputError, NumericalError
 
 __all__ = [
@@ -35,7 +35,7 @@ LABEL_FREE = ("flip", "resolve", "variance")
 class Selection(NamedTuple):
     """The selected positions, their scores, and the view after they are labelled.
 
-    >>> chosen = la.greedy(pool_view, "flip", 2)
+    >>> chosen = la.acquisition.greedy(pool_view, "flip", 2)
     >>> len(chosen.positions), len(chosen.scores), len(chosen.view.candidates)
     (2, 2, 2)
     """
@@ -52,7 +52,7 @@ def best(
 
     A labelling loop alternates this with `view = view.condition([position], target)`.
 
-    >>> position, score = la.best(pool_view, "flip")
+    >>> position, score = la.acquisition.best(pool_view, "flip")
     >>> position in pool_view.candidates.tolist()
     True
     """
@@ -69,7 +69,7 @@ def top(
     Changes are measured from the view's baseline (the network's f, as in the paper). The returned
     view is the given one.
 
-    >>> scores = la.top(pool_view, "variance", 3).scores.tolist()
+    >>> scores = la.acquisition.top(pool_view, "variance", 3).scores.tolist()
     >>> scores == sorted(scores, reverse=True)
     True
     """
@@ -101,7 +101,7 @@ def greedy(
             the most likely class by f_lin; "outputs": the most likely class by f; "mean": f_lin
             itself, so that only the covariance changes, not the predictions.
 
-    >>> batch = la.greedy(pool_view, "resolve", 3, hypothetical_label="mean")
+    >>> batch = la.acquisition.greedy(pool_view, "resolve", 3, hypothetical_label="mean")
     >>> len(set(batch.positions.tolist()))
     3
     """
@@ -147,7 +147,7 @@ def sequential(
         The selection; its labels are in `selection.view.posterior.targets`.
 
     >>> truth = [0, 1, 2, 0, 1, 2]
-    >>> chosen = la.sequential(pool_view, "flip", 2, annotate=lambda position: truth[position])
+    >>> chosen = la.acquisition.sequential(pool_view, "flip", 2, annotate=lambda position: truth[position])
     >>> len(chosen.view.labelled)
     4
     """

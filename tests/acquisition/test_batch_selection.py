@@ -1,4 +1,4 @@
-"""Batches: top, greedy and sequential against doing the same by hand."""
+"""Batch selection (top, greedy, sequential) against explicit loops."""
 
 from functools import partial
 
@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from labelahead.acquisition import ACQUISITIONS, mlmoc, variance
-from labelahead.acquisition.batch import HYPOTHETICAL_LABELS, best, greedy, sequential, top
-from labelahead.acquisition.view import view
+from labelahead.acquisition.batch_selection import (
+    HYPOTHETICAL_LABELS,
+    best,
+    greedy,
+    sequential,
+    top,
+)
+from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
@@ -25,7 +31,7 @@ def look(p):
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
-def test_top_is_the_highest_scores(p, name):
+def test_top_selects_highest_scores(p, name):
     v = look(p)
     scores = ACQUISITIONS[name](v, None)
     picked = top(v, name, 3)
@@ -37,7 +43,7 @@ def test_top_is_the_highest_scores(p, name):
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 @pytest.mark.parametrize("hypothetical_label", HYPOTHETICAL_LABELS)
-def test_greedy_conditions_on_each_belief(p, name, hypothetical_label):
+def test_greedy_conditions_on_each_hypothetical_label(p, name, hypothetical_label):
     picked = greedy(look(p), name, 4, hypothetical_label=hypothetical_label)
     seen, targets, left = list(LABELLED), p.targets[LABELLED], list(CANDIDATES)
     for position in picked.positions.tolist():
@@ -54,7 +60,7 @@ def test_greedy_conditions_on_each_belief(p, name, hypothetical_label):
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_sequential_asks_and_conditions_on_the_truth(p, squared):
+def test_sequential_conditions_on_true_labels(p, squared):
     asked = []
 
     def ask(position):
@@ -74,7 +80,7 @@ def test_sequential_asks_and_conditions_on_the_truth(p, squared):
 
 
 @pytest.mark.parametrize("name", ["mlmoc", "changes", "emoc", "eer"])
-def test_sequential_and_greedy_measure_from_the_linearised_network(p, name):
+def test_sequential_and_greedy_measure_from_linearised_outputs(p, name):
     """After a label without training the network's outputs are out of date.
 
     F_lin is baseline and label.
@@ -105,7 +111,7 @@ def test_sequential_and_greedy_measure_from_the_linearised_network(p, name):
 
 
 @pytest.mark.parametrize("name", ["mlmoc", "changes", "emoc", "eer"])
-def test_top_measures_from_the_network_as_in_the_paper(p, name):
+def test_top_measures_from_network_outputs(p, name):
     expected = getattr(ref, name)(
         p, LABELLED, p.targets[LABELLED], CANDIDATES, CANDIDATES, baseline="outputs"
     )
@@ -113,7 +119,7 @@ def test_top_measures_from_the_network_as_in_the_paper(p, name):
     ref.close(picked.scores, expected.sort(descending=True).values, 1e-8)
 
 
-def test_conditioned_view_has_the_linearised_baseline(p):
+def test_conditioned_view_has_linearised_baseline(p):
     v = look(p)
     assert v.baseline == "outputs"
     after = v.condition([5], p.targets[[5]])
@@ -123,14 +129,14 @@ def test_conditioned_view_has_the_linearised_baseline(p):
         v.with_baseline("f")
 
 
-def test_sequential_takes_targets_too(p):
+def test_sequential_accepts_targets(p):
     a = sequential(look(p), "variance", 3, lambda i: p.targets[i])
     b = sequential(look(p), "variance", 3, lambda i: int(p.targets[i].argmax()))
     assert torch.equal(a.positions, b.positions)
     ref.close(a.view.posterior.mean, b.view.posterior.mean)
 
 
-def test_a_labelling_page_goes_step_by_step(p):
+def test_best_in_a_loop_equals_sequential(p):
     v, acquisition, picks = look(p).with_baseline("linearised"), partial(mlmoc, squared=True), []
     for _ in range(3):
         position, score = best(v, acquisition)
@@ -141,14 +147,14 @@ def test_a_labelling_page_goes_step_by_step(p):
     assert whole.positions.tolist() == picks
 
 
-def test_ties_go_to_the_first_candidate():
+def test_ties_select_first_candidate():
     v = look(ref.problem("dense-scalar"))
     flat = lambda view, rng: torch.zeros(len(view.candidates))  # noqa: E731
     assert top(v, flat, 4).positions.tolist() == CANDIDATES[:4]
     assert greedy(v, flat, 4).positions.tolist() == CANDIDATES[:4]
 
 
-def test_greedy_avoids_copies_where_top_takes_them():
+def test_greedy_avoids_copies_that_top_selects():
     p = ref.problem("dense-scalar", n=12)
     copies = [0] * 6
     rows = [*range(12), *copies]
@@ -163,7 +169,7 @@ def test_greedy_avoids_copies_where_top_takes_them():
     assert len(same & set(greedy(v, scored, 5).positions.tolist())) == 1
 
 
-def test_class_numbers_are_one_hot_targets():
+def test_condition_on_class_numbers_equals_one_hot_targets():
     torch.manual_seed(0)
     psi = torch.randn(9, 5, dtype=torch.float64)
     start = prior(torch.zeros(9, 3, dtype=torch.float64), psi @ psi.T)
@@ -174,7 +180,7 @@ def test_class_numbers_are_one_hot_targets():
     assert torch.equal(by_number.targets, start.condition([1, 4], one_hot.long()).targets)
 
 
-def test_one_output_is_regression():
+def test_greedy_with_one_output_is_regression():
     torch.manual_seed(0)
     psi = torch.randn(9, 5, dtype=torch.float64)
     post = prior(torch.zeros(9, 1, dtype=torch.float64), psi @ psi.T, noise=1e-2)
@@ -187,7 +193,7 @@ def test_one_output_is_regression():
         top(look, "mlmoc", 1)
 
 
-def test_answers_and_counts_of_the_wrong_kind():
+def test_invalid_labels_and_batch_sizes_raise():
     torch.manual_seed(0)
     psi = torch.randn(9, 5, dtype=torch.float64)
     post = prior(torch.zeros(9, 3, dtype=torch.float64), psi @ psi.T, noise=1e-2)

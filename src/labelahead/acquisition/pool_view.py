@@ -1,8 +1,8 @@
-"""What a criterion sees: the posterior, the candidates, and the points that scores sum over.
+"""What an acquisition function sees: the posterior, the candidates and the evaluation points.
 
-Every criterion asks for k(candidates, evaluation). It is dear to form, (m·b, e·b), and a new
-label changes all of it by a matrix of low rank. So it is formed once, and the rows that fell since
-are kept beside it: a sequential step is one matrix-vector product and copies nothing.
+Every acquisition function needs k(candidates, evaluation). It is expensive to form, (m·b, e·b), and
+a new label changes all of it by a matrix of low rank. So it is formed once, and the downdates since
+then are stored beside it: a sequential step is one matrix-vector product and copies nothing.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,17 +22,16 @@ from labelahead.gp.posterior import Posterior, PosteriorUpdate
 
 __all__ = ["View", "view"]
 
-MAX_PENDING_ROWS = (
-    64  # fallen rows kept beside a stored block before they are folded into a fresh one
-)
+MAX_PENDING_ROWS = 64  # downdate rows stored beside a block before they are merged into it
 ROWS_PER_CHUNK = 256
 
 
 @dataclass(frozen=True, eq=False)
 class StoredCrossCovariance:
-    """k(candidates, evaluation), for the candidates a view began with: the block itself, as it was,
-    and the rows that fell since, k = block − tail_rᵀ tail_c. Sums over it are float64, parts of it
-    in the kernel's dtype.
+    """k(candidates, evaluation) in memory, for the candidates of the first view.
+
+    k = block − pending_rowsᵀ pending_cols, with the downdates since the block was formed. Sums over
+    it are float64, blocks of it have the kernel's dtype.
     """
 
     block: Tensor  # (m·b, e·b), never modified
@@ -43,7 +42,7 @@ class StoredCrossCovariance:
     pending_cols: Tensor | None = None  # (t, e·b)
 
     def rows(self, which: Tensor) -> Tensor:
-        """Rows (q,) of the flat candidates, corrected by the tail: (q, e·b). Do not modify."""
+        """Rows (q,) of the flat candidates, pending downdates included: (q, e·b). Do not modify."""
         rows = take(self.block, which, 0)
         if self.pending_rows is None or self.pending_cols is None:
             return rows
@@ -51,9 +50,9 @@ class StoredCrossCovariance:
         return torch.addmm(rows, left, self.pending_cols.to(rows.dtype), alpha=-1)
 
     def product(self, right: Tensor) -> Tensor:
-        """k right, by one pass over the block: (e·b, p) -> (m·b, p)."""
+        """Compute k right by one pass over the block: (e·b, p) -> (m·b, p)."""
         narrow = right.to(self.block.dtype)
-        if right.shape[1] == 1:  # bound by memory: gemv, or symv, which reads half
+        if right.shape[1] == 1:  # Bound by memory: gemv, or symv, which reads half.
             product = symmetric_product if self.symmetric else torch.mv
             out = product(self.block, narrow[:, 0])[:, None].to(torch.float64)
         else:
@@ -63,10 +62,7 @@ class StoredCrossCovariance:
         return out
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
-        """Σₓ k(x',x) k(x',x)ᵀ for every candidate, chunk by chunk.
-
-        (m, b, b). No variances come along.
-        """
+        """Σₓ k(x',x) k(x',x)ᵀ for every candidate, (m, b, b), and None for the variances."""
         parts, size = [], max(1, ROWS_PER_CHUNK // b) * b
         every = torch.arange(len(self.block), device=self.block.device)
         for lo in range(0, len(every), size):
@@ -79,17 +75,14 @@ class StoredCrossCovariance:
         return torch.cat(parts).to(torch.float64), None
 
     def multiply_downdate(self, step: PosteriorUpdate) -> Tensor:
-        """k times what falls at the evaluation points, (m·b, q).
-
-        The one matrix-vector product of a step.
-        """
+        """Multiply k by the downdate at the evaluation points, (m·b, q): one product per step."""
         assert step.downdate is not None
         return self.product(take(step.downdate, self.at_cols, 1).T)
 
     def update(self, step: PosteriorUpdate) -> tuple["StoredCrossCovariance", bool]:
-        """k after `step`, and whether sums over it are still worth updating.
+        """Return k after `step`, and whether its sums can be updated rather than recomputed.
 
-        What fell is appended; a long tail is folded into a fresh block.
+        The downdate is appended; many pending rows are merged into a new block.
         """
         assert step.downdate is not None
         rows, cols = take(step.downdate, self.at_rows, 1), take(step.downdate, self.at_cols, 1)
@@ -104,8 +97,10 @@ class StoredCrossCovariance:
 
 @dataclass(frozen=True, eq=False)
 class ProjectedCrossCovariance:
-    """The same verbs through features: k = Ψ_c (I − VᵀV) Ψ_eᵀ, never formed; sums over x go through
-    the k×k Gram matrix Ψ_eᵀΨ_e, which labels do not change."""
+    """k(candidates, evaluation) by features: k = Ψ_c (I − VᵀV) Ψ_eᵀ, never formed.
+
+    Sums over x use the k×k Gram matrix Ψ_eᵀΨ_e, which labels do not change.
+    """
 
     covariance: Covariance
     at_rows: Tensor
@@ -114,16 +109,16 @@ class ProjectedCrossCovariance:
 
     @property
     def kernel(self) -> LowRankKernel:
-        """The features."""
+        """The prior kernel, which holds the features."""
         assert isinstance(self.covariance.prior, LowRankKernel)
         return self.covariance.prior
 
     def rows(self, which: Tensor) -> Tensor:
-        """(q, e·b), computed anew."""
+        """Rows (q,) of the flat candidates: (q, e·b), computed on every call."""
         return self.covariance.block(self.at_rows[which], self.at_cols)
 
     def gram(self) -> Tensor:
-        """Ψ_eᵀ Ψ_e: (k, k), products in the features' dtype, summed in float64; made once."""
+        """Ψ_eᵀ Ψ_e: (k, k), products in the features' dtype, summed in float64; cached."""
         if "gram" not in self._cache:
             self._cache["gram"] = _gram(take(self.kernel.features, self.at_cols, 0))
         return self._cache["gram"]
@@ -133,20 +128,19 @@ class ProjectedCrossCovariance:
         rest = self.kernel.project_out(self.covariance.factors, weights.T)
         psi = take(self.kernel.features, self.at_rows, 0)
         rest = rest.to(psi.dtype)
-        # Features on the right: with few columns that is several times the speed of psi @ rest.T
+        # With few columns this is several times as fast as psi @ rest.T.
         out = (psi @ rest[0])[None] if len(rest) == 1 else rest @ psi.T
         return out.T.to(torch.float64)
 
     def product(self, right: Tensor) -> Tensor:
-        """Two passes over the features: (e·b, p) -> (m·b, p)."""
+        """Compute k right by two passes over the features: (e·b, p) -> (m·b, p)."""
         psi = take(self.kernel.features, self.at_cols, 0)
         return self._multiply_projected((right.T.to(psi.dtype) @ psi).T.to(torch.float64))
 
     def squares(self, b: int) -> tuple[Tensor, Tensor | None]:
-        """ψ A G A ψᵀ and the candidates' own variances ψ A ψᵀ, with A = I − VᵀV: (m, b, b) each,
-        O(m k²).
+        """ψ A G A ψᵀ and the candidates' variances ψ A ψᵀ, A = I − VᵀV: (m, b, b) each, O(m k²).
 
-        The order matters in float32. A is formed in float64 and ψA multiplied out first: where
+        The order matters in float32. A is formed in float64 and ψA is multiplied out first: where
         labels determine a point it is small, and stays small. Measured at σ = 1e-5 of the scale,
         on exact copies of labelled points: u within 0.3 %, squares within 1 %; rounding A G A
         instead is wrong by a factor of 20, and ‖ψ‖² − ‖Vψ‖² in float32 by 14 %.
@@ -171,11 +165,11 @@ class ProjectedCrossCovariance:
         return torch.cat(parts).to(torch.float64), torch.cat(variances).to(torch.float64)
 
     def multiply_downdate(self, step: PosteriorUpdate) -> Tensor:
-        """k fallᵀ = Ψ_c A G Fᵀ: one pass over the features."""
+        """Multiply k by the downdate: Ψ_c A G Fᵀ, one pass over the features."""
         return self._multiply_projected(self.gram() @ step.factor.T)
 
     def update(self, step: PosteriorUpdate) -> tuple["ProjectedCrossCovariance", bool]:
-        """The Gram matrix stays; only V grows."""
+        """Return k after `step`: only V grows, the Gram matrix stays valid."""
         covariance = step.posterior.covariance
         return ProjectedCrossCovariance(covariance, self.at_rows, self.at_cols, self._cache), True
 
@@ -189,9 +183,9 @@ def make_cross_covariance(
     evaluation: Tensor,
     cache_cross_covariance: bool = False,
 ) -> CrossCovariance:
-    """k(candidates, evaluation) of a posterior, stored or projected as its kernel suggests.
+    """Return k(candidates, evaluation): projected for a low-rank kernel, else stored.
 
-    cache_cross_covariance: stored in any case, m·e numbers, which makes every step after the first one cheap.
+    cache_cross_covariance: store it in any case, m·e numbers, which makes later steps cheap.
     """
     rows, cols = posterior.flat_positions(candidates), posterior.flat_positions(evaluation)
     covariance = posterior.covariance
@@ -201,7 +195,7 @@ def make_cross_covariance(
 
 
 def _gram(psi: Tensor) -> Tensor:
-    """Ψᵀ Ψ in float64, half of it multiplied and mirrored: (e, k) -> (k, k)."""
+    """Compute Ψᵀ Ψ in float64, one triangle multiplied and mirrored: (e, k) -> (k, k)."""
     k = psi.shape[1]
     out = torch.zeros((k, k), dtype=torch.float64, device=psi.device)
     panel = max(1, -(-k // 4))
@@ -214,13 +208,13 @@ def _gram(psi: Tensor) -> Tensor:
 
 
 def _quadratic_form(rows: Tensor, gram: Tensor) -> Tensor:
-    """rᵀ G r for every row r of (q, k) and a symmetric G (k, k), multiplying half of it: (q,)."""
+    """Compute rᵀ G r for every row r of (q, k), G symmetric (k, k), reading one triangle: (q,)."""
     k, total = len(gram), torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     panel = max(1, -(-k // 8))
     for lo in range(0, k, panel):
         hi = min(k, lo + panel)
         half = gram[:hi, lo:hi].clone()
-        half[:lo] *= 2  # what lies above the diagonal block stands for its mirror image too
+        half[:lo] *= 2  # The part above the diagonal block also stands for its mirror image.
         total += torch.linalg.vecdot(rows[:, :hi] @ half, rows[:, lo:hi])
     return total
 
@@ -237,30 +231,35 @@ class Moments(NamedTuple):
 
 @dataclass
 class _ViewCache:
-    """What a view has worked out so far; filled on demand."""
+    """Results of a view so far; filled on demand."""
 
     cross_covariance: CrossCovariance | None = None
-    # for the candidates that `cross_covariance` began with, the candidate itself included
+    # Moments of the candidates of `cross_covariance`, with the terms of the candidates themselves.
     moments: Moments | None = None
-    factors: Tensor | None = None
+    innovation_factors: Tensor | None = None
     drift: Tensor | None = None
     labels: Tensor | None = None  # (n,) argmax f
-    own: Tensor | None = None  # (m,) which evaluation point each candidate is
+    evaluation_index: Tensor | None = None  # (m,)
 
 
 class View:
-    """A posterior, the candidates among its points, and the points that criteria sum over.
+    """A posterior, its candidates, and the points that acquisition functions sum over.
 
-    posterior: the present one. candidates: (m,) unlabelled positions. evaluation: (e,) positions.
-    embedding: (n, h) or None. baseline: which predictions are the present ones, from which changes
-    are measured and hypothetical labels are taken: "outputs" (f, a network trained on all labels)
-    or "linearised" (f_lin, once labels have arrived that the network was not trained on). An
-    immutable value: `condition` returns a new view, and the two share what the label did not
-    change.
+    A view is immutable: `condition` returns a new one, and the two share results that the label
+    does not change.
+
+    Attributes:
+        posterior: The present posterior.
+        candidates: (m,) unlabelled positions.
+        evaluation: (e,) positions.
+        embedding: (n, h) or None.
+        baseline: The predictions from which changes are measured and hypothetical labels are taken:
+            "outputs" (f, of a network trained on all labels) or "linearised" (f_lin, once there are
+            labels that the network was not trained on).
 
     >>> pool_view.candidates.tolist(), pool_view.labelled.tolist()
     ([2, 3, 4, 5], [0, 1])
-    >>> after = pool_view.condition([4], torch.eye(3)[[2]])  # an answer arrives
+    >>> after = pool_view.condition([4], torch.eye(3)[[2]])  # a label arrives
     >>> after.candidates.tolist(), after.labelled.tolist()
     ([2, 3, 5], [0, 1, 4])
     """
@@ -285,7 +284,7 @@ class View:
         self.evaluation = evaluation
         self.embedding = embedding
         self._cache_cross_covariance = cache_cross_covariance
-        # Which rows of the shared sums belong to the candidates that are left.
+        # Rows of the shared sums that belong to the remaining candidates.
         device = candidates.device
         self._rows = torch.arange(len(candidates), device=device) if rows is None else rows
         self._cache = _ViewCache() if cache is None else cache
@@ -298,7 +297,7 @@ class View:
 
     @property
     def labelled(self) -> Tensor:
-        """(L,) positions labelled so far."""
+        """(L,) labelled positions."""
         return self.posterior.labelled
 
     @property
@@ -307,7 +306,7 @@ class View:
         return self.posterior.outputs
 
     def with_baseline(self, baseline: str) -> "View":
-        """Return the same view with the other predictions taken for the present ones.
+        """Return the view with another baseline.
 
         Args:
             baseline: "outputs" for the network's f, "linearised" for f_lin.
@@ -341,18 +340,18 @@ class View:
     def probabilities(self, method: str = "simplex", source: str | None = None) -> Tensor:
         """(m, C) class probabilities of the candidates."""
         values = take(self.values(source), self.candidates, 0)
-        # classes first: sums over them then run along long rows
+        # With classes on the first axis sums over them run along long rows.
         return probabilities(values.T.contiguous(), method, 0).T.contiguous()
 
     def predicted_targets(self, source: str | None = None) -> Tensor:
-        """(m, C) one-hot most likely labels of the candidates."""
+        """(m, C) one-hot targets of the candidates' most likely classes."""
         source = self.baseline if source is None else source
         if self.posterior.classes < 2:
             raise InputError(
                 "the network has one output, so there is no most likely class; expected two or "
                 "more: use `variance`, which needs no label"
             )
-        if source == "outputs":  # f does not change from view to view
+        if source == "outputs":  # f is the same in all later views.
             if self._cache.labels is None:
                 self._cache.labels = self.outputs.argmax(1)
             best = self._cache.labels[self.candidates]
@@ -363,7 +362,7 @@ class View:
         )
 
     def scaled_residuals(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
-        """u⁻¹ (y' − f_lin(x')): what a label pushes with, (q, C) -> (q, b, C/b).
+        """u⁻¹ (y' − f_lin(x')), which k(x,x') maps to the change at x: (q, C) -> (q, b, C/b).
 
         which: (q,) indices into `candidates`, default all of them.
         """
@@ -375,9 +374,9 @@ class View:
 
     def innovation_factors(self) -> Tensor:
         """Cholesky factors of u = k(x',x') + σI: (m, b, b)."""
-        if self._cache.factors is None:
-            self._cache.factors = innovation_factors(self.posterior, self.candidates)
-        return self._cache.factors
+        if self._cache.innovation_factors is None:
+            self._cache.innovation_factors = innovation_factors(self.posterior, self.candidates)
+        return self._cache.innovation_factors
 
     def drift(self) -> Tensor:
         """d = f_lin − f at the evaluation points, (e, C)."""
@@ -387,7 +386,7 @@ class View:
         return self._cache.drift
 
     def covariance(self, which: Tensor) -> Tensor:
-        """k between some candidates and all evaluation points, in the kernel's dtype.
+        """Covariance between some candidates and all evaluation points, in the kernel's dtype.
 
         which: (q,) indices into `candidates`. (q, e); full kernel: (q, C, e, C). Do not modify.
         """
@@ -398,34 +397,36 @@ class View:
         return flat.view(len(which), b, len(self.evaluation), b)
 
     def evaluation_index(self) -> Tensor:
-        """(m,) index of each candidate among the evaluation points; −1 where it is none of them."""
-        if self._cache.own is None:
+        """(m,) index of each candidate among the evaluation points; −1 if it is not one of them."""
+        if self._cache.evaluation_index is None:
             order = self.evaluation.argsort()
             if not len(order):
-                self._cache.own = torch.full_like(self.candidates, -1)
+                self._cache.evaluation_index = torch.full_like(self.candidates, -1)
             else:
-                place = torch.searchsorted(self.evaluation[order], self.candidates).clamp_max_(
+                index = torch.searchsorted(self.evaluation[order], self.candidates).clamp_max_(
                     len(order) - 1
                 )
-                found = order[place]
-                self._cache.own = torch.where(self.evaluation[found] == self.candidates, found, -1)
-        return self._cache.own
+                found = order[index]
+                self._cache.evaluation_index = torch.where(
+                    self.evaluation[found] == self.candidates, found, -1
+                )
+        return self._cache.evaluation_index
 
     def moments(self) -> Moments:
         """Sums over the evaluation points other than the candidate itself, one row per candidate."""
         every = self._moments()
         squares, drift = every.squares[self._rows], every.drift[self._rows]
-        own = self.evaluation_index()
-        rows = (own >= 0).nonzero()[:, 0]
+        index = self.evaluation_index()
+        rows = (index >= 0).nonzero()[:, 0]
         if not len(rows):
             return Moments(squares, drift)
         b = self.posterior.width
         variance = self.posterior.variance().view(-1, b, b)[self.candidates[rows]]
-        shift = self.drift()[own[rows]].view(len(rows), b, -1)
+        shift = self.drift()[index[rows]].view(len(rows), b, -1)
         squares[rows] -= variance @ variance.mT if b > 1 else variance.square()
         drift[rows] -= variance @ shift if b > 1 else variance * shift
         if b == 1:
-            squares.clamp_min_(0.0)  # rounding, where the candidate itself is all there is
+            squares.clamp_min_(0.0)  # Rounding can make the sum negative if it had one term only.
         return Moments(squares, drift)
 
     def _cross_covariance(self) -> CrossCovariance:
@@ -446,12 +447,12 @@ class View:
         return self._cache.moments
 
     def condition(self, at: Positions, targets: Tensor) -> "View":
-        """The view after labels arrive: at (q,) positions, targets (q, C).
+        """Return the view given further labels: at (q,) positions, targets (q, C).
 
-        Picked candidates leave `candidates`. `evaluation` stays as given: a labelled point's
-        covariance is of the order of σ, so it adds the same to every candidate's sum. What has been
-        computed is corrected, not dropped. The network has not been trained on the new labels, so
-        the baseline is f_lin from here on. k −= w wᵀ, and with z = k w
+        Labelled candidates leave `candidates`. `evaluation` stays as given: a labelled point's
+        covariance is of the order of σ, so it adds the same to every candidate's sum. Results so
+        far are updated, not recomputed. The network is not trained on the new labels, so the
+        baseline becomes f_lin. k −= w wᵀ, and with z = k w
 
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
@@ -474,13 +475,16 @@ class View:
         )
 
     def with_posterior(self, posterior: Posterior) -> "View":
-        """The view of a posterior with other targets, or more classes, at the same labelled points.
+        """Return the view of a posterior with the same labelled points, and hence the same k.
 
-        K is the same.
+        The posterior may have other targets or more classes.
         """
         k, cache = (
             self._cache.cross_covariance,
-            _ViewCache(cross_covariance=self._cache.cross_covariance, factors=self._cache.factors),
+            _ViewCache(
+                cross_covariance=self._cache.cross_covariance,
+                innovation_factors=self._cache.innovation_factors,
+            ),
         )
         other = View(
             posterior,
@@ -499,7 +503,7 @@ class View:
         return other
 
     def _update_moments(self, before: CrossCovariance, step: PosteriorUpdate) -> Moments:
-        """The moments after a step, from those before it and one product with k."""
+        """Compute the moments after a step from those before it and one product with k."""
         assert step.downdate is not None
         squares, drift = self._moments()
         m, b, p = drift.shape
@@ -510,7 +514,7 @@ class View:
         z = before.multiply_downdate(step)
         after = step.posterior.flatten_outputs(self.drift()) + w_cols.T @ step.whitened_residual
         inner, met = w_cols @ w_cols.T, w_cols @ after
-        if len(w_rows) == 1:  # one label of a scalar kernel: fused passes instead of products
+        if len(w_rows) == 1:  # For one label of a scalar kernel fused passes replace products.
             w = w_rows[0].view(m, 1, 1)
             moved = drift.addcmul(z.view(m, 1, 1), step.whitened_residual).addcmul_(
                 w, met, value=-1
@@ -532,17 +536,26 @@ def view(
     baseline: str = "outputs",
     cache_cross_covariance: bool = False,
 ) -> View:
-    """What a strategy sees: a posterior and which of its n points may be labelled next.
+    """Build the view of a posterior for acquisition functions.
 
-    candidates: (m,) distinct unlabelled positions. evaluation: (e,) positions whose predictions
-    matter, default the candidates (as in LA-13). embedding: (n, h) for strategies that need one.
-    baseline: "outputs" where the outputs are those of a network trained on all labels; "linearised"
-    where they are a prior mean, or labels have arrived since. cache_cross_covariance: keep k(candidates, evaluation)
-    in memory also where the kernel is given by features: m·e numbers, and labels that come one by
-    one cost a fraction.
+    Args:
+        posterior: The present posterior.
+        candidates: (m,) distinct unlabelled positions that may be labelled next.
+        evaluation: (e,) positions whose predictions matter; default: the candidates (as in LA-13).
+        embedding: (n, h) for strategies that need one.
+        baseline: "outputs" if the outputs are those of a network trained on all labels;
+            "linearised" if they are a prior mean, or labels have arrived since.
+        cache_cross_covariance: Store k(candidates, evaluation), m·e numbers, even if the kernel is
+            given by features: labels that arrive one by one then cost a fraction.
 
-    >>> pool_view = la.view(post, [2, 3], evaluation=[4, 5])  # ask about 2 or 3, for the sake of 4 and 5
-    >>> la.variance(pool_view).shape
+    Returns:
+        The view.
+
+    Raises:
+        InputError: If candidates are labelled or repeated, or positions or the embedding do not fit.
+
+    >>> pool_view = la.acquisition.view(post, [2, 3], evaluation=[4, 5])  # label 2 or 3 to predict 4 and 5
+    >>> la.acquisition.variance(pool_view).shape
     torch.Size([2])
     """
     at = posterior.check_positions(candidates, "candidates")
