@@ -50,6 +50,8 @@ __all__ = [
 CHANGEABLE_KEYS = {
     "data.name",
     "data.root",
+    "data.batch_size",
+    "data.workers",
     "model.name",
     "asking.strategy",
     "device",
