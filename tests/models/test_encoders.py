@@ -1,6 +1,11 @@
 """Encoders by name, on tiny models with random weights that the libraries themselves saved."""
 
+import hashlib
 import json
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,6 +147,79 @@ def test_hub_cache_is_read_without_a_network(folder, tmp_path, monkeypatch):
         resolve_encoder("somebody/other")
 
 
+COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The part of huggingface.co that answers for single files, on this machine."""
+
+    repository: Path  # of open/tiny
+
+    def do_HEAD(self):
+        self.answer(False)
+
+    def do_GET(self):
+        self.answer(True)
+
+    def answer(self, with_content):
+        owner, _, rest = self.path.strip("/").partition("/")
+        path = self.repository / rest.rpartition("/")[2].partition("?")[0]
+        refusals = {"gated": (403, "GatedRepo"), "none": (404, "RepoNotFound")}
+        if "/resolve/nosuch/" in self.path:
+            refusals["open"] = (404, "RevisionNotFound")
+        code, why = refusals.get(owner, (200, "") if path.is_file() else (404, "EntryNotFound"))
+        content = path.read_bytes() if code == 200 else b""
+        self.send_response(code)
+        self.send_header("X-Repo-Commit", COMMIT)
+        if why:
+            self.send_header("X-Error-Code", why)
+        else:
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if with_content:
+            self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(folder, tmp_path, monkeypatch):
+    """Let huggingface_hub talk to a server of ours."""
+    import huggingface_hub.constants as constants
+
+    handler = type("TinyHub", (Hub,), {"repository": folder / "bert"})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    yield
+    server.shutdown()
+
+
+def test_repository_of_a_hub_is_pinned_to_its_commit(hub):
+    found = resolve_encoder("open/tiny")
+    assert (found.kind, found.revision) == ("hf", COMMIT)
+    assert str(found) == f"hf:open/tiny@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gated/model", "is gated: accept its licence on https://huggingface.co/gated/model"),
+        ("none/model", "there is no none/model on huggingface.co, or it is private"),
+        ("open/tiny@nosuch", "has no revision 'nosuch'"),
+    ],
+)
+def test_refusals_of_a_hub_are_one_sentence(hub, name, message):
+    with pytest.raises(InputError, match=message):
+        resolve_encoder(name)
+
+
 @pytest.mark.parametrize(
     ("name", "modality", "message"),
     [
@@ -182,6 +260,50 @@ def test_code_of_a_repository_is_never_run(folder, tmp_path):
     with pytest.raises(InputError, match=r"code from its repository|cannot be loaded"):
         load_encoder(str(tmp_path / "own"), TEXT)
     assert not marker.exists()
+
+
+def test_plain_tuples_are_pooled(folder, monkeypatch):
+    expected = load_encoder(str(folder / "bert"), TEXT).encode(SENTENCES)
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    plain = folder / "tuples"
+    plain.mkdir(exist_ok=True)
+    for path in (folder / "bert").iterdir():
+        (plain / path.name).write_bytes(path.read_bytes())
+    (plain / "config.json").write_text(json.dumps(config | {"return_dict": False}))
+    encoder = load_encoder(str(plain), TEXT)
+    assert torch.allclose(encoder.encode(SENTENCES), expected, atol=1e-5)
+
+
+def test_truncated_weights_are_refused_in_one_sentence(folder, tmp_path):
+    for path in (folder / "bert").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:2000])
+    with pytest.raises(InputError, match=r"cannot be loaded .* download it again"):
+        load_encoder(str(tmp_path), TEXT)
+
+
+def test_features_of_another_width_are_refused(folder):
+    encoder = load_encoder(str(folder / "bert"), TEXT)
+    wide = replace(encoder, width=encoder.width + 1)
+    with pytest.raises(InputError, match=r"returned \(3, 32\) for 3 items; expected \(3, 33\)"):
+        wide.encode(SENTENCES)
+
+
+def test_out_of_memory_halves_the_batch(folder, images):
+    """A backend that holds two items, as a small GPU would."""
+    encoder = load_encoder(str(folder / "vit"), IMAGE)
+
+    class Small:
+        width, pooling, prepare = encoder.width, "cls", staticmethod(encoder.backend.prepare)
+
+        def encode(self, given):
+            if len(given["pixel_values"]) > 2:
+                raise torch.OutOfMemoryError("no room")
+            return encoder.backend.encode(given)
+
+    halved = replace(encoder, backend=Small())
+    assert torch.allclose(halved.encode(images), encoder.encode(images), atol=1e-5)
 
 
 def test_encode_refuses_what_is_not_finite(folder):
