@@ -4,18 +4,21 @@ import torch
 from torch import Tensor, nn
 
 import labelahead as la
-from labelahead.errors import InputError
+from labelahead.acquisition import View, best, flip, view
+from labelahead.simulation.run import Result
 
 
-def next_label(model: nn.Module, x: Tensor, labelled: list[int], targets: Tensor) -> tuple[int, float]:
+def next_label(
+    model: nn.Module, x: Tensor, labelled: list[int], targets: Tensor
+) -> tuple[int, float]:
     """By the functions."""
     with torch.no_grad():
         outputs = model(x)
     post = la.prior(outputs, la.kernel(model, x), noise=1e-3).condition(labelled, targets)
-    view: la.View = la.view(post, [i for i in range(len(x)) if i not in labelled])
-    scores: Tensor = la.flip(view)
+    pool: View = view(post, [i for i in range(len(x)) if i not in labelled])
+    scores: Tensor = flip(pool)
     assert len(scores) == len(x) - len(labelled)
-    return la.best(view, "flip")
+    return best(pool, "flip")
 
 
 def next_labels(features: Tensor, classes: int) -> list[int]:
@@ -29,8 +32,8 @@ def next_labels(features: Tensor, classes: int) -> list[int]:
 def curve(seed: int) -> list[tuple[int, float | None]]:
     """By a campaign."""
     try:
-        result: la.Result = la.run(la.Campaign(seed=seed, budget=la.Budget(labels=30)))
-    except InputError as error:
+        result: Result = la.run(la.Campaign(seed=seed, budget=la.Budget(labels=30)))
+    except la.InputError as error:
         raise SystemExit(str(error)) from error
     return result.curve
 

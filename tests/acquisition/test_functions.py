@@ -18,7 +18,7 @@ from labelahead.acquisition import (
     resolve,
     variance,
 )
-from labelahead.acquisition import view as cross_module
+from labelahead.acquisition import pool_view as cross_module
 from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import entropy, simplex
 from labelahead.gp.posterior import prior

@@ -430,7 +430,7 @@ def test_dtypes_progress_and_no_graph():
         ({"skips": [2]}, "network='conv'"),
         ({"skips": [3], "network": "conv"}, "from 1 to 2"),
         ({"skips": [1, 2], "network": "conv"}, "two apart"),
-        ({"skips": [1], "network": "conv", "pools": [1]}, "no pool"),
+        ({"skips": [1], "network": "conv", "pools": [1]}, "without a pool"),
         ({"memory": 0}, "memory is 0"),
     ],
 )
@@ -446,7 +446,7 @@ def test_invalid_inputs_raise():
             infinite_kernel(bad)
     with pytest.raises(InputError, match="channels"):
         infinite_kernel(x, network="conv")
-    with pytest.raises(InputError, match="alike"):
+    with pytest.raises(InputError, match="same shape"):
         infinite_kernel(x, x[:, :2])
     with pytest.raises(NumericalError, match="x2 holds NaN"):
         infinite_kernel(x, x / 0)

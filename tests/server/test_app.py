@@ -175,7 +175,7 @@ def test_folders_and_hf_come_zipped(tmp_path):
         gone = client.get("/api/export/folders")
         assert (gone.status_code, gone.json()["error"][:28]) == (
             400,
-            "01.png is no regular file; p",
+            "01.png is no regular file; r",
         )
 
 

@@ -188,7 +188,7 @@ def test_what_a_large_pool_cannot_do_is_refused(store, tmp_path):
     for more, message in (
         ({"test": 0.2}, "leave out --test"),
         ({"refresh_every": 0}, "refresh-every is 0"),
-        ({"tables": {"model": {"name": "mlp"}}}, "a large pool expects exact"),
+        ({"tables": {"model": {"name": "mlp"}}}, "an out-of-core pool expects exact"),
     ):
         with (
             pytest.raises(InputError, match=message),

@@ -283,7 +283,7 @@ def test_a_record_that_was_emptied_is_not_begun_anew_unsaid(tmp_path):
     (tmp_path / "rounds.jsonl").write_text("{}\n")
     for more in ("", "-wal", "-shm"):
         (tmp_path / f"labels.db{more}").write_bytes(b"")
-    with pytest.raises(InputError, match=r"labels.db is empty, though"):
+    with pytest.raises(InputError, match=r"labels.db is empty, but"):
         Journal(tmp_path, items=["x"], fingerprint="f")
 
 

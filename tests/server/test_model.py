@@ -28,7 +28,9 @@ def labelled(tmp_path, monkeypatch):
     """A folder of labels, half of the pictures labelled, and the pictures."""
     from labelahead.learner import encoding as inputs
 
-    monkeypatch.setattr(inputs, "available", lambda: False)  # by pixels: no second for features
+    monkeypatch.setattr(
+        inputs, "is_image_encoder_available", lambda: False
+    )  # by pixels: no second for features
     source, out = photos(tmp_path / "set", 20), tmp_path / "out"
     tables = {**EXACT, "data": {"name": str(source), "size": 16}}
     with page(source, out, classes=["light", "dark"], tables=tables) as (client, session):
@@ -115,7 +117,7 @@ def test_the_commands_take_it_away_and_use_it(labelled, tmp_path):
         [r["id"], r["file_name"], r["prediction"]] for r in rows
     ]
     code, said = say("export-model", out, "--to", tmp_path / "model")
-    assert (code, "there already" in said) == (1, True)
+    assert (code, "exists already" in said) == (1, True)
     code, said = say("predict", tmp_path, new)
     assert (code, "holds no model" in said) == (1, True)
     code, said = say("predict", tmp_path / "model", new, "--out", tmp_path / "none" / "p.csv")

@@ -83,7 +83,7 @@ def test_a_criterion_of_ones_own_is_read_once(tmp_path):
     """An edit, or a file that goes away, must not stop a page that is open."""
     path = tmp_path / "own.py"
     path.write_text(
-        "from labelahead import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n"
+        "from labelahead.acquisition import flip\n\ndef mine(view, rng):\n    return flip(view, rng)\n"
     )
     page_model = PageModel.from_snapshot(replace(snapshot(), strategy=f"{path}:mine"), {}, C)
     path.unlink()

@@ -76,7 +76,7 @@ def test_a_session_is_reported_while_it_is_open(tmp_path):
         ("anna", "5", "0"),
         ("ben", "2", "1"),
         (item, f"anna: {HOSTILE}, ben: dark", "dark"),
-        ("4", "75.0 %", "50.0 and 90.0 % (estimated)"),
+        ("4", "75.0 %", "50.0 to 90.0 % (estimated)"),
         ("5", "87.5 %", "measured on the test set"),
     ]:
         assert row in rows
@@ -89,10 +89,10 @@ def test_the_command_reports_a_session(tmp_path):
     result = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "there")])
     assert result.exit_code == 0, result.output
     assert "1 of 4 items labelled by 1 person" in result.output
-    assert "Not known yet" in (tmp_path / "there" / "report.html").read_text()
+    assert "Not available yet" in (tmp_path / "there" / "report.html").read_text()
     assert CliRunner().invoke(app, ["report", str(out), "--accuracy", "0.9"]).exit_code == 2
     (out / "labels.db").write_bytes(b"no database" * 100)
     broken = CliRunner().invoke(app, ["report", str(out)])
     assert broken.exit_code == 1
-    with pytest.raises(InputError, match=r"no labels\.db"):
+    with pytest.raises(InputError, match=r"labels\.db is missing"):
         write_report(tmp_path)

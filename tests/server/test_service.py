@@ -174,9 +174,9 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
         answer(
             client, chosen, chosen % 2
         )  # it is no part of the sample: others before it have no answer
-        order = session.schedule._due()
+        order = session.schedule._next_request()
         assert [p for p, _ in order.labels] == [*sample, chosen]  # as they were given
-        assert order.trusted == (tuple(sample) if count == 20 else ())
+        assert order.random_sample == (tuple(sample) if count == 20 else ())
         session.schedule.start()
         progress = progress_once(client, lambda p: p["curve"])
         last = progress["curve"][-1]

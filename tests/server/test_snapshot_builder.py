@@ -74,7 +74,7 @@ def test_more_and_more_items_are_in_play_and_the_last_are_all(tmp_path):
     shop, several, told = made(
         asked, TrainingRequest(0, labels, 2), dict.fromkeys(range(35, 40), 0)
     )
-    assert shop.grows
+    assert shop.encodes_in_steps
     assert [len(s.points) for s in several[:1]] == [6]
     assert [s.facts["whole"] for s in several] == [False] * (len(several) - 1) + [True]
     for before, after in pairwise(several):

@@ -90,11 +90,10 @@ def pool(tmp_path_factory):
 RUN = ["run", "--data=blobs.npz", "--model=mlp", "--initial=5", "--labels=45", "--retrain-every=1"]
 RUN += ["--set=training.steps=10_000_000"]  # not over before it is interrupted
 COMPARE = ["compare", *RUN[1:], "--strategies=margin", "--seeds=2", "--workers=2"]
-STUDY = ["study", "linear", "--seeds=8", "--workers=2"]
 IMPORTS = 1500  # about as many as there are
 MOMENTS = [
     *((RUN, {"imports": random.Random(i).randrange(IMPORTS)}) for i in range(14)),
-    *((words, {"born": born}) for words in (COMPARE, STUDY) for born in (0, 0.1, 1)),
+    *((COMPARE, {"born": born}) for born in (0, 0.1, 1)),
 ]
 
 

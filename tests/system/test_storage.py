@@ -80,7 +80,7 @@ def test_a_held_file_is_waited_for_and_then_said(open_page, tmp_path, act):
 
     other = sqlite3.connect(tmp_path / "out/labels.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert "cannot use its files now" in refused(ask(), 503, tmp_path)
+    assert "cannot use its files" in refused(ask(), 503, tmp_path)
     other.execute("ROLLBACK")
     other.close()
     assert len(session.service.journal.read_events()) == before
@@ -96,7 +96,7 @@ def test_an_answer_whose_next_question_failed_is_recorded_once(open_page, tmp_pa
     def full(*args, **kwargs):
         error = sqlite3.OperationalError("database or disk is full")
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        with session.service.journal._writing():
+        with session.service.journal._writing_transaction():
             raise error
 
     monkeypatch.setattr(journal.Journal, "lease_item", full)
@@ -161,7 +161,7 @@ def test_a_training_that_finds_no_room_says_so_and_not_where(open_page, tmp_path
         ),
         (PermissionError(errno.EACCES, "Permission denied", str(tmp_path)), "cannot use its files"),
     ):
-        session.schedule._failed(error)
+        session.schedule._report_failure(error)
         message = client.get("/api/progress").json()["training"]["message"]
         assert said in message
         assert str(tmp_path) not in message

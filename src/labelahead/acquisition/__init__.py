@@ -18,13 +18,18 @@ items, two of them labelled:
     True
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
-import torch
-from torch import Tensor
-
-from labelahead.acquisition.functions import changes, eer, emoc, flip, mlmoc, resolve, variance
+from labelahead.acquisition.batch_selection import Selection, best, greedy, sequential, top
+from labelahead.acquisition.functions import (
+    ACQUISITIONS,
+    Acquisition,
+    changes,
+    eer,
+    emoc,
+    flip,
+    mlmoc,
+    resolve,
+    variance,
+)
 from labelahead.acquisition.pool_view import View, view
 
 __all__ = [
@@ -45,20 +50,3 @@ __all__ = [
     "variance",
     "view",
 ]
-
-Acquisition = Callable[[View, torch.Generator | None], Tensor]
-
-ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
-    {
-        "mlmoc": mlmoc,
-        "changes": changes,
-        "emoc": emoc,
-        "eer": eer,
-        "variance": variance,
-        "flip": flip,
-        "resolve": resolve,
-    }
-)
-
-# Batch selection uses the names above.
-from labelahead.acquisition.batch_selection import Selection, best, greedy, sequential, top  # noqa: E402

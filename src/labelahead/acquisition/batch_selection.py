@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labelahead.acquisition import ACQUISITIONS, Acquisition
+from labelahead.acquisition.functions import ACQUISITIONS, Acquisition
 from labelahead.acquisition.pool_view import View
 from labelahead.errors import InputError, NumericalError
 

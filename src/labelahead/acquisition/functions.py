@@ -7,8 +7,9 @@ candidate itself contributes its value without a label.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -19,7 +20,17 @@ from labelahead.errors import InputError
 from labelahead.gp.linalg import block_whiten
 from labelahead.gp.lookahead import METHODS
 
-__all__ = ["changes", "eer", "emoc", "flip", "mlmoc", "resolve", "variance"]
+__all__ = [
+    "ACQUISITIONS",
+    "Acquisition",
+    "changes",
+    "eer",
+    "emoc",
+    "flip",
+    "mlmoc",
+    "resolve",
+    "variance",
+]
 
 
 def mlmoc(
@@ -591,3 +602,19 @@ def _scale_covariance(view: View, pairs: Tensor) -> Tensor:
     """k(x',x)/√u for a scalar kernel: (q, e), a new tensor."""
     k = view.covariance(pairs)
     return view.innovation_factors()[pairs][:, 0].reciprocal().to(k.dtype) * k
+
+
+# view, rng -> scores (m,); larger: label sooner
+Acquisition = Callable[[View, torch.Generator | None], Tensor]
+
+ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
+    {
+        "mlmoc": mlmoc,
+        "changes": changes,
+        "emoc": emoc,
+        "eer": eer,
+        "variance": variance,
+        "flip": flip,
+        "resolve": resolve,
+    }
+)

@@ -283,13 +283,13 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
         assert not bridge.is_current
         assert "no annotation is lost" in caplog.text
         with pytest.raises(Unreachable, match="cannot be reached"):
-            bridge._look()
+            bridge._compare_with_studio()
         studio.down, before = False, len(studio.sent("POST", "/import/predictions"))
         studio.replies["annotations"] = [
             {"id": w["annotation"]["task"], "annotations": [w["annotation"]]}
             for w in (WEBHOOKS[1], second)
         ]
-        bridge._look()
+        bridge._compare_with_studio()
         assert bridge.is_current
         assert len(studio.sent("POST", "/import/predictions")) == before + 1
         assert len(kinds(session)) == 2
@@ -299,9 +299,9 @@ def test_without_label_studio_an_annotation_counts_and_the_rest_follows(
 def test_a_webhook_that_never_comes_is_noticed(tmp_path, caplog):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, _):
         studio.replies["annotations"] = RECORDED["replies"]["annotations"]
-        bridge._look()
+        bridge._compare_with_studio()
         assert not session.service.label_state.labels  # it may be on its way
-        bridge._look()
+        bridge._compare_with_studio()
         assert session.service.label_state.labels
         assert "without a webhook call" in caplog.text
 
@@ -553,7 +553,7 @@ def test_an_edited_configuration_is_followed(tmp_path, caplog):
     What was read by the old one is read anew.
     """
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
-        bridge._look()
+        bridge._compare_with_studio()
         assert "configuration" not in caplog.text
         edited = CONFIG.replace('name="topic"', 'name="what"').replace(
             "</Choices>", '<Choice value="art"/></Choices>'
@@ -563,7 +563,7 @@ def test_an_edited_configuration_is_followed(tmp_path, caplog):
         assert [kind for kind, *_ in kinds(session)] == ["unsure"]
         studio.replies["project"]["label_config"] = edited
         studio.replies["annotations"] = [{"id": given["task"], "annotations": [given]}]
-        bridge._look()
+        bridge._compare_with_studio()
         assert kinds(session)[-1] == ("label", ANNA, str(given["task"]), "art")
         assert bridge.interface.choices == ("sport", "food", "space", "art")
         assert "sport, food, space, art; 1 annotations" in caplog.text
@@ -571,7 +571,7 @@ def test_an_edited_configuration_is_followed(tmp_path, caplog):
             "</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>'
         )
         studio.replies["project"]["label_config"] = second
-        bridge._look()
+        bridge._compare_with_studio()
         assert "2 <Choices>" in caplog.text
         assert bridge.interface.result("gone", 0.5) == []
         client.post(
@@ -583,11 +583,11 @@ def test_an_edited_configuration_is_followed(tmp_path, caplog):
 def test_settings_that_are_saved_meanwhile_do_not_end_the_order(tmp_path, caplog):
     with replay() as studio, joined(studio, tmp_path / "out") as (bridge, session, client):
         client.post("/webhook", json=WEBHOOKS[1])
-        bridge._look()
+        bridge._compare_with_studio()
         assert len(studio.sent("PATCH", f"/projects/{studio.project}/")) == 1
         studio.replies["project"]["sampling"] = "Sequential sampling"
-        bridge._look()
-        assert "stop labelahead before another is chosen" in caplog.text
+        bridge._compare_with_studio()
+        assert "stop labelahead before you change it" in caplog.text
         assert studio.replies["project"]["sampling"] == "Uncertainty sampling"
         assert served_by(studio) == [bridge.tasks[p] for p in session.service.rank_items()]
 

@@ -138,7 +138,7 @@ def test_items_become_tasks_when_their_turn_comes(store, studio, tmp_path):
         assert len(session.service.items) > held  # the pool was scored again meanwhile
         tasks = tasks_of(studio)
         assert (
-            25 < len(tasks) < 25 * (2 * bridge._enough)
+            25 < len(tasks) < 25 * (2 * bridge._min_depth)
         )  # some for each answer, not all that is held
         assert len({data["item_id"] for data in tasks.values()}) == len(tasks)
         for data in tasks.values():
@@ -204,20 +204,20 @@ def test_tasks_of_ones_own_are_the_items_that_they_name(store, studio, tmp_path)
         annotate(bridge, studio, by_row, "space", 901)
         annotate(bridge, studio, stranger, "space", 902)
         annotate(bridge, studio, unknown, "space", 903)
-        assert bridge._late
+        assert bridge._has_unknown_items
         bridge.reconcile()
         assert said(session) == {"doc 7": "food", "doc 309": "space"}
-        assert not bridge._late
+        assert not bridge._has_unknown_items
         settled(session)
         bridge.update_order()
-        importer = bridge._supply
+        importer = bridge._importer
         assert isinstance(importer, TaskImporter)
         assert importer.foreign_tasks == 2
         assert bridge.tasks[session.service.items.ids.index("doc 7")] == first
         assert second in importer
         studio.imported([{"item": "doc 20"}], {})
         annotate(bridge, studio, max(tasks_of(studio)), "sport", 904)
-        bridge._read_tasks(importer)
+        bridge._read_new_tasks(importer)
         assert said(session)["doc 20"] == "sport"
 
 
@@ -227,12 +227,12 @@ def test_our_own_tasks_are_no_news(store, studio, tmp_path, monkeypatch):
     with joined(studio, place, tmp_path / "out") as (bridge, session):
         settled(session)
         bridge.update_order()
-        assert bridge._newest
+        assert bridge._last_arrival
         listed = len([path for _, path, _ in studio.asked if path == "/api/tasks/"])
         time.sleep(0.01)
-        assert bridge._all_there()
-        bridge._read_tasks(bridge._supply)
-        assert not bridge._all_there()
+        assert bridge._has_complete_import()
+        bridge._read_new_tasks(bridge._importer)
+        assert not bridge._has_complete_import()
         assert len([path for _, path, _ in studio.asked if path == "/api/tasks/"]) == listed
 
 
@@ -263,12 +263,12 @@ def test_a_text_may_have_another_name_in_the_project(store, studio, tmp_path):
             "</Choices>", '<Choice value="art"/></Choices>'
         )
         studio.replies["project"]["label_config"] = edited
-        bridge._look()
+        bridge._compare_with_studio()
         assert "art" in bridge.interface.choices
         studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
             "$text", "$photo"
         )
-        bridge._look()
+        bridge._compare_with_studio()
         assert "art" in bridge.interface.choices  # what items do not have is not taken up
 
 

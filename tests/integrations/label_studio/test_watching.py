@@ -38,7 +38,7 @@ def test_nothing_is_offered_that_would_change_a_label(tmp_path, started):
         assert link.get_attribute("href") == f"{studio.url}/projects/{studio.project}/data"
         assert page.get_attribute("#tab-progress", "aria-selected") == "true"
         page.wait_for_selector("#history button")
-        assert "Newest answers" in page.inner_text("nav")
+        assert "Recent answers" in page.inner_text("nav")
         for tab in ("why", "progress", "doubts", "people", "data"):
             page.click(f"#tab-{tab}")
             page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")

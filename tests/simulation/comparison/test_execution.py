@@ -66,7 +66,7 @@ def test_parse_contenders():
 def own_strategies(folder):
     folder.mkdir(exist_ok=True)
     (folder / "own.py").write_text(
-        "from labelahead import flip\n\n"
+        "from labelahead.acquisition import flip\n\n"
         "def mine(view, rng):\n    return flip(view)\n\n"
         "def greedy(view, rng):\n    return -flip(view)\n"
     )

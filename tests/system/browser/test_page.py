@@ -361,11 +361,11 @@ def test_a_label_that_is_kept_is_not_doubted_again(browser, tmp_path):
         person = pages.Person(browser, server)
         person.page.click("#tab-doubts")
         person.page.click("#panel button:has-text('Keep dark')")
-        person.said("dark is kept")
+        person.said("Saved: dark kept")
         person.page.wait_for_selector("#panel summary:has-text('1 kept')")
         assert "No label needs a review" in person.page.inner_text("#panel")
         person.page.keyboard.press("Backspace")
-        person.said("can be in doubt again")
+        person.said("open for review again")
         person.page.click("#panel button:has-text('Keep dark')")
         person.page.wait_for_selector("#panel summary:has-text('1 kept')")
         server.kill()
@@ -524,7 +524,7 @@ def test_classes_are_changed_on_the_page(browser, tmp_path):
         )
         page.select_option("#class-which", label="odd")
         page.click("#class-remove")
-        person.said("its items are asked about again")
+        person.said("its items are unlabelled again")
         assert sorted(server.labels().values()) == ["even", "even"]
         assert page.locator("#classes button").all_inner_texts() == ["2\neven", "4\nmore"]
         page.click("#stage", position={"x": 5, "y": 5})
