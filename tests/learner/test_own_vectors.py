@@ -106,7 +106,7 @@ def test_vectors_of_a_table_join_its_columns(tmp_path):
     }
     la.run(plan, out=tmp_path / "run", forecast=False)
     model = la.load_model(tmp_path / "run")
-    said = model.predict({"size": [0.1, -0.3], "e": clusters(2, seed=2)})
+    said = model.predict({"size": [0.1, -0.3], "e": clusters(2, seed=2).tolist()})
     assert said.labels == ["a", "b"]
     with pytest.raises(InputError, match="no column 'e'"):
         model.predict({"size": [0.1]})

@@ -9,7 +9,7 @@ import typer
 from labelahead.cli import shell
 from labelahead.cli.shell import Option, UsageError, app, err, out, print_line, report_errors
 
-BAR_CHARACTERS = 30
+BAR_CHARACTERS = 20
 
 
 @app.command()
@@ -59,7 +59,8 @@ def encoders(
                 progress=lambda what, done, total: status.update(words.describe(what, done, total)),
             )
         out.print(_build_table(scores))
-        best, close = scores[0], [s.embedding for s in scores[1:] if s.p_value > 0.05]
+        best = scores[0]
+        close = [describe_embedding(s.embedding) for s in scores[1:] if s.p_value > 0.05]
         said = f"best on {best.labels} labels: {describe_embedding(best.embedding)}"
         if close:
             said += f"; not significantly better than {', '.join(close)} (sign test, 5 %)"
@@ -73,13 +74,16 @@ def _build_table(scores: Sequence[Any]) -> Any:
     """Build a table with a bar for every embedding."""
     from rich.table import Table
 
+    from labelahead.learner.encoding import describe_embedding
+
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("embedding", "leave-one-out", "95 % interval", "", "numbers", "seconds"):
-        table.add_column(name, overflow="fold")
+    table.add_column("embedding", overflow="fold")
+    for name in ("leave-one-out", "95 % interval", "", "numbers", "seconds"):
+        table.add_column(name, no_wrap=True)
     for score in scores:
         filled = round(BAR_CHARACTERS * score.accuracy)
         table.add_row(
-            score.embedding,
+            describe_embedding(score.embedding),
             f"{score.accuracy:.1%}",
             f"{score.low:.1%} to {score.high:.1%}",
             "█" * filled + "░" * (BAR_CHARACTERS - filled),

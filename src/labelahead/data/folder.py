@@ -941,10 +941,11 @@ def decode_picture(files: FileTree, name: str) -> Any:
     """Decode one file for an encoder with a processor of its own: RGB, in its own proportions.
 
     JPEG is decoded at a reduced scale, at least 512 pixels a side, and other images of 2048 pixels
-    and more a side are reduced by a whole factor: encoders take 224 to 518.
+    and more a side are reduced by a whole factor: encoders take 224 to 518. Threads call this, so
+    the caller suppresses Pillow's warnings (`ignore_pillow_warnings`).
     """
     pil = import_extra("PIL.Image", "app", "reading pictures")
-    with ignore_pillow_warnings(), files.open(name) as stream:
+    with files.open(name) as stream:
         if not stream.read(1):
             raise InputError("is empty")
         stream.seek(0)

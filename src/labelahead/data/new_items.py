@@ -27,6 +27,7 @@ from labelahead.data.folder import (
     decode_all,
     decode_picture,
     find_files,
+    ignore_pillow_warnings,
     printable_name,
     read_text_files,
 )
@@ -328,7 +329,7 @@ def _read_encoded_pictures(
 
     for start in range(0, len(names), DECODING_BATCH):
         some = names[start : start + DECODING_BATCH]
-        with ThreadPoolExecutor(DECODING_THREADS) as threads:
+        with ignore_pillow_warnings(), ThreadPoolExecutor(DECODING_THREADS) as threads:
             decoded = dict(zip(some, threads.map(decode, some), strict=True))
         failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
         readable = {n: picture for n, picture in decoded.items() if not isinstance(picture, str)}

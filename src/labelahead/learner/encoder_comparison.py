@@ -172,7 +172,7 @@ def _wilson_interval(right: int, n: int) -> tuple[float, float]:
     z2, share = NORMAL_QUANTILE**2, right / n
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = NORMAL_QUANTILE / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding
 
 
 def _sign_test(first: Tensor, second: Tensor) -> float:

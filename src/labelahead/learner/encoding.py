@@ -14,6 +14,7 @@ from torch import Tensor
 from labelahead.batching import Samples
 from labelahead.data import Data
 from labelahead.data.columns import Column, SentenceColumn, VectorColumn
+from labelahead.data.folder import ignore_pillow_warnings
 from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, VECTORS, Preprocessor
 from labelahead.data.preprocessing import PICTURES as VIEWED
 from labelahead.data.split import get_default_root
@@ -439,7 +440,8 @@ def _encode_by_name(name: str, data: Data, how: EncoderOptions, tell: OnItems | 
         )
 
     if data.images is not None:
-        return embed(data.images.open_picture, data.images.compute_item_fingerprints(len(data)))
+        with ignore_pillow_warnings():
+            return embed(data.images.open_picture, data.images.compute_item_fingerprints(len(data)))
     assert data.texts is not None
     columns = data.texts.columns.values()
     return torch.cat([embed(texts.__getitem__, texts) for texts in columns], 1)

@@ -16,7 +16,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from labelahead.data.folder import IMAGE_SUFFIXES, decode_all, decode_picture, printable_name
+from labelahead.data.folder import (
+    IMAGE_SUFFIXES,
+    decode_all,
+    decode_picture,
+    ignore_pillow_warnings,
+    printable_name,
+)
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra
@@ -520,7 +526,8 @@ def _read_encoded_batches(reading: PoolSchema, part: Partition) -> Iterator[Batc
 
     for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
         some = part.names[at : at + BATCH_ROWS["pictures"]]
-        decoded = dict(zip(some, _map_threads(some, decode), strict=True))
+        with ignore_pillow_warnings():
+            decoded = dict(zip(some, _map_threads(some, decode), strict=True))
         failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
         if failed and not reading.skip:
             name, why = next(iter(failed.items()))
