@@ -5,6 +5,8 @@ import json
 import tomllib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -17,6 +19,9 @@ from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.encoders import IMAGE, TEXT, Encoder, load_encoder
+from labelahead.outofcore import embed
+from labelahead.outofcore.store import read_blocks
+from tests.support.large_pools import Inline
 
 pytest.importorskip("transformers")
 from tests.support.tiny_encoders import save_tiny_encoders
@@ -233,3 +238,27 @@ def test_numbers_have_no_encoder(encoders, tmp_path):
 def test_default_embedding_names_a_stronger_one(tmp_path):
     ready = prepared(photos(tmp_path / "photos", 6))
     assert sum("stronger image encoders exist" in note for note in ready.notes) == 1
+
+
+def test_out_of_core_pool_takes_encoders_by_name(encoders, tmp_path):
+    source = photos(tmp_path / "photos", 7, classes=())
+    (source / "broken.png").write_bytes(b"no picture")
+    how = {"dtype": "float32", "rows": 3, "executor": Inline()}
+    manifest = embed(
+        source, tmp_path / "store", encoder=str(encoders / "vit"), skip_unreadable=True, **how
+    )
+    encoder = load_encoder(str(encoders / "vit"), IMAGE)
+    assert manifest.reading.encoder == f"hf:{encoders / 'vit'}@{encoder.name.revision}"
+    got = np.concatenate([rows for e in manifest.entries for _, rows in read_blocks(e, 2)])
+    expected = encoder.encode([Image.open(source / f"{i:02d}.png") for i in range(7)])
+    assert np.allclose(got, expected.numpy(), atol=1e-5)
+    said = ["the cat", "a dog sat", None, "cat cat"]
+    pq.write_table(pa.table({"id": list("abcd"), "text": said}), tmp_path / "t.parquet")
+    manifest = embed(
+        tmp_path / "t.parquet", tmp_path / "texts", encoder=str(encoders / "bert"), **how
+    )
+    got = np.concatenate([rows for e in manifest.entries for _, rows in read_blocks(e, 2)])
+    encoder = load_encoder(str(encoders / "bert"), TEXT)
+    assert np.allclose(got, encoder.encode([s or "" for s in said]).numpy(), atol=1e-5)
+    with pytest.raises(InputError, match="expected one of lite0, lite2 for images, or an id"):
+        embed(source, tmp_path / "store", encoder="dino", **how)
