@@ -35,6 +35,8 @@ def run(
     id: shell.IdOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
+    batch_size: shell.BatchSizeOpt = None,
+    encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     strategy: shell.StrategyOpt = None,
     mode: shell.ModeOpt = None,
@@ -74,6 +76,11 @@ def run(
     """
     with report_errors():
         campaign = shell.build_campaign(context)
+        if (campaign.data.embedding or "").startswith("auto:"):
+            raise UsageError(
+                "--embedding auto: chooses by labels, which a simulation has yet to query; name one "
+                "embedding, or see `labelahead encoders`"
+            )
         chosen = "labels" in shell.gather_settings(context).get("budget", {})
         if against is not None:
             _check_strategy(against)
@@ -175,6 +182,8 @@ def query(
     classes: shell.ClassesOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
+    batch_size: shell.BatchSizeOpt = None,
+    encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
     target: shell.TargetOpt = None,
@@ -211,18 +220,18 @@ def query(
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = shell.build_campaign(context)
         shell.announce_device(campaign)
-        from labelahead.cli.terminal import describe_progress
+        campaign = shell.choose_embedding(campaign, labels)
+        from labelahead.cli.terminal import ProgressText
         from labelahead.files import replace_file
         from labelahead.learner.labelling_query import format_query_items, query_items
 
+        words = ProgressText()
         with err.status("loading") as status:
             asked, ready = query_items(
                 campaign,
                 n,
                 labels=labels,
-                progress=lambda what, done, total: status.update(
-                    describe_progress(what, done, total)
-                ),
+                progress=lambda what, done, total: status.update(words.describe(what, done, total)),
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)

@@ -226,13 +226,14 @@ def _run_comparison(
     *,
     trust_code: bool,
 ) -> "Outcome":
-    from labelahead.cli.terminal import describe_progress
+    from labelahead.cli.terminal import ProgressText
     from labelahead.simulation.comparison import compare as run_comparison
 
+    words = ProgressText()
     with show_comparison(out) as watch:
 
         def progress(what: str, done: int, total: int) -> None:
-            watch.preparing(describe_progress(what, done, total))
+            watch.preparing(words.describe(what, done, total))
 
         return run_comparison(
             comparison,

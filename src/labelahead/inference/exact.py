@@ -726,7 +726,8 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise InputError(f"classes is {classes!r}; expected two or more")
     rows = inputs.flatten(1)
-    rows = rows if rows.is_floating_point() else rows.float()
+    # Half-precision features, as they are stored, are computed with in float32.
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     # Summed in float64, the mean does not depend on the order of the rows.
     return ExactModel(
         rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows)
