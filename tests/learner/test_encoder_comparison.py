@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
-from typer.testing import CliRunner
 
 import labelahead as la
-from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, exact
 from labelahead.learner.config import parse_campaign
@@ -84,27 +82,6 @@ def test_auto_takes_the_best_or_says_why_not(source):
     chosen, why = resolve_auto_embedding(campaign(source, names))
     assert chosen.data.embedding == str(source / "bad.npy")
     assert "there are 0 labels" in why
-
-
-def test_command_compares_draws_and_queries(source):
-    names = f"{source / 'bad.npy'},{source / 'good.npy'},words"
-    done = CliRunner().invoke(
-        app,
-        ["encoders", str(source / "t.csv"), "--labels", str(source / "labels.csv"),
-         "--embedding", names, "--plot", str(source / "plot.png"), "--threads", "1"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "best on 24 labels: good.npy" in done.output
-    assert (source / "plot.png").read_bytes().startswith(b"\x89PNG")
-    done = CliRunner().invoke(
-        app,
-        ["query", "--data", str(source / "t.csv"), "--labels", str(source / "labels.csv"),
-         "--embedding", f"auto:{names}", "--n", "2", "--out", str(source / "next.csv")],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    done = CliRunner().invoke(app, ["run", "--embedding", "auto:a,b"])
-    assert done.exit_code == 2
-    assert "a simulation has yet to query" in done.output
 
 
 def test_names_are_split_and_repeated_ones_refused():

@@ -110,7 +110,13 @@ def _write_plot(scores: Sequence[Any], path: Path) -> None:
     ]
     height = 1.2 + 0.4 * len(shown)
     figure, axes = pyplot.subplots(figsize=(6.4, height), dpi=150, layout="constrained")
-    axes.barh([s.embedding for s in shown], right, xerr=errors, color="tab:blue", alpha=0.7)
+    axes.barh(
+        [describe_embedding(s.embedding) for s in shown],
+        right,
+        xerr=errors,
+        color="tab:blue",
+        alpha=0.7,
+    )
     axes.set(xlabel=f"leave-one-out accuracy on {scores[0].labels} labels, %", xlim=(0, 100))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -40,7 +40,7 @@ class UnfusedRecurrence(TorchFunctionMode):
             return _run_lstm(*args)
         if name in GPU_FUNCTIONS and not kwargs and args[0].device.type != "cpu":
             run, expected = GPU_FUNCTIONS[name]
-            if len(args) == expected and (name != "gru" or _has_plain_weights(*args)):
+            if len(args) == expected and (name != "gru" or _has_plain_weights(*args[2:8])):
                 return run(*args)
         return func(*args, **(kwargs or {}))
 
@@ -57,23 +57,22 @@ def _can_unfuse(
     _: Any,
 ) -> bool:
     # For packed sequences `states` is a tensor, the batch sizes.
-    if isinstance(states, Tensor) or torch.is_autocast_enabled(x.device.type):
+    if isinstance(states, Tensor) or _is_autocast_enabled(x.device.type):
         return False
     if torch._C._functorch.maybe_current_level() is not None:  # inside of vmap or grad
         return False
-    return _has_plain_weights(x, states, weights, biased, layers, dropout, train, both, _)
+    return _has_plain_weights(weights, biased, layers, dropout, train, both)
+
+
+def _is_autocast_enabled(device_type: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except RuntimeError:  # this kind of device has no autocast
+        return False
 
 
 def _has_plain_weights(
-    x: Tensor,
-    states: Any,
-    weights: Any,
-    biased: Any,
-    layers: Any,
-    dropout: float,
-    train: Any,
-    both: Any,
-    _: Any,
+    weights: Any, biased: Any, layers: Any, dropout: float, train: Any, both: Any
 ) -> bool:
     """Whether there are no projections, no dropout and no packed sequence (`weights` a flag)."""
     return (
@@ -84,17 +83,10 @@ def _has_plain_weights(
 
 
 def _run_gru(
-    x: Tensor,
-    states: Tensor,
-    weights: list[Tensor],
-    biased: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    both: bool,
-    batch_first: bool,
+    x: Tensor, states: Tensor, weights: list[Tensor], biased: bool, layers: int, *options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Compute what torch.gru computes."""
+    """Compute what torch.gru computes; options: dropout, train, both directions, batch first."""
+    _, _, both, batch_first = options
     x = x.transpose(0, 1) if batch_first else x  # (T, n, ·)
     each, ways = (4 if biased else 2), (2 if both else 1)
     last: list[Tensor] = []
