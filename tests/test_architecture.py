@@ -255,7 +255,6 @@ UNTESTED_MODULES = {
     "models/catalogue.py",
     "models/feature_cache.py",
     "models/layers.py",
-    "models/training/forward.py",
     "models/training/objective.py",
     "models/training/settings.py",
     "ntk/capture.py",
@@ -289,15 +288,6 @@ UNTESTED_MODULES = {
     "simulation/final_model.py",
     "simulation/loop.py",
     "simulation/tracking.py",
-    "strategies/base.py",
-    "strategies/bayesian.py",
-    "strategies/context.py",
-    "strategies/diversity.py",
-    "strategies/fisher.py",
-    "strategies/lookahead.py",
-    "strategies/query.py",
-    "strategies/retraining.py",
-    "strategies/uncertainty.py",
 }
 
 
@@ -312,7 +302,7 @@ def test_every_module_has_a_test_file_of_its_name():
     assert modules - tested - UNTESTED_MODULES == set(), "write a test file for these"
     assert UNTESTED_MODULES & tested == set(), "these have one: remove them from UNTESTED_MODULES"
     assert modules >= UNTESTED_MODULES, "these do not exist"
-    assert len(UNTESTED_MODULES) <= 71
+    assert len(UNTESTED_MODULES) <= 61
 
 
 MAX_PARAMETERS = 8
