@@ -234,7 +234,6 @@ UNTESTED_MODULES = {
     "data/new_items.py",
     "data/preprocessing.py",
     "gp/covariance.py",
-    "inference/network.py",
     "learner/labelling_query.py",
     "learner/model_card.py",
     "learner/onnx.py",
@@ -270,7 +269,7 @@ def test_every_module_has_a_test_file_of_its_name():
     assert modules - tested - UNTESTED_MODULES == set(), "write a test file for these"
     assert UNTESTED_MODULES & tested == set(), "these have one: remove them from UNTESTED_MODULES"
     assert modules >= UNTESTED_MODULES, "these do not exist"
-    assert len(UNTESTED_MODULES) <= 29
+    assert len(UNTESTED_MODULES) <= 28
 
 
 MAX_PARAMETERS = 8
