@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import labelahead as la
+from labelahead.data import load
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.outofcore import embed
@@ -25,7 +26,7 @@ def test_fit_labels_equals_a_learner_on_the_same_labels(tmp_path):
         assert made.labels == {i: i % 2 for i in range(10)}
         assert made.points.tolist() == list(range(20))
         assert bool(made.votes.all())
-        data, _ = la.load(source, size=16)
+        data, _ = load(source, size=16)
         learner = la.Learner(la.exact(data.inputs, 2), data.inputs, "resolve")
         learner.teach(range(10), torch.arange(10) % 2)
         learner.train()

@@ -31,5 +31,5 @@ def test_run_model_without_a_finished_round_raises(tmp_path):
 
 def test_run_model_with_other_data_raises(tmp_path):
     run(replace(SMALL, seed=1), data=data(), out=tmp_path / "run")
-    with pytest.raises(InputError, match="expected"):
-        run_model(tmp_path / "run", data=data(40))
+    with pytest.raises(InputError, match="the data have changed"):
+        run_model(tmp_path / "run", data=data(seed=3))
