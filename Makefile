@@ -114,6 +114,11 @@ test: $(VENV)/.installed-test browser ## run all tests except the slow ones
 test-slow: $(VENV)/.installed-test ## run the slow tests: further cases of long tests (some minutes)
 	@$(PY) -m pytest $(BOTH) -m slow
 
+DEVICE ?= cuda
+.PHONY: test-device
+test-device: $(VENV)/.installed-test ## run the tests of devices on a GPU: make test-device DEVICE=cuda:1
+	@$(PY) -m pytest --device $(DEVICE) tests/test_devices.py tests/ntk/test_devices.py tests/acquisition/test_devices.py tests/learner/test_devices.py $(ARGS)
+
 test-research: $(VENV)/.installed-test ## run the tests of research/
 	@$(PY) -m pytest $(BOTH) research/tests $(ARGS)
 

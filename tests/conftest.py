@@ -3,9 +3,12 @@
 import os
 import signal
 import tempfile
+from functools import partial
 
 import pytest
 import torch
+
+from tests.support.devices import PretendedDevice, RealDevice
 
 os.environ.setdefault("LABELAHEAD_VERIFY", "1")
 # Tests trust their own code; the state of the user who runs them stays unchanged.
@@ -20,6 +23,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def _single_thread():
     """Use one thread, because tests run in parallel processes."""
     torch.set_num_threads(1)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        help="run the tests of devices on this one (cuda, cuda:1, mps) instead of a pretended one",
+    )
+
+
+@pytest.fixture
+def open_device(request):
+    """A context manager for a device: the one of --device, or a pretended one."""
+    name = request.config.getoption("--device")
+    return PretendedDevice if name is None else partial(RealDevice, name)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ PACKAGE = Path(labelahead.__file__).parent
 ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("errors",),
-    ("batching", "files", "processes", "seeds"),
+    ("batching", "devices", "files", "processes", "seeds"),
     ("ntk",),
     ("gp",),
     ("acquisition",),
@@ -94,6 +94,7 @@ def test_contributing_guide_lists_the_imports_of_every_package():
 
 
 NTK = [
+    "limits",
     "layers",
     "premises",
     "recurrence",

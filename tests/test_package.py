@@ -91,7 +91,7 @@ def test_container_files_use_existing_options_and_files():
 
 
 def test_extra_all_includes_every_other_user_extra():
-    """Except clusters and experiment trackers; ONNX is needed by the page and `export-model`."""
+    """Except clusters, experiment trackers and encoders that need torchvision."""
     import tomllib
 
     extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
@@ -99,7 +99,8 @@ def test_extra_all_includes_every_other_user_extra():
     ]
     included = set(re.fullmatch(r"labelahead\[(.*)\]", extras["all"][0])[1].split(","))
     development = {"bench", "check", "demo", "docs", "release", "test"}
-    assert set(extras) - included - development == {"all", "dask", "mlflow", "ray", "tensorboard"}
+    apart = {"all", "dask", "mlflow", "open-clip", "ray", "tensorboard", "timm"}
+    assert set(extras) - included - development == apart
     pinned = {
         line.split("==")[0].lower()
         for line in (Path(__file__).parents[1] / "constraints.txt").read_text().split()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import labelahead as la
-from labelahead.ntk.sketch import FoldProjection
+from labelahead.ntk.sketch import draw_projections
 from networks import build, inputs
 
 RESULTS = Path(__file__).parent / "results" / "sketch.json"
@@ -29,7 +29,7 @@ THREADS, SEEDS, BLOCK = 1, 2, 512
 
 def build_label_state(gradients: Tensor, k: int, seed: int) -> Callable[[], Tensor]:
     """Ours: signs, turned stretches, contiguous additions."""
-    projection = FoldProjection(gradients.shape[1], k, seed, gradients)
+    (projection,) = draw_projections([gradients.shape[1]], k, [seed], gradients)
 
     def run() -> Tensor:
         out = gradients.new_zeros(len(gradients), k)

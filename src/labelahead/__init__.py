@@ -95,6 +95,7 @@ _PACKAGES = frozenset(
         "batching",
         "cli",
         "data",
+        "devices",
         "errors",
         "gp",
         "inference",

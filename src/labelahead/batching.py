@@ -99,7 +99,7 @@ class Samples:
             return self._copy_with(_positions=self._positions[index])
         return self._copy_with(_batch=take_samples(self._batch, at))
 
-    def to(self, *, device: torch.device | str, dtype: torch.dtype) -> "Samples":
+    def to(self, *, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
         """Move to a device; floating-point tensors are cast to `dtype`, integers keep their type."""
         if self._batch is None:
             return self._copy_with(_device=device, _dtype=dtype)
@@ -120,7 +120,7 @@ class Samples:
         )  # as torch's own loader has it: one call for many
         items = list(fetch(at)) if callable(fetch) else [self._source[i] for i in at]
         batch = _check_batch(self._collate(items), len(at))
-        return batch if self._dtype is None else _move_tensors(batch, self._device, self._dtype)
+        return batch if self._device is None else _move_tensors(batch, self._device, self._dtype)
 
     def iter_batches(self, rows: int = DEFAULT_BATCH_ROWS) -> Iterator[Batch]:
         """Yield the samples in batches of at most `rows`."""
@@ -225,8 +225,8 @@ def describe_batch(x: Batch) -> str:
     )
 
 
-def _move_tensors(x: Batch, device: torch.device | str | None, dtype: torch.dtype) -> Batch:
-    """Move a batch to a device, casting floating-point tensors only."""
+def _move_tensors(x: Batch, device: torch.device | str, dtype: torch.dtype | None) -> Batch:
+    """Move a batch to a device, casting floating-point tensors only; `dtype` None casts none."""
     return map_tensors(
         x, lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
     )

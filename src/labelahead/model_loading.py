@@ -12,7 +12,11 @@ __all__ = ["load_model"]
 
 
 def load_model(
-    folder: str | Path, *, network: nn.Module | str | None = None, trust_code: bool = False
+    folder: str | Path,
+    *,
+    network: nn.Module | str | None = None,
+    encoder: str | Path | None = None,
+    trust_code: bool = False,
 ) -> ExportedModel:
     """Load a model from an exported folder, a run folder or a session folder.
 
@@ -23,6 +27,8 @@ def load_model(
     Args:
         folder: the folder of `export-model`, of `run --out`, or the labels of a labelling page.
         network: your own network if the model has one: the module, or its name `file.py:function`.
+        encoder: of an exported model: where the folder of its pretrained encoder lies now, if it has
+            moved. Its weights must be the same.
         trust_code: whether to run code that the folder of a run or a session names (a user's own
             network or embedding) although this account has never used it.
 
@@ -38,7 +44,9 @@ def load_model(
     """
     path = Path(folder)
     if (path / "model.json").exists():
-        return load_exported(path, network=network)
+        return load_exported(path, network=network, encoder=encoder)
+    if encoder is not None:
+        raise InputError(f"encoder is for an exported model, but {path} is none; leave it out")
     if (path / "labels.db").exists():
         from labelahead.server.session_model import session_model
 

@@ -160,7 +160,7 @@ def test_custom_encoder_errors_are_reported(tmp_path, encoder_file, name, messag
     [
         (
             "w",
-            "'w', but t has no vectors of that name; .*expected one of .*v, or your own as "
+            "'w', but t has no vectors of that name; .*expected one of .*v, an encoder such as .* or your own as "
             "file.py:function",
         ),
         ("lite0", "needs images, but t has none"),

@@ -49,6 +49,15 @@ def test_teach_updates_posterior_without_training():
     assert learner._labels_since_training == 1
 
 
+def test_items_outside_the_kernel_are_predicted_between_trainings():
+    learner, y = make_taught_learner()
+    learner.train()
+    first = learner.query(1)
+    before = learner.predict(range(50, 60))
+    learner.teach(first, y[first])
+    assert torch.equal(learner.predict(range(50, 60)), before)
+
+
 def test_drift_is_set_and_logged_after_training(caplog):
     learner, y = make_taught_learner(retrain_every=100)
     assert learner.drift is None

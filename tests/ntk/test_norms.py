@@ -109,11 +109,11 @@ def test_same_seed_gives_same_projection():
 
 
 def test_fold_projection_equals_definition():
-    from labelahead.ntk.sketch import FoldProjection
+    from labelahead.ntk.sketch import draw_projections
 
     torch.manual_seed(0)
     for width, k in ((10, 4), (4, 4), (3, 8), (17, 5), (1, 1)):
-        fold = FoldProjection(width, k, 7, torch.zeros(()))
+        (fold,) = draw_projections([width], k, [7], torch.zeros(()))
         v = torch.randn(3, 1, width)
         out = torch.zeros(3, 1, k)
         fold.add(out, v)

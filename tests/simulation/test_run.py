@@ -45,8 +45,7 @@ def test_run_is_reproducible_from_seed(strategy, start):
     assert outcome(run(campaign, data=data()))[1] != outcome(run(other, data=data()))[1]
 
 
-def test_older_runs_resume_with_their_settings(tmp_path):
-    """Older runs store `cold`; an older comparison without the key means `cold`."""
+def test_comparison_file_stores_the_start_of_training(tmp_path):
     comparison = Comparison(
         replace(SMALL, asking=QueryConfig("random")), parse_contenders("random"), (0,)
     )
@@ -54,8 +53,6 @@ def test_older_runs_resume_with_their_settings(tmp_path):
     assert 'start = "same"' in text
     (tmp_path / "compare.toml").write_text(text)
     assert read_comparison(tmp_path) == comparison
-    (tmp_path / "compare.toml").write_text(text.replace('start = "same"\n', ""))
-    assert read_comparison(tmp_path).campaign.training["start"] == "cold"
 
 
 def test_folder_stores_complete_campaign(tmp_path):

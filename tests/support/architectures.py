@@ -418,19 +418,22 @@ class MadeOfParameters(nn.Module):
     def attended(self, h):
         n, T, d = h.shape
         w = self.packed.split(d)
-        bias = torch.cat([self.q_bias, torch.zeros(d), self.v_bias]).chunk(3)
+        bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias]).chunk(3)
         q, k, v = (F.linear(h, w[i], bias[i]).view(n, T, 2, -1).transpose(1, 2) for i in range(3))
-        far = (torch.arange(T)[:, None] - torch.arange(T)).clamp(-2, 2) + 2
+        at = torch.arange(T, device=h.device)
+        far = (at[:, None] - at).clamp(-2, 2) + 2
         score = q @ k.mT / 2 + self.relative(far).permute(2, 0, 1)[None]
         return (score.softmax(-1) @ v).transpose(1, 2).reshape(n, T, d)
 
     def forward(self, ids):
         n, T = ids.shape
-        h = self.tokens(ids) + self.positions(torch.arange(T)[None])
+        h = self.tokens(ids) + self.positions(torch.arange(T, device=ids.device)[None])
         h = h + self.attended(h) * self.scale.view(1, 1, -1)
         h = torch.tanh(h @ self.turned) @ self.matrix.squeeze(-1).mT + self.shift.T.reshape(-1)
         h = h + F.conv1d(h.mT, self.kernel.view(8, 8, 3), padding=1).mT
-        return self.head(torch.tanh(self.normed(h))[torch.arange(n), (ids > 0).sum(1) - 1])
+        return self.head(
+            torch.tanh(self.normed(h))[torch.arange(n, device=ids.device), (ids > 0).sum(1) - 1]
+        )
 
 
 def made_of_parameters():

@@ -35,6 +35,8 @@ def run(
     id: shell.IdOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
+    batch_size: shell.BatchSizeOpt = None,
+    encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     strategy: shell.StrategyOpt = None,
     mode: shell.ModeOpt = None,
@@ -45,6 +47,7 @@ def run(
     retrain_every: shell.RetrainOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     against: Annotated[
         Text, Option("--against", help="Also run this baseline until it matches, e.g. random.")
     ] = None,
@@ -73,6 +76,11 @@ def run(
     """
     with report_errors():
         campaign = shell.build_campaign(context)
+        if (campaign.data.embedding or "").startswith("auto:"):
+            raise UsageError(
+                "--embedding auto: chooses by labels, which a simulation has yet to query; name one "
+                "embedding, or see `labelahead encoders`"
+            )
         chosen = "labels" in shell.gather_settings(context).get("budget", {})
         if against is not None:
             _check_strategy(against)
@@ -80,6 +88,7 @@ def run(
             raise UsageError(
                 "--seeds goes with --against; for several strategies use `labelahead compare`"
             )
+        shell.announce_device(campaign)
     from labelahead.simulation.run import run as run_campaign
     from labelahead.strategies import find_strategy
 
@@ -122,7 +131,7 @@ def resume(
     strategy: Annotated[
         Text, Option("--strategy", help="New location of your own strategy.")
     ] = None,
-    device: Annotated[Text, Option("--device", help="auto, cpu or cuda.")] = None,
+    device: shell.DeviceOpt = None,
     budget_labels: Annotated[
         int | None, Option("--labels", help="A larger budget of labels.")
     ] = None,
@@ -154,6 +163,7 @@ def resume(
         campaign = parse_campaign(
             read_stored(folder / "config.toml", changes, trust_code=trust_code)
         )
+        shell.announce_device(campaign)
         _run_campaign(
             lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch),
             campaign,
@@ -172,6 +182,8 @@ def query(
     classes: shell.ClassesOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
+    batch_size: shell.BatchSizeOpt = None,
+    encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
     target: shell.TargetOpt = None,
@@ -182,6 +194,7 @@ def query(
     candidates: shell.CandOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
     file: Annotated[
         Path | None, Option("--out", help="Output file. (default: standard output)")
@@ -206,18 +219,19 @@ def query(
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = shell.build_campaign(context)
-        from labelahead.cli.terminal import describe_progress
+        shell.announce_device(campaign)
+        campaign = shell.choose_embedding(campaign, labels)
+        from labelahead.cli.terminal import ProgressText
         from labelahead.files import replace_file
         from labelahead.learner.labelling_query import format_query_items, query_items
 
+        words = ProgressText()
         with err.status("loading") as status:
             asked, ready = query_items(
                 campaign,
                 n,
                 labels=labels,
-                progress=lambda what, done, total: status.update(
-                    describe_progress(what, done, total)
-                ),
+                progress=lambda what, done, total: status.update(words.describe(what, done, total)),
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)

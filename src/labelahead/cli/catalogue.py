@@ -58,12 +58,23 @@ def build_entries() -> Entries:
         "vectors in the data: lists in a Parquet or JSON lines column, an array in an .npz file"
     )
     own = "your own function: a list of texts, images (n, 3, h, w) or rows -> (n, d)"
+    encoders = {
+        "ORGANISATION/NAME": "a pretrained encoder of Hugging Face, or its folder (extra 'encoders')",
+        "timm:NAME": "an image encoder of timm (extra 'timm')",
+        "open_clip:MODEL/WEIGHTS": "an image or text encoder of OpenCLIP (extra 'open-clip')",
+        "vectors.npy": "your own vectors for any data: .npy, .npz, .parquet or .safetensors",
+    }
     return {
         "strategies": [[s.name, s.when, "\n".join(s.modes), s.paper] for s in STRATEGIES.values()],
         "models": [*([m.name, m.summary] for m in MODELS.values()), [EXACT, EXACT_DESCRIPTION]],
         "embeddings": [
             [*pair]
-            for pair in (*EMBEDDINGS.items(), ("COLUMN", vectors), ("file.py:function", own))
+            for pair in (
+                *EMBEDDINGS.items(),
+                *encoders.items(),
+                ("COLUMN", vectors),
+                ("file.py:function", own),
+            )
         ],
         "data": [[d.name, d.summary] for d in DATASETS.values()],
     }

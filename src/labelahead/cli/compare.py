@@ -68,6 +68,7 @@ def compare(
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
+    device: shell.DeviceOpt = None,
     workers: Annotated[
         Number, Option(min=1, help="Parallel campaigns. (default: one per core)")
     ] = None,
@@ -98,6 +99,7 @@ def compare(
     """
     with report_errors():
         comparison = _resolve_comparison(folder, strategies, first, seeds, context)
+        shell.announce_device(comparison.campaign)
     place = folder or find_free_folder(
         "compare-" + (Path(comparison.campaign.data.name).stem or "data")
     )
@@ -224,13 +226,14 @@ def _run_comparison(
     *,
     trust_code: bool,
 ) -> "Outcome":
-    from labelahead.cli.terminal import describe_progress
+    from labelahead.cli.terminal import ProgressText
     from labelahead.simulation.comparison import compare as run_comparison
 
+    words = ProgressText()
     with show_comparison(out) as watch:
 
         def progress(what: str, done: int, total: int) -> None:
-            watch.preparing(describe_progress(what, done, total))
+            watch.preparing(words.describe(what, done, total))
 
         return run_comparison(
             comparison,

@@ -99,6 +99,8 @@ def label(
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
+    batch_size: shell.BatchSizeOpt = None,
+    encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
     every: EveryOpt = 10,
@@ -106,6 +108,7 @@ def label(
     budget: BudgetOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     export: ExportOpt = None,
     to: ToOpt = None,
     rest: RestOpt = False,
@@ -137,6 +140,8 @@ def label(
     with report_errors(hint):
         check_option_combinations(context)
         campaign = shell.build_campaign(context, _read_stored_settings(context))
+        shell.announce_device(campaign)
+        campaign = shell.choose_embedding(campaign, labels, _stored_settings(campaign, folder))
         more = {
             "start_from_folders": start_from_folders,
             "test": _parse_test(test),
@@ -169,6 +174,13 @@ def open_session_with_notes(
         for note in ready.notes:
             print_line(note, "dim")
         yield ready
+
+
+def _stored_settings(campaign: Any, folder: Path | None) -> Path:
+    """Return the file of a session's settings, which may not exist."""
+    from labelahead.server.session import session_folder
+
+    return session_folder(folder, campaign.data.name) / "session.toml"
 
 
 def _read_stored_settings(context: typer.Context) -> dict[str, Any] | None:

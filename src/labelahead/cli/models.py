@@ -34,6 +34,9 @@ def predict(
     network: Annotated[
         Text, Option("--network", help="file.py:function of the network, if the model is your own.")
     ] = None,
+    encoder: Annotated[
+        Text, Option("--encoder", help="New folder of the model's encoder, if it has moved.")
+    ] = None,
     id: Annotated[
         Text, Option("--id", help="Id column of a table; none: row numbers. (default: the model's)")
     ] = None,
@@ -57,7 +60,7 @@ def predict(
         from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
-            model = load_model(folder, network=network, trust_code=trust_code)
+            model = load_model(folder, network=network, encoder=encoder, trust_code=trust_code)
             done = 0
 
             def tell(more: int) -> None:

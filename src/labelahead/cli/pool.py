@@ -63,7 +63,11 @@ def embed(
         Text, Option("--id", help="Id column; none: file:row. (default: id, if it exists)")
     ] = None,
     encoder: Annotated[
-        Text, Option("--encoder", help="minilm for texts; lite0 or lite2 for images.")
+        Text,
+        Option(
+            "--encoder",
+            help="minilm for texts, lite0 or lite2 for images, or a Hugging Face id or folder.",
+        ),
     ] = None,
     model: Annotated[
         Text,

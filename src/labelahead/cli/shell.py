@@ -114,7 +114,22 @@ DataOpt = Annotated[Text, Option("--data", help="Data set name, file or folder. 
 RootOpt = Annotated[Text, Option("--root", help="Folder of a downloaded data set.")]
 ModelOpt = Annotated[Text, Option("--model", help="Network name, or your own as module:factory.")]
 EmbeddingOpt = Annotated[
-    Text, Option("--embedding", help="Embedding: see `list embeddings`, a column, or file.py:name.")
+    Text,
+    Option(
+        "--embedding",
+        help=(
+            "Embedding: see `list embeddings`, a Hugging Face id, vectors.npy, a column, or "
+            "file.py:name."
+        ),
+    ),
+]
+BatchSizeOpt = Annotated[
+    Number,
+    Option("--batch-size", min=1, help="Items an encoder takes at once. (default: by free memory)"),
+]
+WorkersOpt = Annotated[
+    Number,
+    Option("--workers", min=1, help="Threads that read items for an encoder. (default: cores)"),
 ]
 TargetOpt = Annotated[Text, Option("--target", help="Label column of a table.")]
 ClassesOpt = Annotated[
@@ -151,6 +166,13 @@ RetrainOpt = Annotated[
 ]
 SeedOpt = Annotated[Number, Option("--seed", help="Random seed.")]
 ThreadOpt = Annotated[Number, Option("--threads", help="Number of torch threads.")]
+DeviceOpt = Annotated[
+    Text,
+    Option(
+        "--device",
+        help="Where to compute: auto, cpu, cuda, cuda:N or mps. (default: auto, the first GPU)",
+    ),
+]
 ConfigOpt = Annotated[
     Path | None, Option("--config", help="TOML configuration file; options override it.")
 ]
@@ -175,6 +197,8 @@ OPTION_KEYS = {
     "classes": "data.classes",
     "id": "data.id",
     "embedding": "data.embedding",
+    "batch_size": "data.batch_size",
+    "encoder_workers": "data.workers",
     "model": "model.name",
     "width": "model.width",
     "strategy": "asking.strategy",
@@ -216,6 +240,53 @@ def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None
         )
     except InputError as error:
         raise UsageError(str(error)) from error
+
+
+def announce_device(campaign: Any) -> None:
+    """Print where the campaign computes.
+
+    Raises:
+        UsageError: There is no such device.
+    """
+    from labelahead.devices import describe_device, resolve_device
+
+    try:
+        name = resolve_device(campaign.device)
+    except InputError as error:
+        raise UsageError(str(error)) from error
+    print_line(f"device: {describe_device(name)}", "dim")
+
+
+def choose_embedding(campaign: Any, labels: Path | None, stored: Path | None = None) -> Any:
+    """Return the campaign with the best of the embeddings of --embedding auto:a,b,c.
+
+    Args:
+        campaign: The configuration.
+        labels: A file of labels.
+        stored: The settings of a session; one that exists keeps its embedding.
+    """
+    if not (campaign.data.embedding or "").startswith("auto:"):
+        return campaign
+    from dataclasses import replace
+
+    from labelahead.cli.terminal import ProgressText
+    from labelahead.learner.config import read_toml
+    from labelahead.learner.encoder_comparison import resolve_auto_embedding
+
+    if stored is not None and stored.exists():
+        before = read_toml(stored)["data"]["embedding"]
+        print_line(f"embedding: {before}, as this session began", "dim")
+        return replace(campaign, data=replace(campaign.data, embedding=before))
+
+    words = ProgressText()
+    with err.status("comparing embeddings") as status:
+        campaign, why = resolve_auto_embedding(
+            campaign,
+            labels,
+            lambda what, done, total: status.update(words.describe(what, done, total)),
+        )
+    print_line(why, "dim")
+    return campaign
 
 
 def find_typed_code(context: typer.Context, *more: str) -> set[str]:

@@ -19,10 +19,10 @@ from labelahead.simulation.store import Round
 __all__ = [
     "Curve",
     "PairProgress",
+    "ProgressText",
     "build_comparison_table",
     "build_pairs_table",
     "build_rounds_table",
-    "describe_progress",
     "show_campaign",
     "summarize_comparison",
     "summarize_ratio",
@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 
+ENCODING_STAGE = "features"  # of the progress of an encoder
+MIN_RATE_SECONDS = 1.0  # of an activity before its speed is shown
 Curve = tuple[str, Sequence[Round]]  # name of the strategy, and its rounds
 
 
@@ -48,10 +50,13 @@ class CampaignDisplay:
         self.console, self.total, self.title, self.name = console, total, title, name
         self._live, self._rounds, self._activity, self._baseline = live, list[Round](), "", baseline
         self._has_advised = False
+        self._progress = ProgressText()
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show the current activity."""
-        self._activity = describe_progress(what, done, total)
+        self._activity = self._progress.describe(what, done, total)
+        if self._live is None and what == ENCODING_STAGE and self._progress.is_next_tenth:
+            self.console.print(self._activity, highlight=False, markup=False)
         self._draw()
 
     def round(self, entry: Round) -> None:
@@ -107,9 +112,39 @@ def show_campaign(
         shown._draw()
 
 
-def describe_progress(what: str, done: int, total: int) -> str:
-    """Describe the current activity in words."""
-    return f"{what} {done}/{total}" if total > 1 else what
+class ProgressText:
+    """Describe an activity in words, with items per second and its end if it takes long.
+
+    Attributes:
+        is_next_tenth: Whether the last call reached a further tenth, for output without a terminal.
+    """
+
+    def __init__(self) -> None:
+        self.is_next_tenth = False
+        self._stage = ""
+        self._began = 0.0
+        self._first = 0
+        self._tenth = 0
+
+    def describe(self, what: str, done: int, total: int) -> str:
+        """Return for example "features 640/10000, 85 per second, done at 13:12:05"."""
+        now = time.monotonic()
+        if what != self._stage or done < self._first:  # items found in a cache come first, at once
+            self._stage, self._began, self._first, self._tenth = what, now, done, 0
+        tenth = 10 * done // max(1, total)
+        self.is_next_tenth = total > 1 and tenth > self._tenth
+        self._tenth = max(self._tenth, tenth)
+        if total <= 1:
+            return what
+        text, seconds = f"{what} {done}/{total}", now - self._began
+        if seconds < MIN_RATE_SECONDS or done == self._first:
+            return text
+        rate = (done - self._first) / seconds
+        text += f", {rate:.3g} per second"
+        if done == total:
+            return text
+        end = datetime.now().astimezone() + timedelta(seconds=(total - done) / rate)
+        return f"{text}, done at {end:%H:%M:%S}"
 
 
 def _format_round(r: Round) -> str:

@@ -39,7 +39,7 @@ from labelahead.data.size_limits import (
     require_npy_content,
 )
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
-from labelahead.errors import InputError
+from labelahead.errors import InputError, import_extra
 
 __all__ = [
     "NumericInputs",
@@ -798,6 +798,13 @@ class InMemoryInputs(Images):
         return render_for_display(
             self.to_display_range(as_positions([position], len(self.values), "position")), size
         )
+
+    def open_picture(self, position: int) -> Any:
+        """Return one image of its own size for an encoder, a PIL image in RGB."""
+        pil = import_extra("PIL.Image", "app", "reading pictures")
+        shown = self.to_display_range(as_positions([position], len(self.values), "position"))[0]
+        pixels = shown.round().clamp(0, 255).to(torch.uint8).expand(3, -1, -1)
+        return pil.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def content_hash(self) -> str:
         """Return a hash of all values."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from labelahead.batching import Samples
 from labelahead.data.preprocessing import Preprocessor
 from labelahead.data.records import Records
-from labelahead.errors import InputError
+from labelahead.errors import InputError, import_extra
 
 __all__ = [
     "MAX_IMAGE_SIDE",
@@ -47,6 +47,11 @@ class Images(ABC):
     def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """Return one whole image for display, uint8 (H, W, 3), its longer side at most `size`."""
         return self.batch(torch.tensor([position]), size)[0].permute(1, 2, 0).numpy()
+
+    def open_picture(self, position: int) -> Any:
+        """Return one whole image in its own proportions for an encoder, a PIL image in RGB."""
+        pil = import_extra("PIL.Image", "app", "reading pictures")
+        return pil.fromarray(self.render_picture(position, MAX_IMAGE_SIDE))
 
     @abstractmethod
     def content_hash(self) -> str:
@@ -125,6 +130,10 @@ class ImageSubset(Images):
     def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """Return one whole image for display, uint8 (H, W, 3)."""
         return self.images.render_picture(int(self.positions[position]), size)
+
+    def open_picture(self, position: int) -> Any:
+        """Return one whole image for an encoder."""
+        return self.images.open_picture(int(self.positions[position]))
 
     def content_hash(self) -> str:
         """Return a hash of the larger set and the positions."""

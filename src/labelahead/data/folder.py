@@ -75,6 +75,7 @@ TEXT_SUFFIXES = (".txt", ".text")
 IGNORED_TEXT_STEMS = {"readme", "license", "licence"}
 MAX_TEXT_BYTES = 2**20  # longer text files are truncated
 DEFAULT_IMAGE_SIDE = 64
+ENCODER_PIXELS = 256  # encoders by name get images of at least twice as many pixels a side
 UNLABELLED_FOLDERS = {"unlabelled", "unlabeled"}
 TRAIN_FOLDERS = {"train", "training"}
 TEST_FOLDERS = {"test", "testing"}
@@ -227,6 +228,20 @@ class ImageFiles(Images):
                 self._unreadable_message(name, error), {position: str(error)}
             ) from error
 
+    def open_picture(self, position: int) -> Any:
+        """Decode one whole image for an encoder, a PIL image in RGB.
+
+        Raises:
+            UnreadableImagesError: if the file cannot be read.
+        """
+        name = self.names[int(as_positions([position], len(self.names), "position")[0])]
+        try:
+            return decode_picture(self.files, name)
+        except Exception as error:  # as in decode_all: Pillow raises almost any error
+            raise UnreadableImagesError(
+                self._unreadable_message(name, error), {position: str(error)}
+            ) from error
+
     def _unreadable_message(self, name: str, reason: object) -> str:
         """Return the message for a file that cannot be read."""
         if self.decoded is None:
@@ -367,7 +382,7 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     inputs = images.as_inputs(in_pool.nonzero().flatten())
     split = Split(torch.arange(len(order)), test, ())
     records = Records({FILE_NAME: order})
-    return build_dataset(
+    arranged, answers = build_dataset(
         data.name,
         inputs,
         images,
@@ -378,6 +393,15 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
         notes=data.notes,
         records=records,
     )
+    vectors = {name: _arrange_rows(values, at) for name, values in data.vectors.items()}
+    return replace(arranged, vectors=vectors), answers
+
+
+def _arrange_rows(values: Tensor, at: Tensor) -> Tensor:
+    """Return the rows (n, d) at positions; zeros for files that do not exist any more."""
+    rows = values.new_zeros(len(at), values.shape[1])
+    rows[at >= 0] = values[at[at >= 0]]
+    return rows
 
 
 # --- Load a folder
@@ -911,6 +935,23 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
     upright = _open_upright(stream, size, pil)
     upright.thumbnail((size, size), pil.Resampling.BICUBIC, reducing_gap=3.0)
     return np.ascontiguousarray(np.asarray(upright, dtype=np.uint8))
+
+
+def decode_picture(files: FileTree, name: str) -> Any:
+    """Decode one file for an encoder with a processor of its own: RGB, in its own proportions.
+
+    JPEG is decoded at a reduced scale, at least 512 pixels a side, and other images of 2048 pixels
+    and more a side are reduced by a whole factor: encoders take 224 to 518. Threads call this, so
+    the caller suppresses Pillow's warnings (`ignore_pillow_warnings`).
+    """
+    pil = import_extra("PIL.Image", "app", "reading pictures")
+    with files.open(name) as stream:
+        if not stream.read(1):
+            raise InputError("is empty")
+        stream.seek(0)
+        upright = _open_upright(stream, ENCODER_PIXELS, pil)
+    factor = min(upright.size) // (4 * ENCODER_PIXELS)
+    return upright.reduce(factor) if factor > 1 else upright
 
 
 def _open_upright(stream: BinaryIO, size: int, pil: Any) -> Any:

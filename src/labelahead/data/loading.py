@@ -15,6 +15,7 @@ from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
 from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
 from labelahead.data.table import load_table
+from labelahead.data.vector_files import attach_vectors, is_vector_file
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["load", "load_source"]
@@ -158,6 +159,7 @@ def load_source(source: Any, seed: int) -> Loaded:
 
     Args:
         source: an object with a `name` and all options of `load` except the seed, such as `Source`.
+            If its `embedding` is a file of vectors, they become part of the data.
         seed: the seed of the test set and of the limit.
 
     >>> from labelahead import Source
@@ -171,7 +173,11 @@ def load_source(source: Any, seed: int) -> Loaded:
         for option in fields(LoadOptions)
         if option.name != "seed"
     }
-    return load(source.name, seed=seed, **wanted)
+    data, answers = load(source.name, seed=seed, **wanted)
+    embedding = getattr(source, "embedding", None)
+    if embedding is not None and is_vector_file(embedding):
+        data = attach_vectors(data, embedding)
+    return data, answers
 
 
 def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:

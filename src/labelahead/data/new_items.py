@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,24 +25,38 @@ from labelahead.data.folder import (
     TEXT_SUFFIXES,
     FileTree,
     decode_all,
+    decode_picture,
     find_files,
+    ignore_pillow_warnings,
     printable_name,
     read_text_files,
 )
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLE_SUFFIXES
-from labelahead.data.preprocessing import COLUMNS, Preprocessor
+from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, VECTORS, Preprocessor
 from labelahead.data.records import AUTO, FILE_NAME, Records, choose_id_column
 from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
+from labelahead.data.vector_files import VECTOR_SUFFIXES, open_vector_file
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["NewItems", "encode_table_rows", "match_image_format", "read_new_items"]
+__all__ = ["ItemEncoder", "NewItems", "encode_table_rows", "match_image_format", "read_new_items"]
 
 log = logging.getLogger("labelahead")
 
 BATCH_ITEMS = 256  # items per batch
-EncodeTexts = Callable[[list[str]], Tensor]  # texts -> (n, d)
+DECODING_BATCH = 64  # whole images in memory
+DECODING_THREADS = 8
+
+
+class ItemEncoder(Protocol):
+    """Applies encoders by their names; a later package has them."""
+
+    def encode_texts(self, encoder: str, texts: list[str]) -> Tensor:
+        """Return embeddings (n, d) of texts."""
+
+    def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
+        """Return embeddings (n, d) of PIL images."""
 
 
 class NewItems(NamedTuple):
@@ -63,7 +78,7 @@ class NewItems(NamedTuple):
 def read_new_items(
     preprocessor: Preprocessor,
     source: str | Path,
-    encode: EncodeTexts | None = None,
+    encoder: ItemEncoder | None = None,
     *,
     id: str = AUTO,
     likely_id: str | None = None,
@@ -73,7 +88,7 @@ def read_new_items(
     Args:
         preprocessor: how the pool was read.
         source: a folder or zip of images or texts, one image or text, an .npz or a table.
-        encode: the sentence encoder, if the model was fitted on its embeddings.
+        encoder: applies the encoder whose embeddings the model was fitted on, if there is one.
         id: the column with the ids of a table, "none" for row numbers, "auto" for `likely_id` or a
             column called `id` if the table has it.
         likely_id: the id column of the pool.
@@ -89,17 +104,22 @@ def read_new_items(
         raise InputError(
             f"{path} does not exist; expected items as the model was made from: {_describe_expected(preprocessor)}"
         )
-    if preprocessor.kind == COLUMNS and (is_collection or suffix in TEXT_SUFFIXES):
-        yield from _read_text_items(preprocessor, path, encode)
+    if preprocessor.kind == VECTORS:
+        yield from _read_vectors(preprocessor, path)
+    elif preprocessor.kind == COLUMNS and (is_collection or suffix in TEXT_SUFFIXES):
+        yield from _read_text_items(preprocessor, path, encoder)
     elif preprocessor.kind == COLUMNS and suffix in (*TABLE_SUFFIXES, ".npz"):
         table = _read_table(path)
         column = choose_id_column(str(path), table.columns, id, likely=likely_id)
         ids, values = (
             list(table.ids(str(path), column)),
-            encode_table_rows(preprocessor, table, str(path), encode),
+            encode_table_rows(preprocessor, table, str(path), encoder),
         )
         yield NewItems(ids, values, {}, replace(table.records(), id_column=column))
-    elif preprocessor.kind != COLUMNS and suffix == ".npz":
+    elif preprocessor.kind == ENCODED_PICTURES and (is_collection or suffix in IMAGE_SUFFIXES):
+        assert encoder is not None
+        yield from _read_encoded_pictures(preprocessor, path, encoder)
+    elif preprocessor.kind not in (COLUMNS, ENCODED_PICTURES) and suffix == ".npz":
         yield from _read_npz_items(preprocessor, path, id)
     elif len(preprocessor.shape) == 3 and (is_collection or suffix in IMAGE_SUFFIXES):
         yield from _read_image_items(preprocessor, path)
@@ -119,6 +139,12 @@ def _describe_expected(preprocessor: Preprocessor) -> str:
             if _takes_single_text(preprocessor)
             else columns
         )
+    if preprocessor.kind == VECTORS:
+        return (
+            f"a file ({', '.join(VECTOR_SUFFIXES)}) with {preprocessor.shape[0]} numbers per item"
+        )
+    if preprocessor.kind == ENCODED_PICTURES:
+        return "a folder of pictures, or a picture"
     array = f"an .npz whose x has shape (n, {', '.join(map(str, preprocessor.shape))})"
     return f"a folder of pictures, a picture, or {array}" if len(preprocessor.shape) == 3 else array
 
@@ -145,7 +171,7 @@ def encode_table_rows(
     preprocessor: Preprocessor,
     table: Table,
     where: str,
-    encode: EncodeTexts | None = None,
+    encoder: ItemEncoder | None = None,
     entry: Callable[[Any], Any] = parse_entry,
 ) -> Tensor:
     """Return (n, d) float32: the features of the columns that the model was fitted on.
@@ -154,7 +180,7 @@ def encode_table_rows(
         preprocessor: the fitted columns.
         table: the rows.
         where: the table, for messages.
-        encode: the sentence encoder, if the model needs it.
+        encoder: applies the encoder of texts, if the model needs one.
         entry: converts a field to an entry.
 
     Raises:
@@ -175,15 +201,16 @@ def encode_table_rows(
             continue
         entries = [entry(v) for v in values]
         if isinstance(column, SentenceColumn):
-            assert encode is not None
-            blocks.append(encode(["" if e is None else str(e) for e in entries]).numpy())
+            assert encoder is not None
+            texts = ["" if e is None else str(e) for e in entries]
+            blocks.append(encoder.encode_texts(column.encoder, texts).numpy())
         else:
             blocks.append(column.apply(entries, table.locate_row, where))
     return torch.from_numpy(np.concatenate(blocks, axis=1).astype(np.float32))
 
 
 def _read_text_items(
-    preprocessor: Preprocessor, path: Path, encode: EncodeTexts | None
+    preprocessor: Preprocessor, path: Path, encoder: ItemEncoder | None
 ) -> Iterator[NewItems]:
     """Yield text files in batches."""
     if not _takes_single_text(preprocessor):
@@ -201,7 +228,7 @@ def _read_text_items(
         ids = [printable_name(name) for name in readable]
         table = Table({preprocessor.columns[0].name: column}, range(len(readable)), unit="text")
         values = (
-            encode_table_rows(preprocessor, table, str(path), encode, str)
+            encode_table_rows(preprocessor, table, str(path), encoder, str)
             if readable
             else torch.zeros((0, *preprocessor.shape))
         )
@@ -229,6 +256,25 @@ def _read_npz_items(preprocessor: Preprocessor, path: Path, id: str) -> Iterator
         yield NewItems(list(ids[start : start + BATCH_ITEMS]), part, {})
 
 
+def _read_vectors(preprocessor: Preprocessor, path: Path) -> Iterator[NewItems]:
+    """Yield the user's own vectors in batches."""
+    if path.suffix.lower() not in VECTOR_SUFFIXES or path.is_dir():
+        raise InputError(
+            f"{path} holds no vectors; expected {_describe_expected(preprocessor)}: the model was "
+            "fitted on vectors that you computed, so new items need vectors of the same encoder"
+        )
+    file = open_vector_file(path)
+    if file.values.shape[1:] != preprocessor.shape:
+        raise InputError(
+            f"{path} has vectors of {file.values.shape[1]} numbers; expected "
+            f"{preprocessor.shape[0]}, by the encoder of {preprocessor.features}"
+        )
+    ids = file.ids or [str(i) for i in range(len(file.values))]
+    for start in range(0, len(ids), BATCH_ITEMS):
+        part = file.values[start : start + BATCH_ITEMS].float()
+        yield NewItems(ids[start : start + BATCH_ITEMS], part, {})
+
+
 def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewItems]:
     """Yield images in batches."""
     _, height, width = preprocessor.shape
@@ -237,13 +283,7 @@ def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewIte
             f"{path} is read as squares, but the model takes {width} x {height} pixels; expected "
             "an .npz"
         )
-    files: FileTree = find_files(
-        path if path.is_dir() or path.suffix.lower() == ".zip" else path.parent
-    )
-    names: Sequence[str] = files.names if path.is_dir() or files.is_zip else [path.name]
-    if not names:
-        raise InputError(f"{path} holds no pictures; expected files such as .jpg or .png")
-    require_heif_decoder([printable_name(n) for n in names], str(path))
+    files, names = _find_pictures(path)
     for start in range(0, len(names), BATCH_ITEMS):
         some = names[start : start + BATCH_ITEMS]
         pixels, failed = decode_all(files, some, height)
@@ -261,6 +301,44 @@ def _read_image_items(preprocessor: Preprocessor, path: Path) -> Iterator[NewIte
             {printable_name(n): why for n, why in failed.items()},
             Records({FILE_NAME: ids}),
         )
+
+
+def _find_pictures(path: Path) -> tuple[FileTree, Sequence[str]]:
+    """Return the images of a folder or zip, or one image."""
+    files: FileTree = find_files(
+        path if path.is_dir() or path.suffix.lower() == ".zip" else path.parent
+    )
+    names: Sequence[str] = files.names if path.is_dir() or files.is_zip else [path.name]
+    if not names:
+        raise InputError(f"{path} holds no pictures; expected files such as .jpg or .png")
+    require_heif_decoder([printable_name(n) for n in names], str(path))
+    return files, names
+
+
+def _read_encoded_pictures(
+    preprocessor: Preprocessor, path: Path, encoder: ItemEncoder
+) -> Iterator[NewItems]:
+    """Yield the embeddings of images in batches."""
+    files, names = _find_pictures(path)
+
+    def decode(name: str) -> Any:
+        try:
+            return decode_picture(files, name)
+        except Exception as error:  # Pillow raises almost any error on a broken file
+            return str(error) or type(error).__name__
+
+    for start in range(0, len(names), DECODING_BATCH):
+        some = names[start : start + DECODING_BATCH]
+        with ignore_pillow_warnings(), ThreadPoolExecutor(DECODING_THREADS) as threads:
+            decoded = dict(zip(some, threads.map(decode, some), strict=True))
+        failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
+        readable = {n: picture for n, picture in decoded.items() if not isinstance(picture, str)}
+        values = torch.zeros((0, *preprocessor.shape))
+        if readable:
+            assert preprocessor.features is not None
+            values = encoder.encode_pictures(preprocessor.features, list(readable.values()))
+        ids = [printable_name(n) for n in readable]
+        yield NewItems(ids, values, failed, Records({FILE_NAME: ids}))
 
 
 def match_image_format(preprocessor: Preprocessor, pictures: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from labelahead.data.columns import Column, column_from_dict, column_to_dict
 __all__ = ["Preprocessor"]
 
 PICTURES, NUMBERS, COLUMNS = "pictures", "numbers", "columns"
+# Images that an encoder with a processor of its own turns into `shape` numbers.
+ENCODED_PICTURES = "encoded pictures"
+VECTORS = "vectors"  # that the user has computed; `features` names their file
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +26,9 @@ class Preprocessor:
     """How an item becomes a model input: it is read, optionally encoded, and standardised.
 
     Attributes:
-        kind: "pictures" (uint8 from 0 to `white`), "numbers" (unchanged) or "columns" (of a table).
+        kind: "pictures" (uint8 from 0 to `white`), "numbers" (unchanged), "columns" (of a table) or
+            "encoded pictures" (embeddings by the encoder named in `features`) or "vectors"
+            (embeddings that come with the items).
         shape: the shape of an item when it is read.
         mean: what is subtracted from the numbers or
         features: a scalar, or one value per channel or feature.

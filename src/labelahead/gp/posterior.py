@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from labelahead.devices import to_float64
 from labelahead.errors import InputError
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
@@ -560,9 +561,13 @@ def prior(
     (True, 0)
     """
     f = checks.check_finite(checks.check_floating(outputs, "outputs", "(n, C)", (2,)), "outputs")
-    f = f.to(torch.float64)
+    f = to_float64(f)  # on the CPU for devices without float64
     if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
         raise InputError(f"noise is {noise!r}; expected a finite number >= 0, such as 1e-5")
+    if isinstance(kernel, Tensor) and kernel.device == outputs.device:
+        kernel = kernel.to(f.device)
+    if isinstance(features, Tensor) and features.device == outputs.device:
+        features = features.to(f.device)
     theta, width = _check_kernel(kernel, features, *f.shape)
     if scale is None:
         scale = float(theta.diagonal((), 1).mean())

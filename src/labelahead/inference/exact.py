@@ -496,7 +496,7 @@ class FittedExactModel(FittedModel):
 
     def embedding(self, at: Tensor) -> Tensor:
         """Return unit features (q, d), float64."""
-        return self.kernel_model.normalise_rows(self.inputs[at]).double().cpu()
+        return self.kernel_model.normalise_rows(self.inputs[at]).cpu().double()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """Return outputs (q, C) after dropout on the unit features, which are normalised again."""
@@ -726,7 +726,8 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise InputError(f"classes is {classes!r}; expected two or more")
     rows = inputs.flatten(1)
-    rows = rows if rows.is_floating_point() else rows.float()
+    # Half-precision features, as they are stored, are computed with in float32.
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     # Summed in float64, the mean does not depend on the order of the rows.
     return ExactModel(
         rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows)

@@ -83,7 +83,7 @@ class FittedModel:
 
     def embedding(self, at: Tensor) -> Tensor:
         """Return the inputs (q, h) of the network's last linear layer, float64."""
-        return compute_penultimate_features(self.model, self.inputs[at]).double().cpu()
+        return compute_penultimate_features(self.model, self.inputs[at]).cpu().double()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """Return outputs (q, C) with dropout on the embedding."""
@@ -140,7 +140,7 @@ def outputs_to_probabilities(outputs: Tensor, loss: str, classes: int | None = N
 
     Softmax after cross-entropy; after squared loss the nearest point of the simplex.
     """
-    p = probabilities(outputs.double().cpu(), "softmax" if loss == "cross-entropy" else "simplex")
+    p = probabilities(outputs.cpu().double(), "softmax" if loss == "cross-entropy" else "simplex")
     if classes is None or classes >= p.shape[1]:
         return p
     return p[:, :classes] / p[:, :classes].sum(1, keepdim=True).clamp_min(1e-30)
@@ -237,7 +237,7 @@ def leave_one_out_predictions(
     """
     device, dtype = get_device_and_dtype(untrained, inputs)
     K = kernel(untrained, inputs.to(device=device, dtype=dtype))
-    nothing = torch.zeros_like(predict(untrained, inputs), dtype=torch.float64)
+    nothing = torch.zeros_like(predict(untrained, inputs))
     post = prior(nothing, K, noise=noise).condition(torch.arange(len(labels)), labels)
     residual = leave_one_out(post)
     return (residual + post.targets).cpu(), residual.cpu()

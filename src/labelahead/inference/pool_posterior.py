@@ -301,7 +301,7 @@ class PoolPosterior:
         if not len(at) or self.classes < 2:
             return None
         differs = self.posterior.mean[at].argmax(1) != self.posterior.outputs[at].argmax(1)
-        return float(differs.double().mean())
+        return int(differs.sum()) / len(differs)
 
     def rows_of(self, positions: Collection[int]) -> Tensor:
         """Return the rows (q,) of these items along `points`."""

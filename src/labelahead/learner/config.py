@@ -77,11 +77,14 @@ class Source:
     id: str = "auto"
     # the embedding of images and texts; None: the best installed one
     embedding: str | None = None
+    # of an encoder by name; None: from the free memory, and from the number of cores
+    batch_size: int | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:
             raise InputError(f"test_fraction is {self.test_fraction}; expected 0 up to below 1")
-        for key in ("size", "limit"):
+        for key in ("size", "limit", "batch_size", "workers"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise InputError(f"{key} is {value}; expected 1 or more")

@@ -14,15 +14,31 @@ from torch import Tensor
 from labelahead.batching import Samples
 from labelahead.data import Data
 from labelahead.data.columns import Column, SentenceColumn, VectorColumn
-from labelahead.data.preprocessing import COLUMNS, Preprocessor
+from labelahead.data.folder import ignore_pillow_warnings
+from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, VECTORS, Preprocessor
 from labelahead.data.preprocessing import PICTURES as VIEWED
 from labelahead.data.split import get_default_root
+from labelahead.data.vector_files import is_vector_file, resolve_vector_file, vector_column_name
 from labelahead.data.words import fit_word_columns
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Progress
 from labelahead.models import embed_images, scale_pixels, standardise_features
-from labelahead.models.feature_cache import compute_features, make_key, read_cached_width
+from labelahead.models.encoders import (
+    IMAGE,
+    TEXT,
+    Encoder,
+    is_encoder_prefix,
+    load_encoder,
+    looks_like_encoder,
+    resolve_encoder,
+)
+from labelahead.models.feature_cache import (
+    collect_features,
+    compute_features,
+    make_key,
+    read_cached_width,
+)
 from labelahead.models.image_encoder import BACKBONES, compute_scales, is_image_encoder_available
 from labelahead.models.sentence_encoder import (
     ENCODER,
@@ -30,15 +46,20 @@ from labelahead.models.sentence_encoder import (
     embed_texts,
     is_sentence_encoder_available,
 )
+from labelahead.models.trusted_code import resolve_code_name
 from labelahead.models.user_code import import_object
 
 __all__ = [
     "EMBEDDINGS",
     "EncodedInputs",
+    "EncoderOptions",
     "best_embedding",
+    "describe_embedding",
     "encode_inputs",
+    "is_encoder",
     "is_slow_embedding",
     "join_columns",
+    "pin_embedding",
     "require_embedding",
 ]
 
@@ -61,6 +82,27 @@ MAX_ENCODER_BATCH = 64  # items that a function of the user's own is called with
 # pixels a side at which a function of the user's own is given pictures, unless they say
 CUSTOM_ENCODER_PIXELS = 224
 OnItems = Callable[[int, int], None]
+STRONGER_IMAGES = (
+    "stronger image encoders exist: --embedding facebook/dinov2-small (docs/encoders.md)"
+)
+STRONGER_TEXTS = (
+    "stronger text encoders exist: --embedding BAAI/bge-small-en-v1.5 (docs/encoders.md)"
+)
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How a pretrained encoder by name runs; none of it changes the features.
+
+    Attributes:
+        batch_size: Items at once; None: from the free memory.
+        workers: Threads that read and prepare items; None: one per core.
+        device: Where the encoder runs.
+    """
+
+    batch_size: int | None = None
+    workers: int | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +125,23 @@ class EncodedInputs:
 
 
 def encode_inputs(
-    model: str, data: Data, name: str, size: int | None, progress: Progress | None = None
+    model: str,
+    data: Data,
+    name: str,
+    size: int | None,
+    progress: Progress | None = None,
+    how: EncoderOptions | None = None,
 ) -> EncodedInputs:
     """Compute the inputs of the network `model` by the embedding `name`.
 
     Args:
         model: Name of the network.
         data: The data set.
-        name: One of `EMBEDDINGS`, the name of vectors in the data, or your own as file.py:function.
+        name: One of `EMBEDDINGS`, the name or the file of vectors in the data, an encoder
+            (`labelahead.models.encoders`), or your own as file.py:function.
         size: Pixels a side of images.
         progress: Called with the stage, the items done and their total.
+        how: How an encoder by name runs.
     """
     if model == "efficientnet-lite0":
         if data.images is None:
@@ -105,11 +154,14 @@ def encode_inputs(
     require_embedding(name, data)
     tell = None if progress is None else lambda done, n: progress("features", done, n)
     if name in data.vectors:
-        made = data.vectors[name]
+        made = data.vectors[name].float()
     elif name in BACKBONES:
         made = _encode_images(name, data, size, tell)
     elif name == SENTENCES:
         made = _encode_sentences(data, tell)
+    elif is_encoder(name, data):
+        name = pin_embedding(name, data)
+        made = _encode_by_name(name, data, how or EncoderOptions(), tell)
     elif ":" in name:
         made = _encode_with_function(name, data, size, tell)
     else:
@@ -119,19 +171,23 @@ def encode_inputs(
     features = made if model == EXACT else standardise_features(made, made[pool])
     rest = _other_columns(data)
     scale = None if model == EXACT else compute_scales(made[pool])
-    how = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
+    reading = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
-        return EncodedInputs(features, name, reading=lambda: how)
+        return EncodedInputs(features, name, reading=lambda: reading)
     weighed = (
         f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
         f"{features.shape[1]}"
     )
-    return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: how)
+    return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: reading)
 
 
 def require_embedding(name: str, data: Data) -> None:
     """Raise unless the embedding exists and applies to these data."""
     if name in data.vectors:
+        return
+    if is_encoder(name, data):
+        resolve_encoder(name)
+        _find_modality(name, data)
         return
     if ":" in name:
         _load_function(name)
@@ -140,7 +196,8 @@ def require_embedding(name: str, data: Data) -> None:
         raise InputError(
             f"embedding is {name!r}, but {data.name} has no vectors of that name; "
             f"{did_you_mean(name, known)}expected "
-            f"one of {', '.join(known)}, or your own as file.py:function"
+            f"one of {', '.join(known)}, an encoder such as facebook/dinov2-small, or your own as "
+            "file.py:function"
         )
     if name in (WORDS, SENTENCES) and data.texts is None:
         raise InputError(
@@ -154,7 +211,45 @@ def require_embedding(name: str, data: Data) -> None:
 
 def is_slow_embedding(name: str, data: Data) -> bool:
     """Return whether a network must process every item for this embedding."""
-    return name not in data.vectors and (name in BACKBONES or name == SENTENCES or ":" in name)
+    return name not in data.vectors and (
+        name in BACKBONES or name == SENTENCES or ":" in name or is_encoder(name, data)
+    )
+
+
+def is_encoder(name: str, data: Data) -> bool:
+    """Return whether a name means a pretrained encoder, and not vectors or an embedding of ours."""
+    known = name in data.vectors or name in EMBEDDINGS or is_vector_file(name)
+    return not known and looks_like_encoder(name)
+
+
+def pin_embedding(name: str, data: Data) -> str:
+    """Return a name that means the same everywhere: with full paths and an encoder's revision."""
+    if is_encoder(name, data):
+        return str(resolve_encoder(name))
+    if name in data.vectors or name in EMBEDDINGS:
+        return name
+    return resolve_vector_file(name) if is_vector_file(name) else resolve_code_name(name)
+
+
+def describe_embedding(name: str) -> str:
+    """Return one line on an embedding, for the page."""
+    if is_encoder_prefix(name):
+        return name.partition("@")[0]
+    if is_vector_file(name):
+        return Path(name).name
+    return EMBEDDINGS.get(name, name).partition(" (extra")[0]
+
+
+def _find_modality(name: str, data: Data) -> str:
+    """Return what the items are to an encoder."""
+    if data.images is not None:
+        return IMAGE
+    if data.texts is not None:
+        return TEXT
+    raise InputError(
+        f"embedding is {name!r}, an encoder of images or texts, but {data.name} has neither; "
+        "expected another, or none"
+    )
 
 
 def _load_function(name: str) -> Callable[[Any], Any]:
@@ -218,10 +313,14 @@ def _build_preprocessor(
         return Preprocessor(VIEWED, (3, size, size), mean, std, features=name)
     columns: tuple[Column, ...]
     width = features.shape[1]
+    if is_vector_file(name) and rest is None:
+        return Preprocessor(VECTORS, (width,), mean, std, features=Path(name).name)
     if name in data.vectors:
-        columns = (VectorColumn(name, width),)
-    elif name == SENTENCES and data.texts is not None:
-        columns = tuple(SentenceColumn(column, SENTENCES) for column in data.texts.columns)
+        columns = (VectorColumn(vector_column_name(name), width),)
+    elif is_encoder(name, data) and data.images is not None:
+        return Preprocessor(ENCODED_PICTURES, (width,), mean, std, features=name)
+    elif (name == SENTENCES or is_encoder(name, data)) and data.texts is not None:
+        columns = tuple(SentenceColumn(column, name) for column in data.texts.columns)
     else:  # a function of the user's own: code does not travel
         return None
     if rest is not None and data.preprocessor is not None:
@@ -259,6 +358,7 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
             return SENTENCES, (
                 f"{columns}: read by {ENCODER}, up to {MAX_TOKENS} tokens (some 200 words) of each "
                 "text",
+                STRONGER_TEXTS,
             )
         return WORDS, (
             f"{columns}: represented by words; sentence embeddings would need far fewer "
@@ -273,6 +373,7 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     ):
         return PICTURES, (
             f"images: embedded by {BACKBONES[PICTURES].title}, pretrained on a million photographs",
+            STRONGER_IMAGES,
         )
     if model == EXACT and _has_colour_images(data):
         return RAW, (
@@ -308,6 +409,42 @@ def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
     return torch.cat(
         [embed_texts(texts, cache=_feature_folder(), progress=tell) for texts in columns], 1
     )
+
+
+def _encode_by_name(name: str, data: Data, how: EncoderOptions, tell: OnItems | None) -> Tensor:
+    """Embed images, or every text column, with a pretrained encoder.
+
+    The encoder is loaded only if an item is not cached.
+    """
+    modality, cache = _find_modality(name, data), _feature_folder()
+    where = "" if how.device == "cpu" else f"|{how.device.partition(':')[0]}"
+    method = f"1|{resolve_encoder(name).cache_key}|{modality}{where}"
+    encoders: list[Encoder] = []
+
+    def load() -> Encoder:
+        encoders[:] = encoders or [load_encoder(name, modality, device=how.device)]
+        return encoders[0]
+
+    def embed(read: Callable[[int], Any], marks: list[str]) -> Tensor:
+        def produce(missing: list[int]) -> Iterator[tuple[list[int], Tensor]]:
+            return load().stream(read, missing, batch_size=how.batch_size, workers=how.workers)
+
+        return collect_features(
+            len(data),
+            read_cached_width(cache, method) or load().width,
+            produce,
+            method=method,
+            keys=None if cache is None else [make_key(mark) for mark in marks],
+            cache=cache,
+            progress=tell,
+        )
+
+    if data.images is not None:
+        with ignore_pillow_warnings():
+            return embed(data.images.open_picture, data.images.compute_item_fingerprints(len(data)))
+    assert data.texts is not None
+    columns = data.texts.columns.values()
+    return torch.cat([embed(texts.__getitem__, texts) for texts in columns], 1)
 
 
 def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:

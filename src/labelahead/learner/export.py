@@ -34,7 +34,7 @@ from labelahead.data.new_items import (
     match_image_format,
     read_new_items,
 )
-from labelahead.data.preprocessing import COLUMNS, PICTURES, Preprocessor
+from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, PICTURES, VECTORS, Preprocessor
 from labelahead.data.records import AUTO, Records, choose_id_column, join_records
 from labelahead.data.table import Table
 from labelahead.data.table_writer import (
@@ -43,13 +43,23 @@ from labelahead.data.table_writer import (
     probability_column_name,
     write_csv,
 )
+from labelahead.data.vector_files import vector_column_name
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import EXACT, ExactModel, predict_proba
+from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
 from labelahead.learner.onnx import ExportGraph, PreprocessingModule, write_onnx
 from labelahead.learner.preparation import PreparedCampaign
 from labelahead.models import MODELS, build_model
+from labelahead.models.encoders import (
+    IMAGE,
+    TEXT,
+    is_encoder_prefix,
+    load_encoder,
+    relocate_encoder,
+    resolve_encoder,
+)
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
 
 __all__ = [
@@ -204,15 +214,21 @@ class ExportedModel:
         """Return class probabilities (n, C) for inputs of the network (n, ...)."""
         return predict_proba(self.network, inputs, self.loss, len(self.classes))
 
-    def _encode(self, texts: list[str]) -> Tensor:
-        """Return sentence embeddings (n, 384) of texts."""
+    def encode_texts(self, encoder: str, texts: list[str]) -> Tensor:
+        """Return embeddings (n, d) of texts by the encoder of this name."""
+        if encoder != SENTENCES:
+            return load_encoder(encoder, TEXT).encode_all(texts)
         rows = torch.empty(len(texts), EMBEDDING_SIZE)
-        for _ in self._encoder.encode_into(texts, rows):
+        for _ in self._sentence_encoder.encode_into(texts, rows):
             pass
         return rows
 
+    def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
+        """Return embeddings (n, d) of PIL images by the encoder of this name."""
+        return load_encoder(encoder, IMAGE).encode_all(pictures)
+
     @cached_property
-    def _encoder(self) -> SentenceEncoder:
+    def _sentence_encoder(self) -> SentenceEncoder:
         return SentenceEncoder()
 
     def _predict_items(
@@ -242,9 +258,7 @@ class ExportedModel:
                 "Python, as the network "
                 "takes them"
             )
-        for part in read_new_items(
-            self.reading, source, self._encode, id=id, likely_id=self._id_column
-        ):
+        for part in read_new_items(self.reading, source, self, id=id, likely_id=self._id_column):
             suffix = split_sheet(source)[0].suffix.lower()
             inside = several and (
                 Path(source).is_dir() or suffix in (".zip", ".npz", *TABLE_SUFFIXES)
@@ -270,7 +284,7 @@ class ExportedModel:
             table = Table(
                 columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row"
             )
-            values = encode_table_rows(self.reading, table, "the table", self._encode)
+            values = encode_table_rows(self.reading, table, "the table", self)
         else:
             values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
             values = values.float() if values.dtype == torch.float64 else values
@@ -403,7 +417,8 @@ def export_model(
         items: Number of items, if `prepared` holds a part of them.
     """
     campaign, embedding = prepared.campaign, prepared.campaign.data.embedding or ""
-    if ":" in embedding and embedding not in prepared.data.vectors:
+    is_code = ":" in embedding and not is_encoder(embedding, prepared.data)
+    if is_code and embedding not in prepared.data.vectors:
         raise InputError(
             f"the model uses your own embedding {embedding}, whose code cannot be exported; "
             "expected vectors that "
@@ -431,6 +446,9 @@ def export_model(
         },
         "accuracy": dict(accuracy),
     }
+    if is_encoder(embedding, prepared.data):
+        encoder = resolve_encoder(embedding)
+        about["encoder"] = {"id": encoder.name, "revision": encoder.revision, "by": encoder.kind}
     if isinstance(network, ExactModel) and len(network.support):
         network.ensure_variance_scale()  # is saved with the weights
     loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
@@ -449,14 +467,24 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
         columns: dict[str, Any] = {
             k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()
         }
-        columns |= {name: vectors[at].numpy() for name, vectors in data.vectors.items()}
+        columns |= {
+            vector_column_name(name): vectors[at].float().numpy()
+            for name, vectors in data.vectors.items()
+        }
         texts = {} if data.texts is None else data.texts.columns
         columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
         entry = (
             str if all(c.name in texts for c in reading.columns) else parse_entry
         )  # texts are strings already
         values = encode_table_rows(
-            reading, Table(columns, range(len(at)), unit="row"), data.name, model._encode, entry
+            reading, Table(columns, range(len(at)), unit="row"), data.name, model, entry
+        )
+    elif reading.kind == VECTORS:
+        values = data.vectors[prepared.campaign.data.embedding or ""][at].float()
+    elif reading.kind == ENCODED_PICTURES and data.images is not None:
+        assert reading.features is not None
+        values = model.encode_pictures(
+            reading.features, [data.images.open_picture(int(i)) for i in at]
         )
     elif (
         reading.kind == PICTURES
@@ -506,15 +534,20 @@ def write_predictions(
     return None
 
 
-def load_exported(folder: str | Path, *, network: nn.Module | str | None = None) -> ExportedModel:
+def load_exported(
+    folder: str | Path, *, network: nn.Module | str | None = None, encoder: str | Path | None = None
+) -> ExportedModel:
     """Load a model that `ExportedModel.save` wrote.
 
     Args:
         folder: The folder.
         network: Your own network, or its name, if the model is one; its weights are replaced.
+        encoder: Where the folder of the model's encoder lies now, if it has moved.
     """
     path = Path(folder)
     about, state = _read_about(path / "model.json"), _read_weights(path / "weights.pt")
+    if encoder is not None:
+        _relocate_encoder(path, about, str(encoder))
     weights, read = (
         {k[8:]: v for k, v in state.items() if k.startswith(side)}
         for side in ("network.", "reading.")
@@ -534,6 +567,18 @@ def load_exported(folder: str | Path, *, network: nn.Module | str | None = None)
         cause = str(error).strip().splitlines()[-1].strip()
         raise InputError(f"the weights of {path} do not fit the network ({cause})") from error
     return ExportedModel(made.eval(), tuple(about["classes"]), reading, about["loss"], about)
+
+
+def _relocate_encoder(path: Path, about: dict[str, Any], folder: str) -> None:
+    """Replace the folder of the encoder in a model's description."""
+    reading = about["reading"] or {}
+    named = [column for column in reading.get("columns", ()) if column.get("encoder")]
+    places = [(reading, "features"), *((column, "encoder") for column in named)]
+    found = [(table, key) for table, key in places if is_encoder_prefix(str(table.get(key) or ""))]
+    if not found:
+        raise InputError(f"{path} uses no encoder by name; leave encoder out")
+    for table, key in found:
+        table[key] = relocate_encoder(table[key], folder)
 
 
 def _read_about(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from labelahead.data import Data, read_labels
+from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import merge_class_lists, require_distinct_classes
 from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
@@ -20,7 +20,7 @@ from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
 
-__all__ = ["QueryItem", "format_query_items", "query_items"]
+__all__ = ["QueryItem", "collect_labels", "format_query_items", "query_items"]
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,35 @@ def _label_pool(
     prepared: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
 ) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
     """Return the pool with its labels, the names of all classes, and notes."""
-    data, notes = prepared.data, []
-    pool, names = Pool(len(data), test=data.test), data.classes
+    data = prepared.data
+    pool = Pool(len(data), test=data.test)
+    given, names, notes = collect_labels(data, prepared.answers, labels, classes)
+    if given:
+        pool.label(list(given), list(given.values()))
+    if len(pool) and len(names) < 2:
+        raise InputError(
+            f"all labels are {names[0]!r}; expected at least two classes: name the others with "
+            "--classes"
+        )
+    return pool, names, notes
+
+
+def collect_labels(
+    data: Data, answers: Answers | None, labels: str | Path | None, classes: Sequence[str]
+) -> tuple[dict[int, int], tuple[str, ...], tuple[str, ...]]:
+    """Return the labels outside the test part by position, the names of all classes, and notes.
+
+    Args:
+        data: The data.
+        answers: The labels in the data.
+        labels: A file of `id,label` with further ones.
+        classes: Names of all classes, including those without labels.
+    """
+    notes, names = [], data.classes
     given: dict[int, int] = {}
-    if prepared.answers is not None:
-        known = prepared.answers.has_label.nonzero().squeeze(1)
-        given = dict(zip(known.tolist(), prepared.answers.take(known).tolist(), strict=True))
+    if answers is not None:
+        known = answers.has_label.nonzero().squeeze(1)
+        given = dict(zip(known.tolist(), answers.take(known).tolist(), strict=True))
     if labels is not None:
         at, numbers, names = read_labels(labels, data, classes)
         for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
@@ -163,16 +186,8 @@ def _label_pool(
     held = [p for p in given if p in set(data.test.tolist())]
     if held:
         notes.append(f"{len(held)} labels belong to the test part, which is not used for training")
-    at_hand = [p for p in given if p not in set(held)]
-    if at_hand:
-        pool.label(at_hand, [given[p] for p in at_hand])
-    names = merge_class_lists(names, classes)
-    if len(pool) and len(names) < 2:
-        raise InputError(
-            f"all labels are {names[0]!r}; expected at least two classes: name the others with "
-            "--classes"
-        )
-    return pool, names, tuple(notes)
+    at_hand = {p: c for p, c in given.items() if p not in set(held)}
+    return at_hand, merge_class_lists(names, classes), tuple(notes)
 
 
 def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:

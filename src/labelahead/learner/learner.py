@@ -207,10 +207,10 @@ class Learner:
             inside = [
                 i for i, position in enumerate(at.tolist()) if position in self._pool_posterior
             ]
-            # f_lin is on the scale of one-hot targets, whatever the loss.
-            p[inside] = outputs_to_probabilities(
-                self._pool_posterior.mean(at[inside].tolist()), "squared"
-            )
+            if inside:  # f_lin is on the scale of one-hot targets, whatever the loss.
+                p[inside] = outputs_to_probabilities(
+                    self._pool_posterior.mean(at[inside].tolist()), "squared"
+                )
         return p
 
     def train(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelahead.data.preprocessing import COLUMNS, PICTURES
+from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, PICTURES, VECTORS
 from labelahead.inference.exact import EXACT
 
 __all__ = ["format_model_card"]
@@ -65,6 +65,10 @@ def format_model_card(about: Mapping[str, Any]) -> str:
                 lines[-1] += (
                     f" Those of {column['name']!r} come from the encoder {column['encoder']}."
                 )
+        if about["reading"]["kind"] == ENCODED_PICTURES:
+            lines[-1] += (
+                f" Its items are embeddings by {about['reading']['features']}, which is not in it."
+            )
     if about["reading"] is not None and about["reading"]["kind"] == PICTURES:
         lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
@@ -154,5 +158,9 @@ def _describe_inputs(reading: Mapping[str, Any] | None) -> str:
         return "as given in Python"
     if reading["kind"] == COLUMNS:
         return "columns " + ", ".join(c["name"] for c in reading["columns"])
+    if reading["kind"] == VECTORS:
+        return f"vectors of {reading['shape'][0]} numbers, as in {reading['features']}"
+    if reading["kind"] == ENCODED_PICTURES:
+        return f"pictures, embedded by {reading['features']}: {reading['shape'][0]} numbers each"
     by = f", embedded by the pretrained {reading['features']}" if reading["features"] else ""
     return f"{reading['kind']} of {' x '.join(map(str, reading['shape']))}{by}"

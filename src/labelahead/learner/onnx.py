@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelahead.data.preprocessing import Preprocessor
+from labelahead.data.preprocessing import PICTURES, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
 from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mix_kernels
@@ -31,13 +31,14 @@ class PreprocessingModule(nn.Module):
 
     def __init__(self, reading: Preprocessor) -> None:
         super().__init__()
-        if reading.features is not None and reading.features not in BACKBONES:
+        backbone = reading.features if reading.kind == PICTURES else None
+        if backbone is not None and backbone not in BACKBONES:
             raise InputError(
                 f"the model uses image features by {reading.features!r}, which this version of "
                 "labelahead does not know; "
                 f"expected one of {', '.join(BACKBONES)}"
             )
-        self.trunk = None if reading.features is None else load_backbone(reading.features)
+        self.trunk = None if backbone is None else load_backbone(backbone)
         whole = reading.features is not None or reading.mean.numel() == 1
         column = reading.mean.shape if whole else (-1, *[1] * (len(reading.shape) - 1))
         self.register_buffer("mean", reading.mean.view(column))

@@ -14,11 +14,20 @@ from labelahead.data.dataset import Loaded
 from labelahead.data.excel import resolve_source
 from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
+from labelahead.data.vector_files import attach_vectors, is_vector_file, resolve_vector_file
+from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.inference.network import NetworkLearner
 from labelahead.learner.config import Campaign, Network, Progress, Source, override_training
-from labelahead.learner.encoding import best_embedding, encode_inputs, require_embedding
+from labelahead.learner.encoding import (
+    EncoderOptions,
+    best_embedding,
+    encode_inputs,
+    is_encoder,
+    pin_embedding,
+    require_embedding,
+)
 from labelahead.models import build_model, choose_default_model
 from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
@@ -83,7 +92,9 @@ class PreparedCampaign:
             pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(
                 0, self.data.test, False
             )
-            return ExactLearner(self.rows, exact(self.rows[pool], classes), self.device)
+            # Its linear systems are solved in float64.
+            device = self.device if has_float64(torch.device(self.device)) else "cpu"
+            return ExactLearner(self.rows, exact(self.rows[pool], classes), device)
         make = lambda seed: network(classes, seed)  # noqa: E731
         return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
 
@@ -94,7 +105,7 @@ def prepare_campaign(
     """Load the data and choose network, recipe and device; nothing is trained yet."""
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
-    device = _resolve_device(campaign.device)
+    device = resolve_device(campaign.device)
     source = campaign.data
     if given is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
@@ -105,11 +116,15 @@ def prepare_campaign(
     if given is None:
         given = load_source(source, campaign.seed)
     data, answers = given
+    file = source.embedding
+    if file is not None and is_vector_file(file) and resolve_vector_file(file) not in data.vectors:
+        data = attach_vectors(data, file)
     notes = list(data.notes)
     name, embedding, said = choose_model_and_embedding(campaign, data)
     notes += said
     width, dropout = campaign.model.width, campaign.model.dropout
-    seen = encode_inputs(name, data, embedding, source.size, progress)
+    how = EncoderOptions(source.batch_size, source.workers, device)
+    seen = encode_inputs(name, data, embedding, source.size, progress, how)
     inputs = seen.inputs
     notes += seen.notes
     training = override_training(
@@ -123,7 +138,7 @@ def prepare_campaign(
             replace(source, name=PYTHON_OBJECT_PREFIX + data.name)
             if handed
             else _with_absolute_paths(source),
-            embedding=resolve_code_name(seen.embedding),
+            embedding=pin_embedding(seen.embedding, data),
         ),
         model=Network(resolve_code_name(name), width, dropout),
         asking=_with_absolute_strategy(campaign.asking),
@@ -163,27 +178,20 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
             "form; expected a network "
             "of your own, as file.py:function"
         )
-    if name == "auto":
+    given = source.embedding
+    if name == "auto" and given is not None and (is_encoder(given, data) or is_vector_file(given)):
+        name = EXACT
+        notes = (f"network: {EXACT} (an embedding: nothing to train, every label counts at once)",)
+    elif name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
         name, why = choose_default_model(data.kind, data.shape, len(data), photos=photographs)
         notes = (f"network: {name} ({why})",)
-    if source.embedding is not None:
-        require_embedding(source.embedding, data)
-        return name, source.embedding, notes
+    if given is not None:
+        given = pin_embedding(given, data)
+        require_embedding(given, data)
+        return name, given, notes
     embedding, said = best_embedding(name, data)
     return name, embedding, (*notes, *said)
-
-
-def _resolve_device(name: str) -> str:
-    """Return an available device."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        cause = (str(error).splitlines() or [""])[0]
-        raise InputError(f"device is {name!r} ({cause}); expected auto, cpu or cuda") from error
-    return name
 
 
 def _with_absolute_strategy(asking: QueryConfig) -> QueryConfig:

@@ -20,6 +20,7 @@ from labelahead.files import replace_file
 __all__ = [
     "BLOCK_ITEMS",
     "FeatureCache",
+    "collect_features",
     "compute_features",
     "make_key",
     "make_numbered_keys",
@@ -97,6 +98,59 @@ def compute_features(
         out[at] = rows
         done += len(at)
         on_progress(done, n)
+    return out
+
+
+def collect_features(
+    n: int,
+    columns: int,
+    produce: Callable[[list[int]], Iterator[tuple[list[int], Tensor]]],
+    *,
+    method: str,
+    keys: Sequence[bytes] | None,
+    cache: Path | None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Return features (n, columns) float32 from one stream over all items that are not cached.
+
+    Unlike `compute_features`, the producer sees all missing items at once, in any order, so that it
+    can read ahead. What it has yielded before an error or an interruption is stored.
+
+    Args:
+        n: the number of items.
+        columns: the number of features of an item.
+        produce: produce(positions) yields positions and their features (q, columns).
+        method: a description of how features are computed; another description has another cache.
+        keys: the key of each item.
+        cache: the cache folder; None for no cache.
+        progress: called with (done, n).
+    """
+    out = torch.empty(n, columns)
+    on_progress = progress or (lambda done, n: None)
+    blocks, missing = None, list(range(n))
+    if cache is not None and keys is not None:
+        blocks = FeatureCache(cache, method)
+        missing = blocks.read_into(keys, out)
+    done = n - len(missing)
+    if done:
+        on_progress(done, n)
+    pending: list[int] = []
+
+    def store(at: list[int]) -> None:
+        if blocks is not None and keys is not None and at:
+            blocks.write([keys[i] for i in at], out[at])
+
+    try:
+        for at, rows in produce(missing) if missing else ():
+            out[at] = rows
+            pending += at
+            done += len(at)
+            while len(pending) >= BLOCK_ITEMS:
+                store(pending[:BLOCK_ITEMS])
+                pending = pending[BLOCK_ITEMS:]
+            on_progress(done, n)
+    finally:
+        store(pending)
     return out
 
 

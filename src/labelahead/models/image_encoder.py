@@ -8,6 +8,7 @@ of all its weights.
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -163,10 +164,10 @@ def mlp_on_features(
     activation: str = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Build an MLP on the features of `embed_images`."""
-    if shape != (FEATURE_COUNT,):
+    """Build an MLP on the features of `embed_images` or of an encoder by name."""
+    if len(shape) != 1:
         raise InputError(
-            f"backbone learns on features ({FEATURE_COUNT},), but one input has shape {shape}: turn "
+            f"backbone learns on features (d,), but one input has shape {shape}: turn "
             "images into features with labelahead.models.embed first, or use another model"
         )
     return mlp(shape, classes, width, depth=depth, activation=activation, dropout=dropout)
@@ -223,12 +224,20 @@ def embed_images(
 
     def fill(at: list[int], rows: Tensor) -> Iterator[int]:
         networks[:] = networks or [load_backbone(backbone)]
-        for first in range(0, len(rows), batch):
-            some = torch.tensor(at[first : first + batch])
-            rows[first : first + batch] = _compute_features(
-                networks[0], images.batch(some, size), len(some), size
-            )
-            yield first + len(some)
+        parts = [torch.tensor(at[first : first + batch]) for first in range(0, len(at), batch)]
+        done = 0
+        # The next batch is decoded while this one is encoded.
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(images.batch, parts[0], size)
+            for part, following in zip(parts, [*parts[1:], None], strict=True):
+                pixels = coming.result()
+                if following is not None:
+                    coming = reader.submit(images.batch, following, size)
+                rows[done : done + len(part)] = _compute_features(
+                    networks[0], pixels, len(part), size
+                )
+                done += len(part)
+                yield done
 
     if keys is None and fingerprint:
         keys = make_numbered_keys(fingerprint, n)

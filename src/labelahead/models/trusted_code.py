@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.errors import InputError
+from labelahead.models.encoders import is_encoder_prefix
 
 __all__ = [
     "CODE_KEYS",
@@ -50,7 +51,9 @@ def find_code_names(tables: Mapping[str, Any]) -> dict[str, str]:
         table, _, inner = key.partition(".")
         values = tables.get(table)
         name = values.get(inner) if isinstance(values, Mapping) else None
-        if isinstance(name, str) and ":" in name and not name.startswith(PYTHON_OBJECT_PREFIX):
+        if not isinstance(name, str) or ":" not in name or name.startswith(PYTHON_OBJECT_PREFIX):
+            continue
+        if key != "data.embedding" or not is_encoder_prefix(name):  # an encoder's code is never run
             found[key] = name
     return found
 

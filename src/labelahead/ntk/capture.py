@@ -25,7 +25,7 @@ from torch.autograd.graph import GradientEdge
 from labelahead.batching import Batch, list_tensors
 from labelahead.ntk.layers import FAST_LAYER_FUNCTIONS, fast_layers
 from labelahead.ntk.premises import cache_parts, copy_batch, get_parts, run_forward
-from labelahead.ntk.recurrence import RECURRENCE_FUNCTIONS, UnfusedLSTM
+from labelahead.ntk.recurrence import RECURRENCE_FUNCTIONS, UnfusedRecurrence
 
 __all__ = [
     "Site",
@@ -103,10 +103,13 @@ def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> It
         stack.enter_context(cache_parts(model, parts))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        if any(issubclass(kind, (nn.LSTM, nn.RNN, nn.GRU)) for kind in kinds):
+        recurrent: tuple[type[nn.Module], ...] = (nn.LSTM, nn.RNN, nn.GRU)
+        if any(p.device.type != "cpu" for p in parameters):
+            recurrent += (nn.RNNCellBase,)  # On a GPU, cells are fused as well.
+        if any(issubclass(kind, recurrent) for kind in kinds):
             # A fused recurrent kernel is one opaque node; unfused it is a graph of products.
             stack.enter_context(_disable_fused_recurrence())
-            stack.enter_context(UnfusedLSTM())
+            stack.enter_context(UnfusedRecurrence())
         stack.enter_context(fast_layers(any(issubclass(kind, IMAGE_LAYER_TYPES) for kind in kinds)))
         stack.enter_context(_disable_fused_attention())
         stack.enter_context(_restore_buffers(buffers))

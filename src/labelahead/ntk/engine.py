@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Batch, Inputs, count_samples, read_batch, take_samples
+from labelahead.devices import exact_float32, to_float64
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
 from labelahead.ntk.capture import (
     Site,
@@ -32,6 +33,7 @@ from labelahead.ntk.factors import (
 from labelahead.ntk.fallback import compute_gradients, compute_per_sample_gradients
 from labelahead.ntk.layers import fast_layers
 from labelahead.ntk.layout import GraphChangedError, SpreadOutError, is_close, sample_norms
+from labelahead.ntk.limits import buffer_scale, working_memory
 from labelahead.ntk.order import keeps_order
 from labelahead.ntk.plan import (
     MIXED_SAMPLES_MESSAGE,
@@ -62,10 +64,11 @@ __all__ = [
 ]
 
 # Bytes of activations and gradients per capture: of one layer, which should fit into the CPU cache,
-# and of all layers. Small batches pay for calls, large ones for page faults.
+# and of all layers. Small batches pay for calls, large ones for page faults. See `buffer_scale`.
 MAX_LAYER_BYTES, MAX_BATCH_BYTES = 6 << 20, 64 << 20
 SMALL_GRAPH_NODES = 500  # Larger graphs get larger batches.
 log = logging.getLogger("labelahead")
+HALF_PRECISIONS = {torch.float16, torch.bfloat16}
 KERNEL_KINDS = ("pseudo", "full", "single", "trace")
 
 
@@ -95,6 +98,7 @@ class Engine:
         chosen: Mapping[str, nn.Parameter],
         plan: Plan,
         plan_confirmed: bool = True,
+        shrink: int = 1,
     ) -> None:
         self.model = model
         self.chosen = chosen
@@ -102,9 +106,15 @@ class Engine:
         self.plan_confirmed = plan_confirmed  # whether the plan holds for the present network
         self.names = {p: k for k, p in chosen.items()}
         first = next(iter(chosen.values())).detach()
-        dtype = reduce(torch.promote_types, (p.dtype for p in chosen.values()))
-        # The kernel has the finest dtype of all parameters.
-        self.like = first.new_empty(0, dtype=dtype)
+        dtypes = {p.dtype for p in chosen.values()}
+        # The kernel has the finest dtype of all parameters, but sums need float32 at least.
+        self.like = first.new_empty(0, dtype=reduce(torch.promote_types, dtypes, torch.float32))
+        # Layers in half precision, or of a network that is spread over devices.
+        self._converts_factors = bool(dtypes & HALF_PRECISIONS) or any(
+            p.device != first.device for p in chosen.values()
+        )
+        # Divides batches and working memory, after the device ran out of memory.
+        self.shrink = shrink
         # Whether the gradients may be rounding noise alone.
         self.gradients_vanish = not plan.ruled
 
@@ -157,17 +167,25 @@ class Engine:
         return n <= self._batch_size(K, chunk)
 
     def _batch_size(self, K: int, chunk: int | None) -> int:
+        if chunk is not None:
+            return max(1, chunk // self.shrink)
         more = (1 + K) / 2  # K gradients for every activation
+        scale = buffer_scale(self.like.device)
         # The cost of many small operations (a recurrence) is per pass, not per sample.
         fits = (
             min(
-                MAX_LAYER_BYTES / self.plan.max_site_bytes,
-                MAX_BATCH_BYTES / self.plan.bytes_per_sample,
+                scale * MAX_LAYER_BYTES / self.plan.max_site_bytes,
+                scale * MAX_BATCH_BYTES / self.plan.bytes_per_sample,
             )
             / more
         )
         fits *= min(4.0, max(1.0, self.plan.node_count / SMALL_GRAPH_NODES))
-        return chunk or max(2, min(2048, int(fits)))
+        return max(2, min(2048, int(fits)) // self.shrink)
+
+    def working_memory(self, wanted: int | None) -> int:
+        """Return the bytes of working memory: as wanted, or what suits the device."""
+        memory = working_memory(self.like.device) if wanted is None else wanted
+        return max(1, memory // self.shrink)
 
     def _compute_factors(
         self, x: Batch, cotangents: Tensor, starts_with_probe: bool = False
@@ -206,6 +224,8 @@ class Engine:
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
         self._log_methods(way)
+        if self._converts_factors:
+            return {name: f.convert_to(self.like) for name, f in factors.items()}
         return factors
 
     def _log_methods(self, way: str) -> None:
@@ -315,11 +335,10 @@ class Engine:
         """Raise unless the factors add up to autograd's gradient, of one sample and of several."""
         n, k = cotangents.shape[0], cotangents.shape[1] - 1
         # Use at least two samples, some with weight zero: a batch of one may be special.
-        index = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4].to(
-            cotangents.device
-        )
-        several = len(index)
-        index = index if several > 1 else index.expand(2)
+        some = torch.randperm(n, generator=torch.Generator().manual_seed(n))[:4]
+        several = len(some)
+        samples = (some if several > 1 else some.expand(2)).tolist()
+        index = torch.tensor(samples, device=cotangents.device)
         parameters = list(self.chosen.values())
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
@@ -336,7 +355,7 @@ class Engine:
                         .select_samples(slice(i, i + 1))
                         .gradient()[0, k]
                         .reshape(p.shape)
-                        for i in index[:count].tolist()
+                        for i in samples[:count]
                     ]
                     ours = torch.stack(parts).sum(0).to(p)
                 want = torch.zeros_like(p) if want is None else want
@@ -359,13 +378,8 @@ class Engine:
         try:
             for side in (1, -1):
                 p.data = before + side * step * way
-                values.append(
-                    float(
-                        (
-                            trace(self.model, self._copy_if_mutated(x), {}).out.double() * weights
-                        ).sum()
-                    )
-                )
+                out = trace(self.model, self._copy_if_mutated(x), {}).out.detach()
+                values.append(float((to_float64(out) * weights.to(to_float64(out).device)).sum()))
         finally:
             p.data = before
         slope = (values[0] - values[1]) / (2 * step)
@@ -400,6 +414,7 @@ def open_engine(
     rules: bool = True,
     reuse_plan: bool = True,
     keep_all_positions: bool = False,
+    shrink: int = 1,
 ) -> Iterator[Engine]:
     """Open an engine for the network; gradients and flags are restored afterwards.
 
@@ -410,9 +425,11 @@ def open_engine(
         rules: False differentiates everything by torch.func.
         reuse_plan: Use the plan of an earlier call if there is one.
         keep_all_positions: See `make_plan`.
+        shrink: Divides batches and working memory.
     """
     _warn_about_hooks(model, chosen)
-    with enable_gradients(model, chosen):
+    device = next(iter(chosen.values())).device
+    with exact_float32(device), enable_gradients(model, chosen):
         if any(p.is_inference() for p in chosen.values()):
             raise ModelError(
                 "the network was made under torch.inference_mode(), so autograd cannot "
@@ -427,7 +444,7 @@ def open_engine(
             keep_all_positions=keep_all_positions,
         )
         with fast_layers(plan.uses_fast_layers):
-            yield Engine(model, chosen, plan, not old)
+            yield Engine(model, chosen, plan, not old, shrink)
 
 
 def _warn_about_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
@@ -454,12 +471,30 @@ def run_with_engine(
     """Check the premises, open an engine and call `run` with it.
 
     If a cached plan does not hold, the network is probed again; if no plan holds, everything is
-    differentiated by torch.func.
+    differentiated by torch.func. If the device runs out of memory, all is tried again, once, in
+    batches and working memory of half the size.
     """
     model = unwrap_compiled(model)
     check_model(model)
     chosen = choose_parameters(model, params)
     check_inputs(x, chosen)
+    try:
+        return _run_with_plans(model, x, chosen, run, rules, 1)
+    except torch.OutOfMemoryError:
+        log.warning("the device ran out of memory: trying again with batches of half the size")
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return _run_with_plans(model, x, chosen, run, rules, 2)
+
+
+def _run_with_plans(
+    model: nn.Module,
+    x: Inputs,
+    chosen: Mapping[str, nn.Parameter],
+    run: Callable[[Engine], Tensor],
+    rules: bool,
+    shrink: int,
+) -> Tensor:
     old = keep_all_positions = False
     for reuse_plan in (True, False, False):
         try:
@@ -470,6 +505,7 @@ def run_with_engine(
                 rules=rules,
                 reuse_plan=reuse_plan,
                 keep_all_positions=keep_all_positions,
+                shrink=shrink,
             ) as engine:
                 old = not engine.plan_confirmed
                 return run(engine)
@@ -479,7 +515,7 @@ def run_with_engine(
             if not old:
                 break
     # The graph depends on the data: only sample-by-sample differentiation is safe.
-    with open_engine(model, chosen, x, rules=False) as engine:
+    with open_engine(model, chosen, x, rules=False, shrink=shrink) as engine:
         return run(engine)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.ntk.layout import GraphChangedError, Layout
+from labelahead.ntk.limits import buffer_scale
 from labelahead.ntk.rules import Broadcast, Conv, LayerRule, Lookup, Outer, multiply_elementwise
 
 __all__ = [
@@ -120,6 +121,11 @@ class OuterFactor:
         """Drop the numbers and keep the shapes."""
         return replace(self, a=self.a.to("meta"), g=self.g.to("meta"))
 
+    def convert_to(self, like: Tensor) -> "OuterFactor":
+        """Convert to the device and dtype of `like`; integers stay integers."""
+        a = self.a.to(like.device) if self.lookup else self.a.to(like)
+        return replace(self, a=a, g=self.g.to(like))
+
     def gradient(self) -> Tensor:
         """(n, K, *shape)."""
         v = self.product()
@@ -151,6 +157,10 @@ class PlainFactor:
     def to_meta(self) -> "PlainFactor":
         """Drop the numbers and keep the shapes."""
         return replace(self, v=self.v.to("meta"))
+
+    def convert_to(self, like: Tensor) -> "PlainFactor":
+        """Convert to the device and dtype of `like`."""
+        return replace(self, v=self.v.to(like))
 
     def product(self, out: Tensor | None = None, *, any_order: bool = False) -> Tensor:
         """(n, K, p)."""
@@ -292,7 +302,7 @@ def _convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor
     left = g.movedim(2, 3).reshape(n, K * filters, M * T)
     direct = out is not None and out.dtype == g.dtype == a.dtype
     v = out if direct and out is not None else g.new_empty(n, K, filters * window * C)
-    step = max(1, PATCH_BUFFER_ENTRIES // (M * T * window * C))
+    step = max(1, buffer_scale(a.device) * PATCH_BUFFER_ENTRIES // (M * T * window * C))
     scratch = a.new_empty(min(step, n) * M * T * window * C)
     for i in range(0, n, step):
         part = a[i : i + step]
@@ -328,7 +338,8 @@ def _convolution_gradients_by_offset(
     wide = C * math.prod(geometry.size[1:])
     left = g.reshape(n, K * filters, T)
     v = g.new_empty(n, K, filters * steps * wide) if out is None else out
-    count = max(1, min(n, PATCH_BUFFER_ENTRIES // (wide * high * run)))
+    entries = buffer_scale(a.device) * PATCH_BUFFER_ENTRIES
+    count = max(1, min(n, entries // (wide * high * run)))
     patches, products = (
         a.new_empty(count * wide * high * run),
         g.new_empty(steps * count * K * filters * wide),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from labelahead.ntk.factors import Geometry
+from labelahead.ntk.limits import buffer_scale
 
 __all__ = ["Gradients", "Pairs", "add_gram", "mirror_upper", "sum_shifts"]
 
@@ -94,9 +95,10 @@ def _add_pairs(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> 
         (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
     )
     S = p.a.shape[0]
+    rows, columns = (buffer_scale(out.device) * size for size in TILE_POSITIONS)
     # For a symmetric block, small tiles waste less work below the diagonal.
-    height = min(TILE_POSITIONS[0], max(64, n * S * K // 8)) if symmetric else TILE_POSITIONS[0]
-    tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, TILE_POSITIONS[1]))
+    height = min(rows, max(64, n * S * K // 8)) if symmetric else rows
+    tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, columns))
     for i in range(0, n, tall):
         left = p.rows(i, min(i + tall, n))
         for j in range(i if symmetric else 0, m, wide):

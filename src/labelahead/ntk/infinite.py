@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from labelahead.devices import to_float64
 from labelahead.errors import DeviceError, InputError, NumericalError, did_you_mean
 
 __all__ = ["DUALS", "infinite_kernel"]
@@ -134,8 +135,8 @@ def infinite_kernel(
     after = _check_pools(pools, network, depth, tuple(x.shape[2:]))
     past = _check_skips(skips, network, depth, after, width)
     _keep_freed_memory()
-    a = x.detach().to(torch.float64)
-    b = None if x2 is None else x2.detach().to(torch.float64)
+    a = to_float64(x.detach())
+    b = None if x2 is None else to_float64(x2.detach())
     dual, tangent = DUALS[activation], kind == "ntk"
     if network == "conv":
         out = _compute_conv_kernel(a, b, layers, dual, after, past, tangent, memory, progress)
@@ -143,7 +144,7 @@ def infinite_kernel(
         b = None if b is None else b.flatten(1)
         out = _compute_dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
     dtype = x.dtype if x2 is None else torch.promote_types(x.dtype, x2.dtype)
-    return out.to(dtype) if dtype.is_floating_point else out
+    return out.to(dtype).to(x.device) if dtype.is_floating_point else out
 
 
 def _keep_freed_memory() -> None:

@@ -16,7 +16,8 @@ from labelahead.ntk.engine import (
     should_verify,
 )
 from labelahead.ntk.gram import Gradients, add_gram, mirror_upper
-from labelahead.ntk.premises import ParamFilter, check_inputs
+from labelahead.ntk.limits import buffer_scale
+from labelahead.ntk.premises import ParamFilter, check_inputs, move_samples
 from labelahead.ntk.terms import (
     Term,
     allocate_gradients,
@@ -36,7 +37,6 @@ CONSTANT_SUM_MESSAGE = (
 )
 # Gradients side by side: up to this size the C library reuses memory instead of mapping it again.
 MAX_PIECE_BYTES = 24 << 20
-DEFAULT_MEMORY_BYTES = 2 << 30  # bytes of working memory besides the result
 
 
 def kernel(
@@ -47,7 +47,7 @@ def kernel(
     kind: str = "pseudo",
     params: ParamFilter = None,
     chunk: int | None = None,
-    memory: int = DEFAULT_MEMORY_BYTES,
+    memory: int | None = None,
     verify: bool | None = None,
     rules: bool = True,
 ) -> Tensor:
@@ -65,7 +65,8 @@ def kernel(
         params: Parameters to differentiate by: names, module prefixes, wildcards, or a predicate on
             (name, parameter). Default: those that require a gradient.
         chunk: Samples per forward and backward pass; default from the size of the activations.
-        memory: Bytes of working memory besides the result; what does not fit is recomputed.
+        memory: Bytes of working memory besides the result; what does not fit is recomputed. Default:
+            half of what is free on a GPU, 2 GiB elsewhere.
         verify: Compare gradients with autograd's; default from LABELAHEAD_VERIFY.
         rules: False differentiates everything by torch.func: slow, for comparison.
 
@@ -86,9 +87,11 @@ def kernel(
     >>> la.kernel(model, x, params=["2"]).shape  # by the last layer's weights alone
     torch.Size([6, 6])
     """
-    if not isinstance(memory, int) or memory < 1:
+    if memory is not None and (not isinstance(memory, int) or memory < 1):
         raise InputError(f"memory is {memory!r}, expected a whole number of bytes, such as 2 << 30")
     check = should_verify(verify)
+    x = move_samples(model, x)
+    x2 = None if x2 is None else move_samples(model, x2)
 
     def run(engine: Engine) -> Tensor:
         if x2 is not None:
@@ -110,7 +113,7 @@ def gradient_gram(
     cotangents: Tensor,
     *,
     params: ParamFilter = None,
-    memory: int = DEFAULT_MEMORY_BYTES,
+    memory: int | None = None,
     verify: bool | None = None,
 ) -> Tensor:
     """Compute <∇ cotangents[i]·f(x_i), ∇ cotangents[j]·f(x_j)>: (n, n); `cotangents` is (n, C).
@@ -123,6 +126,7 @@ def gradient_gram(
     True
     """
     check = should_verify(verify)
+    x = move_samples(model, x)
 
     def run(engine: Engine) -> Tensor:
         v = check_cotangents(cotangents, x, engine)
@@ -139,7 +143,7 @@ def _check_sum_varies(engine: Engine, x: Inputs) -> None:
         return
     few = take_samples(x, slice(0, 3))
     summed, single = (
-        _KernelComputation(engine, kind, None, DEFAULT_MEMORY_BYTES, False).compute(few, None)
+        _KernelComputation(engine, kind, None, None, False).compute(few, None)
         for kind in ("pseudo", "single")
     )
     least = min(0.03, 1e3 * engine.plan.eps) ** 2
@@ -155,7 +159,7 @@ class _KernelComputation:
         engine: Engine,
         kind: str,
         chunk: int | None,
-        memory: int,
+        memory: int | None,
         check: bool,
         cotangents: Tensor | None = None,  # (n, K, C), instead of the kind's own
     ) -> None:
@@ -163,7 +167,7 @@ class _KernelComputation:
         self.engine = engine
         self.chunk = chunk
         self.check = check
-        self.memory = memory
+        self.memory = engine.working_memory(memory)
         self.like = engine.like
         self.directions = build_directions(kind, engine.plan.outputs, self.like)
         self.fold = kind != "full"
@@ -176,7 +180,8 @@ class _KernelComputation:
         m = n if x2 is None else count_samples(x2)
         partners = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
-        max_piece_columns = MAX_PIECE_BYTES / (max(n, m) * K * self.like.element_size())
+        piece_bytes = buffer_scale(self.like.device) * MAX_PIECE_BYTES
+        max_piece_columns = piece_bytes / (max(n, m) * K * self.like.element_size())
         terms = make_terms(plan, self.engine.chosen, K, self.fold, partners, max_piece_columns)
         each = max(1, count_bytes_per_sample(plan, terms, K, self.like.element_size()))
         out = self.like.new_zeros(n * r, m * r)

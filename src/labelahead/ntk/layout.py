@@ -178,5 +178,6 @@ def _sample_rows(
     for i in range(1, t.ndim):
         step = max(1, int(t.shape[i] / entries ** (1 / (t.ndim - 1)))) if entries else 1
         t = t[(slice(None),) * i + (slice(None, None, step),)]
+    t = t.cpu()  # before the conversion: not every device has float64
     t = t.double() if t.is_floating_point() else t.long()
-    return t.reshape(t.shape[0], -1).cpu().numpy()
+    return t.reshape(t.shape[0], -1).numpy()

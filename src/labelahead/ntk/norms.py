@@ -18,7 +18,8 @@ from labelahead.ntk.engine import (
 )
 from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor
 from labelahead.ntk.gram import sum_shifts
-from labelahead.ntk.premises import COMPILED_PREFIX, ParamFilter, unwrap_compiled
+from labelahead.ntk.limits import buffer_scale
+from labelahead.ntk.premises import COMPILED_PREFIX, ParamFilter, move_samples, unwrap_compiled
 
 __all__ = ["directional", "inner_products", "norms_and_products", "squared_norms"]
 
@@ -115,6 +116,7 @@ def _sum_over_parameters(
     kinds: tuple[int, ...] = (),
 ) -> Tensor:
     """Sum each(name, factor), (*kinds, n, 1), over the parameters: (*kinds, n)."""
+    x = move_samples(model, x)
 
     def run(engine: Engine) -> Tensor:
         v = check_cotangents(cotangents, x, engine)
@@ -149,6 +151,7 @@ def directional(
     [1.0, 0.0, 0.0]
     """
     direction = _check_direction(model, direction)
+    x = move_samples(model, x)
 
     def run(engine: Engine) -> Tensor:
         n, C = count_samples(x), engine.plan.outputs
@@ -235,7 +238,7 @@ def _norms_from_gradients(
     squares = f.g.new_empty(n, K)
     products = None if direction is None else f.g.new_empty(n, K)
     flat = None if direction is None else _reorder_direction(f, direction.to(f.g)).reshape(-1)
-    step = max(1, GRADIENT_BUFFER_ENTRIES // (K * P))
+    step = max(1, buffer_scale(f.g.device) * GRADIENT_BUFFER_ENTRIES // (K * P))
     buffer = f.g.new_empty(min(step, n), K, P)
     for i in range(0, n, step):
         part = f.select_samples(slice(i, i + step))

@@ -46,6 +46,7 @@ __all__ = [
     "copy_batch",
     "get_parts",
     "is_finite",
+    "move_samples",
     "run_forward",
     "unwrap_compiled",
 ]
@@ -271,6 +272,17 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
                 f"{label} holds NaN or infinity in {bad} of {n} samples: clean or drop those rows"
             )
     return count_samples(x)
+
+
+def move_samples(model: nn.Module, x: Inputs) -> Inputs:
+    """Move `Samples` to the network's device, batch by batch if they are read when needed.
+
+    Tensors stay where they are: `check_inputs` asks the caller to move them, once.
+    """
+    if not isinstance(x, Samples):
+        return x
+    first = next(iter(model.parameters()), None) if isinstance(model, nn.Module) else None
+    return x if first is None or first.is_meta else x.to(device=first.device)
 
 
 def copy_batch(x: Batch) -> Batch:

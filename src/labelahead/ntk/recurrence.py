@@ -1,9 +1,12 @@
-"""Run nn.LSTM as a few large matrix products and one node for its recurrence.
+"""Run recurrent layers so that the graph shows where their weights enter.
 
-The fused kernel hides where the weights enter, and single steps make a graph of thousands of nodes.
-Here the gates of all steps, before their nonlinearities, are two plain matrix products, of the
-inputs and of the states before each step; the effect of a gate on later states is the backward of
-one node.
+nn.LSTM becomes a few large matrix products and one node for its recurrence. The fused kernel hides
+where the weights enter, and single steps make a graph of thousands of nodes. Here the gates of all
+steps, before their nonlinearities, are two plain matrix products, of the inputs and of the states
+before each step; the effect of a gate on later states is the backward of one node.
+
+nn.GRU and single cells are plain operations on a CPU. A GPU fuses each step with its biases, so
+there the same operations are run here.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,13 +17,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["RECURRENCE_FUNCTIONS", "UnfusedLSTM"]
+__all__ = ["RECURRENCE_FUNCTIONS", "UnfusedRecurrence"]
 
 STATE_BLOCK_ENTRIES = 1 << 16  # numbers in the states of all samples over a block of steps
 
 
-class UnfusedLSTM(TorchFunctionMode):
-    """Runs every plain nn.LSTM by `_run_layer`; packed sequences and projections are left to torch."""
+class UnfusedRecurrence(TorchFunctionMode):
+    """Runs every plain nn.LSTM by `_run_layer`, and on a GPU GRUs and cells by plain operations.
+
+    Packed sequences and projections are left to torch.
+    """
 
     def __torch_function__(
         self,
@@ -29,13 +35,13 @@ class UnfusedLSTM(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if (
-            getattr(func, "__name__", "") == "lstm"
-            and len(args) == 9
-            and not kwargs
-            and _can_unfuse(*args)
-        ):
+        name = getattr(func, "__name__", "")
+        if name == "lstm" and len(args) == 9 and not kwargs and _can_unfuse(*args):
             return _run_lstm(*args)
+        if name in GPU_FUNCTIONS and not kwargs and args[0].device.type != "cpu":
+            run, expected = GPU_FUNCTIONS[name]
+            if len(args) == expected and (name != "gru" or _has_plain_weights(*args[2:8])):
+                return run(*args)
         return func(*args, **(kwargs or {}))
 
 
@@ -51,13 +57,85 @@ def _can_unfuse(
     _: Any,
 ) -> bool:
     # For packed sequences `states` is a tensor, the batch sizes.
-    if isinstance(states, Tensor) or torch.is_autocast_enabled(x.device.type):
+    if isinstance(states, Tensor) or _is_autocast_enabled(x.device.type):
         return False
     if torch._C._functorch.maybe_current_level() is not None:  # inside of vmap or grad
         return False
-    return len(weights) == layers * (2 if both else 1) * (4 if biased else 2) and not (
-        train and dropout
+    return _has_plain_weights(weights, biased, layers, dropout, train, both)
+
+
+def _is_autocast_enabled(device_type: str) -> bool:
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except RuntimeError:  # this kind of device has no autocast
+        return False
+
+
+def _has_plain_weights(
+    weights: Any, biased: Any, layers: Any, dropout: float, train: Any, both: Any
+) -> bool:
+    """Whether there are no projections, no dropout and no packed sequence (`weights` a flag)."""
+    return (
+        isinstance(weights, list | tuple)
+        and len(weights) == layers * (2 if both else 1) * (4 if biased else 2)
+        and not (train and dropout)
     )
+
+
+def _run_gru(
+    x: Tensor, states: Tensor, weights: list[Tensor], biased: bool, layers: int, *options: Any
+) -> tuple[Tensor, Tensor]:
+    """Compute what torch.gru computes; options: dropout, train, both directions, batch first."""
+    _, _, both, batch_first = options
+    x = x.transpose(0, 1) if batch_first else x  # (T, n, ·)
+    each, ways = (4 if biased else 2), (2 if both else 1)
+    last: list[Tensor] = []
+    for layer in range(layers):
+        outputs = []
+        for way in range(ways):
+            at = layer * ways + way
+            own = weights[at * each : (at + 1) * each]
+            h, steps = states[at], []
+            for step in (x.flip(0) if way else x).unbind(0):
+                h = _run_gru_cell(step, h, *own)
+                steps.append(h)
+            last.append(h)
+            outputs.append(torch.stack(steps[::-1] if way else steps))
+        x = torch.cat(outputs, 2) if both else outputs[0]
+    return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
+
+
+def _run_gru_cell(
+    x: Tensor, h: Tensor, w: Tensor, u: Tensor, b: Tensor | None = None, d: Tensor | None = None
+) -> Tensor:
+    """Compute what torch.gru_cell computes: (n, H)."""
+    r, z, new = _linear(x, w, b).chunk(3, 1)
+    r_state, z_state, new_state = _linear(h, u, d).chunk(3, 1)
+    candidate = torch.tanh(new + torch.sigmoid(r + r_state) * new_state)
+    return candidate + torch.sigmoid(z + z_state) * (h - candidate)
+
+
+def _run_lstm_cell(
+    x: Tensor,
+    states: tuple[Tensor, Tensor],
+    w: Tensor,
+    u: Tensor,
+    b: Tensor | None = None,
+    d: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute what torch.lstm_cell computes: output and state, (n, H) each."""
+    h, c = states
+    i, f, g, o = (_linear(x, w, b) + _linear(h, u, d)).chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+GPU_FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int]] = {
+    "gru": (_run_gru, 9),
+    "gru_cell": (_run_gru_cell, 6),
+    "lstm_cell": (_run_lstm_cell, 6),
+}
+"""Function of torch that a GPU fuses -> plain operations, number of arguments."""
 
 
 def _run_lstm(

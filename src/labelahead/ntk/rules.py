@@ -139,7 +139,9 @@ def _batch_norm(node: Any, site: Site, shape: tuple[int, ...]) -> LayerRule | No
     if site.argument == 2:
         return Broadcast(None, aligned)
     mean = node._saved_running_mean.view(aligned)
-    scale = (node._saved_running_var + node._saved_eps).rsqrt().view(aligned)
+    # cuDNN's and MIOpen's nodes have the same inputs, but call it epsilon.
+    eps = node._saved_eps if hasattr(node, "_saved_eps") else node._saved_epsilon
+    scale = (node._saved_running_var + eps).rsqrt().view(aligned)
     return Broadcast(node._saved_input.detach(), aligned, mean, scale)
 
 
@@ -235,6 +237,8 @@ RULES: Mapping[str, Rule] = {
     "RecurrentProductBackward": _recurrent,
     "ConvolutionBackward0": _convolution,
     "NativeBatchNormBackward0": _batch_norm,
+    "CudnnBatchNormBackward0": _batch_norm,
+    "MiopenBatchNormBackward0": _batch_norm,
     "BatchNormAffineBackward": _fast_batch_norm,
     "NativeLayerNormBackward0": _layer_norm,
     "NativeGroupNormBackward0": _group_norm,

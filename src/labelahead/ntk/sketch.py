@@ -7,7 +7,7 @@ stretches collide with probability 1/k, and then their signs cancel on average. 
 with contiguous memory accesses; `make bench-sketch` compares it with others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import torch
@@ -23,9 +23,9 @@ from labelahead.ntk.engine import (
     should_verify,
 )
 from labelahead.ntk.factors import Factor
-from labelahead.ntk.premises import ParamFilter
+from labelahead.ntk.premises import ParamFilter, move_samples
 
-__all__ = ["FoldProjection", "features"]
+__all__ = ["FoldProjection", "draw_projections", "features"]
 
 GRADIENT_BUFFER_ENTRIES = 1 << 24  # multiplied-out gradients in memory at a time
 
@@ -69,6 +69,7 @@ def features(
     if not isinstance(seed, int) or not 0 <= seed < 1 << 40:
         raise InputError(f"seed is {seed!r}, expected a whole number from 0 to 2^40")
     check = should_verify(verify)
+    x = move_samples(model, x)
 
     def run(engine: Engine) -> Tensor:
         like = engine.like
@@ -82,11 +83,11 @@ def features(
         out = like.new_zeros(rows, repeats * total if sketch is None else sketch)
         by_sample = out.view(n, -1, out.shape[1])  # (n, 1 or K, k)
         start = dict(zip(names, accumulate(widths.values(), initial=0), strict=False))
-        folds = {
-            k: FoldProjection(repeats * widths[k], sketch, seed * 1_000_003 + i, like)
-            for i, k in enumerate(names)
-            if sketch is not None
-        }
+        folds: dict[str, FoldProjection] = {}
+        if sketch is not None:
+            seeds = [seed * 1_000_003 + i for i in range(len(names))]
+            sizes = [repeats * widths[k] for k in names]
+            folds = dict(zip(names, draw_projections(sizes, sketch, seeds, like), strict=True))
         for batch, factors in engine.capture_factors(
             x, combine.expand(n, -1, -1), chunk=chunk, check=check
         ):
@@ -114,15 +115,36 @@ def _iterate_gradients(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
         yield part, v.reshape(*v.shape[:2], -1)
 
 
-class FoldProjection:
-    """A random projection from `width` entries to k, the same for the same seed."""
+def draw_projections(
+    widths: Sequence[int], k: int, seeds: Sequence[int], like: Tensor
+) -> list["FoldProjection"]:
+    """Draw a projection to k entries for every width, on the CPU; one upload brings all signs.
 
-    def __init__(self, width: int, k: int, seed: int, like: Tensor) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        signs = torch.randint(0, 2, (width,), generator=generator, dtype=torch.int8)
-        self.signs = signs.to(like) * 2 - 1
-        stretches = -(-width // k)
-        self.shifts = torch.randint(0, k, (stretches,), generator=generator).tolist()
+    The numbers are the same on every device.
+    """
+    drawn: Iterable[tuple[Tensor, list[int]]] = (
+        _draw(width, k, seed) for width, seed in zip(widths, seeds, strict=True)
+    )
+    if like.device.type != "cpu":
+        bits, shifts = zip(*drawn, strict=True)
+        uploaded = torch.split(torch.cat(bits).to(like.device), list(widths))
+        drawn = zip(uploaded, shifts, strict=True)
+    return [FoldProjection(signs.to(like) * 2 - 1, shifts, k) for signs, shifts in drawn]
+
+
+def _draw(width: int, k: int, seed: int) -> tuple[Tensor, list[int]]:
+    """Draw a bit for each entry and a shift for each stretch."""
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (width,), generator=generator, dtype=torch.int8)
+    return signs, torch.randint(0, k, (-(-width // k),), generator=generator).tolist()
+
+
+class FoldProjection:
+    """A random projection from so many entries as there are `signs`, of ±1, to k."""
+
+    def __init__(self, signs: Tensor, shifts: list[int], k: int) -> None:
+        self.signs = signs
+        self.shifts = shifts
         self.k = k
 
     def add(self, out: Tensor, v: Tensor) -> None:

@@ -16,10 +16,24 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from labelahead.data.folder import IMAGE_SUFFIXES, decode_all, printable_name
+from labelahead.data.folder import (
+    IMAGE_SUFFIXES,
+    decode_all,
+    decode_picture,
+    ignore_pillow_warnings,
+    printable_name,
+)
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra
+from labelahead.models.encoders import (
+    IMAGE,
+    TEXT,
+    is_encoder_prefix,
+    load_encoder,
+    looks_like_encoder,
+    resolve_encoder,
+)
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, ENCODER, MAX_TOKENS, SentenceEncoder
 from labelahead.outofcore.addresses import Array, file_stamp, list_files, open_file, read_npy_header
@@ -175,20 +189,26 @@ def list_partitions(
         return PoolSchema(root, "npy", dtype=dtype if network else ""), _list_npy_partitions(
             root, of[kind], rows or MAX_VECTOR_ROWS
         )
-    chosen = encoder or "lite0"
-    if chosen not in BACKBONES:
-        raise InputError(
-            f"encoder is {chosen!r}; expected one of {', '.join(BACKBONES)} for images"
-        )
     require_heif_decoder(list(of[kind]), root)
-    reading = PoolSchema(
-        root,
-        "pictures",
-        encoder=f"{BACKBONES[chosen].name}|{IMAGE_PIXELS}|{chosen}",
-        dtype=dtype,
-        skip=skip,
-    )
+    chosen = _choose_image_encoder(encoder or "lite0", network)
+    reading = PoolSchema(root, "pictures", encoder=chosen, dtype=dtype, skip=skip)
     return reading, _list_image_partitions(of[kind], rows or MAX_ENCODED_ROWS)
+
+
+def _choose_image_encoder(name: str, network: bool) -> str:
+    """Return the encoder of images as a schema names it."""
+    if name in BACKBONES:
+        return f"{BACKBONES[name].name}|{IMAGE_PIXELS}|{name}"
+    if not looks_like_encoder(name):
+        raise InputError(
+            f"encoder is {name!r}; expected one of {', '.join(BACKBONES)} for images, or an id such "
+            "as facebook/dinov2-small"
+        )
+    if network:
+        raise InputError(
+            f"encoder is {name!r}, but the network of model sees the pixels; leave one of them out"
+        )
+    return str(resolve_encoder(name))
 
 
 SUFFIXES_BY_KIND: dict[str, set[str]] = {
@@ -360,9 +380,14 @@ def _parquet_schema(
         raise InputError(
             f"column {column!r} holds {kinds[column]}; expected vectors (lists of floats) or text"
         )
-    if encoder not in (None, "minilm"):
-        raise InputError(f"encoder is {encoder!r}; expected minilm for texts")
-    return PoolSchema(root, "text", column, id, encoder=f"{ENCODER}|{MAX_TOKENS}", dtype=dtype)
+    if encoder in (None, "minilm"):
+        return PoolSchema(root, "text", column, id, encoder=f"{ENCODER}|{MAX_TOKENS}", dtype=dtype)
+    if not looks_like_encoder(encoder):
+        raise InputError(
+            f"encoder is {encoder!r}; expected minilm for texts, or an id such as "
+            "BAAI/bge-small-en-v1.5"
+        )
+    return PoolSchema(root, "text", column, id, encoder=str(resolve_encoder(encoder)), dtype=dtype)
 
 
 def _iterate_tables(
@@ -405,7 +430,7 @@ def _read_parquet_batches(reading: PoolSchema, part: Partition) -> Iterator[Batc
     for table in _iterate_tables(reading, part, columns, BATCH_ROWS[reading.kind]):
         values = table.column(reading.column)
         made = (
-            _encode_texts(values.to_pylist())
+            _encode_texts(values.to_pylist(), reading.encoder)
             if reading.kind == "text"
             else _to_matrix(values, part, done)
         )
@@ -437,9 +462,12 @@ def _sentence_encoder() -> SentenceEncoder:
     return SentenceEncoder()
 
 
-def _encode_texts(texts: list[str | None]) -> Array:
+def _encode_texts(given: list[str | None], encoder: str) -> Array:
+    texts = [text or "" for text in given]
+    if is_encoder_prefix(encoder):
+        return load_encoder(encoder, TEXT).encode_all(texts).numpy()
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
-    for _ in _sentence_encoder().encode_into([text or "" for text in texts], rows):
+    for _ in _sentence_encoder().encode_into(texts, rows):
         pass
     return rows.numpy()
 
@@ -486,7 +514,35 @@ def _backbone(name: str) -> Any:
     return load_backbone(name)
 
 
+def _read_encoded_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
+    """Yield images by an encoder with a processor of its own."""
+    encoder, files = load_encoder(reading.encoder, IMAGE), _ImageFiles(reading.root)
+
+    def decode(name: str) -> Any:
+        try:
+            return decode_picture(files, name)  # type: ignore[arg-type]
+        except Exception as error:  # Pillow raises almost any error on a broken file
+            return str(error) or type(error).__name__
+
+    for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
+        some = part.names[at : at + BATCH_ROWS["pictures"]]
+        with ignore_pillow_warnings():
+            decoded = dict(zip(some, _map_threads(some, decode), strict=True))
+        failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
+        if failed and not reading.skip:
+            name, why = next(iter(failed.items()))
+            raise InputError(f"{name} cannot be read ({why})")
+        pictures = {n: image for n, image in decoded.items() if not isinstance(image, str)}
+        made = np.zeros((0, 0), np.float32)
+        if pictures:
+            made = encoder.encode_all(list(pictures.values())).numpy()
+        yield Batch(made, [printable_name(name) for name in pictures], failed)
+
+
 def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
+    if is_encoder_prefix(reading.encoder):
+        yield from _read_encoded_batches(reading, part)
+        return
     chosen = reading.encoder.rsplit("|", 1)[-1]
     for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
         some = part.names[at : at + BATCH_ROWS["pictures"]]
@@ -545,7 +601,7 @@ def item_shape(reading: PoolSchema, parts: Sequence[Partition]) -> tuple[int, ..
     """Return the shape of one item as a network's input, from the first readable partition."""
     if reading.kind == "pictures":
         return (3, IMAGE_PIXELS, IMAGE_PIXELS)
-    if reading.kind == "text":
+    if reading.kind == "text" and not is_encoder_prefix(reading.encoder):
         return (EMBEDDING_SIZE,)
     why: Exception | None = None
     for part in parts:

@@ -17,11 +17,13 @@ from labelahead.data.excel import resolve_source
 from labelahead.data.folder import arrange_by_ids
 from labelahead.data.labels import read_labelled_names
 from labelahead.data.loading import get_data_name, load_source
+from labelahead.data.vector_files import is_vector_file, resolve_vector_file
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT
-from labelahead.learner.config import Campaign, campaign_code_names, to_toml
-from labelahead.learner.encoding import EMBEDDINGS
+from labelahead.learner.config import Campaign, campaign_code_names, read_toml, to_toml
+from labelahead.learner.encoding import describe_embedding
 from labelahead.learner.preparation import choose_model_and_embedding
+from labelahead.models.encoders import looks_like_encoder, parse_encoder_name, resolve_encoder
 from labelahead.models.trusted_code import record_code, resolve_code_name
 from labelahead.outofcore.store import is_store
 from labelahead.server.exchange import CONFIG_FORMAT, export_labels, import_labels
@@ -94,7 +96,7 @@ def open_session(
     named = require_distinct_classes(classes or campaign.data.classes)
     campaign = _check_campaign(campaign, test)
     _check_large(campaign, test, start_from_folders, refresh_every, executor)
-    campaign = _with_session_classes(campaign, out, named)
+    campaign = _with_session_classes(_with_pinned_encoder(campaign, out), out, named)
     inputs = _load_inputs(campaign, out, named, executor, read_only)
     data, folder, pool_worker = inputs.data, inputs.folder, inputs.pool_worker
     measured = (read_only and test is None and _read_test_items(folder, data)) or _find_test_items(
@@ -197,6 +199,27 @@ def _load_inputs(
     )
 
 
+def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign:
+    """Return the campaign with the revision of its encoder, that of an existing session if it has one.
+
+    Otherwise a new version on the hub would change the embeddings of a session that goes on.
+    """
+    given = campaign.data.embedding
+    if given is None or is_store(campaign.data.name):
+        return campaign
+    if is_vector_file(given) or not looks_like_encoder(given):
+        return campaign
+    path = session_folder(out, campaign.data.name) / "session.toml"
+    stored = read_toml(path).get("data", {}).get("embedding") if path.exists() else None
+    wanted = parse_encoder_name(given)
+    if isinstance(stored, str) and looks_like_encoder(stored) and not wanted.revision:
+        known = parse_encoder_name(stored)
+        same = (known.name, known.pooling) == (wanted.name, wanted.pooling)
+        given = stored if same and wanted.kind in ("", known.kind) else given
+    pinned = str(resolve_encoder(given))
+    return replace(campaign, data=replace(campaign.data, embedding=pinned))
+
+
 def _with_session_classes(
     campaign: Campaign, out: str | Path | None, named: Sequence[str]
 ) -> Campaign:
@@ -279,7 +302,7 @@ def _make_schedule(
     schedule = Schedule(
         service, worker, inputs.folder, campaign, every=every, exact=exact, refresh_every=again
     )
-    seen = EMBEDDINGS.get(inputs.embedding, inputs.embedding).partition(" (extra")[0]
+    seen = describe_embedding(inputs.embedding)
     schedule.model_description = "; ".join(
         [f"{inputs.network} on {seen}", *(n for n in inputs.decided if "pip install" in n)]
     )
@@ -424,7 +447,9 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     share = float(test) if isinstance(test, int | float) else 0.0
     name = resolve_source(campaign.data.name)
     # A symbolic link in an image folder could point to any picture on this machine.
-    own = campaign.data.embedding and resolve_code_name(campaign.data.embedding)
+    own = campaign.data.embedding
+    if own is not None:
+        own = resolve_vector_file(own) if is_vector_file(own) else resolve_code_name(own)
     source = replace(
         campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
     )

@@ -54,6 +54,8 @@ __all__ = [
 CHANGEABLE_KEYS = {
     "data.name",
     "data.root",
+    "data.batch_size",
+    "data.workers",
     "model.name",
     "asking.strategy",
     "device",

@@ -111,7 +111,7 @@ def sample_networks(context: QueryContext, rng: torch.Generator) -> Tensor:
             "train more: add nn.Dropout (`--set model.dropout=0.2`), or pass `fresh` and `training`"
         )
     method = "softmax" if context.loss == "cross-entropy" else "simplex"
-    return probabilities(torch.stack(outputs, 1).double().cpu(), method)
+    return probabilities(torch.stack(outputs, 1).cpu().double(), method)
 
 
 def _predict_with_dropout(

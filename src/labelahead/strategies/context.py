@@ -215,7 +215,7 @@ def make_scoring_strategy(
     ) -> QueryBatch:
         ready(context)
         with context.time_stage("score"):
-            scores = score(context, rng).double().cpu()
+            scores = score(context, rng).cpu().double()
         order = torch.sort(scores, descending=True, stable=True).indices[:q]
         return QueryBatch(context.candidates[order], scores[order])
 

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from labelahead.acquisition.probability import softmax
+from labelahead.devices import to_float64
 from labelahead.models.layers import ACTIVATIONS
 from labelahead.models.training import Training, predict, train
 from labelahead.models.training.fit import iter_batches, iter_learning_rates, make_optimiser
@@ -54,7 +55,8 @@ def _select_naive(
         if context.asking.evaluation is None
         else context.candidates[: context.asking.evaluation]
     )
-    now = context.start[len(context.labelled) :][: len(there)].double()
+    now = context.start[len(context.labelled) :][: len(there)]
+    now = to_float64(now)
     guess = context.candidate_outputs[: len(some)].argmax(1).cpu()
     full_training = context.training or Training(loss=context.loss)  # type: ignore[arg-type]
     how = shorten_training(full_training, len(context.labelled) + 1)
@@ -64,7 +66,7 @@ def _select_naive(
     with context.time_stage("retrain"):
         for after in retrain_candidates(context, some, guess, there, how, seed):
             outputs = softmax(after) if context.loss == "cross-entropy" else after
-            size = (outputs.double() - now).norm(dim=2)
+            size = (to_float64(outputs) - now).norm(dim=2)
             first = sum(map(len, changes))  # both lists begin with the same candidates
             size[:, first:].fill_diagonal_(0.0)  # the change at the candidate itself does not count
             changes.append(size.sum(1))

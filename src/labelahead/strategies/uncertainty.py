@@ -5,6 +5,7 @@ from torch import Tensor
 
 from labelahead.acquisition.probability import entropy as entropy_of
 from labelahead.acquisition.probability import probabilities
+from labelahead.devices import to_float64
 from labelahead.errors import InputError
 from labelahead.gp.dynamics import gains, residuals, total_gradient
 from labelahead.ntk import gradient_gram, norms_and_products, squared_norms
@@ -33,7 +34,7 @@ def class_probabilities(context: QueryContext, outputs: Tensor | None = None) ->
     """
     method = "softmax" if context.loss == "cross-entropy" else "simplex"
     return probabilities(
-        (context.candidate_outputs if outputs is None else outputs).double(), method
+        to_float64(context.candidate_outputs if outputs is None else outputs), method
     )
 
 
@@ -54,7 +55,7 @@ def margin(context: QueryContext, rng: torch.Generator) -> Tensor:
     p = (
         class_probabilities(context)
         if context.loss == "cross-entropy"
-        else context.candidate_outputs.double()
+        else to_float64(context.candidate_outputs)
     )
     if p.shape[1] < 2:
         raise InputError("the network has one output; expected two or more: margin compares two")
@@ -95,13 +96,14 @@ def expected_gradient_length(context: QueryContext, rng: torch.Generator) -> Ten
     at = at.to(context.candidate_outputs)
     x = context.fitted.load_inputs(context.candidates)
     sure, order = p.sort(dim=1, descending=True)
+    order = order.to(at.device)
     total = torch.zeros(len(p), dtype=torch.float64)
     left = torch.ones(len(p), dtype=torch.float64)
     for j in range(p.shape[1]):
         target = torch.zeros_like(at).scatter_(1, order[:, j : j + 1], 1.0)
         # Rounding may leave −1e-12 where the residual is zero.
-        norms = squared_norms(context.model, x, at - target).double().clamp_min_(0.0).sqrt_()
-        total += sure[:, j].cpu() * norms.cpu()
+        norms = squared_norms(context.model, x, at - target).cpu().double().clamp_min_(0.0).sqrt_()
+        total += sure[:, j].cpu() * norms
         left -= sure[:, j].cpu()
         if float(left.mean()) < REMAINING_PROBABILITY:
             break
@@ -132,7 +134,7 @@ def _select_dynamical(
             squares, products = norms_and_products(context.model, x, guess, direction)
             gram = gradient_gram(context.model, x, guess)
         else:
-            scores = gains(context.model, x, guess, direction, context.asking.gamma).double().cpu()
+            scores = gains(context.model, x, guess, direction, context.asking.gamma).cpu().double()
     with context.time_stage("score"):
         if mode == "greedy":
             order, scores = _select_greedily(squares, products, gram, q)
@@ -155,8 +157,8 @@ def _select_greedily(
     squares: Tensor, products: Tensor, gram: Tensor, q: int
 ) -> tuple[Tensor, Tensor]:
     """Select by ‖g‖² + 2 g·(∇L(S) + Σ selected g), the exact gain of one more item."""
-    value = (squares + 2 * products).double().cpu()
-    gram = gram.double().cpu()
+    value = (squares + 2 * products).cpu().double()
+    gram = gram.cpu().double()
     left = torch.ones(len(value), dtype=torch.bool)
     selected: list[int] = []
     scores: list[float] = []

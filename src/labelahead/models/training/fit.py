@@ -335,7 +335,7 @@ class _TrainingRun:
         loss = float(self._loss(outputs, self.targets))
         if not isfinite(loss):
             raise _DivergedError("the loss became infinite")
-        return loss, float((outputs.argmax(1) == self.labels).double().mean())
+        return loss, int((outputs.argmax(1) == self.labels).sum()) / len(self.labels)
 
 
 class _DivergedError(Exception):

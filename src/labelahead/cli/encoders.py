@@ -1,0 +1,123 @@
+"""`labelahead encoders`: which embedding is best for these data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from labelahead.cli import shell
+from labelahead.cli.shell import Option, UsageError, app, err, out, print_line, report_errors
+
+BAR_CHARACTERS = 20
+
+
+@app.command()
+def encoders(
+    context: typer.Context,
+    data: Annotated[str, typer.Argument(help="Image folder, table, or data set name.")],
+    embedding: Annotated[
+        str, Option("--embedding", help="Embeddings to compare, comma-separated.")
+    ],
+    labels: Annotated[
+        Path | None, Option("--labels", help="A file of labels. (default: those in the data)")
+    ] = None,
+    plot: Annotated[Path | None, Option("--plot", help="Also draw them into this .png.")] = None,
+    classes: shell.ClassesOpt = None,
+    target: shell.TargetOpt = None,
+    id: shell.IdOpt = None,
+    root: shell.RootOpt = None,
+    batch_size: shell.BatchSizeOpt = None,
+    encoder_workers: shell.WorkersOpt = None,
+    seed: shell.SeedOpt = None,
+    threads: shell.ThreadOpt = None,
+    config: shell.ConfigOpt = None,
+    changes: shell.SetOpt = None,
+    trust_code: shell.TrustOpt = False,
+) -> None:
+    """Compare embeddings by the leave-one-out accuracy on the labels there are.
+
+    Only the labelled items and 500 others are encoded.
+
+    Example:
+
+      labelahead encoders photos/ --labels labels.csv --embedding lite0,facebook/dinov2-small,clip.npy
+    """
+    with report_errors():
+        from labelahead.cli.terminal import ProgressText
+        from labelahead.learner.encoder_comparison import compare_embeddings, split_embedding_names
+        from labelahead.learner.encoding import describe_embedding
+
+        names = split_embedding_names(embedding)
+        context.params["embedding"] = None
+        campaign, words = shell.build_campaign(context), ProgressText()
+        with err.status("loading") as status:
+            scores = compare_embeddings(
+                campaign,
+                names,
+                labels=labels,
+                progress=lambda what, done, total: status.update(words.describe(what, done, total)),
+            )
+        out.print(_build_table(scores))
+        best = scores[0]
+        close = [describe_embedding(s.embedding) for s in scores[1:] if s.p_value > 0.05]
+        said = f"best on {best.labels} labels: {describe_embedding(best.embedding)}"
+        if close:
+            said += f"; not significantly better than {', '.join(close)} (sign test, 5 %)"
+        print_line(said, on=out)
+        if plot is not None:
+            _write_plot(scores, plot)
+            print_line(f"plot: {plot}", on=out)
+
+
+def _build_table(scores: Sequence[Any]) -> Any:
+    """Build a table with a bar for every embedding."""
+    from rich.table import Table
+
+    from labelahead.learner.encoding import describe_embedding
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("embedding", overflow="fold")
+    for name in ("leave-one-out", "95 % interval", "", "numbers", "seconds"):
+        table.add_column(name, no_wrap=True)
+    for score in scores:
+        filled = round(BAR_CHARACTERS * score.accuracy)
+        table.add_row(
+            describe_embedding(score.embedding),
+            f"{score.accuracy:.1%}",
+            f"{score.low:.1%} to {score.high:.1%}",
+            "█" * filled + "░" * (BAR_CHARACTERS - filled),
+            str(score.width),
+            f"{score.seconds:.1f}",
+        )
+    return table
+
+
+def _write_plot(scores: Sequence[Any], path: Path) -> None:
+    """Draw accuracies with their intervals."""
+    if path.suffix.lower() != ".png":
+        raise UsageError(f"--plot is {path}; expected a file that ends in .png")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = list(reversed(scores))
+    right = [100 * s.accuracy for s in shown]
+    errors = [
+        [100 * (s.accuracy - s.low) for s in shown],
+        [100 * (s.high - s.accuracy) for s in shown],
+    ]
+    height = 1.2 + 0.4 * len(shown)
+    figure, axes = pyplot.subplots(figsize=(6.4, height), dpi=150, layout="constrained")
+    axes.barh(
+        [describe_embedding(s.embedding) for s in shown],
+        right,
+        xerr=errors,
+        color="tab:blue",
+        alpha=0.7,
+    )
+    axes.set(xlabel=f"leave-one-out accuracy on {scores[0].labels} labels, %", xlim=(0, 100))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+    pyplot.close(figure)

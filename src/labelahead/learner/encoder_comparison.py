@@ -1,0 +1,181 @@
+"""Which embedding is best for these data: leave-one-out accuracy on the labels there are.
+
+Only the labelled items and a random sample of the others are encoded, so that the answer comes long
+before a whole pool is.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from labelahead.data.classes import require_distinct_classes
+from labelahead.data.dataset import Answers, Data, Loaded
+from labelahead.data.loading import load_source
+from labelahead.data.vector_files import attach_vectors, is_vector_file
+from labelahead.errors import InputError
+from labelahead.inference.exact import EXACT, ExactLearner
+from labelahead.learner.config import Campaign, Network, Progress
+from labelahead.learner.labelling_query import collect_labels
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.seeds import make_generator
+
+__all__ = [
+    "AUTO_PREFIX",
+    "EmbeddingScore",
+    "compare_embeddings",
+    "resolve_auto_embedding",
+    "split_embedding_names",
+]
+
+AUTO_PREFIX = "auto:"
+SAMPLE_ITEMS = 500  # unlabelled items on which embeddings are centred
+MIN_LABELS = 4
+NORMAL_QUANTILE = 1.959964  # of a 95 % interval
+
+
+@dataclass(frozen=True)
+class EmbeddingScore:
+    """How well one embedding separates the classes.
+
+    Attributes:
+        embedding: Its name as given.
+        accuracy: Leave-one-out accuracy of the exact learner.
+        low: Lower end of the 95 % Wilson interval.
+        high: Upper end.
+        labels: Number of labels.
+        width: Numbers per item.
+        seconds: For encoding and scoring.
+        p_value: Of the difference from the best embedding on the same labels (exact sign test).
+    """
+
+    embedding: str
+    accuracy: float
+    low: float
+    high: float
+    labels: int
+    width: int
+    seconds: float
+    p_value: float
+
+
+def split_embedding_names(names: str) -> list[str]:
+    """Return the embeddings of a list such as "a,b,c" or "auto:a,b,c".
+
+    >>> split_embedding_names("auto:lite0, facebook/dinov2-small")
+    ['lite0', 'facebook/dinov2-small']
+    """
+    found = [name.strip() for name in names.removeprefix(AUTO_PREFIX).split(",") if name.strip()]
+    if not found or len(set(found)) < len(found):
+        raise InputError(f"embedding is {names!r}; expected different names, comma-separated")
+    return found
+
+
+def compare_embeddings(
+    campaign: Campaign,
+    names: Sequence[str],
+    *,
+    labels: str | Path | None = None,
+    progress: Progress | None = None,
+) -> list[EmbeddingScore]:
+    """Return the score of each embedding, best first.
+
+    Args:
+        campaign: Data and seed; its network and embedding do not matter.
+        names: The embeddings.
+        labels: A file of `id,label`; default: the labels in the data.
+        progress: Called with the stage, the work done and its total.
+
+    Raises:
+        InputError: There are too few labels, or an embedding does not fit these data.
+    """
+    classes = tuple(require_distinct_classes(campaign.data.classes))
+    source = replace(campaign.data, test_fraction=0.0, classes=classes, embedding=None)
+    data, answers = load_source(source, campaign.seed)
+    for name in names:
+        data = attach_vectors(data, name) if is_vector_file(name) else data
+    given, class_names, _ = collect_labels(data, answers, labels, classes)
+    if len(given) < MIN_LABELS or len(set(given.values())) < 2:
+        raise InputError(
+            f"there are {len(given)} labels of {len(set(given.values()))} classes; expected at least "
+            f"{MIN_LABELS} of 2 or more to compare embeddings"
+        )
+    some, known = _sample_items(data, given, campaign.seed)
+    right: dict[str, Tensor] = {}
+    widths: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for name in names:
+        began = time.perf_counter()
+        asked = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
+        prepared = prepare_campaign(asked, some, progress)
+        learner = prepared.make_learner(max(len(class_names), 2))
+        assert isinstance(learner, ExactLearner)
+        predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)
+        right[name] = predicted.argmax(1).cpu() == known
+        widths[name] = int(prepared.rows.shape[1])
+        seconds[name] = time.perf_counter() - began
+    best = max(names, key=lambda name: int(right[name].sum()))
+    scores = [
+        EmbeddingScore(
+            name,
+            float(right[name].double().mean()),
+            *_wilson_interval(int(right[name].sum()), len(known)),
+            len(known),
+            widths[name],
+            seconds[name],
+            _sign_test(right[best], right[name]),
+        )
+        for name in names
+    ]
+    return sorted(scores, key=lambda score: -score.accuracy)
+
+
+def resolve_auto_embedding(
+    campaign: Campaign, labels: str | Path | None = None, progress: Progress | None = None
+) -> tuple[Campaign, str]:
+    """Return the campaign with the best of the embeddings "auto:a,b,c", and the reason.
+
+    Without enough labels it is the first of them.
+    """
+    names = split_embedding_names(campaign.data.embedding or "")
+    try:
+        scores = compare_embeddings(campaign, names, labels=labels, progress=progress)
+    except InputError as error:
+        if not str(error).startswith("there are "):
+            raise
+        chosen, why = names[0], f"embedding: {names[0]}, the first of {len(names)}: {error}"
+    else:
+        chosen = scores[0].embedding
+        listed = ", ".join(f"{score.embedding} {score.accuracy:.1%}" for score in scores)
+        why = f"embedding: {chosen}, by leave-one-out on {scores[0].labels} labels ({listed})"
+    return replace(campaign, data=replace(campaign.data, embedding=chosen)), why
+
+
+def _sample_items(data: Data, given: dict[int, int], seed: int) -> tuple[Loaded, Tensor]:
+    """Return the labelled items, then a random sample of the others, and the labels (L,)."""
+    labelled = torch.tensor(sorted(given))
+    others = torch.ones(len(data), dtype=torch.bool).index_fill_(0, labelled, False)
+    rest = others.nonzero().flatten()
+    drawn = torch.randperm(len(rest), generator=make_generator(seed, "encoders"))[:SAMPLE_ITEMS]
+    at = torch.cat([labelled, rest[drawn]])
+    some: tuple[Data, Answers | None] = (data.select(at), None)
+    return some, torch.tensor([given[int(p)] for p in labelled])
+
+
+def _wilson_interval(right: int, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927)."""
+    z2, share = NORMAL_QUANTILE**2, right / n
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = NORMAL_QUANTILE / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding
+
+
+def _sign_test(first: Tensor, second: Tensor) -> float:
+    """Return the p-value of two predictors being equally often right, on paired items."""
+    better, worse = int((first & ~second).sum()), int((second & ~first).sum())
+    return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0

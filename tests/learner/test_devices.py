@@ -1,0 +1,61 @@
+"""Training and querying on a pretended device (tests/support/devices.py)."""
+
+import copy
+
+import pytest
+import torch
+
+from labelahead.learner.learner import Learner
+from labelahead.models.training import Training, predict, train
+from labelahead.strategies import STRATEGIES
+from tests.support.campaigns import blobs, own
+from tests.support.devices import ALLOWED_EXITS, to_cpu
+
+# Scores, outputs and embeddings of the candidates are small and are ranked on the CPU, and without
+# float64 so is the posterior. The kernel itself stays on the device.
+EXITS = (
+    *ALLOWED_EXITS,
+    *("devices.py:", "gp/", "acquisition/", "inference/", "strategies/", "learner/"),
+    "ntk/infinite.py:infinite_kernel",
+)
+DRAWN_ON_DEVICE = ("bald", "batchbald")  # by networks that are initialised on the device
+SLOW = ("naive",)
+
+
+@pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_training_agrees_with_the_cpu(loss, float64, open_device):
+    x, y = blobs(40)
+    how = Training(steps=30, loss=loss)
+    model = own()
+    start = copy.deepcopy(model)
+    want = train(model, x, y, 3, how, seed=0)
+    with open_device(float64=float64) as device:
+        moved = start.to(device.device)
+        got = train(moved, x, y, 3, how, seed=0)
+        assert got.loss == pytest.approx(want.loss, rel=1e-4)
+        assert got.accuracy == want.accuracy
+        torch.testing.assert_close(
+            to_cpu(predict(moved, x)), predict(model, x), rtol=1e-3, atol=1e-3
+        )
+
+
+@pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(s, marks=pytest.mark.slow) if s in SLOW else s for s in STRATEGIES]
+)
+def test_learner_queries_as_on_the_cpu(strategy, float64, open_device):
+    x, y = blobs(36)
+    queries = []
+    for pretended in (False, True):
+        with open_device(float64=float64, allowed_exits=EXITS) as device:
+            model = own().to(device.device) if pretended else own()
+            learner = Learner(
+                model, x, strategy, training=Training(steps=20), test=range(30, 36), seed=1
+            )
+            learner.teach(range(6), y[:6])
+            queries.append(learner.query(3))
+            learner.teach(queries[-1], y[queries[-1]])
+            queries.append(learner.query(2))
+            assert torch.isfinite(to_cpu(learner.predict(range(30, 36)))).all()
+    assert strategy in DRAWN_ON_DEVICE or queries[:2] == queries[2:]

@@ -1,0 +1,100 @@
+"""Which embedding is best: leave-one-out against leaving out by hand."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+import labelahead as la
+from labelahead.errors import InputError
+from labelahead.inference.exact import ExactLearner, exact
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.encoder_comparison import (
+    compare_embeddings,
+    resolve_auto_embedding,
+    split_embedding_names,
+)
+
+N, L = 60, 24
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A table with a column of noise, labels of some rows, good and useless vectors."""
+    rng = np.random.default_rng(0)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "text"])
+        rows.writerows([[f"i{k}", f"a text of no {k} help at all here"] for k in range(N)])
+    with (tmp_path / "labels.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "label"])
+        rows.writerows([[f"i{k}", "xyz"[k % 3]] for k in range(L)])
+    centres = 2.5 * rng.normal(size=(3, 8))
+    good = centres[np.arange(N) % 3] + rng.normal(size=(N, 8))
+    np.save(tmp_path / "good.npy", good.astype(np.float32))
+    np.save(tmp_path / "bad.npy", rng.normal(size=(N, 8)).astype(np.float32))
+    return tmp_path
+
+
+def campaign(source, embedding=None):
+    data = {"name": str(source / "t.csv"), **({"embedding": embedding} if embedding else {})}
+    return parse_campaign({"data": data, "threads": 1})
+
+
+def test_scores_equal_leaving_out_by_hand(source):
+    names = [str(source / "bad.npy"), str(source / "good.npy")]
+    scores = compare_embeddings(campaign(source), names, labels=source / "labels.csv")
+    assert [s.embedding for s in scores] == names[::-1]
+    right = {}
+    for score in scores:
+        x = torch.from_numpy(np.load(score.embedding))
+        labels = torch.arange(L) % 3
+        learner = ExactLearner(x, exact(x, 3), "cpu")
+        mixture = learner.fit(torch.arange(L), labels).kernel_model.get_mixture()
+        guesses = []
+        for left in range(L):  # the mixture of all labels, as leave-one-out has it
+            rest = [i for i in range(L) if i != left]
+            units = learner.network(0).normalise_rows(x[:L]).double()
+            from labelahead.inference.exact import mix_kernels
+
+            K = mix_kernels(units @ units.T, mixture.weights)
+            targets = torch.nn.functional.one_hot(labels, 3).double() - 1 / 3
+            system = K[rest][:, rest] + mixture.noise * torch.eye(L - 1, dtype=torch.float64)
+            guesses.append((K[left, rest] @ torch.linalg.solve(system, targets[rest])).argmax())
+        right[score.embedding] = torch.stack(guesses) == labels
+        assert score.accuracy == pytest.approx(float(right[score.embedding].double().mean()))
+        share = binomtest(int(right[score.embedding].sum()), L)
+        wilson = share.proportion_ci(method="wilson")
+        assert (score.low, score.high) == pytest.approx((wilson.low, wilson.high), abs=1e-6)
+        assert (score.labels, score.width) == (L, 8)
+    assert scores[0].p_value == 1.0
+    assert scores[1].p_value < 0.05
+
+
+def test_auto_takes_the_best_or_says_why_not(source):
+    names = f"auto:{source / 'bad.npy'},{source / 'good.npy'}"
+    chosen, why = resolve_auto_embedding(campaign(source, names), source / "labels.csv")
+    assert chosen.data.embedding == str(source / "good.npy")
+    assert "by leave-one-out on 24 labels" in why
+    chosen, why = resolve_auto_embedding(campaign(source, names))
+    assert chosen.data.embedding == str(source / "bad.npy")
+    assert "there are 0 labels" in why
+
+
+def test_names_are_split_and_repeated_ones_refused():
+    assert split_embedding_names("auto:a, b") == ["a", "b"]
+    for names in ("", "a,a", "auto:"):
+        with pytest.raises(InputError, match="expected different names"):
+            split_embedding_names(names)
+
+
+def test_package_does_not_import_the_encoders_libraries():
+    assert la  # importing labelahead needs neither transformers nor timm
+    import subprocess
+    import sys
+
+    code = "import sys, labelahead.learner.encoding; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

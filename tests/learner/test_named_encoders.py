@@ -1,0 +1,264 @@
+"""Encoders by name, from a user's folder or table to the file taken away."""
+
+import csv
+import json
+import tomllib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import labelahead as la
+from labelahead.cli import app
+from labelahead.data import load
+from labelahead.errors import InputError
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.models.encoders import IMAGE, TEXT, Encoder, load_encoder
+from labelahead.outofcore import embed
+from labelahead.outofcore.store import read_blocks
+from tests.support.large_pools import Inline
+
+pytest.importorskip("transformers")
+from tests.support.tiny_encoders import save_tiny_encoders
+from tests.support.web_sessions import page, progress_once
+
+SAID = {"cat": "the cat sat", "dog": "a dog"}
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    return save_tiny_encoders(tmp_path_factory.mktemp("encoders"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
+
+
+def photos(folder, n=24, classes=("dark", "light")):
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        kind = folder / (classes[i % 2] if classes else "")
+        kind.mkdir(parents=True, exist_ok=True)
+        pixels = (60 if i % 2 else 190) + rng.integers(-50, 50, (30, 40, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(kind / f"{i:02d}.png")
+    return folder
+
+
+def texts(path, n=24):
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["id", "text", "label"])
+        for i in range(n):
+            kind = ("cat", "dog")[i % 2]
+            rows.writerow([f"t{i}", f"{SAID[kind]} {'sat ' * (i // 2)}", kind])
+    return path
+
+
+def invoke(*arguments):
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def prepared(path, progress=None, **data):
+    tables = {"data": {"name": str(path), **data}, "model": {"name": "exact"}}
+    return prepare_campaign(parse_campaign(tables), progress=progress)
+
+
+def read_csv(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+BUDGET = ("--labels", 12, "--initial", 6, "--retrain-every", 3, "--strategy", "resolve")
+
+
+def test_photographs_from_folder_to_predictions(encoders, tmp_path):
+    source, folder = photos(tmp_path / "photos"), tmp_path / "run"
+    name = encoders / "dinov2"
+    said = invoke("run", "--data", source, "--embedding", name, "--batch-size", 5, "--workers", 2,
+                  *BUDGET, "--threads", 1, "--out", folder)  # fmt: skip
+    assert "features 24/24" in said
+    data = tomllib.loads((folder / "config.toml").read_text())["data"]
+    pinned = load_encoder(str(name), IMAGE).name
+    assert data["embedding"] == f"hf:{name}@{pinned.revision}"
+    assert (data["batch_size"], data["workers"]) == (5, 2)
+    invoke("resume", folder, "--labels", 15)
+
+    invoke("export-model", folder, "--to", tmp_path / "model", "--no-onnx")
+    about = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert about["encoder"] == {"id": str(name), "revision": pinned.revision, "by": "hf"}
+    assert str(name) in (tmp_path / "model" / "README.md").read_text()
+
+    new = photos(tmp_path / "new", 6, classes=())
+    (new / "broken.png").write_bytes(b"no picture")
+    invoke("predict", tmp_path / "model", new, "--out", tmp_path / "p.csv")
+    rows = read_csv(tmp_path / "p.csv")
+    assert [row["id"] for row in rows] == [f"{i:02d}.png" for i in range(6)]
+
+    # The folder of the encoder lies elsewhere on another machine.
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for path in name.iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    invoke("predict", tmp_path / "model", new, "--encoder", moved, "--out", tmp_path / "q.csv")
+    assert (tmp_path / "q.csv").read_bytes() == (tmp_path / "p.csv").read_bytes()
+
+    # The same by hand: the encoder, and the kernel model of the last round.
+    features = load_encoder(str(name), IMAGE).encode(
+        [Image.open(new / f"{i:02d}.png") for i in range(6)]
+    )
+    by_hand = la.load_model(tmp_path / "model").predict_proba(features)
+    assert [float(row["probability"]) for row in rows] == pytest.approx(
+        by_hand.amax(1).tolist(), abs=1e-5
+    )
+
+
+def test_texts_from_table_to_query_session_and_predictions(encoders, tmp_path):
+    source, name = texts(tmp_path / "texts.csv"), encoders / "bert"
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,label\nt0,cat\nt1,dog\nt2,cat\nt3,dog\n")
+    unlabelled = tmp_path / "plain.csv"
+    unlabelled.write_text(
+        "\n".join(line.rpartition(",")[0] for line in source.read_text().splitlines())
+    )
+    invoke("query", "--data", unlabelled, "--labels", labels, "--embedding", f"{name}#cls",
+           "--n", 3, "--out", tmp_path / "next.csv", "--threads", 1)  # fmt: skip
+    assert len(read_csv(tmp_path / "next.csv")) == 3
+
+    out = tmp_path / "session"
+    tables = {"data": {"name": str(unlabelled), "embedding": str(name)}, "model": {"name": "exact"}}
+    with page(unlabelled, out, tables=tables, start=True, labels=labels) as (client, _):
+        progress_once(client, lambda now: now["labels"] == 4 and not now.get("embedding"))
+    stored = tomllib.loads((out / "session.toml").read_text())["data"]["embedding"]
+    assert stored.startswith(f"hf:{name}@")
+    invoke("export-model", out, "--to", tmp_path / "model", "--no-onnx")
+    invoke("predict", tmp_path / "model", unlabelled, "--out", tmp_path / "p.csv")
+    rows = read_csv(tmp_path / "p.csv")
+    assert [row["id"] for row in rows] == [f"t{i}" for i in range(24)]
+    assert {row["prediction"] for row in rows} <= {"cat", "dog"}
+
+    # A session that goes on keeps the revision; other weights under the same name are refused.
+    moved = tmp_path / "moved.csv"
+    moved.write_text("id,text\nx,the cat\n")
+    changed = json.loads((name / "config.json").read_text()) | {"note": 1}
+    before = (name / "config.json").read_text()
+    try:
+        (name / "config.json").write_text(json.dumps(changed))
+        with pytest.raises(InputError, match="other weights or settings than before"):
+            la.load_model(tmp_path / "model").predict(moved)
+    finally:
+        (name / "config.json").write_text(before)
+
+
+def test_cached_items_are_not_encoded_again(encoders, tmp_path, monkeypatch):
+    source = photos(tmp_path / "photos", 12)
+    counted = []
+    stream = Encoder.stream
+    monkeypatch.setattr(
+        Encoder,
+        "stream",
+        lambda self, read, at, **how: counted.append(len(at)) or stream(self, read, at, **how),
+    )
+    first = prepared(source, embedding=str(encoders / "vit"))
+    assert counted == [12]
+    photos(tmp_path / "photos", 16)  # twelve are written again with the same pixels, four are new
+    again = prepared(source, embedding=str(encoders / "vit"), batch_size=3)
+    assert again.inputs.shape == (16, 32)
+    at = [again.data.ids.index(name) for name in first.data.ids]
+    assert torch.allclose(first.rows, again.rows[at], atol=1e-5)
+    prepared(source, embedding=str(encoders / "vit"))
+    assert len(counted) == 2  # the third time nothing is left to encode
+    prepared(source, embedding=f"{encoders / 'vit'}#mean")
+    assert counted[2:] == [16]  # another pooling has other features
+
+
+def test_an_interruption_keeps_what_was_encoded(encoders, tmp_path):
+    source = photos(tmp_path / "photos", 20)
+
+    def stop(stage, done, total):
+        if done >= 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepared(source, progress=stop, embedding=str(encoders / "vit"), batch_size=5)
+    seen = []
+    ready = prepared(
+        source,
+        progress=lambda stage, done, total: seen.append(done),
+        embedding=str(encoders / "vit"),
+        batch_size=5,
+    )
+    assert seen[0] == 10
+    images = load(source)[0].images
+    expected = load_encoder(str(encoders / "vit"), IMAGE).encode(
+        [images.open_picture(i) for i in range(20)]
+    )
+    assert torch.allclose(ready.rows, expected, atol=1e-5)
+
+
+def test_stream_equals_one_item_at_a_time(encoders):
+    encoder = load_encoder(str(encoders / "bert"), TEXT)
+    said = [f"{'cat ' * (i % 7)}the dog" for i in range(30)]
+    alone = torch.cat([encoder.encode([text]) for text in said])
+    out = torch.full((30, encoder.width), torch.nan)
+    for at, rows in encoder.stream(said.__getitem__, range(30), batch_size=4, workers=3):
+        out[at] = rows
+    assert torch.allclose(out, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bert", "encodes texts, but these items are images"),
+        ("nowhere", "neither a folder with config.json nor an id"),
+        ("dino", "has no vectors of that name"),
+    ],
+)
+def test_wrong_encoder_is_refused_before_any_work(encoders, tmp_path, name, message):
+    source = photos(tmp_path / "photos", 4)
+    given = name if name == "dino" else str(encoders / name)
+    with pytest.raises(InputError, match=message):
+        prepared(source, embedding=given)
+
+
+def test_numbers_have_no_encoder(encoders, tmp_path):
+    path = tmp_path / "numbers.csv"
+    path.write_text("a,b,label\n" + "".join(f"{i},{-i},{'xy'[i % 2]}\n" for i in range(12)))
+    with pytest.raises(InputError, match="an encoder of images or texts, but numbers has neither"):
+        prepared(path, embedding=str(encoders / "bert"))
+
+
+def test_default_embedding_names_a_stronger_one(tmp_path):
+    ready = prepared(photos(tmp_path / "photos", 6))
+    assert sum("stronger image encoders exist" in note for note in ready.notes) == 1
+
+
+def test_out_of_core_pool_takes_encoders_by_name(encoders, tmp_path):
+    source = photos(tmp_path / "photos", 7, classes=())
+    (source / "broken.png").write_bytes(b"no picture")
+    how = {"dtype": "float32", "rows": 3, "executor": Inline()}
+    manifest = embed(
+        source, tmp_path / "store", encoder=str(encoders / "vit"), skip_unreadable=True, **how
+    )
+    encoder = load_encoder(str(encoders / "vit"), IMAGE)
+    assert manifest.reading.encoder == f"hf:{encoders / 'vit'}@{encoder.name.revision}"
+    got = np.concatenate([rows for e in manifest.entries for _, rows in read_blocks(e, 2)])
+    expected = encoder.encode([Image.open(source / f"{i:02d}.png") for i in range(7)])
+    assert np.allclose(got, expected.numpy(), atol=1e-5)
+    said = ["the cat", "a dog sat", None, "cat cat"]
+    pq.write_table(pa.table({"id": list("abcd"), "text": said}), tmp_path / "t.parquet")
+    manifest = embed(
+        tmp_path / "t.parquet", tmp_path / "texts", encoder=str(encoders / "bert"), **how
+    )
+    got = np.concatenate([rows for e in manifest.entries for _, rows in read_blocks(e, 2)])
+    encoder = load_encoder(str(encoders / "bert"), TEXT)
+    assert np.allclose(got, encoder.encode([s or "" for s in said]).numpy(), atol=1e-5)
+    with pytest.raises(InputError, match="expected one of lite0, lite2 for images, or an id"):
+        embed(source, tmp_path / "store", encoder="dino", **how)
