@@ -132,7 +132,8 @@ types: $(VENV)/.installed-check ## check types with mypy (strict, on src)
 check: lint types test ## lint, types and all tests
 
 CORE := tests/test_package.py tests/test_batching.py tests/test_files.py tests/ntk tests/gp tests/acquisition tests/models/training tests/data \
-  tests/inference tests/simulation/test_run.py tests/cli/test_campaigns.py tests/server/test_journal.py tests/server/test_security.py
+  tests/inference tests/simulation/test_run.py tests/simulation/test_loop.py tests/cli/test_campaigns.py tests/cli/test_shell.py \
+  tests/server/test_journal.py tests/server/test_label_state.py tests/server/test_security.py
 .PHONY: test-core test-oldest slowest dist dist-installed
 test-core: $(VENV)/.installed-test ## run a quick subset: the tests that a new version of Python or a library breaks first
 	@$(PY) -m pytest -n 2 $(CORE) $(ARGS)

@@ -1,7 +1,5 @@
 """Acquisition functions against naive loops, with every option, before and after conditioning."""
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,20 +16,13 @@ from labelahead.acquisition import (
     resolve,
     variance,
 )
-from labelahead.acquisition import pool_view as cross_module
 from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import entropy, simplex
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
+from tests.support.lookahead_problems import CANDIDATES, CHANGE, EVALUATION, make_view
 
 LABELLED = [20, 3, 11, 7]
-CANDIDATES = [0, 5, 9, 14, 2, 21]
-EVALUATION = [1, 5, 9, 3, 18, 22, 0]
-
-CHANGE = [
-    {"squared": s, "baseline": b}
-    for s, b in itertools.product((False, True), ("outputs", "linearised"))
-]
 CASES = [
     *((mlmoc, ref.mlmoc, o) for o in CHANGE),
     *((emoc, ref.emoc, {**o, "probability": q}) for o in CHANGE for q in ("simplex", "softmax")),
@@ -47,13 +38,6 @@ CASES = [
     (resolve, ref.resolve, {"exact": True}),
 ]
 IDS = [f"{c[0].__name__}-{'-'.join(str(v) for v in c[2].values())}" for c in CASES]
-
-
-def make_view(p, labelled=(), candidates=CANDIDATES, evaluation=EVALUATION):
-    post = p.prior()
-    if len(labelled):
-        post = post.condition(labelled, p.targets[list(labelled)])
-    return view(post, candidates, evaluation)
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
@@ -88,63 +72,6 @@ def test_method_solve_respects_options(kind, squared):
     options = {"squared": squared, "baseline": "linearised"}
     for acquisition in (mlmoc, emoc):
         ref.close(acquisition(v, None, method="solve", **options), acquisition(v, None, **options))
-
-
-@pytest.mark.parametrize("kind", ref.KINDS)
-@settings(max_examples=15, deadline=None)
-@given(data=st.data())
-def test_cached_updates_equal_new_view(kind, data):
-    """Labels come in arbitrary portions, at candidates or elsewhere, with sums cached or not."""
-    p = ref.problem(kind, n=20, seed=data.draw(st.integers(0, 99)))
-    order = data.draw(st.permutations(range(20)))
-    candidates, others = order[:12], order[12:]
-    v = view(p.prior().condition(others[:3], p.targets[others[:3]]), candidates, order[6:16])
-    conditioned = list(others[:3])
-    pool = [*candidates[:8], *others[3:]]
-    while pool:
-        q = data.draw(st.integers(1, 3))
-        new, pool = pool[:q], pool[q:]
-        if data.draw(st.booleans()):
-            v.moments()
-        v = v.condition(new, p.targets[new])
-        conditioned += new
-        remaining = [c for c in candidates if c not in conditioned]
-        fresh = view(
-            p.prior().condition(conditioned, p.targets[conditioned]), remaining, order[6:16]
-        )
-        assert v.candidates.tolist() == remaining
-        for options in CHANGE:
-            ref.close(mlmoc(v, None, **options), mlmoc(fresh, None, **options))
-        ref.close(variance(v), variance(fresh))
-        ref.close(flip(v), flip(fresh), 1e-8)
-        ref.close(resolve(v, exact=True), resolve(fresh, exact=True), 1e-8)
-
-
-def test_many_pending_rows_are_merged(monkeypatch):
-    monkeypatch.setattr(cross_module, "MAX_PENDING_ROWS", 3)
-    p = ref.problem("dense-scalar")
-    v, conditioned = make_view(p), []
-    for position in (5, 1, 9, 17, 14, 6, 2):
-        v.moments()
-        v = v.condition([position], p.targets[[position]])
-        conditioned.append(position)
-    remaining = [c for c in CANDIDATES if c not in conditioned]
-    fresh = make_view(p, conditioned, remaining).with_baseline("linearised")
-    ref.close(mlmoc(v, squared=True), mlmoc(fresh, squared=True))
-    ref.close(mlmoc(v), mlmoc(fresh))
-
-
-def test_views_from_one_parent_are_independent():
-    p = ref.problem("dense-scalar")
-    v = make_view(p, LABELLED)
-    before = mlmoc(v, squared=True).clone()
-    left, right = v.condition([5], p.targets[[5]]), v.condition([9], p.targets[[9]])
-    for after, pick in ((left, 5), (right, 9)):
-        fresh = make_view(p, [*LABELLED, pick], after.candidates)
-        for baseline in ("outputs", "linearised"):
-            options = {"squared": True, "baseline": baseline}
-            ref.close(mlmoc(after, **options), mlmoc(fresh, **options))
-    assert torch.equal(mlmoc(v, squared=True), before)
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
@@ -208,15 +135,6 @@ def test_changes_is_independent_of_chunk(kind, monkeypatch):
     ref.close(changes(v, chunk=2), whole)
     monkeypatch.setattr(functions, "MAX_CHUNK_ENTRIES", 1)
     ref.close(changes(v), whole)
-
-
-def test_evaluation_defaults_to_the_candidates():
-    p = ref.problem("dense-scalar")
-    v = view(p.prior(), CANDIDATES)
-    assert v.evaluation.tolist() == CANDIDATES
-    after = v.condition([5], p.targets[[5]])
-    assert after.evaluation.tolist() == CANDIDATES
-    assert 5 not in after.candidates.tolist()
 
 
 def test_variance_of_near_copy_of_labelled_point_is_small():

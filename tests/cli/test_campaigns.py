@@ -3,24 +3,21 @@
 import csv
 import io
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
 from labelahead.cli import app
+from tests.support.command_line import check_no_traceback, invoke, start_command
 from tests.support.waiting import PATIENCE, Gate, until
+from tests.support.web_sessions import make_dated_folders
 
-runner = CliRunner()
 QUICK_RUN = [
     "--model=mlp",
     "--width=8",
@@ -31,10 +28,6 @@ QUICK_RUN = [
     "--set=training.steps=10",
     "--set=data.limit=150",
 ]
-
-
-def invoke(*arguments):
-    return runner.invoke(app, [str(a) for a in arguments])
 
 
 def write_table(path, n=40, labelled=0):
@@ -218,99 +211,6 @@ def test_run_folder_name_of_a_custom_strategy_is_safe(tmp_path, monkeypatch):
     result = invoke("run", *QUICK_RUN, "--strategy", "own.py:mine")
     assert result.exit_code == 0, result.output
     assert [p.name for p in Path("runs").iterdir()] == ["digits-..-..-a b-[c]--0"]
-
-
-@pytest.mark.parametrize("kind", ["strategies", "models", "data"])
-def test_list_command_lists_every_name_of_a_kind(kind):
-    from labelahead.data import DATASETS
-    from labelahead.models import MODELS
-    from labelahead.strategies import STRATEGIES
-
-    members = {"strategies": STRATEGIES, "models": MODELS, "data": DATASETS}[kind]
-    result = invoke("list", kind)
-    assert result.exit_code == 0
-    words = result.output.split()
-    assert all(name in words for name in members)
-
-
-def test_list_command_without_argument_lists_every_kind():
-    from labelahead.strategies import STRATEGIES
-
-    result = invoke("list")
-    assert result.exit_code == 0, result.output
-    words = result.output.replace(",", " ").split()
-    assert {
-        *STRATEGIES,
-        "mlp",
-        "exact",
-        "digits",
-        "strategies",
-        "models",
-        "embeddings",
-        "data",
-    } <= set(words)
-
-
-COMMANDS = ("run", "resume", "query", "list", "compare", "report", "label")
-
-
-@pytest.mark.parametrize("module", ["typer", "rich"])
-def test_command_line_without_its_packages_names_the_extra(module):
-    code = f"import sys; sys.modules[{module!r}] = None; import labelahead.cli"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert result.stderr == "the command line needs more packages: pip install 'labelahead[app]'\n"
-
-
-def test_help_lists_every_command():
-    overview = invoke("--help").output
-    assert [name for name in COMMANDS if f" {name} " not in overview] == []
-
-
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
-def test_help_of_every_command_shows_an_example(command):
-    result = invoke(*command, "--help")
-    assert result.exit_code == 0
-    if command:
-        assert f"labelahead {command[0]}" in result.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["run", "--strategy", "flop"], 2, "did you mean 'flip'"),
-        (["run", "--set", "budget.lables=3"], 2, "did you mean 'labels'"),
-        (["run", "--set", "nonsense"], 2, "KEY=VALUE"),
-        (["run", "--labels", "x"], 2, "--labels"),
-        (["run", "--labels", "5"], 2, "labels is 5"),
-        (["run", "--nonsense"], 2, "No such option"),
-        (["run", "--config", "/none.toml"], 2, "does not exist"),
-        (["run", "--data", "mnits"], 1, "mnist"),
-        (["run", "--model", "cn"], 2, "cnn"),
-        (["run", "--set", "training.rate=-1"], 2, "rate is -1"),
-        (["run", "--set", "device=warp"], 1, "device is 'warp'"),
-        (["query", "--data", "digits", "--out", "nowhere/x.csv"], 2, "a folder that exists"),
-        (["run", "--model", "nowhere:net"], 1, "nowhere"),
-        (["run", "--labels", "5000"], 1, "the pool has"),
-        (["resume", "/nowhere"], 2, "contains no campaign"),
-        (["list", "things"], 2, "strategies"),
-        (["query", "--data", "/nowhere.csv"], 1, "/nowhere.csv"),
-        (["query", "--data", "digits", "--format", "xml"], 2, "csv or json"),
-        (["query", "--data", "digits", "--n", "0"], 2, "--n"),
-        (["query", "--data", "digits", "--classes", "cat,Cat"], 1, "expected every class once"),
-        (["run", "--data", "digits", "--target", "y"], 1, "target"),
-        (["frobnicate"], 2, "frobnicate"),
-    ],
-)
-def test_wrong_usage_prints_one_error_and_leaves_no_file(
-    arguments, code, message, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    result = invoke(*arguments)
-    assert result.exit_code == code, result.output
-    assert message in " ".join(result.output.replace("│", " ").split())
-    assert "Traceback" not in result.output
-    assert not list(tmp_path.iterdir())  # no file is left
 
 
 def test_query_of_a_table_predicts_unlabelled_rows_in_csv_and_json(tmp_path):
@@ -587,38 +487,6 @@ def test_query_of_malformed_images_prints_no_traceback(files, tmp_path_factory):
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(text=st.text(max_size=60))
-def test_malformed_configuration_file_prints_no_traceback(text, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("c")
-    (folder / "c.toml").write_text(text, encoding="utf-8", errors="replace")
-    result = invoke("run", "--config", folder / "c.toml", "--labels", "nine")
-    assert result.exit_code == 2
-    result = invoke("query", "--data", folder, "--config", folder / "c.toml")
-    check_no_traceback(result)
-
-
-def check_no_traceback(result) -> None:
-    """Check for a known exit code, no traceback, and an error message on failure."""
-    assert result.exit_code in (0, 1, 2), result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert "Traceback" not in result.output
-    assert "--debug" not in result.output, result.output
-    if result.exit_code:
-        assert "error" in result.output.lower()
-
-
-def start_command(*arguments, cwd):
-    return subprocess.Popen(
-        [sys.executable, "-m", "labelahead", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_run_interrupted_by_ctrl_c_can_be_resumed(tmp_path):
     gate = Gate(tmp_path, begun=tmp_path / "a" / "rounds.jsonl")
     process = start_command(
@@ -638,8 +506,25 @@ def test_run_interrupted_by_ctrl_c_can_be_resumed(tmp_path):
     assert len((tmp_path / "a" / "labels.jsonl").read_text().splitlines()) == 40 > count
 
 
-def test_debug_option_prints_the_traceback(tmp_path):
-    process = start_command("--debug", "run", "--data", "nowhere", cwd=tmp_path)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert "Traceback" in err
+def test_query_command_accepts_dated_folders_with_classes(tmp_path):
+    source = make_dated_folders(tmp_path / "photos")
+    options = ["--model", "exact", "--embedding", "raw", "--set", "data.size=8", "--threads", "1"]
+    result = CliRunner().invoke(
+        app,
+        [
+            "query",
+            "--data",
+            str(source),
+            "--classes",
+            "cat,dog",
+            "--n",
+            "3",
+            "--out",
+            str(tmp_path / "n.csv"),
+            *options,
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    rows = (tmp_path / "n.csv").read_text().splitlines()
+    assert len(rows) == 4
+    assert all(row.startswith("2024-0") for row in rows[1:])

@@ -25,10 +25,12 @@ from labelahead.inference.exact import (
     solve_leave_one_out,
 )
 from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.context import QueryContext
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand
+from tests.support.tensors import fit_exact
 
 N, C, D = 40, 3, 7
 
@@ -472,3 +474,19 @@ def test_probabilities_are_uniform_without_labels():
     )
     one = la.exact(x, 2)
     assert torch.equal(one.predict_proba(x, 1), torch.ones(10, 1, dtype=torch.float64))
+
+
+def test_exact_learner_drops_unit_features():
+    x, y = blobs(40)
+    fitted, all_items = fit_exact(x.double(), y, torch.arange(9)), torch.arange(40)
+    units = fitted.embedding(all_items)
+    kept = torch.rand(units.shape, generator=make_generator(5)) >= 0.75
+    expected = []
+    for row in torch.where(kept, units, 0.0):
+        c = fitted.kernel_model.support @ (row / row.norm())
+        expected.append(1 / 3 + mix_kernels(c, fitted.mixture.weights) @ fitted.kernel_model.alpha)
+    assert torch.allclose(
+        fitted.predict_with_dropout(all_items, 0.75, make_generator(5)),
+        torch.stack(expected),
+        atol=1e-12,
+    )

@@ -1,20 +1,15 @@
 """`LargePool`: labels by name, predictions by partition, the error estimate, the command line."""
 
-import csv
-import json
-
 import numpy as np
 import pyarrow.dataset as dataset
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.scoring import posterior_at
-from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
+from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool, write_labels
 
 N = 120
 INLINE = Inline()
@@ -35,12 +30,6 @@ def pool(tmp_path):
         x.astype(np.float32).astype(float),
         y,
     )
-
-
-def write_labels(path, rows, header=("item", "label")):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
 
 
 def test_labels_resolve_by_name_or_file_and_row(pool, tmp_path):
@@ -206,68 +195,3 @@ def test_bias_feature_matches_in_memory_value(tmp_path):
     embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=INLINE)
     large = LargePool(tmp_path / "store", dtype=torch.float64)
     assert large.bias_feature == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
-
-
-def test_cli_pool_embeds_queries_and_predicts(tmp_path):
-    x, y = clouds(N)
-    parquet_pool(tmp_path / "pool", x)
-    labels = write_labels(
-        tmp_path / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in range(0, N, 6)]
-    )
-    store, invoke = str(tmp_path / "store"), CliRunner().invoke
-    done = invoke(
-        app, ["pool", "embed", str(tmp_path / "pool"), "--store", store, "--workers", "1"]
-    )
-    assert done.exit_code == 0, done.output
-    assert "120 items in 3 parts, 6 numbers each" in done.output
-    queried = invoke(
-        app,
-        [
-            "pool",
-            "ask",
-            store,
-            "--labels",
-            str(labels),
-            "--n",
-            "3",
-            "--format",
-            "json",
-            "--workers",
-            "1",
-        ],
-    )
-    assert queried.exit_code == 0, queried.output
-    items = [row["id"] for row in json.loads(queried.stdout)]
-    assert items == [q.id for q in LargePool(store, executor=INLINE).query(3, labels)]
-    predicted = invoke(
-        app,
-        [
-            "pool",
-            "predict",
-            store,
-            "--labels",
-            str(labels),
-            "--out",
-            str(tmp_path / "p"),
-            "--workers",
-            "1",
-        ],
-    )
-    assert "120 predictions are in" in predicted.output
-    assert "estimated error rate" in predicted.output
-    assert dataset.dataset(tmp_path / "p").count_rows() == N
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--workers", "2", "--cluster", "tcp://127.0.0.1:9"], "expected one of them"),
-        (["--tls-ca", "ca.pem"], "go with --cluster"),
-        (["--cluster", "tls://127.0.0.1:9", "--tls-ca", "ca.pem"], "some are missing"),
-        (["--format", "xml"], "expected csv or json"),
-    ],
-)
-def test_cli_pool_incompatible_options_are_usage_errors(tmp_path, more, message):
-    result = CliRunner().invoke(app, ["pool", "ask", str(tmp_path), *more])
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())

@@ -1,42 +1,22 @@
 """Kernels of networks by sketched features: partitions equal one float64 posterior of all items."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from typer.testing import CliRunner
 
 import labelahead as la
 from labelahead.acquisition.batch_selection import score_candidates
 from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import probabilities, softmax
-from labelahead.cli import app
 from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import NOISE_GRID
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.sketched_kernel import describe_network
-from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
+from tests.support.large_pools import CLASSES, NET, Inline, clouds, parquet_pool, write_network
 
 N, K = 120, 64
 INLINE = Inline()
-NET = """
-import torch
-from torch import nn
-
-def make(shape, classes):
-    torch.manual_seed(SEED)
-    return nn.Sequential(nn.Linear(shape[0], 16), nn.Tanh(), nn.Linear(16, classes)).double()
-"""
-
-
-def write_network(folder, seed=5):
-    folder.mkdir(exist_ok=True)
-    (folder / "net.py").write_text(NET.replace("SEED", str(seed)))
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
 
 
 def make_store(tmp_path, loss, **how):
@@ -189,37 +169,3 @@ def test_labels_follow_order_of_network_outputs(tmp_path):
         large.resolve_labels({"item 1": "fir", "item 2": "oak"}, (), INLINE)
     queries = large.query(3, evaluation=20)
     assert [q.prediction for q in queries] == [None] * 3  # no labels yet
-
-
-def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
-    x, y = clouds(60)
-    np.save(tmp_path / "x.npy", x)
-    write_network(tmp_path)
-    run = CliRunner().invoke
-    how = [
-        "--model",
-        f"{tmp_path / 'net.py'}:make",
-        "--classes",
-        ",".join(CLASSES),
-        "--sketch",
-        "32",
-    ]
-    store = str(tmp_path / "s")
-    done = run(
-        app, ["pool", "embed", str(tmp_path / "x.npy"), "--store", store, *how, "--workers", "1"]
-    )
-    assert done.exit_code == 0, done.output
-    assert "60 items in 1 parts" in done.output
-    assert (
-        json.loads((tmp_path / "s" / "manifest.json").read_text())["reading"]["network"]["sketch"]
-        == 32
-    )
-    (tmp_path / "l.csv").write_text(
-        "item,label\n" + "".join(f"x.npy:{i},{CLASSES[y[i]]}\n" for i in range(0, 60, 4))
-    )
-    queried = run(
-        app,
-        ["pool", "ask", store, "--labels", str(tmp_path / "l.csv"), "--n", "2", "--workers", "1"],
-    )
-    assert queried.exit_code == 0, queried.output
-    assert len(queried.stdout.strip().splitlines()) == 3

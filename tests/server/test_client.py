@@ -7,14 +7,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from labelahead.errors import InputError, LabelaheadError, StorageError
-from labelahead.server import client
-from labelahead.server.client import Client
+from labelahead.server.client import MAX_ATTEMPTS, Client
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server():
     """Start a server that replies with the given status codes in turn and keeps the request bodies."""
-    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.01)
     codes, bodies = [], []
 
     class Handler(BaseHTTPRequestHandler):
@@ -42,11 +40,11 @@ def server(monkeypatch):
 def test_answer_and_undo_are_retried_with_the_same_key(server):
     url, codes, bodies = server
     codes += [503, 507, 200]
-    assert Client(url).answer(3, 1) == {"labels": 1}
+    assert Client(url, pause_seconds=0.01).answer(3, 1) == {"labels": 1}
     assert len(bodies) == 3
     assert len({body["key"] for body in bodies}) == 1
     codes += [507, 200]
-    Client(url).undo()
+    Client(url, pause_seconds=0.01).undo()
     assert bodies[3] == bodies[4]
 
 
@@ -55,20 +53,20 @@ def test_answer_raises_the_servers_storage_error_after_the_last_attempt(server, 
     url, codes, bodies = server
     codes += [code] * 4
     with pytest.raises(StorageError, match="the disk is full") as refused:
-        Client(url).answer(3, 1)
+        Client(url, pause_seconds=0.01).answer(3, 1)
     assert refused.value.full == full
-    assert len(bodies) == client.MAX_ATTEMPTS
+    assert len(bodies) == MAX_ATTEMPTS
     with pytest.raises(StorageError):
-        Client(url).add_class("x")  # a request without a key is not retried
-    assert len(bodies) == client.MAX_ATTEMPTS + 1
+        Client(url, pause_seconds=0.01).add_class("x")  # a request without a key is not retried
+    assert len(bodies) == MAX_ATTEMPTS + 1
 
 
 def test_answer_is_not_retried_after_other_errors(server):
     url, codes, bodies = server
     codes += [400, 500]
     with pytest.raises(InputError):
-        Client(url).answer(3, 1)
+        Client(url, pause_seconds=0.01).answer(3, 1)
     with pytest.raises(LabelaheadError) as failed:
-        Client(url).answer(3, 1)
+        Client(url, pause_seconds=0.01).answer(3, 1)
     assert not isinstance(failed.value, InputError | StorageError)
     assert len(bodies) == 2

@@ -16,7 +16,7 @@ from labelahead.learner.config import parse_campaign
 from labelahead.server.fitting import build_exported_model
 from labelahead.server.journal import Journal
 from labelahead.server.session import open_session
-from tests.server.test_service import answer
+from tests.support.web_answers import answer
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 EXACT = {"model": {"name": "exact"}}

@@ -1,7 +1,6 @@
 import csv
 import errno
 import io
-import json
 import os
 import re
 from pathlib import Path
@@ -16,86 +15,23 @@ from labelahead.data import Data, read_labels
 from labelahead.data.text import as_file_name, escape_formulas, unescape_formulas
 from labelahead.errors import InputError, StorageError
 from labelahead.server.exchange import EXPORT_FORMATS, export_labels, read_import
-from labelahead.server.exchange import write_labels as export_items
-from labelahead.server.export_content import ExportItems, Predicted
 from labelahead.server.journal import Journal
-from labelahead.server.label_state import Event, build_label_state
+from tests.support.exported_labels import (
+    CLASSES,
+    ITEMS,
+    build_state,
+    make_label_state,
+    write_labels,
+)
 from tests.support.web_sessions import CHANGE, page
 
-# Each of these names breaks at least one export form if it is not escaped.
-CLASSES = (
-    "cat",
-    "../../up",
-    "..",
-    "/etc",
-    "=1+1",
-    "@x",
-    "-1",
-    "-x",
-    "'=q",
-    'a,"b"\nc',
-    "<b>",
-    "🦊é",
-    "CON",
-    ".hid",
-    "a\\b",
-    "100%",
-    "w" * 200,
-    "ü" * 200,
-    "x\u2028\x7f\x85y",
-    "_under",
-    "x\ry",
-)
-ITEMS = (
-    "cats/3.jpg",
-    "dogs/3.jpg",
-    "=cmd|'x'!A0.jpg",
-    "+4",
-    "-5",
-    "@me.jpg",
-    'q"uo,te.jpg',
-    "new\nline",
-    " space ",
-    "🦊.jpg",
-    "'quoted",
-    "''=two",
-    "a/../b.jpg",
-    "x;y",
-    "\ttab",
-    "p%2Fq.jpg",
-    "...",
-    "z.jpg",
-)
 SUFFIX = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "label-studio": ".json"}
-
-
-def build_state(answers, classes=CLASSES):
-    """Build the label state of answers (who, kind, position, label), in order."""
-    events = [Event(i + 1, "t", "", "class", label=i, text=n) for i, n in enumerate(classes)]
-    for who, kind, position, label in answers:
-        at = f"2026-01-01T00:00:{len(events):02d}.000+00:00"
-        events.append(Event(len(events) + 1, at, who, kind, position, label))
-    return build_label_state(events)
-
-
-def make_label_state():
-    """Use all classes and nearly all items; two annotators label some items, with conflicts."""
-    answers = [("anna", "label", i % (len(ITEMS) - 1), i) for i in range(len(CLASSES))]
-    answers += [("=ben", "label", 0, 3), ("=ben", "label", 1, 0), ("cy", "skip", 1, None)]
-    return build_state([*answers, ("cy", "unsure", 17, None), ("anna", "skip", 2, None)])
 
 
 def open_item(position):
     from io import BytesIO
 
     return BytesIO(f"content {position}".encode())
-
-
-def write_labels(state, ids, guesses, form, out, *, opener=None):
-    """Export items that have an id and optionally a file."""
-    return export_items(
-        state, ExportItems(ids, open_file=opener), form, out, predicted=Predicted(guesses or {})
-    )
 
 
 @pytest.mark.parametrize("rest", [False, True])
@@ -365,145 +301,6 @@ def test_import_reads_folders_sorted_by_hand(tmp_path):
         (1, "wolf", "import"),
     )
     assert (imported.new_classes, imported.unknown) == (("wolf",), ("nobody.jpg",))
-
-
-DATASET_CARD_HEADER = """configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/train-*
-  - split: predicted
-    path: data/predicted-*"""
-
-
-def test_hf_export_has_class_labels_and_splits(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    out = tmp_path / "out"
-    state = make_label_state()
-    write_labels(state, ITEMS, {17: (2, 0.25)}, "hf", out)
-    names = sorted(p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file())
-    assert names == [
-        "README.md",
-        "data/predicted-00000-of-00001.parquet",
-        "data/train-00000-of-00001.parquet",
-    ]
-    table = parquet.read_table(out / names[2])
-    assert table.column("label").to_pylist() == [state.labels[p] for p in sorted(state.labels)]
-    assert str(table.schema.field("label").type) == "int64"
-    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
-    assert features["label"] == {"names": list(CLASSES), "_type": "ClassLabel"}
-    assert features["prediction"] == features["label"]
-    assert str(table.schema.field("probability").type) == "double"
-    predicted = parquet.read_table(out / names[1]).to_pylist()
-    assert [(r["id"], r["label"], r["prediction"], r["probability"]) for r in predicted] == [
-        ("z.jpg", None, 2, 0.25)
-    ]
-
-    text = (out / "README.md").read_bytes().decode()
-    lines = text.split("\n")
-    assert lines[0] == "---"
-    head = lines[1 : lines.index("---", 1)]
-    assert "\n".join(head) == DATASET_CARD_HEADER
-    with pytest.raises(InputError, match="no class yet"):
-        write_labels(build_state([], ()), ITEMS, None, "hf", tmp_path / "none")
-
-
-def test_label_studio_export_is_a_list_of_tasks(tmp_path):
-    out = tmp_path / "out.json"
-    state = build_state([("anna", "label", 0, 0), ("ben", "label", 0, 1), ("cy", "skip", 0, None)])
-    write_labels(state, ITEMS, {1: (0, 0.5)}, "label-studio", out)
-    first, second = json.loads(out.read_text(encoding="utf-8"))
-    assert first["data"] == {"item_id": "cats/3.jpg"}
-    assert [a["annotator"] for a in first["annotations"]] == ["anna", "ben"]
-    assert first["annotations"][1]["result"] == [
-        {
-            "from_name": "label",
-            "to_name": "text",
-            "type": "choices",
-            "value": {"choices": ["../../up"]},
-        }
-    ]
-    assert all("completed_by" not in a for a in first["annotations"])
-    assert first["predictions"] == []
-    assert second["annotations"] == []
-    assert second["predictions"][0]["score"] == 0.5
-
-
-def make_choice(*names, kind="choices"):
-    return {"from_name": "c", "to_name": "image", "type": kind, "value": {kind: list(names)}}
-
-
-def test_import_reads_every_label_studio_format(tmp_path):
-    path = tmp_path / "tasks.json"
-    items = [f"photos/{i}.jpg" for i in range(9)]
-    tasks = [
-        {
-            "id": 1,
-            "data": {"image": "/data/local-files/?d=my/photos/0.jpg"},
-            "annotations": [
-                {"result": [make_choice("cat")], "completed_by": 7},
-                {"result": [make_choice("Dog")], "completed_by": {"id": 3, "email": "b@x"}},
-                {"result": [make_choice("dog")], "completed_by": 9, "was_cancelled": True},
-            ],
-        },
-        {
-            "id": 2,
-            "data": {"image": "/data/upload/1/0a1b2c3d-1.jpg"},
-            "completions": [{"result": [make_choice("cat")]}],
-        },
-        {
-            "id": 3,
-            "data": {"image": "https://host/bucket/photos/2%2Ejpg?sig=1"},
-            "annotations": [
-                {"result": [make_choice("cat"), make_choice("box", kind="rectanglelabels")]}
-            ],
-        },
-        {
-            "id": 4,
-            "data": {"image": "photos/3.jpg"},
-            "annotations": [{"result": [make_choice("cat", "dog")]}],
-        },
-        {
-            "id": 5,
-            "data": {"image": "photos/4.jpg"},
-            "annotations": [{"result": [make_choice("box", kind="rectanglelabels")]}],
-        },
-        {"id": 6, "data": {"image": "photos/5.jpg"}, "annotations": [{"result": []}]},
-        {
-            "id": 7,
-            "data": {"image": "photos/6.jpg"},
-            "annotations": [],
-            "predictions": [{"result": [make_choice("cat")]}],
-        },
-        {
-            "id": 8,
-            "data": {"image": "photos/99.jpg"},
-            "annotations": [{"result": [make_choice("cat")]}],
-        },
-        {"id": 9, "image": "photos/7.jpg", "choice": "wolf", "annotator": 7},
-        {"id": 10, "image": "photos/8.jpg", "animal": {"choices": ["wolf"]}},
-        {
-            "id": 11,
-            "result": [make_choice("cat")],
-            "completed_by": {"username": "z"},
-            "task": {"id": 1, "data": {"anything": "photos/8.jpg"}},
-        },
-    ]
-    path.write_text("\ufeff" + json.dumps(tasks), encoding="utf-8")
-    imported = read_import(path, items, ("cat", "dog"))
-    assert imported.labels == (
-        (0, "cat", "7"),
-        (0, "dog", "b@x"),
-        (1, "cat", "import"),
-        (2, "cat", "import"),
-        (7, "wolf", "7"),
-        (8, "wolf", "import"),
-        (8, "cat", "z"),
-    )
-    assert imported.new_classes == ("wolf",)
-    assert imported.unknown == ("photos/99.jpg",)
-    assert imported.unclear == ("photos/3.jpg", "photos/4.jpg")
-    assert (imported.blank, imported.predictions) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,12 @@ def test_open_socket_refuses_other_addresses(host, port):
 
 def test_allowed_hosts_of_an_ipv6_address_have_brackets():
     assert "[fd00::1]" in allowed_hosts("fd00::1")
+
+
+def test_open_socket_skips_a_busy_port():
+    with open_socket("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with open_socket("127.0.0.1", port) as second:
+            assert second.getsockname()[1] != port
+    with pytest.raises(InputError, match="host is"):
+        open_socket("no.such.host.invalid", 0)

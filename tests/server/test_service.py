@@ -4,22 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from labelahead.errors import InputError, StorageError
+from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
 from labelahead.server.snapshot_files import save_snapshot
-from labelahead.server.worker import Worker
+from tests.support.web_answers import answer
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
-
-
-def answer(client, position, label=0, kind="label", who="me"):
-    body = {"position": position, "kind": kind, "label": label}
-    reply = client.post("/api/answers", json=body, headers={**CHANGE, "Cookie": f"la_who={who}"})
-    assert reply.status_code == 200, reply.text
-    return reply.json()
 
 
 def test_repeated_undo_with_one_key_undoes_one_answer(tmp_path):
@@ -155,71 +148,6 @@ def test_doubts_list_confident_disagreements_until_they_are_kept(tmp_path):
         assert list_doubted_and_kept() == ([0], [])
 
 
-@pytest.mark.parametrize("count", [19, 20])
-def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, count):
-    rng = torch.Generator().manual_seed(0)
-    np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())
-    tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
-    options = {"tables": tables, "classes": ["a", "b"], "every": count}
-    with page(tmp_path / "set.npz", tmp_path / "out", **options) as (client, session):
-        sample = []
-        while len(sample) < count:
-            query = client.get("/api/question").json()
-            assert query["reason"] == "random start"
-            if len(sample) == 3:  # a skipped item is replaced
-                answer(client, query["position"], None, "skip")
-                query = client.get("/api/question").json()
-            answer(client, query["position"], query["position"] % 2)
-            sample.append(query["position"])
-        outside_sample = session.service._random_order[-1]
-        answer(
-            client, outside_sample, outside_sample % 2
-        )  # not in the sample: earlier items have no answer
-        request = session.schedule._next_request()
-        assert [p for p, _ in request.labels] == [
-            *sample,
-            outside_sample,
-        ]  # in order of the answers
-        assert request.random_sample == (tuple(sample) if count == 20 else ())
-        session.schedule.start()
-        progress = progress_once(client, lambda p: p["curve"])
-        last = progress["curve"][-1]
-        assert last["loo_all"] is not None
-        assert last["error_rate"] is None  # no estimate: the network was trained on these labels
-        assert progress["accuracy"]["estimated"] is None
-        if count == 20:
-            assert last["loo"] * 20 == pytest.approx(round(last["loo"] * 20))  # a multiple of 1/20
-        else:
-            assert last["loo"] is None
-
-
-def test_random_sample_changes_the_error_estimate_and_not_the_network(tmp_path):
-    rng = torch.Generator().manual_seed(0)
-    np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())
-    tables = {
-        "data": {"name": str(tmp_path / "set.npz")},
-        "model": {"name": "mlp", "width": 16},
-        "threads": 1,
-    }
-    prepared = prepare_campaign(parse_campaign(tables | {"training": {"steps": 5}}))
-    labels = tuple((p, p % 2) for p in range(20))
-    biased = build_snapshot(prepared, TrainingRequest(1, labels, 2))
-    partial_sample = build_snapshot(
-        prepared, TrainingRequest(1, labels, 2, tuple(range(19, 4, -1)))
-    )
-    full_sample = build_snapshot(prepared, TrainingRequest(1, labels, 2, tuple(range(20))))
-    for other in (partial_sample, full_sample):
-        assert torch.equal(other.outputs, biased.outputs)
-        assert torch.equal(other.kernel_arguments["kernel"], biased.kernel_arguments["kernel"])
-        assert other.fit_facts.leave_one_out.rows == biased.fit_facts.leave_one_out.rows
-    assert biased.fit_facts.leave_one_out.sample_accuracy is None
-    first, second = (s.fit_facts.leave_one_out for s in (partial_sample, full_sample))
-    right = 15 * first.sample_accuracy, 20 * second.sample_accuracy
-    assert right == pytest.approx((round(right[0]), round(right[1])))
-    assert min(right) >= 0
-    assert first.squared_error != second.squared_error
-
-
 def test_start_refuses_a_journal_that_lacks_labels_of_a_snapshot(tmp_path):
     """labels.db was removed or replaced by an old copy.
 
@@ -288,23 +216,6 @@ def test_add_class_replies_when_the_class_is_removed_concurrently(tmp_path, monk
         assert [c["name"] for c in client.get("/api/session").json()["classes"]] == ["a", "b"]
 
 
-def test_worker_that_cannot_write_its_snapshot_raises_storage_error_and_lives(tmp_path):
-    """The worker finds a file instead of its folder."""
-    tables = {
-        "data": {"name": str(photos(tmp_path / "set", 8))},
-        "model": {"name": "mlp"},
-        "training": {"steps": 5},
-    }
-    (tmp_path / "out").touch()
-    worker = Worker(tables, tmp_path / "out")
-    try:
-        with pytest.raises(StorageError, match="cannot be written to"):
-            worker.run(TrainingRequest(1, ((0, 0), (1, 1)), 2), lambda what, done: None)
-        assert worker._process.is_alive()  # ready for the next request
-    finally:
-        worker.stop()
-
-
 def test_restore_continues_when_the_acquisition_function_fails(tmp_path):
     (tmp_path / "own.py").write_text(
         "def mine(view, rng):\n    return view.outputs[:, 0] * float('nan')\n"
@@ -329,27 +240,6 @@ def test_restore_continues_when_the_acquisition_function_fails(tmp_path):
         session.schedule.restore()
         assert session.service.page_model is None
         assert not client.get("/api/question").json()["done"]
-
-
-def test_training_continues_after_a_failed_write(tmp_path):
-    """A file that cannot be written must not end the training thread."""
-
-    data, rounds_path = photos(tmp_path / "set", 8), tmp_path / "out/rounds.jsonl"
-    options = {"classes": ["a", "b"], "every": 2, "tables": {"training": {"steps": 5}}}
-    with page(data, tmp_path / "out", start=True, **options) as (client, _):
-        rounds_path.mkdir()
-        for position in range(4):
-            answer(client, position, position % 2)
-        progress_once(client, lambda p: "the last training failed" in p["training"]["message"])
-        assert (
-            str(tmp_path) not in client.get("/api/progress").text
-        )  # paths of the server are not revealed
-        rounds_path.rmdir()
-        for position in range(4, 8):
-            answer(client, position, position % 2)
-        progress_once(
-            client, lambda p: p["curve"] and p["curve"][-1]["labels"] == 8 and p["training"]["idle"]
-        )
 
 
 def test_exact_learner_updates_with_every_answer_and_is_restored(tmp_path):

@@ -3,17 +3,9 @@
 from typer.testing import CliRunner
 
 from labelahead.cli.shell import app
-from tests.support.web_sessions import CHANGE, page, photo
+from tests.support.web_sessions import CHANGE, make_dated_folders, page, photo
 
 NAMES = ("cat", "dog")
-
-
-def make_dated_folders(folder, n=4):
-    """Write images in one folder per month."""
-    for k, month in enumerate(("2024-01", "2024-02")):
-        for i in range(n):
-            photo(folder / month / f"{i}.png", (60 * i, 100 * k, 30))
-    return folder
 
 
 def active_class_names(session):
@@ -59,30 +51,6 @@ def test_class_names_of_a_session_decide_how_table_labels_are_read(tmp_path):
     with page(tmp_path / "t.csv", tmp_path / "out", start_from_folders=True) as (_, session):
         assert active_class_names(session) == names
         assert len(session.service.label_state.labels) == 12
-
-
-def test_query_command_accepts_dated_folders_with_classes(tmp_path):
-    source = make_dated_folders(tmp_path / "photos")
-    options = ["--model", "exact", "--embedding", "raw", "--set", "data.size=8", "--threads", "1"]
-    result = CliRunner().invoke(
-        app,
-        [
-            "query",
-            "--data",
-            str(source),
-            "--classes",
-            "cat,dog",
-            "--n",
-            "3",
-            "--out",
-            str(tmp_path / "n.csv"),
-            *options,
-        ],
-    )
-    assert result.exit_code == 0, result.output
-    rows = (tmp_path / "n.csv").read_text().splitlines()
-    assert len(rows) == 4
-    assert all(row.startswith("2024-0") for row in rows[1:])
 
 
 def test_failed_start_leaves_no_folder_behind(tmp_path, monkeypatch):

@@ -16,7 +16,6 @@ import torch
 
 from labelahead.data.loading import load_source
 from labelahead.learner.config import parse_campaign
-from labelahead.server import snapshot_builder as builder_module
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import SnapshotBuilder, load_page_data, shuffle_positions
 from tests.support.waiting import until
@@ -51,13 +50,9 @@ def make_campaign(folder, tmp_path, **tables):
     return parse_campaign({"data": data, "model": {"name": "exact"}, "threads": 1} | tables)
 
 
-@pytest.fixture
-def four_first_items(monkeypatch):
-    monkeypatch.setattr(builder_module, "FIRST_ITEMS", 4)
-
-
-def build_all(config, request, test=(), data=None):
-    builder = SnapshotBuilder(config, data or load_source(config.data, config.seed), dict(test))
+def build_all(config, request, test=(), data=None, **limits):
+    loaded = data or load_source(config.data, config.seed)
+    builder = SnapshotBuilder(config, loaded, dict(test), **limits)
     progress = []
     return (
         builder,
@@ -71,12 +66,11 @@ def build_all(config, request, test=(), data=None):
     )
 
 
-@pytest.mark.usefixtures("four_first_items")
 def test_build_snapshots_adds_items_until_the_whole_pool_is_covered(tmp_path):
     config = make_campaign(photos(tmp_path / "set", 40), tmp_path)
     labels = ((7, 1), (30, 0))
     builder, snapshots, progress = build_all(
-        config, TrainingRequest(0, labels, 2), dict.fromkeys(range(35, 40), 0)
+        config, TrainingRequest(0, labels, 2), dict.fromkeys(range(35, 40), 0), first_items=4
     )
     assert builder.encodes_in_steps
     assert [len(s.points) for s in snapshots[:1]] == [6]
@@ -95,12 +89,10 @@ def test_build_snapshots_adds_items_until_the_whole_pool_is_covered(tmp_path):
     assert len(snapshots[-1].test[0]) == 5
 
 
-@pytest.mark.usefixtures("four_first_items")
-def test_last_snapshot_equals_one_built_from_all_items_at_once(tmp_path, monkeypatch):
+def test_last_snapshot_equals_one_built_from_all_items_at_once(tmp_path):
     config = make_campaign(photos(tmp_path / "set", 40), tmp_path)
-    _, snapshots, _ = build_all(config, TrainingRequest(0, (), 2))
-    monkeypatch.setattr(builder_module, "FIRST_ITEMS", 1000)
-    _, (at_once,), _ = build_all(config, TrainingRequest(0, (), 2))
+    _, snapshots, _ = build_all(config, TrainingRequest(0, (), 2), first_items=4)
+    _, (at_once,), _ = build_all(config, TrainingRequest(0, (), 2), first_items=1000)
     request = TrainingRequest(1, tuple((p, p % 2) for p in range(12)), 2)
     stepwise, whole = (s.refresh(request) for s in (snapshots[-1], at_once))
     stepwise_mean, whole_mean = (
@@ -110,7 +102,6 @@ def test_last_snapshot_equals_one_built_from_all_items_at_once(tmp_path, monkeyp
     assert stepwise.weights == whole.weights
 
 
-@pytest.mark.usefixtures("four_first_items")
 @pytest.mark.parametrize("embedding", [True, False])
 def test_unreadable_images_are_excluded_and_listed(tmp_path, embedding):
     folder = photos(tmp_path / "set", 20)
@@ -124,7 +115,7 @@ def test_unreadable_images_are_excluded_and_listed(tmp_path, embedding):
                 "model": {"name": "exact"},
             }
         )
-    builder, snapshots, _ = build_all(config, TrainingRequest(0, (), 2))
+    builder, snapshots, _ = build_all(config, TrainingRequest(0, (), 2), first_items=4)
     assert sorted(builder.unreadable) == [3, 11]
     assert sorted(snapshots[-1].points.tolist()) == [p for p in range(20) if p not in (3, 11)]
     assert snapshots[-1].pool_facts.unreadable == builder.unreadable
@@ -135,7 +126,7 @@ def test_unreadable_images_are_excluded_and_listed(tmp_path, embedding):
             "training": {"steps": 3},
         }
     )
-    _, (snapshot,), _ = build_all(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2))
+    _, (snapshot,), _ = build_all(trained, TrainingRequest(1, ((19, 1), (12, 0)), 2), first_items=4)
     assert snapshot.labels == {19: 1, 12: 0}
     assert (
         set(snapshot.pool_facts.map.points)
@@ -160,8 +151,7 @@ def test_load_page_data_keeps_the_order_of_a_folder_with_new_files(tmp_path):
     assert data.images.get_file_sizes()[1] is None
 
 
-def test_build_snapshots_covers_at_most_max_active_items_of_the_pool(tmp_path, monkeypatch):
-    monkeypatch.setattr(builder_module, "MAX_ACTIVE_ITEMS", 300)
+def test_build_snapshots_covers_at_most_max_active_items_of_the_pool(tmp_path):
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     np.savez(tmp_path / "set.npz", x=rows)
     (tmp_path / "own.py").write_text("def twice(rows):\n    return 2 * rows\n")
@@ -169,6 +159,7 @@ def test_build_snapshots_covers_at_most_max_active_items_of_the_pool(tmp_path, m
     _, snapshots, _ = build_all(
         parse_campaign({"data": data, "model": {"name": "exact"}}),
         TrainingRequest(0, ((999, 0), (998, 1)), 2),
+        max_active_items=300,
     )
     assert [len(s.points) for s in snapshots] == [258, 301]
     assert {998, 999} < set(snapshots[0].points.tolist())

@@ -1,7 +1,5 @@
 """Custom strategies, given in Python or named as file.py:name."""
 
-import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -9,50 +7,20 @@ import torch
 
 import labelahead as la
 from labelahead.acquisition import flip
-from labelahead.errors import InputError, LabelaheadError, NumericalError
+from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.strategies import STRATEGIES, find_strategy
-from labelahead.strategies.base import QueryBatch, QueryConfig, Strategy
+from labelahead.strategies.base import Strategy
 from labelahead.strategies.lookahead import make_lookahead_strategy
 from tests.support.campaigns import data
-
-SMALL = {
-    "model": {"name": "mlp", "width": 16},
-    "training": {"steps": 20},
-    "budget": {"initial": 6, "labels": 14, "retrain_every": 4},
-    "threads": 1,
-}
-STRATEGY_FILE = """
-from labelahead.acquisition import flip
-
-def mine(view, rng):
-    \"\"\"As flip does.\"\"\"
-    return flip(view, rng)
-
-def blank(view, rng):
-    "  "
-    return flip(view, rng)
-
-number = 3
-"""
-
-
-def select_first(context, q, rng, mode, oracle):
-    """Select the first candidates; the memory counts the calls."""
-    calls = 1 + (context.memory or {"calls": 0})["calls"]
-    return QueryBatch(context.candidates[:q], torch.arange(q, 0, -1).double(), {"calls": calls})
-
-
-FIRST = Strategy("first", "never", "nobody", select_first)
-
-
-def make_campaign(strategy, **more):
-    return parse_campaign({**SMALL, "asking": {"strategy": strategy, **more}})
-
-
-def assert_equal_results(one, other):
-    assert one.pool.labelled.tolist() == other.pool.labelled.tolist()
-    assert one.curve == other.curve
+from tests.support.own_strategies import (
+    FIRST,
+    SMALL,
+    STRATEGY_FILE,
+    assert_equal_results,
+    make_campaign,
+    select_first,
+)
 
 
 def test_find_strategy_accepts_names_values_and_files(tmp_path):
@@ -84,20 +52,6 @@ def test_find_strategy_invalid_values_raise(name, message, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         make_campaign(name)
-
-
-def test_acquisition_from_file_queries_like_builtin(tmp_path):
-    (tmp_path / "own.py").write_text(STRATEGY_FILE)
-    for mode in ("sequential", "top"):
-        own = la.run(make_campaign(f"{tmp_path}/own.py:mine", mode=mode), data=data())
-        assert_equal_results(own, la.run(make_campaign("flip", mode=mode), data=data()))
-
-
-def test_acquisition_given_in_python_queries_like_builtin():
-    own = make_lookahead_strategy("mine", "a test", acquisition=flip)
-    assert_equal_results(
-        la.run(make_campaign(own), data=data()), la.run(make_campaign("flip"), data=data())
-    )
 
 
 def test_custom_strategy_campaign_resumes_with_memory(tmp_path):
@@ -195,72 +149,11 @@ def test_learner_uses_strategy_noise_and_reloads_file(tmp_path, monkeypatch):
     ).query(2)
 
 
-def test_propose_and_learner_accept_strategy_values():
-    x, y = data()[0].inputs, torch.arange(80) % 3
-    model = la.Learner(torch.nn.Linear(32, 3), x, FIRST, seed=1)
-    model.teach([0, 1, 2], y[:3])
-    pool = la.Pool(80)
-    pool.label([0, 1, 2], y[:3])
-    query = la.propose(model.model, x, pool, 4, FIRST, seed=1)
-    assert query.strategy == "first"
-    assert query.positions.tolist() == model.query(4)
-    assert json.loads(json.dumps(query.memory)) == {"calls": 1}
-
-
-def test_modes_of_strategy_value_are_respected():
-    with pytest.raises(InputError, match="first works as top"):
-        make_campaign(FIRST, mode="greedy")
-    assert QueryConfig(FIRST).strategy.resolve_mode(None, has_oracle=True) == "top"
-
-
-def make_flip_based_strategy(score):
-    """Return a look-ahead strategy whose acquisition function transforms flip's scores."""
-    return make_lookahead_strategy(
-        "mine", "a test", acquisition=lambda view, rng: score(flip(view, rng))
-    )
-
-
-@pytest.mark.parametrize(
-    ("score", "error", "message"),
-    [
-        (lambda s: s * math.nan, NumericalError, "NaN or infinity for"),
-        (lambda s: s + math.inf, NumericalError, "NaN or infinity for"),
-        (lambda s: s - math.inf, NumericalError, "mine scored .*expected 4 numbers"),
-        (lambda s: s.tolist(), InputError, "returned a list; expected a tensor"),
-        (lambda s: s.numpy(), InputError, "returned a ndarray; expected a tensor"),
-        (lambda s: s[:, None], InputError, "one score per candidate"),
-    ],
-)
-def test_acquisition_without_scores_raises(score, error, message, tmp_path):
-    with pytest.raises(error, match=message):
-        la.run(make_campaign(make_flip_based_strategy(score)), data=data(), out=tmp_path / "run")
-
-
-def test_minus_infinity_excludes_and_gradients_are_detached():
-    def exclude_first(scores):
-        scores[:30] = -math.inf
-        return scores.requires_grad_()
-
-    assert (
-        len(la.run(make_campaign(make_flip_based_strategy(exclude_first)), data=data()).pool) == 14
-    )
-
-
-@pytest.mark.parametrize(
-    "pick",
-    [
-        lambda s, q: None,
-        lambda s, q: QueryBatch(s.candidates[:0], torch.ones(0)),
-        lambda s, q: QueryBatch(s.candidates[: q - 1], torch.ones(q - 1)),
-        lambda s, q: QueryBatch(s.candidates[:1].repeat(q), torch.ones(q)),
-        lambda s, q: QueryBatch(s.labelled[:q], torch.ones(q)),
-        lambda s, q: QueryBatch(torch.arange(q) + 10**6, torch.ones(q)),
-        lambda s, q: QueryBatch(s.candidates[:q].tolist(), [1.0] * q),
-        lambda s, q: QueryBatch(s.candidates[:q], torch.ones(q - 1)),
-        lambda s, q: QueryBatch(s.candidates[:q], torch.full((q,), math.nan)),
-    ],
-)
-def test_strategy_returning_invalid_batch_raises(pick):
-    own = Strategy("mine", "never", "nobody", lambda s, q, rng, mode, oracle: pick(s, q))
-    with pytest.raises(LabelaheadError, match=r"the strategy mine .*expected"):
-        la.run(make_campaign(own), data=data())
+def test_every_strategy_has_description_and_paper():
+    for name, member in STRATEGIES.items():
+        assert member.name == name
+        assert len(member.when) > 20
+        assert member.paper
+        assert member.modes
+    with pytest.raises(InputError, match="did you mean 'badge'"):
+        find_strategy("bagde")

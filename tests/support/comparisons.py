@@ -76,3 +76,13 @@ def tiny(folder: Path, **changes: object) -> Campaign:
         threads=1,
     )
     return replace(campaign, **changes)  # type: ignore[arg-type]
+
+
+def write_strategy_file(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "own.py").write_text(
+        "from labelahead.acquisition import flip\n\n"
+        "def mine(view, rng):\n    return flip(view)\n\n"
+        "def greedy(view, rng):\n    return -flip(view)\n"
+    )
+    return folder / "own.py"

@@ -1,16 +1,19 @@
 """Partitioned pools, an executor in this process, and scores of the whole pool for comparison."""
 
+import csv
 from concurrent.futures import Future
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import nn
 
 from labelahead.acquisition.batch_selection import score_candidates
 from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.outofcore.store import read_blocks
 
 CLASSES = ("ash", "elm", "oak")
 
@@ -90,3 +93,30 @@ def all_at_once(features, labelled, numbers, evaluation, acquisition):
         score_candidates(view(post, unlabelled, evaluation, baseline="linearised"), acquisition),
         fitted,
     )
+
+
+def read_features(manifest):
+    return np.concatenate([rows for entry in manifest.entries for _, rows in read_blocks(entry, 7)])
+
+
+def write_labels(path, rows, header=("item", "label")):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+NET = """
+import torch
+from torch import nn
+
+def make(shape, classes):
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Linear(shape[0], 16), nn.Tanh(), nn.Linear(16, classes)).double()
+"""
+
+
+def write_network(folder, seed=5):
+    folder.mkdir(exist_ok=True)
+    (folder / "net.py").write_text(NET.replace("SEED", str(seed)))
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()

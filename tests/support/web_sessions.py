@@ -60,3 +60,33 @@ def progress_once(client, condition):
     return until(
         lambda: progress if condition(progress := read_progress()) else None, read_progress
     )
+
+
+def make_dated_folders(folder, n=4):
+    """Write images in one folder per month."""
+    for k, month in enumerate(("2024-01", "2024-02")):
+        for i in range(n):
+            photo(folder / month / f"{i}.png", (60 * i, 100 * k, 30))
+    return folder
+
+
+@contextmanager
+def labelled_page(folder: Path):
+    """Open a session of the exact learner on pixels, with half of the images labelled.
+
+    It yields the client, the session, the folder of the images and that of the session.
+    """
+    source, out = photos(folder / "set", 20), folder / "out"
+    tables = {
+        "model": {"name": "exact"},
+        "asking": {"strategy": "resolve"},
+        "data": {"name": str(source), "size": 16, "embedding": "raw"},
+    }
+    with page(source, out, classes=["light", "dark"], tables=tables) as (client, session):
+        refused = client.get("/api/model")
+        assert refused.status_code == 400
+        assert "at least two classes" in refused.json()["error"]
+        for position in range(10):
+            body = {"position": position, "kind": "label", "label": position % 2}
+            assert client.post("/api/answers", json=body, headers=CHANGE).status_code == 200
+        yield client, session, source, out

@@ -45,6 +45,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 class Client:
     """A client that labels as one annotator. url: as printed by the server, with or without token.
+    pause_seconds: between two attempts or polls.
 
     >>> from labelahead.server.client import Client
     >>> page = Client("http://127.0.0.1:8765/", who="robot")
@@ -61,6 +62,7 @@ class Client:
         who: str | None = None,
         token: str | None = None,
         timeout: float = 60.0,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -69,6 +71,7 @@ class Client:
             )
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.who, self.timeout = who, timeout
+        self.pause_seconds = pause_seconds
         self.token = token or next(iter(parse_qs(parts.query).get("token", [])), None)
         self._opener: OpenerDirector = build_opener(ProxyHandler({}), _NoRedirect())
         self._numbers: dict[str, int] = {}
@@ -209,7 +212,7 @@ class Client:
                 return progress
             if time.monotonic() > end:
                 raise LabelaheadError(f"still training after {timeout:g} s; wait longer")
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(self.pause_seconds)
 
     def _find_class(self, name: str) -> int:
         if name not in self._numbers:
@@ -251,7 +254,7 @@ class Client:
             except OSError as error:
                 if not tries:
                     raise LabelaheadError(f"{self.url} cannot be reached ({error})") from error
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(self.pause_seconds)
 
 
 def _read_error(body: bytes, code: int) -> str:

@@ -76,7 +76,11 @@ def shuffle_positions(n: int, seed: int) -> Tensor:
 
 
 class SnapshotBuilder:
-    """Build snapshots of the data; items that cannot be read are left out and reported."""
+    """Build snapshots of the data; items that cannot be read are left out and reported.
+
+    first_items: encoded before the first snapshot. max_active_items: of a larger pool, so many
+    items are drawn at random.
+    """
 
     def __init__(
         self,
@@ -84,6 +88,9 @@ class SnapshotBuilder:
         loaded: Loaded,
         test: Mapping[int, int],
         unreadable: Mapping[int, str] | None = None,
+        *,
+        first_items: int = FIRST_ITEMS,
+        max_active_items: int = MAX_ACTIVE_ITEMS,
     ) -> None:
         self.data, self.answers = _set_test_items(loaded, test)
         name, embedding, _ = choose_model_and_embedding(
@@ -95,6 +102,8 @@ class SnapshotBuilder:
         )
         self.encodes_in_steps = name == EXACT and is_slow_embedding(embedding, self.data)
         self.unreadable = dict(unreadable or {})
+        self.first_items = first_items
+        self.max_active_items = max_active_items
         self._last: tuple[Tensor, PreparedCampaign] | None = None
 
     def build_snapshots(
@@ -107,7 +116,7 @@ class SnapshotBuilder:
         every = self._encoding_order([p for p, _ in order.labels])
         sizes = [len(every)]
         if self.encodes_in_steps:
-            first = FIRST_ITEMS + len(order.labels)
+            first = self.first_items + len(order.labels)
             sizes = [
                 first * GROWTH_FACTOR**k for k in range(20) if first * GROWTH_FACTOR**k < len(every)
             ] + sizes
@@ -128,10 +137,10 @@ class SnapshotBuilder:
         shuffled = shuffle_positions(n, self.campaign.seed)
         test = torch.isin(shuffled, self.data.test)
         # The part does not depend on the labels, because the model is centred on its mean.
-        pool = shuffled[~test][:MAX_ACTIVE_ITEMS]
+        pool = shuffled[~test][: self.max_active_items]
         pool = pool[~torch.isin(pool, known)]
-        rest = shuffled[test | torch.isin(shuffled, pool[FIRST_ITEMS:])]
-        return torch.cat([known, pool[:FIRST_ITEMS], rest])
+        rest = shuffled[test | torch.isin(shuffled, pool[self.first_items :])]
+        return torch.cat([known, pool[: self.first_items], rest])
 
     def prepare_items(
         self, labelled: Iterable[int], tell: ProgressCallback | None = None

@@ -4,6 +4,8 @@ import pytest
 
 from labelahead.errors import InputError
 from labelahead.integrations.label_studio.interface import read_interface
+from tests.support.label_studio import CONFIG as PROJECT_CONFIG
+from tests.support.label_studio import make_choice
 
 CHOICES = '<Choices name="kind" toName="img"><Choice value="Cat"/><Choice value="d" alias="Dog"/></Choices>'
 CONFIG = f'<View><Image name="img" value="$photo"/><Text name="t" value="$note"/>{CHOICES}</View>'
@@ -46,3 +48,16 @@ def test_label_of_no_or_several_choices_is_none(value):
 def test_read_interface_refuses_other_configurations(config, message):
     with pytest.raises(InputError, match=message):
         read_interface(config)
+
+
+def test_read_interface_reads_choices_images_and_texts():
+    config = PROJECT_CONFIG.replace(
+        "<View>", '<View><Header value="What?"/><Image name="i" value="$picture"/>'
+    )
+    config = config.replace('<Choice value="food"/>', '<Choice value="food" alias="eat"/>')
+    interface = read_interface(config)
+    assert (interface.name, interface.choices) == ("topic", ("sport", "eat", "space"))
+    assert (interface.pictures, interface.texts) == (("picture",), ("text",))
+    assert interface.label(make_choice("eat")) == "eat"
+    assert interface.label(make_choice("eat") + make_choice("sport")) is None
+    assert interface.label([]) is None

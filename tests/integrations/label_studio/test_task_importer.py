@@ -21,13 +21,8 @@ from labelahead.models import image_encoder as backbone
 from labelahead.outofcore import embed
 from labelahead.server import large_pool as large
 from labelahead.server.session import open_session
-from tests.integrations.label_studio.test_bridge import (
-    ANNA,
-    WEBHOOKS,
-    read_serving_order,
-    wait_until_idle,
-)
 from tests.support.label_studio import CONFIG, KEY, make_choice, replay
+from tests.support.label_studio_bridges import ANNA, WEBHOOKS, read_serving_order, wait_until_idle
 from tests.support.large_pools import Inline, clouds, text_pool
 
 N = 400
@@ -359,16 +354,6 @@ def test_missing_image_is_left_out(image_store, studio, tmp_path):
 def test_images_in_cloud_storage_keep_their_address():
     images = large.PoolPictures("s3://bucket/photos", ["a/1.png"])
     assert images.address(0) == "s3://bucket/photos/a/1.png"
-
-
-def test_label_studio_command_refuses_pool_options_without_a_pool(monkeypatch):
-    monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
-    for option in (["--cluster", "tcp://127.0.0.1:9"], ["--pictures-at", "http://x/"]):
-        result = CliRunner().invoke(
-            app, ["label-studio", "http://127.0.0.1:9", "--project", "1", *option]
-        )
-        assert result.exit_code == 2
-        assert "go with --pool" in " ".join(result.output.split())
 
 
 def test_label_studio_command_exports_pool_items_by_name(store, studio, tmp_path, monkeypatch):

@@ -7,27 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from filelock import FileLock
 
 from labelahead.errors import InputError, StorageError
 from labelahead.learner.config import Budget, Network
-from labelahead.models.training import Training
 from labelahead.simulation.comparison import Comparison, compare, parse_contenders, read_comparison
 from labelahead.simulation.comparison.execution import MAX_RETRIES, _describe_exit, is_finished
-from labelahead.simulation.comparison.plan import (
-    Contender,
-    format_comparison,
-    list_differences,
-    merge_comparisons,
-    parse_contender,
-)
+from labelahead.simulation.comparison.plan import parse_contender
 from labelahead.simulation.run import run
 from labelahead.simulation.store import Store
-from labelahead.strategies import find_strategy
-from tests.support.comparisons import made_up, random_curves, tiny
+from tests.support.comparisons import made_up, random_curves, tiny, write_strategy_file
 from tests.support.waiting import PATIENCE, Gate, until
 
 
@@ -36,66 +28,6 @@ def outcome(folder):
     store = Store(folder)
     rounds = [replace(r, seconds={}) for r in store.read_rounds()]
     return rounds, [(e.position, e.label, e.round) for e in store.read_labels()]
-
-
-def test_parse_contenders_accepts_modes_and_refuses_invalid_names():
-    assert parse_contenders("random, flip:greedy,margin") == (
-        Contender("random", "top"),
-        Contender("flip", "greedy"),
-        Contender("margin", "top"),
-    )
-    assert parse_contenders("flip,flip:sequential") == (
-        Contender("flip", "sequential"),
-    )  # the same twice
-    assert [a.name for a in parse_contenders("flip,flip:greedy")] == ["flip", "flip:greedy"]
-    assert [a.folder for a in parse_contenders("flip,flip:top,random")] == [
-        "flip-sequential",
-        "flip-top",
-        "random",
-    ]
-    for text, message in {
-        "flop": "did you mean 'flip'",
-        "margin:greedy": "works as top",
-        "flip:": "colon",
-        " , ": "names with commas",
-    }.items():
-        with pytest.raises(InputError, match=message):
-            parse_contenders(text)
-
-
-def write_strategy_file(folder):
-    folder.mkdir(exist_ok=True)
-    (folder / "own.py").write_text(
-        "from labelahead.acquisition import flip\n\n"
-        "def mine(view, rng):\n    return flip(view)\n\n"
-        "def greedy(view, rng):\n    return -flip(view)\n"
-    )
-    return folder / "own.py"
-
-
-def test_parse_contenders_accepts_strategy_files(tmp_path, monkeypatch):
-    path = write_strategy_file(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    own = parse_contenders("own.py:mine, own.py:mine:greedy ,own.py:greedy,own:mine:top,random")
-    assert own[:2] == (Contender(f"{path}:mine", "sequential"), Contender(f"{path}:mine", "greedy"))
-    names = ["own.py:mine", "own.py:mine:greedy", "own.py:greedy", "own:mine:top", "random"]
-    assert [a.name for a in own] == names
-    assert [a.folder for a in own][:2] == ["own.py-mine-sequential", "own.py-mine-greedy"]
-    assert parse_contenders([a.spec for a in own]) == own
-    for text, message in {
-        "own.py:mine:best": "mode is 'best'",
-        "own.py:mine:": "colon",
-        "own.py:none": "not there",
-        "nowhere.py:mine": "no file",
-        "own.py:": "incomplete",
-    }.items():
-        with pytest.raises(InputError, match=message):
-            parse_contenders(text)
-    with pytest.raises(InputError, match=r"your own as file.py:name, where the processes"):
-        parse_contenders([find_strategy("flip")])
-    other = write_strategy_file(tmp_path / "other")
-    with pytest.raises(InputError, match=r"two strategies are called own.py:mine"):
-        Comparison(tiny(tmp_path), parse_contenders(f"own.py:mine,{other}:mine"), (0,))
 
 
 def test_custom_copy_of_flip_gives_same_campaign_as_flip(tmp_path):
@@ -109,78 +41,6 @@ def test_custom_copy_of_flip_gives_same_campaign_as_flip(tmp_path):
         for name in ("flip-sequential", "own.py-mine-sequential")
     )
     assert same == own
-
-
-def test_format_comparison_round_trip(tmp_path):
-    comparison = Comparison(tiny(tmp_path), parse_contenders("flip:greedy,margin"), (3, 4))
-    (tmp_path / "compare.toml").write_text(format_comparison(comparison))
-    assert read_comparison(tmp_path) == comparison
-    assert comparison.reference == parse_contender("flip:greedy")  # without random: the first
-    assert comparison.campaign_for(parse_contender("margin"), 4).asking.strategy == "margin"
-    assert comparison.campaign_for(parse_contender("margin"), 4).seed == 4
-    more = merge_comparisons(
-        comparison,
-        replace(comparison, contenders=parse_contenders("random,margin"), seeds=(4, 5)),
-        tmp_path,
-    )
-    assert (more.contenders, more.seeds) == (
-        parse_contenders("flip:greedy,margin,random"),
-        (3, 4, 5),
-    )
-    assert more.reference == parse_contender("random")
-    for budget, rounds in {(5, 11, 3): 3, (5, 12, 3): 4, (5, 5, 3): 1}.items():
-        campaign = tiny(tmp_path, budget=Budget(*budget))
-        assert Comparison(campaign, parse_contenders("random"), (0,)).rounds == rounds
-
-
-def test_comparison_stores_absolute_paths(tmp_path, monkeypatch):
-    campaign = tiny(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    relative = replace(
-        campaign,
-        data=replace(campaign.data, name="blobs.npz", root="."),
-        model=Network("n.py:make"),
-    )
-    comparison = Comparison(relative, parse_contenders("random"), (0,))
-    assert comparison.campaign.data.name == str(tmp_path / "blobs.npz")
-    assert comparison.campaign.data.root == str(tmp_path)
-    assert comparison.campaign.model.name == f"{tmp_path / 'n.py'}:make"
-    assert replace(comparison, seeds=(1,)).campaign == comparison.campaign
-
-
-@pytest.mark.parametrize("text", ["", "seeds = [1]", 'strategies = ["random"]\nseeds = ["x"]', "["])
-def test_damaged_comparison_plan_raises(tmp_path, text):
-    (tmp_path / "compare.toml").write_text(text)
-    with pytest.raises(InputError, match=r"damaged|no valid TOML"):
-        read_comparison(tmp_path)
-
-
-def test_folder_without_newer_keys_has_same_configuration(tmp_path):
-    """A plan of 0.2 leaves `training.epochs` out if it is not set."""
-    before = replace(tiny(tmp_path), training=asdict(Training()))
-    del before.training["epochs"]
-    now = replace(before, training=asdict(Training()))
-    assert list_differences(before, now) == []
-    changed = list_differences(before, replace(now, training=asdict(Training(epochs=3))))
-    assert changed == ["training.epochs was not set and is 3 now"]
-
-
-def test_other_configurations_and_folders_raise(tmp_path):
-    folder = made_up(tmp_path / "a", random_curves(1, {"random": 0, "margin": 0.1}))
-    before = read_comparison(folder)
-    other = replace(before.campaign, budget=replace(before.campaign.budget, labels=70))
-    with pytest.raises(InputError, match=r"budget\.labels was 40 and is 70 now"):
-        compare(replace(before, campaign=other), folder)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match=r"holds thesis.tex and no comparison"):
-        compare(before, tmp_path / "b")
-    with pytest.raises(InputError, match="is a file"):
-        compare(before, tmp_path / "b" / "thesis.tex")
-    with pytest.raises(InputError, match="workers is 0"):
-        compare(before, tmp_path / "c", workers=0)
-    with pytest.raises(InputError, match="single campaign"):
-        read_comparison(folder / "random" / "seed-0")
 
 
 @pytest.mark.parametrize(

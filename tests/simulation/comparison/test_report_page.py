@@ -1,169 +1,21 @@
 """Reports of synthetic comparisons with known numbers."""
 
-import csv
 import json
 import re
-from dataclasses import replace
-from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 from PIL import Image
-from scipy import stats
 
 from labelahead.errors import InputError, StorageError
-from labelahead.learner.config import to_toml
 from labelahead.simulation.comparison import read_comparison, report
 from labelahead.simulation.comparison.curves import read_curves
-from labelahead.simulation.comparison.figures import (
-    _assign_styles,
-    _draw_critical_difference,
-    _draw_curves,
-    _draw_differences,
-    _draw_intervals,
-)
-from labelahead.simulation.comparison.plan import parse_contender
-from labelahead.simulation.comparison.plot_style import RenderedFigure
 from labelahead.simulation.comparison.summary import summarise
-from labelahead.simulation.comparison.tables import headline, labels, p_text, seconds
 from labelahead.simulation.store import Store
 from labelahead.strategies import STRATEGIES
-from tests.support.comparisons import LABELS, made_up, random_curves
+from tests.support.comparisons import made_up, random_curves
+from tests.support.report_pages import parse_page, read_csv_rows
 
 FOUR = {"random": 0.0, "entropy": -0.01, "margin": 0.05, "flip": 0.1}
-
-
-@pytest.fixture
-def without_figures(monkeypatch):
-    """Replace the figures, which take most of the time, for tests of numbers and text."""
-    one = RenderedFigure("curves", b"png", b"svg", "<svg></svg>")
-    monkeypatch.setattr(
-        "labelahead.simulation.comparison.report_page.draw_figures", lambda s: {"curves": one}
-    )
-
-
-def read_csv_rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-class Page(HTMLParser):
-    """The text of a page and its tags with their attributes."""
-
-    VOID = ("meta", "br", "link", "img", "hr")
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.open, self.words = [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.words).replace("\u00a0", " ").split())
-
-
-def parse_page(written_report):
-    found = Page(written_report.page.read_text())
-    assert found.open == []
-    # the page shows no undefined value
-    assert not re.search(r"\b(nan|inf|None|Estimate|undefined)\b", found.text), found.text
-    return found
-
-
-def test_report_numbers_match_scipy(tmp_path, without_figures):
-    curves = random_curves(6, FOUR)
-    report(made_up(tmp_path / "a", curves))
-    folder = tmp_path / "a" / "report"
-    width = LABELS[-1] - LABELS[0]
-    areas = {
-        name: np.array([np.trapezoid(c, LABELS) / width for c in by_seed.values()])
-        for name, by_seed in curves.items()
-    }
-    for row in read_csv_rows(folder / "summary.csv"):
-        own_areas = areas[row["strategy"]]
-        low, high = stats.t.interval(0.95, 5, own_areas.mean(), stats.sem(own_areas))
-        assert float(row["area"]) == pytest.approx(own_areas.mean())
-        assert (float(row["area_low"]), float(row["area_high"])) == pytest.approx((low, high))
-        ends = [c[-1] for c in curves[row["strategy"]].values()]
-        assert float(row["final"]) == pytest.approx(np.mean(ends))
-        assert float(row["seconds_kernel"]) == 0.2
-        assert "seconds_test" not in row
-        if row["strategy"] != "random":
-            gap = own_areas - areas["random"]
-            assert float(row["area_minus_reference"]) == pytest.approx(gap.mean())
-    for row in read_csv_rows(folder / "tests.csv"):
-        wanted = stats.ttest_rel(areas[row["first"]], areas[row["second"]])
-        assert float(row["p_paired_t"]) == pytest.approx(wanted.pvalue)
-        assert float(row["p_holm"]) >= float(row["p_paired_t"])
-    s = summarise(read_curves(tmp_path / "a"))
-    wanted = stats.friedmanchisquare(*areas.values())
-    assert s.by_seed.p == pytest.approx(wanted.pvalue)
-    assert s.by_seed.blocks == 6
-    assert s.by_round.blocks == 6 * 3  # without the first round, which all strategies share
-    curve = [r for r in read_csv_rows(folder / "curves.csv") if r["strategy"] == "flip"]
-    at = np.array([c[2] for c in curves["flip"].values()])
-    gap = at - np.array([c[2] for c in curves["random"].values()])
-    assert float(curve[2]["accuracy"]) == pytest.approx(at.mean())
-    low, high = stats.t.interval(0.95, 5, gap.mean(), stats.sem(gap))
-    assert float(curve[2]["difference_low"]) == pytest.approx(low)
-    assert float(curve[2]["difference_high"]) == pytest.approx(high)
-    assert len(read_csv_rows(folder / "rounds.csv")) == 4 * 6 * 4
-
-
-def test_headline_names_winning_strategy(tmp_path, without_figures):
-    curves = {
-        "random": {s: [0.5, 0.6, 0.7, 0.8 + 0.001 * s] for s in (0, 1, 2)},
-        "flip": {s: [0.5, 0.7, 0.9, 0.95 + 0.002 * s] for s in (0, 1, 2)},
-    }
-    written_report = report(made_up(tmp_path / "a", curves))
-    # random's mean curve ends at 80.1 %; flip's passes it at 20 + 10·0.101/0.2 = 25.05
-    assert written_report.headline == "random needs 40 labels for what flip reaches with 25."
-    assert "1.6 times as many (95 % interval 1.6 to 1.6) for 80.1 % test accuracy" in (
-        written_report.explanation
-    )
-    found = parse_page(written_report)
-    first = next(i for i, (tag, _) in enumerate(found.tags) if tag == "h1")
-    assert "p" not in [tag for tag, a in found.tags[:first] if a.get("class") != "kicker"]
-    assert found.text.index(written_report.headline) < found.text.index("Learning curves")
-
-
-def test_headline_without_winner_says_so(tmp_path, without_figures):
-    below = {"random": 0.05, "margin": 0.0, "entropy": 0.01}
-    written_report = report(made_up(tmp_path / "a", random_curves(5, below)))
-    assert written_report.headline == "No strategy beat random."
-    assert "below random" in written_report.explanation
-    parse_page(written_report)
-    early = {
-        "random": {s: [0.5, 0.6, 0.7, 0.8] for s in range(3)},
-        "margin": {s: [0.5, 0.7, 0.75, 0.76] for s in range(3)},
-    }
-    written_report = report(made_up(tmp_path / "b", early))
-    assert "ahead of random along the way but does not reach the 80.0 %" in written_report.headline
-    parse_page(written_report)
-
-
-def test_headline_marks_insignificant_lead(tmp_path, without_figures):
-    written_report = report(
-        made_up(tmp_path / "a", random_curves(3, {"random": 0, "flip": 0.004}, 0.03))
-    )
-    assert "may be chance" in written_report.explanation or "No strategy" in written_report.headline
-    assert any("Only 3 seeds" in w for w in written_report.warnings)
 
 
 def test_report_with_one_seed_makes_no_test(tmp_path):
@@ -202,34 +54,6 @@ def test_report_with_one_strategy_compares_nothing(tmp_path):
     parse_page(written_report)
 
 
-def test_report_with_one_round_has_no_by_round_summary(tmp_path):
-    curves = {"random": {0: [0.5], 1: [0.6]}, "margin": {0: [0.5], 1: [0.6]}, "flip": {0: [0.7]}}
-    written_report = report(made_up(tmp_path / "a", curves, labels=(10,)))
-    parse_page(written_report)
-    assert summarise(read_curves(tmp_path / "a")).by_round is None
-
-
-def test_report_pairs_common_seeds(tmp_path, without_figures):
-    curves = {k: dict(v) for k, v in random_curves(5, FOUR).items()}
-    for seed in (0, 3):
-        del curves["flip"][seed]
-    folder = made_up(tmp_path / "a", curves)
-    written_report = report(folder)
-    assert any("2 campaigns are not finished" in w for w in written_report.warnings)
-    s = summarise(read_curves(folder))
-    assert s.pair(parse_contender("flip"), parse_contender("random")).difference.n == 3
-    assert s.pair(parse_contender("margin"), parse_contender("random")).difference.n == 5
-    assert s.by_seed.blocks == 3
-    assert "flip, seed 0; flip, seed 3" in parse_page(written_report).text
-    curves["flip"] = {}  # no campaign: left out with a warning
-    text = (folder / "compare.toml").read_text()
-    again = made_up(tmp_path / "b", {k: v for k, v in curves.items() if v})
-    (again / "compare.toml").write_text(text)
-    written_report = report(again)
-    assert any("5 campaigns are not finished" in w for w in written_report.warnings)
-    parse_page(written_report)
-
-
 def test_report_without_common_seed_compares_nothing(tmp_path):
     curves = random_curves(4, {"random": 0, "margin": 0.1})
     apart = {
@@ -239,37 +63,6 @@ def test_report_without_common_seed_compares_nothing(tmp_path):
     written_report = report(made_up(tmp_path / "a", apart))
     parse_page(written_report)
     assert "nothing to compare" in written_report.headline
-
-
-def test_report_warns_of_unfair_comparison(tmp_path, without_figures):
-    folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
-    assert all(c.holds for c in read_curves(folder).checks)
-    text = parse_page(report(folder)).text
-    assert "the same 10 initial labels, compared one by one" in text
-    where = folder / "margin" / "seed-1"
-    lines = (where / "labels.jsonl").read_text().replace('"position":3', '"position":77', 1)
-    (where / "labels.jsonl").write_text(lines)
-    comparison = read_comparison(folder)
-    usual = comparison.campaign_for(parse_contender("margin"), 1)
-    other = replace(usual, training={**usual.training, "steps": 7})
-    (where / "config.toml").write_text(to_toml(other))
-    (where / "data.json").write_text(json.dumps({"name": "y"}))
-    found = read_curves(folder)
-    assert [c.holds for c in found.checks] == [False, False, False]
-    written_report = report(folder)
-    text = parse_page(written_report).text
-    assert "first labels differ from those of the same seed's others: margin, seed 1" in text
-    assert "training.steps" in text
-    assert len(written_report.warnings) == 4
-
-
-def test_curves_with_different_label_counts_are_interpolated(tmp_path, without_figures):
-    folder = made_up(tmp_path / "a", random_curves(2, {"random": 0, "margin": 0.1}))
-    path = folder / "margin" / "seed-0" / "rounds.jsonl"
-    path.write_text(path.read_text().replace('"labels":30', '"labels":32'))
-    found = read_curves(folder)
-    assert found.labels.tolist() == [10, 20, 30, 32, 40]
-    assert any("differing numbers of labels" in w for w in report(folder).warnings)
 
 
 def test_report_page_is_self_contained(tmp_path):
@@ -334,18 +127,6 @@ def test_report_escapes_names(tmp_path, without_figures):
     assert f'name = "{evil}"' in parse_page(written_report).text
 
 
-def test_contender_styles_are_distinct(tmp_path, without_figures):
-    many = dict.fromkeys([*STRATEGIES][:11], 0.0) | {"flip:top": 0.0, "mlmoc:greedy": 0.0}
-    folder = made_up(tmp_path / "a", random_curves(2, many, 0.05))
-    s = summarise(read_curves(folder))
-    styles = _assign_styles(s)
-    looks = [(v.color, v.marker, str(v.dash)) for v in styles.values()]
-    assert len(set(looks)) == len(looks) == len(many)
-    for draw in (_draw_curves, _draw_differences, _draw_intervals, _draw_critical_difference):
-        draw(s, styles)
-    parse_page(report(folder))
-
-
 def test_report_invalid_folders_raise(tmp_path):
     with pytest.raises(InputError, match="no comparison"):
         report(tmp_path)
@@ -366,30 +147,3 @@ def test_report_invalid_folders_raise(tmp_path):
     rounds.write_text(whole.replace(f'"accuracy":{last.accuracy}', '"accuracy":null'))
     with pytest.raises(InputError, match="without a test accuracy"):
         report(folder)
-
-
-def test_report_formats_p_values_label_counts_and_seconds():
-    assert [p_text(p) for p in (0.0, 0.00049, 0.0123, 0.5, 1.0)] == [
-        "p < 0.001",
-        "p < 0.001",
-        "p = 0.012",
-        "p = 0.50",
-        "p = 1.00",
-    ]
-    assert labels(float("inf"), 40) == "> 40"
-    assert [seconds(v) for v in (None, 0.0, 0.0123, 1.26, 123.4)] == [
-        "—",
-        "< 0.001",
-        "0.012",
-        "1.3",
-        "123",
-    ]
-
-
-def test_headline_with_equal_label_counts_claims_no_saving(tmp_path):
-    curves = {
-        "random": {s: [0.5, 0.8, 0.8, 0.8] for s in range(3)},
-        "margin": {s: [0.5, 0.8, 0.9, 0.9] for s in range(3)},
-    }
-    s = summarise(read_curves(made_up(tmp_path / "a", curves)))
-    assert "saves no labels" in headline(s)[0]

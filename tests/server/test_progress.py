@@ -1,0 +1,77 @@
+"""The error estimate of the page and its progress."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelahead.learner.config import parse_campaign
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.server.snapshot import TrainingRequest
+from labelahead.server.snapshot_builder import build_snapshot
+from tests.support.web_answers import answer
+from tests.support.web_sessions import page, progress_once
+
+
+@pytest.mark.parametrize("count", [19, 20])
+def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, count):
+    rng = torch.Generator().manual_seed(0)
+    np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())
+    tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
+    options = {"tables": tables, "classes": ["a", "b"], "every": count}
+    with page(tmp_path / "set.npz", tmp_path / "out", **options) as (client, session):
+        sample = []
+        while len(sample) < count:
+            query = client.get("/api/question").json()
+            assert query["reason"] == "random start"
+            if len(sample) == 3:  # a skipped item is replaced
+                answer(client, query["position"], None, "skip")
+                query = client.get("/api/question").json()
+            answer(client, query["position"], query["position"] % 2)
+            sample.append(query["position"])
+        outside_sample = session.service._random_order[-1]
+        answer(
+            client, outside_sample, outside_sample % 2
+        )  # not in the sample: earlier items have no answer
+        request = session.schedule._next_request()
+        assert [p for p, _ in request.labels] == [
+            *sample,
+            outside_sample,
+        ]  # in order of the answers
+        assert request.random_sample == (tuple(sample) if count == 20 else ())
+        session.schedule.start()
+        progress = progress_once(client, lambda p: p["curve"])
+        last = progress["curve"][-1]
+        assert last["loo_all"] is not None
+        assert last["error_rate"] is None  # no estimate: the network was trained on these labels
+        assert progress["accuracy"]["estimated"] is None
+        if count == 20:
+            assert last["loo"] * 20 == pytest.approx(round(last["loo"] * 20))  # a multiple of 1/20
+        else:
+            assert last["loo"] is None
+
+
+def test_random_sample_changes_the_error_estimate_and_not_the_network(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())
+    tables = {
+        "data": {"name": str(tmp_path / "set.npz")},
+        "model": {"name": "mlp", "width": 16},
+        "threads": 1,
+    }
+    prepared = prepare_campaign(parse_campaign(tables | {"training": {"steps": 5}}))
+    labels = tuple((p, p % 2) for p in range(20))
+    biased = build_snapshot(prepared, TrainingRequest(1, labels, 2))
+    partial_sample = build_snapshot(
+        prepared, TrainingRequest(1, labels, 2, tuple(range(19, 4, -1)))
+    )
+    full_sample = build_snapshot(prepared, TrainingRequest(1, labels, 2, tuple(range(20))))
+    for other in (partial_sample, full_sample):
+        assert torch.equal(other.outputs, biased.outputs)
+        assert torch.equal(other.kernel_arguments["kernel"], biased.kernel_arguments["kernel"])
+        assert other.fit_facts.leave_one_out.rows == biased.fit_facts.leave_one_out.rows
+    assert biased.fit_facts.leave_one_out.sample_accuracy is None
+    first, second = (s.fit_facts.leave_one_out for s in (partial_sample, full_sample))
+    right = 15 * first.sample_accuracy, 20 * second.sample_accuracy
+    assert right == pytest.approx((round(right[0]), round(right[1])))
+    assert min(right) >= 0
+    assert first.squared_error != second.squared_error
