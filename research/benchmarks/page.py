@@ -184,10 +184,10 @@ def latency(n: int, model: str, given: argparse.Namespace, folder: Path) -> dict
 
 def answered(client: Client, labels: np.ndarray, count: int, pause: float) -> dict[str, float]:
     """The same over HTTP, without a browser: what the server takes."""
-    asked, times = client.question(), list[float]()
+    asked, times = client.get_query(), list[float]()
     for _ in range(count):
         at, start = asked["position"], time.perf_counter()
-        asked = client.answer(at, int(labels[at]))["next"]
+        asked = client.add_answer(at, int(labels[at]))["next"]
         times.append(1000 * (time.perf_counter() - start))
         time.sleep(pause / 1000)
     return quantiles(times)
@@ -268,7 +268,7 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
 
     def annotate(name: str) -> None:
         client = Client(server.url, who=name)
-        asked = client.question()
+        asked = client.get_query()
         while time.monotonic() < end and not asked.get("done"):
             at = asked["position"]
             with guard:
@@ -277,7 +277,7 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
                     double.append(at)
             start = time.perf_counter()
             try:
-                answer = client.answer(at, int(labels[at]))
+                answer = client.add_answer(at, int(labels[at]))
             except LabelaheadError as error:
                 failed.append(str(error))
                 return

@@ -108,7 +108,7 @@ class Session:
         client, mind = Client(f"http://127.0.0.1:{self.port}/", who=name), random.Random(name)
         while time.monotonic() < end:
             try:
-                asked = client.question()
+                asked = client.get_query()
                 while time.monotonic() < end and not asked.get("done"):
                     asked = self.one(client, name, asked, mind)
                     time.sleep(mind.uniform(0, 0.1))
@@ -119,7 +119,7 @@ class Session:
     def one(self, client: Client, name: str, asked: dict, mind: random.Random) -> dict:
         at = asked["position"]
         label = int(self.truth[at]) if mind.random() < 0.95 else mind.randrange(10)
-        done = client.answer(at, label)
+        done = client.add_answer(at, label)
         with self.lock:
             self.said.append((name, at, label, done["event"]["seq"]))
             mine = [s for s in self.said if s[0] == name and s[3] not in self.undone]
@@ -131,7 +131,7 @@ class Session:
                 return back["next"]
         elif mind.random() < 0.1 and mine:
             _, old, label, _ = mind.choice(mine)
-            again = client.answer(old, int(self.truth[old]))
+            again = client.add_answer(old, int(self.truth[old]))
             with self.lock:
                 self.said.append((name, old, int(self.truth[old]), again["event"]["seq"]))
             return again["next"]
@@ -139,7 +139,7 @@ class Session:
             path = self.folder / f"{name}.csv"
             some = mind.sample(range(len(self.truth)), 5)
             path.write_text("item,label\n" + "".join(f"{p},{self.truth[p]}\n" for p in some))
-            client.bring_in(path)
+            client.import_labels(path)
         return done["next"]
 
     def watch(self, end: float) -> None:

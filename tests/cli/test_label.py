@@ -38,19 +38,19 @@ def test_label_command_serves_keeps_labels_and_stops_on_signals(tmp_path, monkey
             url = process.stdout.readline().strip()
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+/(\?token=a-long-token)?", url), url
             client = Client(url, who="robot")
-            query = client.question()
-            reply = client.answer(query["position"], "dog")
+            query = client.get_query()
+            reply = client.add_answer(query["position"], "dog")
             assert reply["event"]["who"] == "robot"
-            client.answer(query["position"], "dog", kind="keep")
-            kept = [(k["position"], k["who"]) for k in client.kept()]
+            client.add_answer(query["position"], "dog", kind="keep")
+            kept = [(k["position"], k["who"]) for k in client.list_kept_labels()]
             assert kept[0] == (query["position"], "robot")
             assert len(kept) == (2 if extra else 1)  # the label of the first server is kept
-            assert client.doubts() == []
+            assert client.list_suspect_labels() == []
             with pytest.raises(InputError, match="no class 'cow'"):
-                client.answer(query["position"], "cow")
+                client.add_answer(query["position"], "cow")
             with pytest.raises(InputError, match="there is no item 99"):
-                client.answer(99, "dog")
-            assert client.picture(0).startswith(b"\x89PNG")
+                client.add_answer(99, "dog")
+            assert client.get_image(0).startswith(b"\x89PNG")
             if extra:
                 with pytest.raises(InputError, match="token"):
                     Client(url.split("?")[0]).session()

@@ -40,7 +40,7 @@ def server():
 def test_answer_and_undo_are_retried_with_the_same_key(server):
     url, codes, bodies = server
     codes += [503, 507, 200]
-    assert Client(url, pause_seconds=0.01).answer(3, 1) == {"labels": 1}
+    assert Client(url, pause_seconds=0.01).add_answer(3, 1) == {"labels": 1}
     assert len(bodies) == 3
     assert len({body["key"] for body in bodies}) == 1
     codes += [507, 200]
@@ -53,7 +53,7 @@ def test_answer_raises_the_servers_storage_error_after_the_last_attempt(server, 
     url, codes, bodies = server
     codes += [code] * 4
     with pytest.raises(StorageError, match="the disk is full") as refused:
-        Client(url, pause_seconds=0.01).answer(3, 1)
+        Client(url, pause_seconds=0.01).add_answer(3, 1)
     assert refused.value.full == full
     assert len(bodies) == MAX_ATTEMPTS
     with pytest.raises(StorageError):
@@ -65,8 +65,8 @@ def test_answer_is_not_retried_after_other_errors(server):
     url, codes, bodies = server
     codes += [400, 500]
     with pytest.raises(InputError):
-        Client(url, pause_seconds=0.01).answer(3, 1)
+        Client(url, pause_seconds=0.01).add_answer(3, 1)
     with pytest.raises(LabelaheadError) as failed:
-        Client(url, pause_seconds=0.01).answer(3, 1)
+        Client(url, pause_seconds=0.01).add_answer(3, 1)
     assert not isinstance(failed.value, InputError | StorageError)
     assert len(bodies) == 2

@@ -50,7 +50,7 @@ def test_commands_read_the_labels_of_a_running_server(source, tmp_path):
 
         def answer(*positions):
             for position in positions:
-                page.answer(position, CLASSES[position % 2])
+                page.add_answer(position, CLASSES[position % 2])
                 accepted[position] = CLASSES[position % 2]
 
         answer(*range(10))

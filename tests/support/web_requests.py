@@ -61,7 +61,7 @@ def make_import(n: int, scratch: Path) -> Step:
         path.write_text(
             "item,label,who\n" + "".join(f"{names[p]},{name},{who}\n" for p, name in rows)
         )
-        page.bring_in(path)
+        page.import_labels(path)
 
     return Step(send, events if n % 5 else [("class", who, None, new_class), *events])
 
@@ -71,7 +71,7 @@ def make_export(n: int, scratch: Path) -> Step:
     position, label, form = n % ITEMS, n % 3, ("folders", "hf", "csv", "label-studio")[n % 4]
 
     def send(page: Client) -> None:
-        page.answer(position, label, key=f"k{n}")
+        page.add_answer(position, label, key=f"k{n}")
         for _ in range(3):
             page.export(form, scratch / "sent").unlink()
 
@@ -106,7 +106,7 @@ def make_class_change(n: int, scratch: Path) -> Step:
 def make_new_files(n: int, scratch: Path) -> Step:
     """Label an item; new files appear between two servers."""
     return Step(
-        lambda page: page.answer(n % ITEMS, n % 3, key=f"k{n}"),
+        lambda page: page.add_answer(n % ITEMS, n % 3, key=f"k{n}"),
         [("label", "anna", n % ITEMS, n % 3)],
     )
 

@@ -40,10 +40,10 @@ from tests.support.web_sessions import photos
 def test_label_studio_serves_the_same_30_queries_as_the_page(studio, tmp_path, start_program):
     project, bridge, client, out = start_bridge_and_page(studio, tmp_path, start_program, 300)
     for _ in range(30):
-        task, query = studio.next_task(project), client.question(fresh=True)
+        task, query = studio.next_task(project), client.get_query(fresh=True)
         assert query["item"] == f"{task['id']}.txt"
         studio.annotate(task["id"], task["data"]["truth"])
-        client.answer(query["position"], task["data"]["truth"])
+        client.add_answer(query["position"], task["data"]["truth"])
         client.wait()  # either side may be training
         bridge.settle()
     assert len(read_recorded_annotations(out)) == 30
@@ -55,14 +55,14 @@ def test_label_studio_serves_the_same_queries_among_2000_tasks(
     project, _, client, _ = start_bridge_and_page(
         studio, tmp_path, start_program, 2000, "--retrain-every", "1000"
     )
-    task, query, seconds = studio.next_task(project), client.question(fresh=True), []
+    task, query, seconds = studio.next_task(project), client.get_query(fresh=True), []
     for _ in range(30):
         assert query["item"] == f"{task['id']}.txt"
         truth, start = task["data"]["truth"], time.perf_counter()
         studio.annotate(task["id"], truth)
         task = studio.next_task(project)
         seconds.append(time.perf_counter() - start)
-        query = client.answer(query["position"], truth)["next"]
+        query = client.add_answer(query["position"], truth)["next"]
     with capsys.disabled():
         p95, load = sorted(seconds)[int(0.95 * len(seconds))], os.getloadavg()[0]
         print(
@@ -98,14 +98,14 @@ def test_large_pool_is_imported_as_its_items_are_queried(studio, tmp_path, start
         start = time.perf_counter()
         task = studio.next_task(project)
         seconds.append(time.perf_counter() - start)
-        query = client.question(fresh=True)
+        query = client.get_query(fresh=True)
         assert query["item"] == task["data"]["item_id"]
         assert task["data"]["text"] == f"number {task['data']['item_id'].split()[1]}"
         truth = TOPICS.split(",")[y[int(query["item"].split()[1])]]
         start = time.perf_counter()
         studio.annotate(task["id"], truth)
         seconds[-1] += time.perf_counter() - start
-        client.answer(query["position"], truth)
+        client.add_answer(query["position"], truth)
         client.wait()
         bridge.settle()
     bridge.kill()
@@ -137,13 +137,13 @@ def test_labels_given_in_label_studios_interface_are_recorded(studio, tmp_path, 
         page.goto(f"{studio.url}/projects/{project}/data")
         page.get_by_role("button", name=re.compile("Label All Tasks", re.IGNORECASE)).first.click()
         for _ in range(8):
-            query = client.question(fresh=True)
+            query = client.get_query(fresh=True)
             expected = client._get(f"/api/items/{query['position']}")["text"]
             page.get_by_text(expected).first.wait_for(timeout=60_000)
             name = truth[expected]
             page.keyboard.press(str(TOPICS.split(",").index(name) + 1))
             page.get_by_role("button", name=re.compile("^Submit", re.IGNORECASE)).first.click()
-            client.answer(query["position"], name)
+            client.add_answer(query["position"], name)
         for _ in range(300):
             if len(read_recorded_annotations(out)) == 8:
                 break

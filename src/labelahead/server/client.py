@@ -1,9 +1,9 @@
 """A Python client of the labelling page: query, answer and monitor over its HTTP API.
 
     page = Client("http://127.0.0.1:8765/", who="robot")
-    asked = page.question()
-    while not asked["done"]:
-        asked = page.answer(asked["position"], "cat")["next"]
+    query = page.get_query()
+    while not query["done"]:
+        query = page.add_answer(query["position"], "cat")["next"]
 
 Methods return the JSON of the server (docs/labelling.md) as dictionaries and lists.
 """
@@ -49,9 +49,9 @@ class Client:
 
     >>> from labelahead.server.client import Client
     >>> page = Client("http://127.0.0.1:8765/", who="robot")
-    >>> asked = page.question()
-    >>> saved = page.answer(asked["position"], "7")  # by class number or name
-    >>> page.history()[0]["who"]
+    >>> query = page.get_query()
+    >>> saved = page.add_answer(query["position"], "7")  # by class number or name
+    >>> page.list_answers()[0]["who"]
     'robot'
     """
 
@@ -80,11 +80,11 @@ class Client:
         """Return the session: name, items, classes, kind."""
         return dict(self._get("/api/session"))
 
-    def question(self, *, fresh: bool = False) -> dict[str, Any]:
+    def get_query(self, *, fresh: bool = False) -> dict[str, Any]:
         """Return the item to label now; fresh: release the current item first."""
         return dict(self._get("/api/question", {"fresh": 1} if fresh else None))
 
-    def answer(
+    def add_answer(
         self,
         position: int,
         label: int | str | None = None,
@@ -119,7 +119,7 @@ class Client:
         said = {"kind": kind, "name": to, "key": uuid4().hex}
         return dict(self._post(f"/api/classes/{number}", said, tries=MAX_ATTEMPTS))
 
-    def grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
+    def get_confirmation_grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
         """Return confident predictions of one class, for bulk confirmation."""
         number = self._find_class(label) if isinstance(label, str) else label
         return dict(
@@ -136,7 +136,7 @@ class Client:
         said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
         return dict(self._post("/api/confirmations", said, tries=MAX_ATTEMPTS))
 
-    def why(self, position: int) -> dict[str, Any]:
+    def explain_query(self, position: int) -> dict[str, Any]:
         """Explain an item: effect of each answer, and labels for and against the prediction."""
         return dict(self._get(f"/api/why/{position}"))
 
@@ -144,23 +144,23 @@ class Client:
         """Return progress, accuracy and state of training."""
         return dict(self._get("/api/progress"))
 
-    def doubts(self, n: int = 24) -> list[dict[str, Any]]:
+    def list_suspect_labels(self, n: int = 24) -> list[dict[str, Any]]:
         """Return labels that differ from their leave-one-out prediction; none with few labels."""
         return list(self._get("/api/doubts", {"n": n})["doubts"])
 
-    def kept(self, n: int = 24) -> list[dict[str, Any]]:
+    def list_kept_labels(self, n: int = 24) -> list[dict[str, Any]]:
         """Return labels that were kept and are excluded from the review, newest first."""
         return list(self._get("/api/doubts", {"n": n})["kept"])
 
-    def people(self) -> dict[str, Any]:
+    def list_annotators(self) -> dict[str, Any]:
         """Return annotators, agreement and conflicts."""
         return dict(self._get("/api/people"))
 
-    def history(self, n: int = 50) -> list[dict[str, Any]]:
+    def list_answers(self, n: int = 50) -> list[dict[str, Any]]:
         """Return the newest answers."""
         return list(self._get("/api/history", {"n": n}))
 
-    def picture(self, position: int) -> bytes:
+    def get_image(self, position: int) -> bytes:
         """Return an item's encoded picture."""
         return self._request(f"/items/{position}")
 
@@ -188,11 +188,11 @@ class Client:
             to, self._request(f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}")
         )
 
-    def model(self, to: str | Path, *, onnx: bool = False) -> Path:
+    def download_model(self, to: str | Path, *, onnx: bool = False) -> Path:
         """Download the model as a zipped folder for `labelahead predict`; onnx: also as ONNX."""
         return _write_new_file(to, self._request(f"/api/model?{urlencode({'onnx': int(onnx)})}"))
 
-    def bring_in(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
+    def import_labels(self, path: str | Path, form: str | None = None) -> dict[str, Any]:
         """Import labels from a file: csv, jsonl, label-studio or parquet."""
         form = form or FORMAT_OF_SUFFIX.get(Path(path).suffix.lower())
         if form is None:

@@ -37,7 +37,7 @@ def test_two_annotators_get_the_same_queries_as_on_the_page(
     clients = {ANNA: client, BEN: Client(client.url, who=BEN)}
     rng, queries, tasks = random.Random(0), {}, {}
     for who in tokens:
-        queries[who], tasks[who] = clients[who].question(), studio.next_task(project, tokens[who])
+        queries[who], tasks[who] = clients[who].get_query(), studio.next_task(project, tokens[who])
     for _ in range(30):
         assert {who: q["item"] for who, q in queries.items()} == {
             who: f"{t['id']}.txt" for who, t in tasks.items()
@@ -46,7 +46,7 @@ def test_two_annotators_get_the_same_queries_as_on_the_page(
         truth = tasks[who]["data"]["truth"]
         studio.annotate(tasks[who]["id"], truth, tokens[who])
         tasks[who] = studio.next_task(project, tokens[who])
-        queries[who] = clients[who].answer(queries[who]["position"], truth)["next"]
+        queries[who] = clients[who].add_answer(queries[who]["position"], truth)["next"]
     assert len(read_current_annotations(out)) == 30
     assert {person["who"] for person in bridge._get("/api/people")["people"]} == set(tokens)
 

@@ -240,7 +240,7 @@ def test_two_annotators_get_different_items_and_conflicts_are_settled(browser, s
     other = "0" if labelled[item] != "0" else "1"
     assert bob.page.locator(f'#history button[aria-label^="{item}:"]').count() == 0
     position = next(h["position"] for h in server.get("/api/history") if h["item"] == item)
-    Client(server.url, who="bob").answer(position, other)
+    Client(server.url, who="bob").add_answer(position, other)
     assert [c["item"] for c in server.get("/api/people")["conflicts"]] == [item]
     cleo = pages.Annotator(browser, server)
     cleo.set_name("cleo")
@@ -444,9 +444,9 @@ def test_grid_is_confirmed_by_keyboard_and_undone_as_one(browser, tmp_path):
     try:
         client = Client(server.url)
         client.wait(PATIENCE)
-        query = client.question()
+        query = client.get_query()
         for _ in range(60):
-            query = client.answer(query["position"], query["item"][-5])["next"]
+            query = client.add_answer(query["position"], query["item"][-5])["next"]
         client.wait(PATIENCE)
         annotator = pages.Annotator(browser, server)
         page, before = annotator.page, server.labels()
