@@ -40,10 +40,17 @@ CALLS = {
     "directional": lambda m, x, v: ntk.directional(m, x, step_of(m)),
 }
 SLOW_CALLS = {"full", "trace", "without rules"}
+QUICK_ARCHITECTURES = {"mlp", "cnn_bn", "lstm", "norms", "tied_embedding", "made_of_parameters"}
 
 
 @pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        n if n in QUICK_ARCHITECTURES else pytest.param(n, marks=pytest.mark.slow)
+        for n in ARCHITECTURES
+    ],
+)
 def test_engine_agrees_with_the_cpu(name, float64, open_device):
     model, x = make(name)
     x = map_tensors(x, lambda t: t[:5])

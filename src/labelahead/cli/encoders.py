@@ -46,7 +46,6 @@ def encoders(
     with report_errors():
         from labelahead.cli.terminal import ProgressText
         from labelahead.learner.encoder_comparison import compare_embeddings, split_embedding_names
-        from labelahead.learner.encoding import describe_embedding
 
         names = split_embedding_names(embedding)
         context.params["embedding"] = None
@@ -60,8 +59,8 @@ def encoders(
             )
         out.print(_build_table(scores))
         best = scores[0]
-        close = [describe_embedding(s.embedding) for s in scores[1:] if s.p_value > 0.05]
-        said = f"best on {best.labels} labels: {describe_embedding(best.embedding)}"
+        close = [_shorten_name(s.embedding) for s in scores[1:] if s.p_value > 0.05]
+        said = f"best on {best.labels} labels: {_shorten_name(best.embedding)}"
         if close:
             said += f"; not significantly better than {', '.join(close)} (sign test, 5 %)"
         print_line(said, on=out)
@@ -74,8 +73,6 @@ def _build_table(scores: Sequence[Any]) -> Any:
     """Build a table with a bar for every embedding."""
     from rich.table import Table
 
-    from labelahead.learner.encoding import describe_embedding
-
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("embedding", overflow="fold")
     for name in ("leave-one-out", "95 % interval", "", "numbers", "seconds"):
@@ -83,7 +80,7 @@ def _build_table(scores: Sequence[Any]) -> Any:
     for score in scores:
         filled = round(BAR_CHARACTERS * score.accuracy)
         table.add_row(
-            describe_embedding(score.embedding),
+            _shorten_name(score.embedding),
             f"{score.accuracy:.1%}",
             f"{score.low:.1%} to {score.high:.1%}",
             "█" * filled + "░" * (BAR_CHARACTERS - filled),
@@ -91,6 +88,11 @@ def _build_table(scores: Sequence[Any]) -> Any:
             f"{score.seconds:.1f}",
         )
     return table
+
+
+def _shorten_name(embedding: str) -> str:
+    """Return the file name of vectors or of a folder, else the name as typed."""
+    return Path(embedding).name if Path(embedding).exists() else embedding
 
 
 def _write_plot(scores: Sequence[Any], path: Path) -> None:
@@ -111,11 +113,7 @@ def _write_plot(scores: Sequence[Any], path: Path) -> None:
     height = 1.2 + 0.4 * len(shown)
     figure, axes = pyplot.subplots(figsize=(6.4, height), dpi=150, layout="constrained")
     axes.barh(
-        [describe_embedding(s.embedding) for s in shown],
-        right,
-        xerr=errors,
-        color="tab:blue",
-        alpha=0.7,
+        [_shorten_name(s.embedding) for s in shown], right, xerr=errors, color="tab:blue", alpha=0.7
     )
     axes.set(xlabel=f"leave-one-out accuracy on {scores[0].labels} labels, %", xlim=(0, 100))
     axes.spines[["top", "right"]].set_visible(False)
