@@ -5,7 +5,7 @@ import numpy as np
 from tests.support.web_sessions import CHANGE
 
 
-def answer(client, position, label=0, kind="label", key=None, who=None):
+def answer(client, position, label=0, kind="label", who=None, key=None):
     body = {"position": position, "kind": kind, "label": label, "key": key}
     headers = CHANGE if who is None else {**CHANGE, "Cookie": f"la_who={who}"}
     reply = client.post("/api/answers", json=body, headers=headers)
