@@ -47,7 +47,7 @@ def test_help_of_every_command_shows_an_example(command):
         (["run", "--data", "mnits"], 1, "mnist"),
         (["run", "--model", "cn"], 2, "cnn"),
         (["run", "--set", "training.rate=-1"], 2, "rate is -1"),
-        (["run", "--set", "device=warp"], 1, "device is 'warp'"),
+        (["run", "--set", "device=warp"], 2, "device is 'warp'"),
         (["query", "--data", "digits", "--out", "nowhere/x.csv"], 2, "a folder that exists"),
         (["run", "--model", "nowhere:net"], 1, "nowhere"),
         (["run", "--labels", "5000"], 1, "the pool has"),
