@@ -110,7 +110,7 @@ class Flip:
         known, targets = len(s.labelled), one_hot(s.labels, f.shape[1]).double()
         if self.noise == LOO:
             noise = by_leave_one_out(theta[:known, :known].double(), targets)
-            s = replace(s, asking=replace(s.asking, noise=noise))
+            s = replace(s, query_config=replace(s.query_config, noise=noise))
         average = targets.mean(0).to(f).expand_as(f).clone()
         if self.start == "mean":
             f = average
@@ -132,7 +132,7 @@ class Flip:
             seed = int(torch.randint(2**31, (1,), generator=rng))
             other = learner.fit(s.labelled, s.labels, seed=seed)
             outputs.append(other.outputs(s.points))
-            kernels.append(other.kernel_arguments(s.points, s.asking.kernel)["kernel"])
+            kernels.append(other.kernel_arguments(s.points, s.query_config.kernel)["kernel"])
         # Scaled, so that none counts for more because its gradients are larger.
         scaled: Any = sum(k / k.diagonal().mean() for k in kernels)
         total: Any = sum(outputs)

@@ -280,7 +280,7 @@ def test_saved_learner_does_not_run_foreign_strategy(tmp_path, switch_account):
     learner = la.Learner(torch.nn.Linear(4, 3), x, f"{net}:mine")
     learner.save(tmp_path / "learner.pt")
     assert (
-        la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x).asking.strategy
+        la.Learner.load(tmp_path / "learner.pt", torch.nn.Linear(4, 3), x).query_config.strategy
         == f"{net}:mine"
     )
     switch_account("stranger")

@@ -23,7 +23,7 @@ from tests.support.retraining_contexts import (
 
 def compute_gradient_steps(s: QueryContext, rate: float) -> torch.Tensor:
     """Return f(θ − rate ∇ℓ(x', y')) − f(θ) of shape (m, e, C) by autograd, zero at x' itself."""
-    there = s.inputs[s.candidates[: s.asking.evaluation]]
+    there = s.inputs[s.candidates[: s.query_config.evaluation]]
     before, moves = predict(s.model, there), []
     for i in s.candidates.tolist():
         model = copy.deepcopy(s.model)
@@ -40,7 +40,7 @@ def compute_gradient_steps(s: QueryContext, rate: float) -> torch.Tensor:
             for p, g in zip(model.parameters(), gradients, strict=True):
                 p -= rate * g
         moves.append(predict(model, there) - before)
-        moves[-1][s.candidates[: s.asking.evaluation] == i] = 0
+        moves[-1][s.candidates[: s.query_config.evaluation] == i] = 0
     return torch.stack(moves)
 
 

@@ -55,7 +55,7 @@ class Learner:
         model: Any nn.Module with outputs (n, C), one per class; trained in place.
         inputs: The whole data set: a tensor (n, ...), a mapping or tuple of tensors, or `Samples`
             of a data set that is read in batches. Positions count along it.
-        asking: A strategy, its name, or a `QueryConfig`.
+        strategy: A strategy, its name, or a `QueryConfig`.
         training: A `Training`, or a function (model, inputs, labels) that trains in place.
         retrain_every: Number of labels between two trainings.
         loss: "squared" or "cross-entropy", the loss of your own training function (default:
@@ -79,7 +79,7 @@ class Learner:
         self,
         model: nn.Module,
         inputs: Inputs,
-        asking: QueryConfig | Strategy | str = "flip",
+        strategy: QueryConfig | Strategy | str = "flip",
         *,
         training: Training | Trainer | None = None,
         retrain_every: int = 10,
@@ -92,9 +92,11 @@ class Learner:
         self.model = model
         self.inputs = as_inputs(inputs)
         self.seed = seed
-        self.asking = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
-        self._strategy = find_strategy(self.asking.strategy)  # a user's file is read once
-        self._strategy.resolve_mode(self.asking.mode, has_oracle=True)
+        self.query_config = (
+            strategy if isinstance(strategy, QueryConfig) else QueryConfig(strategy=strategy)
+        )
+        self._strategy = find_strategy(self.query_config.strategy)  # a user's file is read once
+        self._strategy.resolve_mode(self.query_config.mode, has_oracle=True)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
         if loss not in (None, "squared", "cross-entropy"):
@@ -136,7 +138,7 @@ class Learner:
                 self.inputs,
                 self.pool,
                 n,
-                changed(self.asking, strategy=strategy),
+                changed(self.query_config, strategy=strategy),
                 loss=self.loss,
                 seed=self.seed,
                 fresh=self._make_network,
@@ -156,7 +158,7 @@ class Learner:
             self._pool_posterior = self._build_posterior(n)
         rng, mode = (
             make_generator(self.seed, "pick", len(self.pool)),
-            strategy.resolve_mode(self.asking.mode, has_oracle=False),
+            strategy.resolve_mode(self.query_config.mode, has_oracle=False),
         )
         positions, _ = self._pool_posterior.select_batch(
             strategy.choose_acquisition(self.pool.labels.tolist()), n, rng, mode
@@ -270,9 +272,11 @@ class Learner:
 
     def save(self, path: str | Path) -> None:
         """Write everything in one step, except the inputs and your own training function or strategy."""
-        own = self.asking.strategy  # by its full name; one given in Python must be given again
-        asking = changed(
-            self.asking,
+        own = (
+            self.query_config.strategy
+        )  # by its full name; one given in Python must be given again
+        query_config = changed(
+            self.query_config,
             strategy=resolve_code_name(own)
             if isinstance(own, str)
             else PYTHON_OBJECT_PREFIX + own.name,
@@ -288,7 +292,7 @@ class Learner:
             "memory": self._memory,
             "objective": None if self._objective is None else self._objective.state_dict(),
             **{name: getattr(self, name) for name in SAVED_ARGUMENTS},
-            "asking": asdict(asking),
+            "asking": asdict(query_config),
             "training": asdict(self.training) if isinstance(self.training, Training) else None,
             "items": len(self.inputs),
         }
@@ -336,9 +340,9 @@ class Learner:
             )
         if strategy is None:
             require_trusted_code(find_code_names(state), Path(path), (), trust_code)
-        asking = QueryConfig(**state["asking"])
-        if str(asking.strategy).startswith(PYTHON_OBJECT_PREFIX) and strategy is None:
-            name = str(asking.strategy).removeprefix(PYTHON_OBJECT_PREFIX)
+        query_config = QueryConfig(**state["asking"])
+        if str(query_config.strategy).startswith(PYTHON_OBJECT_PREFIX) and strategy is None:
+            name = str(query_config.strategy).removeprefix(PYTHON_OBJECT_PREFIX)
             raise InputError(
                 f"{path} was saved with the strategy {name}; expected it as `strategy`"
             )
@@ -350,7 +354,7 @@ class Learner:
         learner = cls(
             model,
             inputs,
-            asking if strategy is None else changed(asking, strategy=strategy),
+            query_config if strategy is None else changed(query_config, strategy=strategy),
             training=training or Training(**state["training"]),
             **{name: state[name] for name in SAVED_ARGUMENTS},
         )
@@ -392,9 +396,9 @@ class Learner:
     def _build_posterior(self, n: int) -> PoolPosterior:
         """Compute the posterior at the labelled items and at new candidates, at least n."""
         self.model.eval()
-        asking = self._strategy.with_default_noise(self.asking)
+        query_config = self._strategy.with_default_noise(self.query_config)
         context = QueryContext.from_pool(
-            self.model, self.inputs, self.pool, asking, n, loss=self.loss, seed=self.seed
+            self.model, self.inputs, self.pool, query_config, n, loss=self.loss, seed=self.seed
         )
         # With labels that the network was not trained on the two are expected to differ.
         self.drift = context.drift if self._trained and not self._labels_since_training else None

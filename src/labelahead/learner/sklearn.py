@@ -137,7 +137,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         pool = Pool(len(everything))
         if fitted:
             pool.label(range(first), self._codes.tolist())
-        asking = self._query_config
+        query_config = self._query_config
         learner = self._learner(everything, len(self.classes_) if fitted else 2)
         # The exact learner sees the pool for the first time here, and is centred on it.
         fitted_model = (
@@ -160,7 +160,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             everything,
             pool,
             n,
-            asking,
+            query_config,
             loss=self._recipe.loss,
             seed=self._seed(),
             fresh=learner.network,
@@ -178,8 +178,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def _make_objective(self) -> MakeObjective | None:
         """The auxiliary objective of the strategy."""
-        asking = self._query_config
-        strategy = asking.strategy if isinstance(asking, QueryConfig) else asking
+        query_config = self._query_config
+        strategy = query_config.strategy if isinstance(query_config, QueryConfig) else query_config
         return None if self.module is None else find_strategy(strategy).objective
 
     @property

@@ -208,7 +208,10 @@ def _build_network_snapshot(
 ) -> NetworkSnapshot:
     """Train a new network on the labels; round 0: on none."""
     campaign, inputs = ready.campaign, ready.inputs
-    asking, classes = _query_config(campaign.asking, len(inputs)), max(order.classes, 2)
+    query_config, classes = (
+        _choose_query_config(campaign.asking, len(inputs)),
+        max(order.classes, 2),
+    )
     pool = Pool(len(inputs), test=ready.data.test)
     if order.labels:
         pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
@@ -230,7 +233,7 @@ def _build_network_snapshot(
     say("kernel", 0.5)
     start = time.perf_counter()
     now = QueryContext.from_pool(
-        learnt.model, inputs, trained, asking, loss=learnt.loss, seed=campaign.seed
+        learnt.model, inputs, trained, query_config, loss=learnt.loss, seed=campaign.seed
     )
     tangent = now.kernel_arguments
     outputs = now.start if order.round else torch.zeros_like(now.start)
@@ -255,8 +258,8 @@ def _build_network_snapshot(
         kernel_arguments=tangent,
         labels=dict(order.labels) if order.round else {},
         noise=now.noise,
-        strategy=str(asking.strategy) if order.round else "resolve",
-        evaluation=asking.evaluation,
+        strategy=str(query_config.strategy) if order.round else "resolve",
+        evaluation=query_config.evaluation,
         pool_facts=PoolFacts(pool_map),
         fit_facts=FitFacts(len(pool), seconds, accuracy, drift, notes, leave_one_out),
     )
@@ -265,7 +268,7 @@ def _build_network_snapshot(
 def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> ExactSnapshot:
     """Build the snapshot of the exact learner without labels; later ones reuse its embeddings."""
     campaign, inputs = ready.campaign, ready.rows
-    asking = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
+    query_config = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
     pool = Pool(len(inputs), test=ready.data.test)
     order = torch.randperm(
         len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0)
@@ -275,16 +278,16 @@ def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Exa
     model = ready.make_learner(2).network(0)
     assert isinstance(model, ExactModel)
     units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
-    mixture, evaluation = model.get_mixture(), asking.evaluation
+    mixture, evaluation = model.get_mixture(), query_config.evaluation
     if len(points) > MAX_DENSE_ITEMS:
         evaluation = min(evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
     return ExactSnapshot(
         round=0,
         points=points,
         labels={},
-        noise=asking.noise or mixture.noise,
-        own_noise=asking.noise,
-        strategy=str(asking.strategy),
+        noise=query_config.noise or mixture.noise,
+        own_noise=query_config.noise,
+        strategy=str(query_config.strategy),
         evaluation=evaluation,
         pool_facts=PoolFacts(compute_map(points, {"features": units})),
         units=units,
@@ -295,17 +298,17 @@ def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Exa
     )
 
 
-def _query_config(asking: QueryConfig, items: int) -> QueryConfig:
+def _choose_query_config(query_config: QueryConfig, items: int) -> QueryConfig:
     """Return settings with all items as candidates, with a sketched kernel for large pools."""
-    asking = find_strategy(asking.strategy).with_default_noise(asking)
+    query_config = find_strategy(query_config.strategy).with_default_noise(query_config)
     if (
-        asking.sketch is None
+        query_config.sketch is None
         and items > MAX_DENSE_ITEMS
-        and (asking.candidates or items) > MAX_DENSE_ITEMS
+        and (query_config.candidates or items) > MAX_DENSE_ITEMS
     ):
-        few = min(asking.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
-        return replace(asking, candidates=None, sketch=SKETCH_FEATURES, evaluation=few)
-    return asking
+        few = min(query_config.evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
+        return replace(query_config, candidates=None, sketch=SKETCH_FEATURES, evaluation=few)
+    return query_config
 
 
 def _set_test_items(loaded: Loaded, test: Mapping[int, int]) -> Loaded:

@@ -77,9 +77,9 @@ class Strategy:
     needs_network: bool = False
     objective: MakeObjective | None = None
 
-    def with_default_noise(self, asking: "QueryConfig") -> "QueryConfig":
+    def with_default_noise(self, query_config: "QueryConfig") -> "QueryConfig":
         """Return the configuration with the strategy's own noise, unless it sets one."""
-        return replace(asking, noise=asking.noise or self.noise)
+        return replace(query_config, noise=query_config.noise or self.noise)
 
     @property
     def look_ahead(self) -> bool:

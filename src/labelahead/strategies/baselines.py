@@ -43,7 +43,9 @@ def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
     )  # without labels the covariance is Θ
     first = len(context.labelled)
     here = torch.arange(first, first + len(context.candidates), device=start.outputs.device)
-    there = here if context.asking.evaluation is None else here[: context.asking.evaluation]
+    there = (
+        here if context.query_config.evaluation is None else here[: context.query_config.evaluation]
+    )
     guess = F.one_hot(start.outputs[here].argmax(1), start.classes).to(start.outputs)
     residual, b = guess - start.outputs[here], start.width
     scores = []

@@ -40,7 +40,7 @@ class QueryContext:
     labelled: Tensor  # (L,)
     labels: Tensor  # (L,) class numbers
     candidates: Tensor  # (m,) in random order
-    asking: QueryConfig
+    query_config: QueryConfig
     fresh: Callable[[int], nn.Module] | None = None  # seed -> an untrained network of this kind
     training: Training | None = None  # how such a network is trained
     memory: Mapping[str, Any] | None = None  # state that the strategy returned last time
@@ -54,7 +54,7 @@ class QueryContext:
         model: nn.Module,
         inputs: Tensor | Samples,
         pool: Pool,
-        asking: QueryConfig,
+        query_config: QueryConfig,
         n: int = 1,
         *,
         loss: str = "squared",
@@ -68,9 +68,9 @@ class QueryContext:
         """
         free = pool.unlabelled
         order = torch.randperm(len(free), generator=make_generator(seed, "candidates", len(pool)))
-        limit = len(free) if asking.candidates is None else max(asking.candidates, n)
+        limit = len(free) if query_config.candidates is None else max(query_config.candidates, n)
         fitted = wrap_fitted_model(model, inputs, loss)
-        return cls(fitted, pool.labelled, pool.labels, free[order[:limit]], asking, **more)
+        return cls(fitted, pool.labelled, pool.labels, free[order[:limit]], query_config, **more)
 
     @property
     def model(self) -> nn.Module:
@@ -90,7 +90,7 @@ class QueryContext:
     @property
     def noise(self) -> float:
         """Relative noise of the posterior."""
-        return self.asking.noise or self.fitted.noise
+        return self.query_config.noise or self.fitted.noise
 
     @cached_property
     def points(self) -> Tensor:
@@ -139,7 +139,7 @@ class QueryContext:
     @cached_property
     def kernel_arguments(self) -> dict[str, Any]:
         """The kernel at `points`, as {"kernel": ...}, or {"features": ...} if a sketch is configured."""
-        outputs, kind, sketch = self.outputs, self.asking.kernel, self.asking.sketch
+        outputs, kind, sketch = self.outputs, self.query_config.kernel, self.query_config.sketch
         with self.time_stage("kernel"):
             if sketch is None and self.fitted.forms_kernel:
                 rows = len(outputs) * (outputs.shape[1] if kind == "full" else 1)
@@ -162,7 +162,9 @@ class QueryContext:
                 tangent,
                 self.noise,
                 known,
-                PosteriorOptions(evaluation=self.asking.evaluation, baseline=self.fitted.baseline),
+                PosteriorOptions(
+                    evaluation=self.query_config.evaluation, baseline=self.fitted.baseline
+                ),
             )
 
     @cached_property
@@ -192,7 +194,7 @@ class QueryContext:
         size = entry * rows**2
         if size > MAX_KERNEL_BYTES:
             raise InputError(
-                f"the {self.asking.kernel} kernel of {len(self.points)} items needs "
+                f"the {self.query_config.kernel} kernel of {len(self.points)} items needs "
                 f"{size / 2**30:.0f} "
                 f"GiB; expected at most {MAX_KERNEL_BYTES >> 30}: lower `candidates`, or set `sketch`"
                 " to some thousand features"

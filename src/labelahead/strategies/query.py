@@ -63,7 +63,7 @@ def propose(
     inputs: Inputs,
     pool: Pool,
     n: int = 1,
-    asking: QueryConfig | Strategy | str = "flip",
+    strategy: QueryConfig | Strategy | str = "flip",
     *,
     loss: str = "squared",
     seed: int = 0,
@@ -83,7 +83,7 @@ def propose(
             of a data set that is read in batches. Positions count along it.
         pool: Which items are labelled.
         n: Number of items.
-        asking: A strategy, its name, or a `QueryConfig`.
+        strategy: A strategy, its name, or a `QueryConfig`.
         loss: The loss the network was trained with.
         seed: Of all random choices.
         oracle: Labels an item on the spot; required for the mode "sequential", which otherwise
@@ -100,21 +100,21 @@ def propose(
     >>> len(query.positions), query.mode  # nobody is there to answer, so not sequential
     (5, 'greedy')
     """
-    how = asking if isinstance(asking, QueryConfig) else QueryConfig(strategy=asking)
-    strategy = find_strategy(how.strategy)
-    mode = strategy.resolve_mode(how.mode, has_oracle=oracle is not None)
+    config = strategy if isinstance(strategy, QueryConfig) else QueryConfig(strategy=strategy)
+    chosen = find_strategy(config.strategy)
+    mode = chosen.resolve_mode(config.mode, has_oracle=oracle is not None)
     samples = _check_arguments(model, inputs, pool, n)
-    _require_network(strategy, model)
+    _require_network(chosen, model)
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
         kept = None if memory is None else dict(memory)
-        return Query(nothing, nothing.double(), strategy.name, mode, memory=kept)
+        return Query(nothing, nothing.double(), chosen.name, mode, memory=kept)
     with eval_mode(model):
         context = QueryContext.from_pool(
             model,
             samples,
             pool,
-            strategy.with_default_noise(how),
+            chosen.with_default_noise(config),
             n,
             loss=loss,
             seed=seed,
@@ -125,11 +125,11 @@ def propose(
         )
         # Only the mode that needs labels gets access to the oracle.
         asked = oracle if mode == "sequential" else None
-        batch = strategy.select_batch(
+        batch = chosen.select_batch(
             context, n, make_generator(seed, "pick", len(pool)), mode, asked
         )
-        _check_batch(batch, strategy, context, n)
-    return _build_query(batch, strategy, mode, context)
+        _check_batch(batch, chosen, context, n)
+    return _build_query(batch, chosen, mode, context)
 
 
 def _build_query(batch: QueryBatch, strategy: Strategy, mode: str, context: QueryContext) -> Query:

@@ -48,12 +48,12 @@ def _select_naive(
 
     The score is Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x' with y' = argmax f(x').
     """
-    most = context.asking.retrainings
+    most = context.query_config.retrainings
     some = context.candidates if most is None else context.candidates[: max(most, q)]
     there = (
         context.candidates
-        if context.asking.evaluation is None
-        else context.candidates[: context.asking.evaluation]
+        if context.query_config.evaluation is None
+        else context.candidates[: context.query_config.evaluation]
     )
     now = context.start[len(context.labelled) :][: len(there)]
     now = to_float64(now)

@@ -134,7 +134,9 @@ def _select_dynamical(
             squares, products = norms_and_products(context.model, x, guess, direction)
             gram = gradient_gram(context.model, x, guess)
         else:
-            scores = gains(context.model, x, guess, direction, context.asking.gamma).cpu().double()
+            scores = (
+                gains(context.model, x, guess, direction, context.query_config.gamma).cpu().double()
+            )
     with context.time_stage("score"):
         if mode == "greedy":
             order, scores = _select_greedily(squares, products, gram, q)
