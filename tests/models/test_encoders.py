@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import socket
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -338,3 +339,16 @@ def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtra, match=r"labelahead\[timm\]"):
         load_encoder("timm:resnet18", IMAGE)
+
+
+def test_unreachable_hub_is_asked_once_and_reported_in_one_sentence(tmp_path, monkeypatch, capfd):
+    import huggingface_hub.constants as constants
+
+    with socket.socket() as free:  # a port that nobody listens on
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(InputError, match="cannot be reached; expected a network"):
+        resolve_encoder("somebody/unreachable")
+    assert "Retry" not in "".join(capfd.readouterr())

@@ -9,7 +9,7 @@ import typer
 from labelahead.cli import shell
 from labelahead.cli.shell import Option, UsageError, app, err, out, print_line, report_errors
 
-BAR_CHARACTERS = 20
+BAR_CHARACTERS = 12
 
 
 @app.command()

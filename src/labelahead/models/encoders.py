@@ -69,6 +69,7 @@ ITEM_BYTES = 32 * 2**20  # activations of one item in a base-size transformer, g
 MEMORY_SHARE = 4  # a batch may take a quarter of the free memory
 SORTED_BATCHES = 16  # texts of so many batches are sorted by length, which saves padding
 MAX_READERS = 8
+HUB_TIMEOUT_SECONDS = 10.0  # for the first answer of the hub
 Prepared = Mapping[str, Any]
 
 
@@ -467,6 +468,22 @@ def _digest_folder(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> str
     return digest.hexdigest()[:40]
 
 
+def _is_hub_reachable() -> bool:
+    """Return whether the hub answers. The library itself would retry every file for half a minute."""
+    hub = import_extra("huggingface_hub", EXTRA, "an encoder by name")
+    return not hub.constants.HF_HUB_OFFLINE and _can_reach(hub.constants.ENDPOINT)
+
+
+@lru_cache(maxsize=4)
+def _can_reach(endpoint: str) -> bool:
+    hub = import_extra("huggingface_hub", EXTRA, "an encoder by name")
+    try:
+        hub.get_session().head(endpoint, timeout=HUB_TIMEOUT_SECONDS)
+    except Exception:  # no network; the library's kinds of error vary
+        return False
+    return True
+
+
 @lru_cache(maxsize=16)
 def _fetch_markers(parsed: EncoderName) -> tuple[dict[str, Any], str]:
     """Return the small files by which a repository of the hub is known, and its commit."""
@@ -476,7 +493,14 @@ def _fetch_markers(parsed: EncoderName) -> tuple[dict[str, Any], str]:
     revision = ""
     for file in _markers():
         try:
-            path = Path(hub.hf_hub_download(parsed.name, file, revision=parsed.revision or None))
+            path = Path(
+                hub.hf_hub_download(
+                    parsed.name,
+                    file,
+                    revision=parsed.revision or None,
+                    local_files_only=not _is_hub_reachable(),
+                )
+            )
         except errors.GatedRepoError as error:
             raise InputError(
                 f"{parsed.name} is gated: accept its licence on https://huggingface.co/"
@@ -558,7 +582,7 @@ class _Transformers:
         self.device = device
         options: dict[str, Any] = {"trust_remote_code": False}
         if not _is_folder(name.name):
-            options["revision"] = name.revision
+            options |= {"revision": name.revision, "local_files_only": not _is_hub_reachable()}
         self.config = _load(library.AutoConfig, name, **options)
         self.processor = _load(self._processor_class(library, name), name, **options)
         model = _load(library.AutoModel, name, **options)
@@ -735,7 +759,7 @@ class _SentenceTransformers:
             )
         options: dict[str, Any] = {"trust_remote_code": False, "device": str(device)}
         if not _is_folder(name.name):
-            options["revision"] = name.revision
+            options |= {"revision": name.revision, "local_files_only": not _is_hub_reachable()}
         try:
             self.model = library.SentenceTransformer(name.name, **options)
         except Exception as error:
