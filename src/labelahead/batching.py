@@ -100,9 +100,9 @@ class Samples:
         return self._copy_with(_batch=take_samples(self._batch, at))
 
     def to(self, *, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
-        """Move to a device; floating-point tensors are cast to `dtype`, integers keep their type."""
+        """Move to a device; floating-point tensors are cast to `dtype` if one is given, integers are not."""
         if self._batch is None:
-            return self._copy_with(_device=device, _dtype=dtype)
+            return self._copy_with(_device=device, _dtype=dtype or self._dtype)
         return self._copy_with(_batch=_move_tensors(self._batch, device, dtype))
 
     @property

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from labelahead.cli.terminal import (
     PairProgress,
+    ProgressText,
     build_comparison_table,
     build_rounds_table,
-    describe_progress,
     draw_curve_text,
     show_campaign,
     summarize_comparison,
@@ -69,9 +69,13 @@ def test_show_campaign_on_a_terminal_draws_the_curve():
     assert "round   2" in shown
 
 
-def test_describe_progress_counts_more_than_one_step():
-    assert describe_progress("training", 3, 10) == "training 3/10"
-    assert describe_progress("scoring", 0, 1) == "scoring"
+def test_progress_text_counts_more_than_one_step():
+    progress = ProgressText()
+    assert progress.describe("training", 3, 10) == "training 3/10"
+    assert progress.is_next_tenth
+    assert progress.describe("training", 3, 10) == "training 3/10"
+    assert not progress.is_next_tenth
+    assert progress.describe("scoring", 0, 1) == "scoring"
 
 
 def test_draw_curve_text_spans_the_budget_and_names_curves():

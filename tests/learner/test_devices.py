@@ -19,7 +19,8 @@ EXITS = (
     "ntk/infinite.py:infinite_kernel",
 )
 DRAWN_ON_DEVICE = ("bald", "batchbald")  # by networks that are initialised on the device
-SLOW = ("naive",)
+# one of each family; the others run in `make test-slow`
+QUICK = ("flip", "mlmoc", "badge", "margin", "coreset", "infinite-ntk", "dynamical", "bait")
 
 
 @pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
@@ -42,7 +43,7 @@ def test_training_agrees_with_the_cpu(loss, float64, open_device):
 
 @pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
 @pytest.mark.parametrize(
-    "strategy", [pytest.param(s, marks=pytest.mark.slow) if s in SLOW else s for s in STRATEGIES]
+    "strategy", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in STRATEGIES]
 )
 def test_learner_queries_as_on_the_cpu(strategy, float64, open_device):
     x, y = blobs(36)

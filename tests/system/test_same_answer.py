@@ -288,7 +288,7 @@ def predict_by_models(
         str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
     )
     by_onnx: Predictions = {}
-    for part in read_new_items(model.reading, case.source, model._encode):
+    for part in read_new_items(model.reading, case.source, model):
         p = runtime.run(None, {"items": part.values.numpy()})[0]
         by_onnx |= {
             Path(i).name: (model.classes[row.argmax()], float(row.max()))
