@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 
+import labelahead as la
+from labelahead.data import load
 from labelahead.learner.learner import Learner
 from labelahead.models.training import Training, predict, train
 from labelahead.strategies import STRATEGIES
@@ -60,3 +62,18 @@ def test_learner_queries_as_on_the_cpu(strategy, float64, open_device):
             queries.append(learner.query(2))
             assert torch.isfinite(to_cpu(learner.predict(range(30, 36)))).all()
     assert strategy in DRAWN_ON_DEVICE or queries[:2] == queries[2:]
+
+
+@pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
+@pytest.mark.parametrize("network", ["exact", "mlp"])
+def test_run_model_predicts_as_on_the_cpu(network, float64, open_device, tmp_path):
+    settings = {"model": {"name": network}, "budget": {"labels": 30}, "threads": 1}
+    la.run({**settings, "training": {"steps": 20}}, out=tmp_path / "run", forecast=False)
+    items = load("digits")[0].images.values[:40]
+    want = la.load_model(tmp_path / "run").predict(items)
+    with open_device(float64=float64, allowed_exits=EXITS) as device:
+        there = la.load_model(tmp_path / "run").to(str(device.device))
+        got = there.predict(items)
+    assert there.device == str(device.device)
+    torch.testing.assert_close(got.probabilities, want.probabilities, rtol=1e-4, atol=1e-5)
+    assert got.labels == want.labels

@@ -88,7 +88,7 @@ def run(
             raise UsageError(
                 "--seeds goes with --against; for several strategies use `labelahead compare`"
             )
-        shell.announce_device(campaign)
+        shell.announce_device(campaign.device)
     from labelahead.simulation.run import run as run_campaign
     from labelahead.strategies import find_strategy
 
@@ -163,7 +163,7 @@ def resume(
         campaign = parse_campaign(
             read_stored(folder / "config.toml", changes, trust_code=trust_code)
         )
-        shell.announce_device(campaign)
+        shell.announce_device(campaign.device)
         _run_campaign(
             lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch),
             campaign,
@@ -219,7 +219,7 @@ def query(
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = shell.build_campaign(context)
-        shell.announce_device(campaign)
+        shell.announce_device(campaign.device)
         campaign = shell.choose_embedding(campaign, labels)
         from labelahead.cli.terminal import ProgressText
         from labelahead.files import replace_file

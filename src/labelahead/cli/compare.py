@@ -99,7 +99,7 @@ def compare(
     """
     with report_errors():
         comparison = _resolve_comparison(folder, strategies, first, seeds, context)
-        shell.announce_device(comparison.campaign)
+        shell.announce_device(comparison.campaign.device)
     place = folder or find_free_folder(
         "compare-" + (Path(comparison.campaign.data.name).stem or "data")
     )

@@ -140,7 +140,7 @@ def label(
     with report_errors(hint):
         check_option_combinations(context)
         campaign = shell.build_campaign(context, _read_stored_settings(context))
-        shell.announce_device(campaign)
+        shell.announce_device(campaign.device)
         campaign = shell.choose_embedding(campaign, labels, _stored_settings(campaign, folder))
         more = {
             "start_from_folders": start_from_folders,

@@ -178,7 +178,7 @@ def _open_task_session(
         {"embedding": fetched.embedding} if fetched.embedding else {}
     )
     campaign, choices = shell.build_campaign(context, {"data": named}), connection.interface.choices
-    shell.announce_device(campaign)
+    shell.announce_device(campaign.device)
     with open_session_with_notes(
         campaign, connection.folder, classes=choices, every=context.params["every"]
     ) as ready:
@@ -194,7 +194,7 @@ def _open_pool_session(
     """Open a session on an out-of-core pool and the bridge that imports its items as tasks."""
     given = context.params
     campaign = shell.build_campaign(context, {"data": {"name": given["pool"]}})
-    shell.announce_device(campaign)
+    shell.announce_device(campaign.device)
     how = {
         "classes": connection.interface.choices,
         "every": given["every"],

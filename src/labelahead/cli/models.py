@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from labelahead.cli.shell import (
+    DeviceOpt,
     Option,
     Text,
     TrustOpt,
     UsageError,
+    announce_device,
     app,
     err,
     print_line,
@@ -43,6 +45,7 @@ def predict(
     probabilities: Annotated[
         bool, Option("--probabilities", help="Add a column probability:CLASS for every class.")
     ] = False,
+    device: DeviceOpt = None,
     trust_code: TrustOpt = False,
 ) -> None:
     """Predict items: class, probability, and whether an item is unlike all labelled items.
@@ -56,11 +59,13 @@ def predict(
     with report_errors():
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
+        where = announce_device(device or "auto")
         from labelahead.learner.export import write_predictions
         from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
             model = load_model(folder, network=network, encoder=encoder, trust_code=trust_code)
+            model = model.to(where)
             done = 0
 
             def tell(more: int) -> None:

@@ -242,8 +242,8 @@ def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None
         raise UsageError(str(error)) from error
 
 
-def announce_device(campaign: Any) -> None:
-    """Print where the campaign computes.
+def announce_device(name: str) -> str:
+    """Print where a command computes, and return the device.
 
     Raises:
         UsageError: There is no such device.
@@ -251,10 +251,11 @@ def announce_device(campaign: Any) -> None:
     from labelahead.devices import describe_device, resolve_device
 
     try:
-        name = resolve_device(campaign.device)
+        device = resolve_device(name)
     except InputError as error:
         raise UsageError(str(error)) from error
-    print_line(f"device: {describe_device(name)}", "dim")
+    print_line(f"device: {describe_device(device)}", "dim")
+    return device
 
 
 def choose_embedding(campaign: Any, labels: Path | None, stored: Path | None = None) -> Any:

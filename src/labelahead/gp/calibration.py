@@ -101,7 +101,8 @@ def leading_probability(mean: Tensor, variance: Tensor, label: Tensor | None = N
     nodes, weights = gauss_hermite(mean.device)
     out = []
     for rows in torch.split(
-        torch.arange(len(mean)), max(1, MAX_BLOCK_ENTRIES // (QUADRATURE_NODES * mean.shape[1]))
+        torch.arange(len(mean), device=mean.device),
+        max(1, MAX_BLOCK_ENTRIES // (QUADRATURE_NODES * mean.shape[1])),
     ):
         m, own = mean[rows], label[rows, None]
         ahead = (m.gather(1, own) - m) / variance[rows].double().sqrt()[:, None]

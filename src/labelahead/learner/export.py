@@ -44,6 +44,7 @@ from labelahead.data.table_writer import (
     write_csv,
 )
 from labelahead.data.vector_files import vector_column_name
+from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import EXACT, ExactModel, predict_proba
@@ -143,6 +144,7 @@ class ExportedModel:
         classes: Names of the classes.
         loss: The loss the network was trained with.
         about: Data, labels, accuracy, and how to build the network; plain values.
+        device: Where encoder and network run; see `to`.
     """
 
     network: nn.Module
@@ -150,11 +152,26 @@ class ExportedModel:
     reading: Preprocessor | None
     loss: str
     about: Mapping[str, Any]
+    device: str = "cpu"
+
+    def to(self, device: str) -> "ExportedModel":
+        """Return the model on a device: "auto", "cpu", "cuda", "cuda:N" or "mps".
+
+        The exact learner and the preprocessing stay on the CPU if the device has no float64.
+        """
+        name = resolve_device(device)
+        if not isinstance(self.network, ExactModel) or has_float64(torch.device(name)):
+            self.network.to(name)
+        return replace_fields(self, device=name)
 
     @cached_property
     def front(self) -> PreprocessingModule | None:
         """The preprocessing before the network."""
-        return None if self.reading is None else PreprocessingModule(self.reading).eval()
+        if self.reading is None:
+            return None
+        module = PreprocessingModule(self.reading).eval()
+        on_device = module.trunk is not None and has_float64(torch.device(self.device))
+        return module.to(self.device) if on_device else module
 
     @property
     def _exact(self) -> ExactModel | None:
@@ -204,10 +221,10 @@ class ExportedModel:
         p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
         for part in torch.split(values, ITEMS_PER_BATCH):
             with torch.no_grad():
-                x = part if self.front is None else self.front(part)
+                x = part if self.front is None else self.front(part.to(self.front.mean.device))
             p.append(self.predict_proba(x))
             if self._exact is not None:
-                variance.append(self._exact.predict_variance(self._exact.normalise_rows(x)))
+                variance.append(self._exact.predict_variance(self._exact.normalise_rows(x)).cpu())
         return torch.cat(p), torch.cat(variance) if variance else None
 
     def predict_proba(self, inputs: Tensor | Samples) -> Tensor:
@@ -217,7 +234,7 @@ class ExportedModel:
     def encode_texts(self, encoder: str, texts: list[str]) -> Tensor:
         """Return embeddings (n, d) of texts by the encoder of this name."""
         if encoder != SENTENCES:
-            return load_encoder(encoder, TEXT).encode_all(texts)
+            return load_encoder(encoder, TEXT, device=self.device).encode_all(texts)
         rows = torch.empty(len(texts), EMBEDDING_SIZE)
         for _ in self._sentence_encoder.encode_into(texts, rows):
             pass
@@ -225,7 +242,7 @@ class ExportedModel:
 
     def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images by the encoder of this name."""
-        return load_encoder(encoder, IMAGE).encode_all(pictures)
+        return load_encoder(encoder, IMAGE, device=self.device).encode_all(pictures)
 
     @cached_property
     def _sentence_encoder(self) -> SentenceEncoder:
