@@ -119,7 +119,7 @@ def conduct(
         for cell, rows, seconds in _measured(experiment, settings, left, crew):
             _append(record, cell, rows, seconds)
             done[_key(cell)] = [dict(cell) | dict(r) for r in rows]
-            tell(_named(cell), sum(_key(c) in done for c in cells), len(cells))
+            tell(_describe_cell(cell), sum(_key(c) in done for c in cells), len(cells))
         every = [row for c in cells for row in done[_key(c)]]
         exhibits, content = pages(Measured(experiment, settings, every, describe_machine()))
         write_all(folder, content, last=PAGE)
@@ -257,7 +257,7 @@ def use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _named(cell: Cell) -> str:
+def _describe_cell(cell: Cell) -> str:
     return ", ".join(f"{k} {v}" for k, v in cell.items() if v is not None)
 
 

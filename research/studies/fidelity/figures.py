@@ -67,8 +67,8 @@ def _ends(s: Any, rows: Sequence[Row], model: str, width: int, kind: str = "pseu
     return _usual(rows, model, width, row="summary", kernel=kind, steps=s.marks[-1])
 
 
-def told(rows: Sequence[Row], name: str) -> str:
-    """A mean over seeds in words.
+def format_mean(rows: Sequence[Row], name: str) -> str:
+    """Format a mean over seeds.
 
     Student's interval of a correlation may pass 1, which says nothing.
     """
@@ -145,7 +145,7 @@ def sizes(s: Any, rows: Sequence[Row]) -> StudyFigure:
         ticks(panel, marks)
         panel.set_yticks(marks, [f"{v:g}" for v in marks])
         heading(panel, f"{model}, width {width}")
-        orders.append(f"{model}: Spearman {told(_ends(s, rows, model, width), 'spearman')}")
+        orders.append(f"{model}: Spearman {format_mean(_ends(s, rows, model, width), 'spearman')}")
     return StudyFigure(
         "sizes",
         "Which label would change most? Predicted and real",
@@ -173,11 +173,11 @@ def networks(s: Any, rows: Sequence[Row]) -> StudyFigure:
                 {
                     "network": f"{model}, width {width}",
                     "kernel": KERNELS[kind],
-                    "Spearman of ‖Δf‖": told(ends, "spearman"),
-                    "residual alone": told(ends, "null"),
-                    "Spearman given the residual": told(ends, "partial"),
-                    "cosine": told(ends, "cosine"),
-                    "predicted / real size": told(ends, "ratio"),
+                    "Spearman of ‖Δf‖": format_mean(ends, "spearman"),
+                    "residual alone": format_mean(ends, "null"),
+                    "Spearman given the residual": format_mean(ends, "partial"),
+                    "cosine": format_mean(ends, "cosine"),
+                    "predicted / real size": format_mean(ends, "ratio"),
                 }
             )
     first = _ends(s, rows, *s.networks[0])
@@ -233,7 +233,7 @@ def widths(s: Any, rows: Sequence[Row]) -> StudyFigure:
         "Does width make it truer?",
         f"The {model} at several widths, otherwise as above; lines are kernels. From width "
         f"{min(s.widths)} to "
-        f"{max(s.widths)} the cosine goes from {told(low, 'cosine')} to {told(high, 'cosine')} "
+        f"{max(s.widths)} the cosine goes from {format_mean(low, 'cosine')} to {format_mean(high, 'cosine')} "
         "with the full kernel "
         f"and from {span(ours[0])} to {span(ours[1])} with the pseudo kernel. Theory says that "
         "both errors vanish as "
@@ -289,7 +289,7 @@ def lengths(s: Any, rows: Sequence[Row]) -> StudyFigure:
 
 def _length_text(s: Any, ends: Sequence[Row], after: Sequence[Row], steps: Sequence[int]) -> str:
     def cosine(of: Sequence[Row], kind: str, **at: int) -> str:
-        return told(where(of, kernel=kind, **at), "cosine")
+        return format_mean(where(of, kernel=kind, **at), "cosine")
 
     first, last, usual = steps[0], steps[-1], get_default_training(s.networks[0][0]).steps
     return (
@@ -365,13 +365,13 @@ def scores(s: Any, rows: Sequence[Row]) -> StudyFigure:
         mine = _usual(rows, model, width, row="score")
         for score in dict.fromkeys(r["score"] for r in mine):
             here = where(mine, score=score)
-            row = {v: told(here, k) for k, v in TRUTHS.items()}
+            row = {v: format_mean(here, k) for k, v in TRUTHS.items()}
             table.append({"network": f"{model}, width {width}", "score": score, **row})
     model, width = s.networks[0]
     mine = _usual(rows, model, width, row="score")
 
     def ranked(score: str, truth: str) -> str:
-        return told(where(mine, score=score), truth)
+        return format_mean(where(mine, score=score), truth)
 
     return StudyFigure(
         "scores",
@@ -405,9 +405,9 @@ def cold(s: Any, rows: Sequence[Row]) -> StudyFigure:
     for kind in kinds:
         mine = where(rows, kind=kind)
         table.append(
-            {"trained how": kind, "‖Δf‖": told(mine, "real")}
+            {"trained how": kind, "‖Δf‖": format_mean(mine, "real")}
             | {
-                name: told(mine, key) if mine[0].get(key) is not None else None
+                name: format_mean(mine, key) if mine[0].get(key) is not None else None
                 for key, name in COLD.items()
             }
         )

@@ -322,7 +322,7 @@ class Schedule:
             if what in ("loading", "features", "scoring"):
                 self.state, self.fraction_done = what, done
 
-        def wider(path: Path) -> None:
+        def store_snapshot(path: Path) -> None:
             snapshot = load_snapshot(path)
             with self.service.labels_changed:
                 self._larger_snapshot = snapshot
@@ -341,7 +341,7 @@ class Schedule:
                         return
                     self._encoding_idle = False
                     labels = tuple(self.service.label_state.labels.items())
-                wider(self.worker.run(TrainingRequest(0, labels, 2), tell, wider))
+                store_snapshot(self.worker.run(TrainingRequest(0, labels, 2), tell, store_snapshot))
                 self.state, self.fraction_done = "idle", 0.0
                 self.worker.stop()  # nothing is left to train: end the process
                 self._remove_old_snapshots()
