@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -103,10 +104,17 @@ class Annotator:
         self.context.set_default_timeout(1000 * PATIENCE)
         self.page, self.server = self.context.new_page(), server
         self.errors: list[str] = []
+        self.traffic: list[str] = []  # what became of each request that changes something
+        for event in ("request", "requestfailed", "requestfinished"):
+            self.page.on(event, lambda request, event=event: self._note_request(event, request))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._collect_console_error)
         self.page.goto(server.url + "/")
         self.page.wait_for_selector("#stage[data-position]:not([data-position='']), #first:visible")
+
+    def _note_request(self, event: str, request) -> None:
+        if request.method == "POST":
+            self.traffic.append(f"{time.time():.3f} {event} {request.url} {request.post_data}")
 
     def _collect_console_error(self, message) -> None:
         # An unreachable or full server is not an error of the page; a broken security policy is.

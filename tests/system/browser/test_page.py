@@ -223,7 +223,7 @@ def test_answer_interrupted_by_a_reload_is_resent(annotator, server):
     annotator.send_answer(key)
     annotator.page.wait_for_selector("#trouble:has-text('not saved yet')")
     rows = [row for row in server.get("/api/history?n=1000") if row["item"] == item]
-    assert item not in server.labels(), (rows, annotator.item)
+    assert item not in server.labels(), (rows, annotator.item, annotator.traffic)
     annotator.page.unroute("**/api/answers")
     annotator.page.route("**/api/answers", lambda route: route.continue_())
     annotator.page.reload()
