@@ -31,7 +31,7 @@ LAYERS = (
 )
 LAYER_OF = {name: level for level, names in enumerate(LAYERS) for name in names}
 _KERNELS = {"ntk", "acquisition"}
-FORBIDDEN = {"data": _KERNELS, "models": _KERNELS | {"gp"}}
+FORBIDDEN = {"gp": {"ntk", "models"}, "data": _KERNELS, "models": _KERNELS | {"gp"}}
 
 
 def list_modules() -> dict[str, Path]:

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 import timing
-from labelahead.gp.dynamics import gains, residuals, total_gradient
+from labelahead.gp.dynamics import residuals
 from labelahead.models import build_model
+from labelahead.strategies.dynamical import gains, total_gradient
 from networks import INPUT_SEED, WEIGHT_SEED, with_past
 
 SHAPE, WIDTH, LABELS, GAMMA = (3, 32, 32), 16, 100, 2.0

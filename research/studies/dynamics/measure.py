@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from labelahead.gp.dynamics import (
-    alignment,
-    dynamics,
-    dynamics_mse,
-    gains,
-    generalisation_bound,
-    mmd,
-    residuals,
-    total_gradient,
-)
+from labelahead.gp.dynamics import alignment, dynamics_mse, generalisation_bound, mmd, residuals
 from labelahead.gp.flow import gradient_flow
 from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
@@ -26,6 +17,7 @@ from labelahead.ntk import infinite_kernel, kernel
 from labelahead.seeds import make_generator
 from labelahead.simulation.comparison.summary import asking_seconds
 from labelahead.simulation.run import Result
+from labelahead.strategies.dynamical import dynamics, gains, total_gradient
 from research.studies.design import Cell, Row
 from research.studies.study_data import (
     StudyData,

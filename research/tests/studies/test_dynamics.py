@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from labelahead.errors import InputError
-from labelahead.gp.dynamics import generalisation_bound, mmd, residuals, total_gradient
+from labelahead.gp.dynamics import generalisation_bound, mmd, residuals
 from labelahead.models.training import predict
 from labelahead.ntk import infinite_kernel
 from labelahead.simulation.comparison.statistics import t_interval
+from labelahead.strategies.dynamical import total_gradient
 from research.studies import conduct
 from research.studies.dynamics import DYNAMICS, Settings, cells
 from research.studies.dynamics.figures import gammas, verdict

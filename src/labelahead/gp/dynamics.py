@@ -1,34 +1,26 @@
-"""Training dynamics: how fast a label set is learnt, and what a label adds to it (dynamicAL, DY).
+"""Training dynamics of a label set, on tensors (dynamicAL, DY).
 
 G(S) = Σᵢⱼ dᵢᵀ Θ(xᵢ,xⱼ) dⱼ with d = ∂loss/∂outputs is the rate at which the training loss falls
-under gradient flow (DY-8); it equals ‖∇L(S)‖², L the summed loss. With g(x) = ∇ℓ(x, ŷ),
+under gradient flow (DY-8). The gain of a batch Q, with g(x) the gradients of the losses, is
 
-    Δ(x|S) = ‖g(x)‖² + γ g(x)·∇L(S),        γ = 2 is exact for one item                   (DY-15)
     Δ(Q|S) = Σ_Q Δ(x|S) + Σ_{x≠x' in Q} g(x)·g(x')                                        (DY-13)
 """
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from labelahead.batching import Inputs, call_model, read_batch, take_samples
 from labelahead.errors import InputError
 from labelahead.gp.linalg import cholesky, solve_factored
-from labelahead.ntk import norms_and_products, squared_norms
 
 __all__ = [
     "alignment",
     "approximation_ratio",
     "convergence",
-    "dynamics",
     "dynamics_mse",
-    "gains",
     "generalisation_bound",
     "joint_gain",
     "mmd",
     "residuals",
-    "total_gradient",
 ]
 
 
@@ -39,52 +31,6 @@ def residuals(outputs: Tensor, labels: Tensor, loss: str = "cross-entropy") -> T
     at = torch.softmax(outputs, 1) if loss == "cross-entropy" else outputs
     y = torch.zeros_like(at).scatter_(1, labels.to(at.device)[:, None], 1.0)
     return at - y
-
-
-def total_gradient(
-    model: nn.Module, x: Inputs, cotangents: Tensor, *, batch: int = 256
-) -> dict[str, Tensor]:
-    """Compute ∇ Σᵢ cotangents[i]·f(xᵢ) per parameter; cotangents are (n, C), .grad is not touched.
-
-    With `residuals` this is ∇L(S), the gradient of the summed loss.
-    """
-    chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    total = {name: torch.zeros_like(p) for name, p in chosen.items()}
-    with torch.enable_grad():
-        for start in range(0, len(cotangents), batch):
-            rows = slice(start, start + batch)
-            out, v = call_model(model, read_batch(take_samples(x, rows))), cotangents[rows]
-            gradients = torch.autograd.grad(
-                (out * v.to(out)).sum(), list(chosen.values()), allow_unused=True
-            )
-            for name, g in zip(chosen, gradients, strict=True):
-                if g is not None:
-                    total[name] += g
-    return {name: g.detach() for name, g in total.items()}
-
-
-def gains(
-    model: nn.Module,
-    x: Inputs,
-    cotangents: Tensor,
-    direction: Mapping[str, Tensor],
-    gamma: float = 2.0,
-) -> Tensor:
-    """Compute Δ(x|S) of every item, (n,); direction = ∇L(S) (DY-15).
-
-    With gamma = 0 it is the squared gradient norm, with infinity the influence alone.
-    """
-    if not gamma >= 0:
-        raise InputError(f"gamma is {gamma}; expected 0 or more, or infinity")
-    if gamma == 0:
-        return squared_norms(model, x, cotangents, params=list(direction))
-    squares, products = norms_and_products(model, x, cotangents, direction)
-    return products if gamma == float("inf") else squares + gamma * products
-
-
-def dynamics(model: nn.Module, x: Inputs, cotangents: Tensor) -> float:
-    """G(S) = ‖∇L(S)‖² (DY-8)."""
-    return sum(float(g.square().sum()) for g in total_gradient(model, x, cotangents).values())
 
 
 def joint_gain(gram: Tensor, products: Tensor) -> float:

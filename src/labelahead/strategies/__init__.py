@@ -24,11 +24,12 @@ from labelahead.strategies.base import QueryBatch, Strategy
 from labelahead.strategies.baselines import BASELINES
 from labelahead.strategies.bayesian import BAYESIAN
 from labelahead.strategies.diversity import COVERAGE, DIVERSITY
+from labelahead.strategies.dynamical import DYNAMICAL
 from labelahead.strategies.fisher import BAIT
 from labelahead.strategies.lookahead import LOOK_AHEAD, make_lookahead_strategy
 from labelahead.strategies.loss_prediction import LL4AL
 from labelahead.strategies.retraining import NAIVE
-from labelahead.strategies.uncertainty import CONFIDENCE, DYNAMICAL, EGL
+from labelahead.strategies.uncertainty import CONFIDENCE, EGL
 
 __all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "QueryBatch", "Strategy", "find_strategy"]
 

@@ -1,4 +1,4 @@
-"""One score per item: its confidence, its gradient, or how fast it is learnt."""
+"""One score per item: its confidence or the length of its gradient."""
 
 import torch
 from torch import Tensor
@@ -7,12 +7,11 @@ from labelahead.acquisition.probability import entropy as entropy_of
 from labelahead.acquisition.probability import probabilities
 from labelahead.devices import to_float64
 from labelahead.errors import InputError
-from labelahead.gp.dynamics import gains, residuals, total_gradient
-from labelahead.ntk import gradient_gram, norms_and_products, squared_norms
+from labelahead.ntk import squared_norms
 from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext, make_scoring_strategy
 
-__all__ = ["CONFIDENCE", "DYNAMICAL", "EGL", "class_probabilities", "expected_gradient_length"]
+__all__ = ["CONFIDENCE", "EGL", "class_probabilities", "expected_gradient_length"]
 
 REMAINING_PROBABILITY = 1e-3  # mean probability of the classes that are skipped
 
@@ -115,69 +114,5 @@ EGL = Strategy(
     "expected gradient length: the label that would move the weights most; likes outliers",
     "Settles, Craven & Ray 2007, Multiple-Instance Active Learning",
     make_scoring_strategy(expected_gradient_length),
-    needs_network=True,
-)
-
-
-def _select_dynamical(
-    context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
-) -> QueryBatch:
-    """Select the q largest gains; greedy mode also counts the pairs with items selected before
-    (DY-13).
-    """
-    x = context.fitted.load_inputs(context.candidates)
-    outputs = context.candidate_outputs
-    with context.time_stage("kernel"):
-        guess = residuals(outputs, outputs.argmax(1), context.loss)
-        direction = _label_gradient(context)
-        if mode == "greedy":
-            squares, products = norms_and_products(context.model, x, guess, direction)
-            gram = gradient_gram(context.model, x, guess)
-        else:
-            scores = (
-                gains(context.model, x, guess, direction, context.query_config.gamma).cpu().double()
-            )
-    with context.time_stage("score"):
-        if mode == "greedy":
-            order, scores = _select_greedily(squares, products, gram, q)
-            return QueryBatch(context.candidates[order], scores)
-        order = torch.sort(scores, descending=True, stable=True).indices[:q]
-    return QueryBatch(context.candidates[order], scores[order])
-
-
-def _label_gradient(context: QueryContext) -> dict[str, Tensor]:
-    """Return ∇L(S); zero without labels."""
-    if len(context.labelled) == 0:
-        return {
-            k: torch.zeros_like(p) for k, p in context.model.named_parameters() if p.requires_grad
-        }
-    r = residuals(context.outputs[: len(context.labelled)], context.labels, context.loss)
-    return total_gradient(context.model, context.fitted.load_inputs(context.labelled), r)
-
-
-def _select_greedily(
-    squares: Tensor, products: Tensor, gram: Tensor, q: int
-) -> tuple[Tensor, Tensor]:
-    """Select by ‖g‖² + 2 g·(∇L(S) + Σ selected g), the exact gain of one more item."""
-    value = (squares + 2 * products).cpu().double()
-    gram = gram.cpu().double()
-    left = torch.ones(len(value), dtype=torch.bool)
-    selected: list[int] = []
-    scores: list[float] = []
-    for _ in range(q):
-        at = int(value.masked_fill(~left, -torch.inf).argmax())
-        selected.append(at)
-        scores.append(float(value[at]))
-        left[at] = False
-        value = value + 2 * gram[at]
-    return torch.tensor(selected), torch.tensor(scores, dtype=torch.float64)
-
-
-DYNAMICAL = Strategy(
-    "dynamical",
-    "networks trained by cross-entropy from warm starts, many classes: learnt fastest",
-    "Wang, Huang, Wu, Tong, Margenot & He 2022, Deep Active Learning by Leveraging Dynamics",
-    _select_dynamical,
-    modes=("top", "greedy"),
     needs_network=True,
 )
