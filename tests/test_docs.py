@@ -170,7 +170,7 @@ def test_command_reference_lists_every_option():
                 )
             ]
     assert visited == set(sections)
-    assert "labelahead pool ask" in visited
+    assert "labelahead pool query" in visited
 
 
 def test_papers_page_has_a_heading_for_every_cited_equation():

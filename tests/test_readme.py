@@ -119,7 +119,7 @@ def test_readme_comparison_with_logistic_regression_equals_the_measurements():
     }
     lines = read_csv(ROOT / "research" / "data" / comparators.FILE, TrialLine)
     verdict = comparators.verdict(
-        comparators.cells_of(lines, measured), list(comparators.RIVALS), lambda c: c.chosen
+        comparators.cells_of(lines, measured), list(comparators.COMPETITORS), lambda c: c.chosen
     )
     first, of, level, behind = re.match(
         r"first in (\d+) of (\d+) .*?level in (\d+).*?behind in (\d+)", verdict

@@ -30,8 +30,8 @@ from networks import INPUT_SEED, WEIGHT_SEED
 
 RESULTS = HERE / "results" / "dynamics.json"
 CASES = {"cnn-10": ("cnn", 10), "cnn-100": ("cnn", 100), "resnet18-10": ("resnet18", 10)}
-RIVALS = ("backpack", "vmap")
-CONTENDERS = ("ours", "pass", "forward", *RIVALS)
+COMPETITORS = ("backpack", "vmap")
+CONTENDERS = ("ours", "pass", "forward", *COMPETITORS)
 POOLS = (1250, 5000, 20000)  # whose peak memory is compared
 SLOW = 45.0  # seconds after which a contender is timed three times at most
 TOLERANCE = 1e-4  # of the largest score
@@ -69,7 +69,7 @@ def attempt(workers: dict[str, Worker], outcomes: dict[str, Outcome], name: str,
     try:
         what(workers[name], outcomes[name])
     except FailedError as failure:
-        if name not in RIVALS:
+        if name not in COMPETITORS:
             raise
         outcomes[name].failure = str(failure)
         del workers[name]
@@ -100,7 +100,9 @@ def disagreement(case: str, outcomes: dict[str, Outcome], folder: Path) -> dict[
     that item's gradient then differs; exactness itself is tested in float64.
     """
     scores = {
-        n: np.load(folder / f"{case}-{n}.npy") for n in ("ours", *RIVALS) if not outcomes[n].failure
+        n: np.load(folder / f"{case}-{n}.npy")
+        for n in ("ours", *COMPETITORS)
+        if not outcomes[n].failure
     }
     ours = scores.pop("ours")
     top = np.abs(ours).max()
@@ -117,7 +119,7 @@ def measured(case: str, given: argparse.Namespace, folder: Path) -> dict[str, An
         },
         "passes": ratio(ours, outcomes["pass"]),
         "forward_in_passes": ratio(outcomes["forward"], outcomes["pass"]),
-        "ratios": {n: ratio(outcomes[n], ours) for n in RIVALS if not outcomes[n].failure},
+        "ratios": {n: ratio(outcomes[n], ours) for n in COMPETITORS if not outcomes[n].failure},
         "disagreement": disagreement(case, outcomes, folder),
         "peak_mb_by_pool": peaks(case, given),
     }
@@ -134,8 +136,8 @@ def table(cases: dict[str, Any]) -> list[str]:
                 lines.append(f"{case:12} {name:9} {o['failure']}")
                 continue
             seconds = o["median_seconds"]
-            times = f"{row['ratios'][name]:7.2f}" if name in RIVALS else " " * 7
-            differs = f"{row['disagreement'][name]:8.0e}" if name in RIVALS else ""
+            times = f"{row['ratios'][name]:7.2f}" if name in COMPETITORS else " " * 7
+            differs = f"{row['disagreement'][name]:8.0e}" if name in COMPETITORS else ""
             how = f"  {o['form']}, chunk {o['chunk']}" if "form" in o else ""
             lines.append(
                 f"{case:12} {name:9} {seconds:9.2f} {seconds / unit:7.2f} {times} "

@@ -26,7 +26,7 @@ from kernel_cases import Setup, agreement_in_double, progress, run_case
 from kernel_table import render
 from networks import INPUT_SEED, NETWORKS, WEIGHT_SEED
 
-RIVALS = ("vmap", "loop", "nt", "nt-batch")
+COMPETITORS = ("vmap", "loop", "nt", "nt-batch")
 RESULTS = HERE / "results" / "kernel.json"
 LARGE_MLP = 4000  # where only neural-tangents can follow
 
@@ -37,7 +37,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+")
     parser.add_argument("--sizes", type=int, nargs="+")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS))
-    parser.add_argument("--rivals", nargs="*", choices=RIVALS)
+    parser.add_argument("--rivals", nargs="*", choices=COMPETITORS)
     parser.add_argument("--quick", action="store_true", help="a taste, in under three minutes")
     parser.add_argument("--resume", action="store_true", help="skip the cases already measured")
     parser.add_argument("--ours-only", action="store_true", help="renew our numbers, keep rivals'")
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     given.sizes = given.sizes or ([100] if quick else [200, 1000])
     given.networks = given.networks or (["mlp", "cnn"] if quick else list(NETWORKS))
     if given.rivals is None:
-        given.rivals = ["vmap", "loop", "nt"] if quick else list(RIVALS)
+        given.rivals = ["vmap", "loop", "nt"] if quick else list(COMPETITORS)
     if quick and given.results == RESULTS:
         given.results = RESULTS.with_name("kernel-quick.json")
     given.memory_gb = given.memory_gb or 0.6 * _memory_gb()

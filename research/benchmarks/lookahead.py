@@ -41,7 +41,7 @@ RESULTS = Path(__file__).parent / "results" / "lookahead.json"
 NOISE = 1e-5
 SKETCH_LABELS = 100
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-RIVALS = ("solve", "plain", "paper")
+COMPETITORS = ("solve", "plain", "paper")
 
 
 def scoring(pool: Pool, labels: int, seed: int, subset: int, rivals: bool) -> dict[str, float]:
@@ -99,7 +99,7 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
         "One round of scoring, seconds (C=10, float32 kernel, float64 solves; posterior: from "
         "kernel to k(U,U); eer from 32 random candidates)",
         [
-            {k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in RIVALS}
+            {k: f"{v:.3g}" for k, v in row.items() if "agree" not in k and k not in COMPETITORS}
             for row in rows
         ],
     )
@@ -112,10 +112,10 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
                 "L": row["L"],
                 "U": row["U"],
                 "ours s": f"{row['total mlmoc']:.3f}",
-                **{f"{k} s": f"{row[k]:.3g}" for k in RIVALS},
-                **{f"x {k}": f"{row[k] / row['total mlmoc']:.1f}" for k in RIVALS},
+                **{f"{k} s": f"{row[k]:.3g}" for k in COMPETITORS},
+                **{f"x {k}": f"{row[k] / row['total mlmoc']:.1f}" for k in COMPETITORS},
                 "emoc/mlmoc lin": f"{row['emoc lin'] / row['mlmoc lin']:.2f}",
-                "largest rel. difference": f"{max(row['agree ' + k] for k in RIVALS):.1e}",
+                "largest rel. difference": f"{max(row['agree ' + k] for k in COMPETITORS):.1e}",
             }
             for row in rows
         ],
@@ -265,7 +265,7 @@ def sketch(seed: int, quick: bool) -> list[dict[str, object]]:
 
 
 def leaders(pool: Pool, **kernel) -> dict[str, set[int]]:
-    """The fifty best candidates by each criterion."""
+    """The fifty best candidates by each acquisition function."""
     labelled = torch.arange(SKETCH_LABELS)
     post = prior(pool.outputs, noise=NOISE, **kernel).condition(labelled, pool.truth[labelled])
     look = view(post, torch.arange(SKETCH_LABELS, len(pool.outputs)))

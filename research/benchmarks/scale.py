@@ -37,7 +37,7 @@ from tests.support.clusters import Cluster  # noqa: E402
 
 ROWS = 31_250  # of a file
 LABELS, EVALUATION, NOISE = 300, 1000, 0.4
-RIVALS = (
+COMPETITORS = (
     ("modAL", "margin"),
     ("modAL", "expected error"),
     ("skactiveml", "margin"),
@@ -254,7 +254,7 @@ def sampling(
             "-m",
             "labelahead",
             "pool",
-            "ask",
+            "query",
             str(store),
             "--labels",
             str(told),
@@ -304,7 +304,7 @@ def rivals(root: Path, python: Path, sizes: list[int], labels: dict) -> list[dic
     """Other libraries on the same pool, each in a process of its own, as far as they go."""
     (root / "labels.json").write_text(json.dumps(labels))
     rows = []
-    for library, way in RIVALS:
+    for library, way in COMPETITORS:
         for size in (*FEW.get(way, ()), *sizes):
             some = [] if size in sizes else [str(size)]
             pool = root / f"pool-{max(size, min(sizes))}"

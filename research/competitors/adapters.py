@@ -74,7 +74,7 @@ class Given:
         return self.samples(rng)
 
     @property
-    def known(self) -> np.ndarray:
+    def padded_labels(self) -> np.ndarray:
         """(L + m,) labels as scikit-activeml wants them: −1 where there is none."""
         y = np.full(len(self.inputs), -1)
         y[: len(self.labels)] = self.labels.numpy()
@@ -179,7 +179,7 @@ def scikit_query(
     if kind == "ProbCover":
         how = {"n_classes": given.layer.out_features, **how}
     member = getattr(pool, kind)(missing_label=-1, random_state=seed, **how)
-    return member.query(X=x, y=given.known, batch_size=q, return_utilities=scores, **more)
+    return member.query(X=x, y=given.padded_labels, batch_size=q, return_utilities=scores, **more)
 
 
 def scikit_batch_bald(given: Given, q: int, rng: torch.Generator) -> Sequence[int]:
@@ -318,7 +318,7 @@ class Peer:
         if missing:
             rest = torch.randperm(len(s.candidates), generator=rng).tolist()
             rows = distinct([*rows, *rest], len(s.candidates))[:q]
-        # One number: what of it is the package's own cannot be told.
+        # One number: what of it is the package's own time is unknown.
         s.seconds = {"score": time.perf_counter() - start}
         return QueryBatch(
             s.candidates[torch.tensor(rows)],

@@ -238,7 +238,7 @@ def sequential(e: Evidence) -> Found:
     )
 
 
-def criteria(e: Evidence) -> Found:
+def check_acquisition_functions(e: Evidence) -> Found:
     """TH Fig 2.3 right: yes where MLMOC and EMOC differ in no setting, in part where they differ in
     some.
     """

@@ -61,7 +61,7 @@ Rows = Any  # (n, d) an array, or scipy's sparse one
 Classifier = Any  # scikit-learn's
 
 
-# --- the rivals
+# --- the competitors
 # ---------------------------------------------------------------------------------------------
 
 
@@ -139,7 +139,7 @@ def words(plan: Simulation, table: Table, source: Source) -> Rows:
     return vectors.transform([text for text, _ in [*pool, *test]])
 
 
-class Rival(NamedTuple):
+class Competitor(NamedTuple):
     """About it for the page.
 
     What it is shown of the items, how it learns, whether it asks by margin or at random.
@@ -151,23 +151,23 @@ class Rival(NamedTuple):
     margin: bool = False
 
 
-RIVALS = {
-    "tfidf": Rival("TF-IDF + LR, random", words, by_folds),
-    "tfidf-peers": Rival("TF-IDF + LR without intercept, random", words, by_peers),
-    "default": Rival("embedding + LR with C = 1, random", seen, by_default),
-    "folds": Rival("embedding + LR, random", seen, by_folds),
-    "folds-margin": Rival("embedding + LR, margin", seen, by_folds, True),
-    "peers": Rival("centred + LR without intercept, random", centred, by_peers),
-    "peers-margin": Rival("centred + LR without intercept, margin", centred, by_peers, True),
+COMPETITORS = {
+    "tfidf": Competitor("TF-IDF + LR, random", words, by_folds),
+    "tfidf-peers": Competitor("TF-IDF + LR without intercept, random", words, by_peers),
+    "default": Competitor("embedding + LR with C = 1, random", seen, by_default),
+    "folds": Competitor("embedding + LR, random", seen, by_folds),
+    "folds-margin": Competitor("embedding + LR, margin", seen, by_folds, True),
+    "peers": Competitor("centred + LR without intercept, random", centred, by_peers),
+    "peers-margin": Competitor("centred + LR without intercept, margin", centred, by_peers, True),
 }
 
 
-def rivals_of(table: Table) -> list[str]:
+def list_competitors(table: Table) -> list[str]:
     """TF-IDF is for texts."""
     return [
         name
-        for name, rival in RIVALS.items()
-        if rival.rows is not words or table.source.startswith("texts:")
+        for name, competitor in COMPETITORS.items()
+        if competitor.rows is not words or table.source.startswith("texts:")
     ]
 
 
@@ -188,22 +188,26 @@ def random_order(plan: Simulation) -> tuple[list[int], dict[int, float]]:
 
 
 def accuracies(
-    rival: Rival, rows: Rows, plan: Simulation, order: Sequence[int]
+    competitor: Competitor, rows: Rows, plan: Simulation, order: Sequence[int]
 ) -> dict[int, float]:
-    """Labels -> accuracy on the test items, of a rival with these rows (n, d) of all items.
+    """Labels -> accuracy on the test items, of a competitor with these rows (n, d) of all items.
 
     order: positions in the order of random labels, with which those who ask by margin begin.
     """
     step = plan.budget.retrain_every
-    sizes = list(range(plan.budget.initial, COUNTS[-1] + 1, step)) if rival.margin else list(COUNTS)
+    sizes = (
+        list(range(plan.budget.initial, COUNTS[-1] + 1, step))
+        if competitor.margin
+        else list(COUNTS)
+    )
     test, excluded, came = plan.test.numpy(), plan.excluded.numpy(), {}
     rng, at = np.random.default_rng(plan.seed), list(order[: sizes[0]])
     for size, following in zip(sizes, [*sizes[1:], 0], strict=True):
         view = in_span(rows, at)
-        model = fitted(rival.fit, view[at], np.array([plan.labeller(i) for i in at]))
+        model = fitted(competitor.fit, view[at], np.array([plan.labeller(i) for i in at]))
         if size in COUNTS:
             came[size] = float((model.predict(view[test]) == plan.test_labels.numpy()).mean())
-        if rival.margin:
+        if competitor.margin:
             free = np.setdiff1d(np.arange(len(view)), [*at, *excluded])
             at += (
                 free[least_sure(model.predict_proba(view[free]), following - size, rng)].tolist()
@@ -243,7 +247,7 @@ def run_missing(
     there = read_csv(numbers, TrialLine, f"run `{COMMAND}`") if numbers.exists() else []
     have = {x.campaign for x in there}
     work = [
-        (t, s, [n for n in rivals_of(t) if (t.name, n, s) not in have])
+        (t, s, [n for n in list_competitors(t) if (t.name, n, s) not in have])
         for s in seeds
         for t in wanted
     ]
@@ -255,7 +259,9 @@ def run_missing(
         require_same(table, seed, own, tables)
         for name in names:
             start = time.perf_counter()
-            came = accuracies(RIVALS[name], RIVALS[name].rows(plan, table, source), plan, order)
+            came = accuracies(
+                COMPETITORS[name], COMPETITORS[name].rows(plan, table, source), plan, order
+            )
             spent = time.perf_counter() - start
             there += [
                 TrialLine(table.name, name, seed, size, value, spent)
@@ -349,7 +355,7 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
     titles = {
         RANDOM: "ours, random",
         DEFAULT: f"**ours, asked by {DEFAULT}**",
-        **{n: r.about for n, r in RIVALS.items()},
+        **{n: r.about for n, r in COMPETITORS.items()},
     }
     rows = []
     for table, about in SETS.items():
@@ -359,7 +365,10 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
             if any(shown):
                 rows.append([titles[name], *(_cell(c) for c in shown)])
     head = ["", *(f"{at} labels, %" for at in COUNTS)]
-    everyone, at_random = list(RIVALS), [name for name, rival in RIVALS.items() if not rival.margin]
+    everyone, at_random = (
+        list(COMPETITORS),
+        [name for name, competitor in COMPETITORS.items() if not competitor.margin],
+    )
     said = (
         f"Beside whichever rival is best there, `{DEFAULT}` is "
         f"{verdict(cells, everyone, lambda c: c.chosen)} "
@@ -370,15 +379,15 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
     return "\n\n".join([grid(head, rows), said, f"`{COMMAND}` · `research/data/{FILE}`"])
 
 
-def verdict(cells: Cells, rivals: Sequence[str], lead: Callable[[Cell], Estimate]) -> str:
-    """How often ours is ahead of the best of these rivals, set by set and number by number.
+def verdict(cells: Cells, competitors: Sequence[str], lead: Callable[[Cell], Estimate]) -> str:
+    """How often ours is ahead of the best of these competitors, set by set and number by number.
 
     lead: ours minus it.
     """
     told: dict[int, list[tuple[str, int]]] = {1: [], 0: [], -1: []}
     for table in SETS:
         for at in COUNTS:
-            there = [c for name in rivals if (c := cells.get((table, name, at)))]
+            there = [c for name in competitors if (c := cells.get((table, name, at)))]
             if there:
                 best = max(there, key=lambda c: c.accuracy.mean)
                 told[sign(lead(best))].append((table, at))
@@ -401,17 +410,17 @@ def below_random(cells: Cells) -> str:
     return f"Below our own random labels it is in {len(there)}{_places(there)}."
 
 
-def gaps(cells: Cells, rivals: Sequence[str]) -> str:
-    """Our learner minus each rival on the same random labels, as a mean over the places of the
-    rival.
+def gaps(cells: Cells, competitors: Sequence[str]) -> str:
+    """Our learner minus each competitor on the same random labels, as a mean over the places of
+    the competitor.
     """
     said = []
-    for name in rivals:
+    for name in competitors:
         there = [c.random.mean for (_, who, _), c in cells.items() if who == name]
         if there:
             points = f"{100 * np.mean(there):+.1f}".replace("-", "−")
             said.append(
-                f"{points} on “{RIVALS[name].about.removesuffix(', random')}” ({len(there)} places)"
+                f"{points} on “{COMPETITORS[name].about.removesuffix(', random')}” ({len(there)} places)"
             )
     return f"In points that is {', '.join(said)}."
 

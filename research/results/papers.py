@@ -136,7 +136,7 @@ CLAIMS = (
         f"the same WideResNet, in batches ({_see('lookahead-mnist')}); digits, dense network, ten "
         "seeds "
         "([below](#digits-dense-network))",
-        checks.criteria,
+        checks.check_acquisition_functions,
     ),
     Claim(
         "LA",

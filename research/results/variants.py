@@ -274,7 +274,7 @@ def _both_positive(h: np.ndarray, t: np.ndarray, rho: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scored:
-    """Look-ahead by a criterion of one's own."""
+    """Look-ahead by an acquisition function of one's own."""
 
     score: Callable[..., Tensor]
 

@@ -68,7 +68,7 @@ __all__ = [
     "run",
 ]
 
-# The module of each name; the imports under TYPE_CHECKING say the same to type checkers.
+# The module of each name; the imports under TYPE_CHECKING are for type checkers.
 _NAMES_BY_MODULE = {
     "acquisition": ("ACQUISITIONS",),
     "batching": ("Samples",),

@@ -37,7 +37,7 @@ def list_devices() -> list[str]:
 def resolve_device(name: str) -> str:
     """Return the device of that name; "auto" is the first GPU, or else the CPU.
 
-    Apple's MPS is used only if it is asked for: it has no float64, and small networks are faster on
+    Apple's MPS is used only on request: it has no float64, and small networks are faster on
     the CPU.
 
     Raises:

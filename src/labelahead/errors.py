@@ -1,6 +1,6 @@
 """Exceptions that labelahead raises on purpose.
 
-Every message says what was given, what was expected and what to do. Catch `LabelaheadError` to
+Every message states what was given, what was expected and what to do. Catch `LabelaheadError` to
 catch all of them. Each subclass also derives from the built-in exception that fits (`ValueError`,
 `TypeError`, ...), so that ordinary handlers work too.
 """

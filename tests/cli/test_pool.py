@@ -38,7 +38,7 @@ def test_cli_pool_embeds_queries_and_predicts(tmp_path):
         app,
         [
             "pool",
-            "ask",
+            "query",
             store,
             "--labels",
             str(labels),
@@ -82,9 +82,22 @@ def test_cli_pool_embeds_queries_and_predicts(tmp_path):
     ],
 )
 def test_cli_pool_incompatible_options_are_usage_errors(tmp_path, more, message):
-    result = CliRunner().invoke(app, ["pool", "ask", str(tmp_path), *more])
+    result = CliRunner().invoke(app, ["pool", "query", str(tmp_path), *more])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+def test_cli_pool_ask_is_a_deprecated_alias_of_query(tmp_path):
+    np.save(tmp_path / "x.npy", clouds(20)[0])
+    store, invoke = str(tmp_path / "s"), CliRunner().invoke
+    more = ["--classes", "a,b", "--n", "2", "--workers", "1"]
+    invoke(app, ["pool", "embed", str(tmp_path / "x.npy"), "--store", store, "--workers", "1"])
+    now, before = (invoke(app, ["pool", name, store, *more]) for name in ("query", "ask"))
+    assert now.exit_code == before.exit_code == 0
+    assert before.stdout == now.stdout
+    assert "use `pool query`" in before.stderr
+    assert "deprecated" not in now.stderr
+    assert " ask " not in invoke(app, ["pool", "--help"]).output
 
 
 def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
@@ -115,7 +128,7 @@ def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
     )
     queried = run(
         app,
-        ["pool", "ask", store, "--labels", str(tmp_path / "l.csv"), "--n", "2", "--workers", "1"],
+        ["pool", "query", store, "--labels", str(tmp_path / "l.csv"), "--n", "2", "--workers", "1"],
     )
     assert queried.exit_code == 0, queried.output
     assert len(queried.stdout.strip().splitlines()) == 3

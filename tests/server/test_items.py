@@ -18,28 +18,28 @@ def test_small_images_are_enlarged_without_smoothing():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 256, (2, 6, 8, 3)).astype(np.uint8)
     items = Items(from_arrays(values)[0])
-    content, media = items.encode_picture(1)
+    content, media = items.encode_image(1)
     assert media == "image/png"
     shown = np.asarray(Image.open(io.BytesIO(content)))
     assert shown.shape == (6 * 32, 8 * 32, 3)
     assert np.array_equal(shown[::32, ::32], values[1])
     assert np.array_equal(shown[31::32, 31::32], values[1])
     floats = Items(from_arrays(values.transpose(0, 3, 1, 2).astype(np.float32) / 255)[0])
-    assert floats.encode_picture(1)[0] == content
-    grey = Items(from_arrays(values[:, :, :, 0])[0]).encode_picture(0, 20)[0]
+    assert floats.encode_image(1)[0] == content
+    grey = Items(from_arrays(values[:, :, :, 0])[0]).encode_image(0, 20)[0]
     assert np.asarray(Image.open(io.BytesIO(grey))).shape == (12, 16, 3)
 
 
-def test_encode_picture_keeps_the_aspect_ratio_and_never_enlarges_photographs(tmp_path):
+def test_encode_image_keeps_the_aspect_ratio_and_never_enlarges_photographs(tmp_path):
     photo(tmp_path / "a.png", size=(3000, 1500))
     photo(tmp_path / "b.png", size=(500, 700))
     items = Items(load(tmp_path)[0])
-    content, media = items.encode_picture(0)
+    content, media = items.encode_image(0)
     assert media == "image/jpeg"
     assert Image.open(io.BytesIO(content)).size == (1024, 512)
-    assert Image.open(io.BytesIO(items.encode_picture(1)[0])).size == (500, 700)
-    assert Image.open(io.BytesIO(items.encode_picture(1, 256)[0])).size == (183, 256)
-    assert items.encode_picture(0) is items.encode_picture(0)
+    assert Image.open(io.BytesIO(items.encode_image(1)[0])).size == (500, 700)
+    assert Image.open(io.BytesIO(items.encode_image(1, 256)[0])).size == (183, 256)
+    assert items.encode_image(0) is items.encode_image(0)
 
 
 def test_table_items_show_their_row_without_the_target(tmp_path):

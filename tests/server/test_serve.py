@@ -38,7 +38,7 @@ def test_stop_handle_ends_serve_without_an_exception(tmp_path):
             session,
             port=0,
             browser=False,
-            tell=lambda url: threading.Thread(target=request, args=(url,)).start(),
+            on_message=lambda url: threading.Thread(target=request, args=(url,)).start(),
             external=ExternalLabelling("http://studio/1", wrap, stop),
         )
         ended.append(True)

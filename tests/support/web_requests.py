@@ -270,7 +270,7 @@ class Trials:
         try:
             tables = {"data": {"name": str(self.data)}, "model": {"name": "mlp"}, "threads": 1}
             with open_session(parse_campaign(tables), self.out, classes=CLASSES) as session:
-                serve(session, port=port, browser=False, tell=lambda url: None)
+                serve(session, port=port, browser=False, on_message=lambda url: None)
         finally:
             os._exit(1)
 

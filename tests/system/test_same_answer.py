@@ -371,7 +371,7 @@ def predict_by_pool(case: Case, tmp_path: Path) -> dict[str, Predictions]:
     found = pq.read_table(tmp_path / "predicted").to_pylist()
     return {
         "pool predict": {r["id"]: (r["prediction"], r["probability"]) for r in found},
-        "pool ask": {q.id: (q.prediction, q.probability) for q in queried},
+        "pool query": {q.id: (q.prediction, q.probability) for q in queried},
     }
 
 
@@ -424,7 +424,7 @@ def check_equal_predictions(
 ) -> None:
     for interface, found in interfaces.items():
         assert found, interface
-        if interface != "pool ask":
+        if interface != "pool query":
             assert set(expected) <= set(found), (
                 f"{interface} lacks {sorted(set(expected) - set(found))[:3]}"
             )

@@ -59,8 +59,13 @@ PAPER = {
 
 
 def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
-    """Cost against accuracy, curves of the rivals, tests, and other criteria."""
-    return [_cost(s, rows), _curves(s, rows), *differences(s, rows), *_criteria(s, rows)]
+    """Cost against accuracy, curves of the competitors, tests, and other acquisition functions."""
+    return [
+        _cost(s, rows),
+        _curves(s, rows),
+        *differences(s, rows),
+        *_acquisition_functions(s, rows),
+    ]
 
 
 def final(s: Any, rows: Sequence[Row], arm: str) -> dict[int, float]:
@@ -225,10 +230,10 @@ def _curves(s: Any, rows: Sequence[Row]) -> StudyFigure:
     )
 
 
-def _criteria(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
+def _acquisition_functions(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """LA Figure 3a, TH Figure 2.3.
 
-    One by one, and by other criteria, with the network's own kernel.
+    One by one, and by other acquisition functions, with the network's own kernel.
     """
     others = [a for a in ("ntk-sequential", "emoc", "eer") if a in s.arms]
     if not others:

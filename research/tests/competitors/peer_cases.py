@@ -96,7 +96,7 @@ class Case:
     @property
     def labels_with_missing(self) -> np.ndarray:
         """Labels as scikit-activeml expects them: −1 for unlabelled items."""
-        return self.packages_input.known
+        return self.packages_input.padded_labels
 
 
 def are_clearly_ordered(scores: np.ndarray, count: int) -> bool:

@@ -15,10 +15,10 @@ from labelahead.learner.config import parse_campaign
 from labelahead.simulation.loop import run_rounds
 from labelahead.simulation.run import build_simulation, prepare_campaign
 from research.results.comparators import (
-    RIVALS,
+    COMPETITORS,
     SETS,
     STRENGTHS,
-    Rival,
+    Competitor,
     accuracies,
     by_default,
     by_folds,
@@ -27,9 +27,9 @@ from research.results.comparators import (
     fitted,
     in_span,
     least_sure,
+    list_competitors,
     random_order,
     require_same,
-    rivals_of,
     seen,
     sign,
     strength,
@@ -76,7 +76,7 @@ def make_recording_baseline(records, margin=False):
         records.append((x, y))
         return by_default(x, y)
 
-    return Rival("spy", seen, fit, margin)
+    return Competitor("spy", seen, fit, margin)
 
 
 def test_random_order_equals_campaign_for_every_strategy(plan, order):
@@ -220,8 +220,8 @@ def test_words_of_training_texts_match_rows(tmp_path):
     assert rows[8:].nnz == 0
     with pytest.raises(InputError, match="texts of r8-exact are not those of its embeddings"):
         words(make_pool(labels[1:] + labels[:1]), table, Source(tmp_path, tmp_path))
-    assert "tfidf" in rivals_of(table)
-    assert "tfidf" not in rivals_of(read_tables(only=["vowel-exact"])[0])
+    assert "tfidf" in list_competitors(table)
+    assert "tfidf" not in list_competitors(read_tables(only=["vowel-exact"])[0])
 
 
 def write_numbers(folder, name, flip, random=(0.3,) * 4):
@@ -318,4 +318,4 @@ def test_every_set_has_random_and_flip():
     for table in read_tables(only=list(SETS)):
         assert {"random", "flip"} <= set(table.strategies)
         assert table.seeds >= 5
-    assert all(not set(name) & set(",:") for name in RIVALS)
+    assert all(not set(name) & set(",:") for name in COMPETITORS)

@@ -227,7 +227,7 @@ def query(
 
         words = ProgressText()
         with err.status("loading") as status:
-            asked, ready = query_items(
+            items, ready = query_items(
                 campaign,
                 n,
                 labels=labels,
@@ -235,12 +235,12 @@ def query(
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)
-        text = format_query_items(asked, form)
+        text = format_query_items(items, form)
         if file is None:
             sys.stdout.write(text)
         else:
             replace_file(file, text)
-            print_line(f"{len(asked)} items to label are in {file}")
+            print_line(f"{len(items)} items to label are in {file}")
 
 
 @app.command("list")
@@ -399,7 +399,7 @@ def _resume_hint(folder: Path) -> str:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def study() -> None:
-    """Tell users where the studies are: they are no longer part of the package."""
+    """Explain where the studies are: they are no longer part of the package."""
     with report_errors():
         raise UsageError(
             "`labelahead study` is no longer part of the package; clone the repository and run "

@@ -60,10 +60,10 @@ def encoders(
         out.print(_build_table(scores))
         best = scores[0]
         close = [_shorten_name(s.embedding) for s in scores[1:] if s.p_value > 0.05]
-        said = f"best on {best.labels} labels: {_shorten_name(best.embedding)}"
+        sentence = f"best on {best.labels} labels: {_shorten_name(best.embedding)}"
         if close:
-            said += f"; not significantly better than {', '.join(close)} (sign test, 5 %)"
-        print_line(said, on=out)
+            sentence += f"; not significantly better than {', '.join(close)} (sign test, 5 %)"
+        print_line(sentence, on=out)
         if plot is not None:
             _write_plot(scores, plot)
             print_line(f"plot: {plot}", on=out)

@@ -206,11 +206,11 @@ def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
     from labelahead.server.serve import serve
 
     print_line(f"labels are stored in {ready.folder}; press Ctrl-C to stop")
-    serve(ready, token=_read_token(token), tell=lambda url: print_line(url, on=out), **how)
+    serve(ready, token=_read_token(token), on_message=lambda url: print_line(url, on=out), **how)
 
 
 def _read_token(given: str | None) -> str | None:
-    """Return the access token; "" asks for a generated one.
+    """Return the access token; "" requests a generated one.
 
     Other users of the machine can see the command line, but not a private file.
     """
@@ -236,10 +236,10 @@ def write_export(ready: Any, context: typer.Context) -> bool:
         how["pictures_at"] = given["pictures_at"]
     with err.status("writing") as status:
 
-        def tell(what: str, done: float) -> None:
+        def on_progress(what: str, done: float) -> None:
             status.update(f"{what}: {done:.0%}")
 
-        done = export_session(ready, given["export"], given["to"], tell=tell, **how)
+        done = export_session(ready, given["export"], given["to"], on_progress=on_progress, **how)
     print_line(done)
     return True
 

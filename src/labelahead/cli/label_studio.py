@@ -170,8 +170,8 @@ def _open_task_session(
     context: typer.Context, connection: Any, predictions: bool
 ) -> Iterator[tuple[Any, Any]]:
     """Open a session of all tasks and the bridge between it and the project."""
-    with _show_fetching() as tell:
-        fetched = _retry_until_reachable(lambda: connection.fetch_tasks(tell))
+    with _show_fetching() as on_progress:
+        fetched = _retry_until_reachable(lambda: connection.fetch_tasks(on_progress))
     for note in fetched.notes:
         print_line(note, "dim")
     named = {"name": str(fetched.folder)} | (
@@ -267,7 +267,7 @@ def _serve(
 
     external = ExternalLabelling(at, add_calls, stop)
     try:
-        serve(ready, host=host, port=port, browser=False, tell=up, external=external)
+        serve(ready, host=host, port=port, browser=False, on_message=up, external=external)
     finally:
         bridge.stop()
     return bool(bridge.is_outdated)
@@ -287,19 +287,19 @@ def _read_key() -> str:
     )
 
 
-def _retry_until_reachable(ask: Callable[[], Answer]) -> Answer:
+def _retry_until_reachable(request: Callable[[], Answer]) -> Answer:
     """Call a function, again and again while Label Studio is not reachable; return its result."""
     from labelahead.integrations.label_studio.client import Unreachable
 
-    said = ""
+    message = ""
     while True:
         try:
-            return ask()
+            return request()
         except Unreachable as error:
-            if str(error) != said:
-                said = str(error)
+            if str(error) != message:
+                message = str(error)
                 print_line(
-                    f"{said}; retrying every {RETRY_SECONDS:g} s, press Ctrl-C to stop", "yellow"
+                    f"{message}; retrying every {RETRY_SECONDS:g} s, press Ctrl-C to stop", "yellow"
                 )
             time.sleep(RETRY_SECONDS)
 
@@ -310,8 +310,8 @@ def _show_fetching() -> Iterator[Callable[[int, int], None]]:
     with err.status("reading the tasks") as status:
         lock = threading.Lock()
 
-        def tell(done: int, of: int) -> None:
+        def on_progress(done: int, of: int) -> None:
             with lock:
                 status.update(f"fetching tasks: {done} of {of}")
 
-        yield tell
+        yield on_progress

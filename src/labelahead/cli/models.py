@@ -68,24 +68,24 @@ def predict(
             model = model.to(where)
             done = 0
 
-            def tell(more: int) -> None:
+            def on_progress(more: int) -> None:
                 nonlocal done
                 done += more
                 status.update(f"{done} items")
 
-            said = model.predict(items, progress=tell, id=id or "auto")
-        for item, why in said.failed.items():
+            predictions = model.predict(items, progress=on_progress, id=id or "auto")
+        for item, why in predictions.failed.items():
             print_line(f"{item} cannot be read ({why}) and is left out", "yellow")
-        text = write_predictions(said, file, probabilities=probabilities)
+        text = write_predictions(predictions, file, probabilities=probabilities)
         if text is not None:
             sys.stdout.write(text)
         odd = (
             ""
-            if said.unlike is None
-            else f", {int(said.unlike.sum())} of them unlike all labelled items"
+            if predictions.unlike is None
+            else f", {int(predictions.unlike.sum())} of them unlike all labelled items"
         )
-        skipped = f", {len(said.failed)} could not be read" if said.failed else ""
-        print_line(f"{len(said)} items{odd}{skipped}" + (f"; {file}" if file else ""))
+        skipped = f", {len(predictions.failed)} could not be read" if predictions.failed else ""
+        print_line(f"{len(predictions)} items{odd}{skipped}" + (f"; {file}" if file else ""))
 
 
 @app.command("export-model")

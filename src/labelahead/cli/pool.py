@@ -146,8 +146,10 @@ def embed(
         )
 
 
+@pool.command("ask", hidden=True)
 @pool.command()
-def ask(
+def query(
+    context: typer.Context,
     store: StoreArg,
     labels: Annotated[Text, Option("--labels", help="File of labels: id and label.")] = None,
     n: Annotated[int, Option("--n", min=1, help="Number of items to query.")] = 10,
@@ -200,10 +202,12 @@ def ask(
 
     Examples:
 
-      labelahead pool ask features/ --classes good,bad --n 20
+      labelahead pool query features/ --classes good,bad --n 20
 
-      labelahead pool ask features/ --labels labels.csv --n 50 --out next.csv --cluster tcp://127.0.0.1:8786
+      labelahead pool query features/ --labels labels.csv --n 50 --out next.csv --cluster tcp://127.0.0.1:8786
     """
+    if context.info_name == "ask":
+        print_line("`pool ask` is deprecated; use `pool query`", "yellow")
     with report_errors():
         if form not in ("csv", "json"):
             raise UsageError(f"--format is {form!r}; expected csv or json")
@@ -213,7 +217,7 @@ def ask(
         from labelahead.learner.labelling_query import format_query_items
 
         with _open_pool(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
-            asked = large.query(
+            items = large.query(
                 n,
                 labels,
                 classes=_split_names(classes),
@@ -224,12 +228,12 @@ def ask(
                 finalists=finalists,
                 seed=seed,
             )
-        text = format_query_items(asked, form)
+        text = format_query_items(items, form)
         if file is None:
             sys.stdout.write(text)
         else:
             replace_file(file, text)
-            print_line(f"{len(asked)} items to label are in {file}")
+            print_line(f"{len(items)} items to label are in {file}")
 
 
 @pool.command()
@@ -274,7 +278,7 @@ def _split_names(classes: str) -> list[str]:
 
 @contextmanager
 def open_executor(workers: int | None, cluster: str | None, *tls: str | None) -> Iterator[Any]:
-    """Open the executor that the options ask for, and wait until it has workers."""
+    """Open the executor that the options request, and wait until it has workers."""
     from labelahead.outofcore.execution import connect_executor, make_tls_config
 
     if cluster is None and any(tls):
@@ -315,7 +319,7 @@ def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
     began: dict[
         str, tuple[float, int]
     ] = {}  # when the first part was done, and how many items: before, workers start
-    said: dict[str, int] = {}
+    printed: dict[str, int] = {}
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -327,7 +331,7 @@ def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
     ) as bar:
         tasks: dict[str, Any] = {}
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def on_progress(stage: str, done: int, total: int) -> None:
             since, first = began.setdefault(stage, (time.perf_counter(), done))
             rate = (done - first) / max(time.perf_counter() - since, 1e-9)
             note = f"{done:,}/{total:,} items" + (f", {rate:,.0f} per second" if rate else "")
@@ -335,8 +339,8 @@ def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
                 tasks[stage] = bar.add_task(stage, total=total, note=note)
             bar.update(tasks[stage], completed=done, total=total, note=note)
             tenth = PROGRESS_LINES * done // max(1, total)
-            if not err.is_terminal and tenth > said.get(stage, 0):
-                said[stage] = tenth
+            if not err.is_terminal and tenth > printed.get(stage, 0):
+                printed[stage] = tenth
                 ends = time.strftime(
                     "%H:%M:%S", time.localtime(time.time() + (total - done) / max(rate, 1e-9))
                 )
@@ -344,4 +348,4 @@ def _show_progress() -> Iterator[Callable[[str, int, int], None]]:
                     f"{stage}: {note}" + (f", done at {ends}" if rate and done < total else "")
                 )
 
-        yield tell
+        yield on_progress

@@ -212,13 +212,15 @@ def write_curve_png(
         name, others = baseline
         at, right = [r.labels for r in others], [100 * (r.accuracy or 0) for r in others]
         axes.plot(at, right, "s--", ms=3, color="tab:orange", label=name)
-    told = [(r.labels, r.error, r.error_low, r.error_high) for r in rounds if r.error is not None]
-    if told:
-        at = [labels for labels, *_ in told]
-        right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in told] for i in (1, 2, 3))
+    estimates = [
+        (r.labels, r.error, r.error_low, r.error_high) for r in rounds if r.error is not None
+    ]
+    if estimates:
+        at = [labels for labels, *_ in estimates]
+        right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in estimates] for i in (1, 2, 3))
         axes.plot(at, right, ":", color="grey", label="estimated for the pool, without test labels")
         axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
-    if told or baseline is not None:
+    if estimates or baseline is not None:
         axes.legend(frameon=False, fontsize=8)
     axes.set(xlabel="labels", ylabel="test accuracy, %")
     axes.set_title(title, parse_math=False)  # a name may contain dollar signs
@@ -243,19 +245,19 @@ def build_comparison_table(ours: Curve, baseline: Curve) -> Table:
 
 
 def summarize_comparison(ours: Curve, baseline: Curve) -> str:
-    """Say how many labels the baseline needed for the final accuracy of the first campaign."""
+    """Report how many labels the baseline needed for the final accuracy of the first campaign."""
     (name, rounds), (other, theirs) = ours, baseline
     goal = rounds[-1].accuracy or 0.0
     first, then = (
         next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs)
     )
-    said = f"test accuracy {goal:.1%}: {name} needed {first} labels; "
+    sentence = f"test accuracy {goal:.1%}: {name} needed {first} labels; "
     if then is None:
-        return said + (
+        return sentence + (
             f"{other} did not reach it with {theirs[-1].labels} labels "
             f"({theirs[-1].accuracy or 0.0:.1%})."
         )
-    return said + f"{other} needed {then} labels."
+    return sentence + f"{other} needed {then} labels."
 
 
 class PairProgress:
@@ -295,18 +297,20 @@ def summarize_ratio(result: PairedResult) -> str:
     """Describe the ratio of labels over all seeds, with its interval."""
     found = result.ratio
     least = "at least " if found.at_least else ""
-    said = (
+    sentence = (
         f"{result.baseline} needed {least}{found.ratio:.2f} times as many labels as "
         f"{result.strategy}"
     )
     if found.low is None or found.high is None:
-        return f"{said} with one seed; use --seeds 3 or more for an interval."
-    said += f" (95 % interval {found.low:.2f} to {found.high:.2f}, {found.seeds} seeds)"
+        return f"{sentence} with one seed; use --seeds 3 or more for an interval."
+    sentence += f" (95 % interval {found.low:.2f} to {found.high:.2f}, {found.seeds} seeds)"
     if found.low <= 1 <= found.high:
-        said += ": no significant difference"
+        sentence += ": no significant difference"
     if found.at_least:
-        said += f"; for {found.at_least} of them the baseline was stopped before it was as accurate"
-    return said + "."
+        sentence += (
+            f"; for {found.at_least} of them the baseline was stopped before it was as accurate"
+        )
+    return sentence + "."
 
 
 def build_rounds_table(rounds: Sequence[Round]) -> Table:

@@ -310,7 +310,7 @@ class Answers:
 
     >>> from labelahead.data import load
     >>> data, answers = load("digits")
-    >>> data.classes[answers(0)]  # what a labeller would say of item 0
+    >>> data.classes[answers(0)]  # the label of item 0
     '0'
     """
 

@@ -84,7 +84,7 @@ EXCLUDED = -1  # the position of a file that exists but was excluded from the da
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a label file: what it says about one item.
+    """One row of a label file: the label of one item.
 
     Attributes:
         where: the place in the file, for messages.

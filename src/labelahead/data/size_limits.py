@@ -14,7 +14,7 @@ MAX_NPY_HEADER_BYTES = 10_000  # numpy's own limit; longer headers are slow to p
 
 
 def get_free_memory() -> int | None:
-    """Return the memory in bytes that is available to programs, or None if the system does not say."""
+    """Return the memory in bytes that is available to programs, or None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(

@@ -3,7 +3,7 @@
     f_lin(x) = f(x) + Θ(x,X) (Θ(X,X) + σ I)⁻¹ (Y − f(X))                               (LA-10)
     k(x,x')  = Θ(x,x') − Θ(x,X) (Θ(X,X) + σ I)⁻¹ Θ(X,x')
 
-`prior(f, Θ)` knows no label; `.condition(at, targets)` adds some and returns a new `Posterior`.
+`prior(f, Θ)` has no labels; `.condition(at, targets)` adds some and returns a new `Posterior`.
 One verb serves the labelled set, a greedy batch, a single new label and the look-ahead. σ is fixed
 by the prior, so conditioning in any order and in any portions gives the same answer.
 

@@ -41,7 +41,7 @@ def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None
     """Estimate the error of a posterior at points (q,) in random order, and forecast its reduction.
 
     Args:
-        posterior: It must know the labels by conditioning only, not by training.
+        posterior: It must be conditioned on the labels, not trained on them.
         at: (q,) points at which the error is estimated.
         votes: (L,) bool, the labels to calibrate on; default: all.
     """

@@ -111,8 +111,8 @@ def compare_embeddings(
     seconds: dict[str, float] = {}
     for name in names:
         began = time.perf_counter()
-        asked = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
-        prepared = prepare_campaign(asked, some, progress)
+        candidate = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
+        prepared = prepare_campaign(candidate, some, progress)
         learner = prepared.make_learner(max(len(class_names), 2))
         assert isinstance(learner, ExactLearner)
         predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)

@@ -240,7 +240,7 @@ class ExportedModel:
             pass
         return rows
 
-    def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
+    def encode_images(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images by the encoder of this name."""
         return load_encoder(encoder, IMAGE, device=self.device).encode_all(pictures)
 
@@ -500,7 +500,7 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
         values = data.vectors[prepared.campaign.data.embedding or ""][at].float()
     elif reading.kind == ENCODED_PICTURES and data.images is not None:
         assert reading.features is not None
-        values = model.encode_pictures(
+        values = model.encode_images(
             reading.features, [data.images.open_picture(int(i)) for i in at]
         )
     elif (
@@ -636,19 +636,19 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _damaged_error(path: Path, cause: Exception | str) -> InputError:
-    said = (
+    reason = (
         cause
         if isinstance(cause, str)
         else f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
     )
     return InputError(
-        f"{path} is damaged ({said[:200]}); copy the folder again, or export the model again"
+        f"{path} is damaged ({reason[:200]}); copy the folder again, or export the model again"
     )
 
 
 def _build_network(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
-    asked = about["network"]
-    name, shape, classes = asked["name"], tuple(asked["shape"]), max(len(about["classes"]), 2)
+    network = about["network"]
+    name, shape, classes = network["name"], tuple(network["shape"]), max(len(about["classes"]), 2)
     if name == EXACT:
         return ExactModel(torch.zeros(prod(shape)), classes)
     if name not in MODELS and own is None:
@@ -657,5 +657,5 @@ def _build_network(path: Path, about: Mapping[str, Any], own: str | None) -> nn.
             "expected the network: "
             "load_model(folder, network=...), or --network file.py:function"
         )
-    options = {} if asked["dropout"] is None else {"dropout": asked["dropout"]}
-    return build_model(own or name, shape, classes, width=asked["width"], **options)
+    options = {} if network["dropout"] is None else {"dropout": network["dropout"]}
+    return build_model(own or name, shape, classes, width=network["width"], **options)

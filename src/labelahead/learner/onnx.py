@@ -184,16 +184,23 @@ def write_onnx(
                 "ONNX out"
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    apart = 0.0
+    difference = 0.0
     for some in (example, example[:1]):  # the number of items is dynamic
         theirs = session.run(None, {"items": some.numpy()})
-        for said, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
-            apart = max(apart, float((torch.from_numpy(said) - wanted[: len(some)]).abs().max()))
-    if not apart <= TOLERANCE:
+        for computed, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
+            difference = max(
+                difference, float((torch.from_numpy(computed) - wanted[: len(some)]).abs().max())
+            )
+    if not difference <= TOLERANCE:
         raise LabelaheadError(
-            f"onnxruntime differs from our own predictions by {apart:.2g}; expected {TOLERANCE:g}"
+            f"onnxruntime differs from our own predictions by {difference:.2g}; expected {TOLERANCE:g}"
         )
-    return {"opset": OPSET, "input": ["n", *example.shape[1:]], "outputs": names, "apart": apart}
+    return {
+        "opset": OPSET,
+        "input": ["n", *example.shape[1:]],
+        "outputs": names,
+        "apart": difference,
+    }
 
 
 @contextmanager

@@ -120,8 +120,8 @@ def prepare_campaign(
     if file is not None and is_vector_file(file) and resolve_vector_file(file) not in data.vectors:
         data = attach_vectors(data, file)
     notes = list(data.notes)
-    name, embedding, said = choose_model_and_embedding(campaign, data)
-    notes += said
+    name, embedding, more_notes = choose_model_and_embedding(campaign, data)
+    notes += more_notes
     width, dropout = campaign.model.width, campaign.model.dropout
     how = EncoderOptions(source.batch_size, source.workers, device)
     seen = encode_inputs(name, data, embedding, source.size, progress, how)
@@ -190,8 +190,8 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
         given = pin_embedding(given, data)
         require_embedding(given, data)
         return name, given, notes
-    embedding, said = best_embedding(name, data)
-    return name, embedding, (*notes, *said)
+    embedding, more_notes = best_embedding(name, data)
+    return name, embedding, (*notes, *more_notes)
 
 
 def _with_absolute_strategy(asking: QueryConfig) -> QueryConfig:

@@ -28,7 +28,7 @@ from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.query import propose
 
 import_extra("sklearn", "app", "the scikit-learn estimator")
-from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the sentence that says how to get it)
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the message that explains how to install it)
 from sklearn.utils import check_random_state  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402

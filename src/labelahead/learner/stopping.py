@@ -17,7 +17,7 @@ __all__ = [
 
 MIN_LABELS = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 MIN_FORECAST_DROP = 0.005  # share of the pool: so much should the next labels put right
-# estimated error above which nobody is told to stop, however little further labels bring
+# estimated error above which stopping is never advised, however little further labels bring
 MAX_ERROR = 0.15
 MAX_UPPER_ERROR = 0.25  # likewise for the upper end of its interval: noisy labels keep that high
 MIN_READINGS = 3  # readings in a row before advice is offered or withdrawn
@@ -66,7 +66,7 @@ class ErrorReading(NamedTuple):
 def stopping_progress(readings: Sequence[ErrorReading]) -> float | None:
     """Return how close the readings are to `stop_advice`: 1 when it is given, below that a share.
 
-    The share is that of the criterion which is furthest from being met.
+    The share is that of the condition which is furthest from being met.
     """
     last = readings[-1] if readings else None
     if last is None or last.error is None or last.high is None or last.fall is None:
@@ -126,7 +126,7 @@ def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
     offered, run = (
         False,
         list[int](),
-    )  # run: labels of the latest readings that speak against what stands
+    )  # run: labels of the latest readings that contradict the current advice
     for reading in readings:
         if _is_good(reading) == offered:
             run.clear()

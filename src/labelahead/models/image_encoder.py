@@ -47,7 +47,7 @@ class BackboneWeights:
         title: its name for users.
         name: its architecture.
         package: the package that contains the weights.
-        file: the class in it that knows their path.
+        file: the class in it that holds their path.
     """
 
     title: str

@@ -152,8 +152,8 @@ def _untrusted_code_error(source: str | Path, key: str, name: str, why: str) -> 
         else ""
     )
     return InputError(
-        f"{source} names the code {name!r} ({key}), {why}; it was not run. If you trust whoever "
-        f"wrote it, {again}"
+        f"{source} names the code {name!r} ({key}), {why}; it was not run. If you trust its "
+        f"author, {again}"
         "add --trust-code (in Python: trust_code=True)"
     )
 

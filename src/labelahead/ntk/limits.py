@@ -6,7 +6,7 @@ from labelahead.devices import free_memory
 
 __all__ = ["buffer_scale", "working_memory"]
 
-DEFAULT_MEMORY_BYTES = 2 << 30  # where the device cannot be asked
+DEFAULT_MEMORY_BYTES = 2 << 30  # where the device does not report it
 MIN_MEMORY_BYTES = 64 << 20
 # Buffers that fit into a CPU's cache would launch many small kernels on a GPU. The factor is an
 # estimate: it was not measured on a GPU.

@@ -1,7 +1,7 @@
 """Find operations that may reorder the samples of a batch.
 
 A probe of a few samples determines the layout of rows (`layout`). A network that sorts its samples,
-say by length, may order real batches differently. Operations that can move samples, or sum over
+for example by length, may order real batches differently. Operations that can move samples, or sum over
 them, are found here by their kinds and by the axes along which they work: those that grow with the
 batch. One backward pass suffices if no operation does either; otherwise the engine compares two
 (`Engine._compare_backwards`).

@@ -95,7 +95,7 @@ Graph = tuple[tuple[str, Sizes, Sizes], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that the engine needs to know about a network besides its numbers."""
+    """What the engine needs about a network besides its numbers."""
 
     # Indices and kinds of the nodes that depend on parameters alone; None: decided by their kinds.
     fixed: Mapping[int, str] | None

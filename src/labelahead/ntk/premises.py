@@ -123,7 +123,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def _find_fault(module: nn.Module) -> str:
-    """Say why a layer mixes samples or is random; an empty string if it does neither."""
+    """Explain why a layer mixes samples or is random; an empty string if it does neither."""
     if isinstance(module, _BATCHNORM_TYPE):
         if module.running_mean is None and not isinstance(module, nn.SyncBatchNorm):
             return (
@@ -277,7 +277,7 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
 def move_samples(model: nn.Module, x: Inputs) -> Inputs:
     """Move `Samples` to the network's device, batch by batch if they are read when needed.
 
-    Tensors stay where they are: `check_inputs` asks the caller to move them, once.
+    Tensors stay where they are: `check_inputs` requires the caller to move them, once.
     """
     if not isinstance(x, Samples):
         return x

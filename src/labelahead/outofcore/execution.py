@@ -183,8 +183,8 @@ class Dask:
             raise ClusterError(
                 f"{address} has no workers; start some: dask worker {address}"
             ) from None
-        ours, said = version_here(), self.client.run(version_here, on_error="return")
-        for worker, theirs in said.items():
+        ours, versions = version_here(), self.client.run(version_here, on_error="return")
+        for worker, theirs in versions.items():
             if theirs != ours:
                 raise _version_error(f"the worker {worker}", theirs, ours)
 
@@ -255,13 +255,15 @@ class Ray:
         where = import_extra(
             "ray.util.scheduling_strategies", "ray", "a Ray cluster"
         ).NodeAffinitySchedulingStrategy
-        ask = self.ray.remote(version_here)
-        said = [
-            ask.options(num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)).remote()
+        remote_version = self.ray.remote(version_here)
+        versions = [
+            remote_version.options(
+                num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)
+            ).remote()
             for n in nodes
         ]
         ours = version_here()
-        for node, ref in zip(nodes, said, strict=True):
+        for node, ref in zip(nodes, versions, strict=True):
             try:
                 theirs: Any = self.ray.get(ref, timeout=2 * CONNECT_SECONDS)
             except Exception as error:  # it has no labelahead, or does not answer

@@ -248,9 +248,9 @@ def _list_npy_partitions(root: str, files: dict[str, Any], rows: int) -> list[Pa
             for start in range(0, n, rows)
         ]
     if len(widths) > 1:
-        said = ", ".join(f"{name}: {d}" for d, name in widths.items())
+        found = ", ".join(f"{name}: {d}" for d, name in widths.items())
         raise InputError(
-            f"the files of {root} have rows of different lengths ({said}); expected one"
+            f"the files of {root} have rows of different lengths ({found}); expected one"
         )
     return parts
 
@@ -449,9 +449,9 @@ def _to_matrix(values: Any, part: Partition, first: int) -> Array:
     odd = np.flatnonzero((lengths != lengths.max()) | (lengths == 0))
     if len(odd):
         at = int(odd[0])
-        said = f"a vector of {lengths[at]} numbers" if lengths[at] else "no vector"
+        found = f"a vector of {lengths[at]} numbers" if lengths[at] else "no vector"
         raise InputError(
-            f"{part.source}, row {first + at}: {said}; expected {lengths.max() or 'some'} numbers "
+            f"{part.source}, row {first + at}: {found}; expected {lengths.max() or 'some'} numbers "
             "as in the others"
         )
     return np.asarray(values.flatten().to_numpy(zero_copy_only=False)).reshape(len(values), -1)

@@ -239,11 +239,11 @@ class LargePool:
         ]
         rows = torch.empty((len(positions), len(self.centre)), dtype=self.dtype)
         names = [""] * len(positions)
-        for at, (features, said) in zip(
+        for at, (features, names_here) in zip(
             parts.values(), run_tasks(engine, "read items", take_rows, tasks), strict=True
         ):
             rows[at] = torch.from_numpy(features.astype(np.float64)).to(self.dtype)
-            for place, name in zip(at, said, strict=True):
+            for place, name in zip(at, names_here, strict=True):
                 names[place] = name
         return rows, names
 
@@ -255,14 +255,16 @@ class LargePool:
             if colon and row.isdecimal() and len(row) < 16:
                 found[name] = self._positions_of_row(source, int(row))
         wanted = [name for name in names if not found.get(name)]
-        asked = (
+        searched = (
             [i for i, entry in enumerate(self.entries) if entry.ids is not None] if wanted else []
         )
         tasks = [
             (self.entries[i].part.source, self.entries[i].rows, (self.entries[i], wanted))
-            for i in asked
+            for i in searched
         ]
-        for i, rows in zip(asked, run_tasks(engine, "find names", find_names, tasks), strict=True):
+        for i, rows in zip(
+            searched, run_tasks(engine, "find names", find_names, tasks), strict=True
+        ):
             for name, row in rows:
                 found.setdefault(name, []).append(int(self._starts[i]) + row)
         twice = next((name for name, at in found.items() if len(at) > 1), None)
@@ -482,12 +484,12 @@ class LargePool:
             torch.cat([known.units[:before], units]),
             torch.cat([known.start[:before], start]),
         )
-        asked = replace(known, evaluation=first, units=units, start=start)
+        searched = replace(known, evaluation=first, units=units, start=start)
         sums = run_tasks(
             engine,
             "judge finalists",
             score_finalists_on_part,
-            self._scoring_tasks(asked, engine),
+            self._scoring_tasks(searched, engine),
             self.progress,
         )
         whole = torch.stack(sums).sum(0) * (
@@ -566,12 +568,12 @@ class LargePool:
         records, column = self._records(picks, names), self.manifest.reading.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
             sure, guess = subset.predict_proba(subset.index.rows_of([position]))[0].max(0)
-            say = len(labelled.positions) > 0
-            label = labelled.classes[int(guess)] if say else None
+            has_labels = len(labelled.positions) > 0
+            label = labelled.classes[int(guess)] if has_labels else None
             name, text = names[len(query_items)], None
             if self.manifest.reading.kind == "text" and column is not None:
                 text = str(record[column] or "")
-            sure_of = round(float(sure), 6) if say else None
+            sure_of = round(float(sure), 6) if has_labels else None
             query_items.append(QueryItem(name, position, score, label, sure_of, text, record))
         return query_items
 
@@ -660,5 +662,5 @@ class LargePool:
 
 def find_names(entry: PartitionEntry, wanted: Sequence[str]) -> list[tuple[str, int]]:
     """Return which of these names a partition has, and in which rows (a task)."""
-    asked = set(wanted)
-    return [(name, row) for row, name in enumerate(read_ids(entry)) if name in asked]
+    searched = set(wanted)
+    return [(name, row) for row, name in enumerate(read_ids(entry)) if name in searched]

@@ -71,9 +71,11 @@ class NetworkSpec:
             for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), GRADIENT_BATCH_ITEMS):
                 some = [features(model, x, sketch=self.sketch)]
                 if self.loss:
-                    said = predict(model, x)
+                    predicted = predict(model, x)
                     some.append(
-                        (softmax(said) if self.loss == "cross-entropy" else said).to(some[0])
+                        (softmax(predicted) if self.loss == "cross-entropy" else predicted).to(
+                            some[0]
+                        )
                     )
                 parts.append(torch.cat(some, 1).detach())
         return torch.cat(parts).numpy()
@@ -150,10 +152,10 @@ class SketchedModel:
 
     def kernel_inputs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Features (n, k) and where the posterior begins (n, C): f, or 1/C."""
-        psi, said = rows[:, : self.width].to(self.dtype), rows[:, self.width :].double()
-        if not said.shape[1]:
-            said = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
-        return psi, said
+        psi, predicted = rows[:, : self.width].to(self.dtype), rows[:, self.width :].double()
+        if not predicted.shape[1]:
+            predicted = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
+        return psi, predicted
 
     def normalise_rows(self, rows: Tensor) -> Tensor:
         """The features."""

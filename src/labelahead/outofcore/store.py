@@ -162,10 +162,10 @@ def embed(
     done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
     refused: dict[int, Exception] = {}
     if missing:
-        tell = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
+        on_progress = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
         tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
         with connect_executor(executor, workers=workers) as engine:
-            made = run_tasks(engine, "embed items", embed_part, tasks, tell, refused)
+            made = run_tasks(engine, "embed items", embed_part, tasks, on_progress, refused)
         entries |= {
             part: entry for part, entry in zip(missing, made, strict=True) if entry is not None
         }
@@ -227,9 +227,9 @@ def _require_same_width(entries: Sequence[PartitionEntry], root: str) -> None:
     for entry in entries:
         widths.setdefault(len(entry.total), entry.part.source)
     if len(widths) > 1:
-        said = ", ".join(f"{name}: {d}" for d, name in widths.items())
+        content = ", ".join(f"{name}: {d}" for d, name in widths.items())
         raise InputError(
-            f"the parts of {root} have vectors of different lengths ({said}); expected one"
+            f"the parts of {root} have vectors of different lengths ({content}); expected one"
         )
 
 
@@ -398,17 +398,17 @@ def read_manifest(store: str | Path) -> Manifest:
         )
     with open_file(address) as file:
         try:
-            said = json.loads(file.read())
-            if said["format"] not in (1, FORMAT_VERSION):
+            content = json.loads(file.read())
+            if content["format"] not in (1, FORMAT_VERSION):
                 raise InputError(
-                    f"{address} is of format {said['format']}; expected {FORMAT_VERSION}: embed the pool "
+                    f"{address} is of format {content['format']}; expected {FORMAT_VERSION}: embed the pool "
                     "again"
                 )
-            reading = _schema_from_json(said["reading"])
+            reading = _schema_from_json(content["reading"])
             entries = tuple(
-                _entry_from_json(each_entry, place, reading) for each_entry in said["entries"]
+                _entry_from_json(each_entry, place, reading) for each_entry in content["entries"]
             )
-            return Manifest(reading, entries, said["left_out"])
+            return Manifest(reading, entries, content["left_out"])
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -487,7 +487,7 @@ def take_rows(entry: PartitionEntry, rows: Sequence[int]) -> tuple[Array, list[s
     """Return features (q, d) and names of some items of a partition, by row."""
     with open_file(entry.features) as file:
         d, dtype, first = _locate_features(file, entry)
-        # A storage far away would have to send the whole part for some rows; whoever scores the
+        # A storage far away would have to send the whole part for some rows; the process that scores the
         # pool reads it anyway.
         if not _is_verified(entry) and is_local(entry.features):
             _verify(file, first, entry, d, dtype)

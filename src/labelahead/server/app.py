@@ -118,30 +118,32 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(MissingExtra)
     def missing(request: Request, error: Exception) -> Json:
-        said = str(error).replace(f" ({error.__cause__})", "")  # the cause contains paths
-        return Json({"error": said}, 503, headers=RETRY_HEADER)
+        message = str(error).replace(f" ({error.__cause__})", "")  # the cause contains paths
+        return Json({"error": message}, 503, headers=RETRY_HEADER)
 
     @app.exception_handler(RequestValidationError)
     def unfit(request: Request, error: Exception) -> Json:
         assert isinstance(error, RequestValidationError)
-        said = "; ".join(
+        message = "; ".join(
             f"{'.'.join(str(part) for part in e['loc'][1:]) or 'the body'}: {e['msg']}"
             for e in error.errors()
         )
-        return Json({"error": said}, 422)
+        return Json({"error": message}, 422)
 
     @app.exception_handler(AnyHTTPException)
     def stopped(request: Request, error: Exception) -> Json:
         assert isinstance(error, AnyHTTPException)
-        said = f"{request.url.path} does not exist" if error.detail == "Not Found" else error.detail
-        return Json({"error": said}, error.status_code, headers=error.headers)
+        message = (
+            f"{request.url.path} does not exist" if error.detail == "Not Found" else error.detail
+        )
+        return Json({"error": message}, error.status_code, headers=error.headers)
 
     @app.exception_handler(LabelaheadError)
     @app.exception_handler(Exception)
     def failed(request: Request, error: Exception) -> Json:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         known = isinstance(error, LabelaheadError)
-        said = (
+        message = (
             str(error) if known else "an unexpected error occurred; the labels are safe: try again"
         )
-        return Json({"error": said}, 500)
+        return Json({"error": message}, 500)

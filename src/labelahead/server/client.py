@@ -102,8 +102,8 @@ class Client:
             key: Idempotency key; default: a random one.
         """
         number = self._find_class(label) if isinstance(label, str) else label
-        said = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
-        return dict(self._post("/api/answers", said, tries=MAX_ATTEMPTS))
+        body = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
+        return dict(self._post("/api/answers", body, tries=MAX_ATTEMPTS))
 
     def undo(self, seq: int | None = None) -> dict[str, Any]:
         """Undo the last answer, or event `seq`."""
@@ -116,8 +116,8 @@ class Client:
     def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
         """Rename a class (to: the new name), merge it (to: the other class) or remove it."""
         number, self._numbers = self._find_class(name), {}
-        said = {"kind": kind, "name": to, "key": uuid4().hex}
-        return dict(self._post(f"/api/classes/{number}", said, tries=MAX_ATTEMPTS))
+        body = {"kind": kind, "name": to, "key": uuid4().hex}
+        return dict(self._post(f"/api/classes/{number}", body, tries=MAX_ATTEMPTS))
 
     def get_confirmation_grid(self, n: int = 24, label: int | str | None = None) -> dict[str, Any]:
         """Return confident predictions of one class, for bulk confirmation."""
@@ -133,8 +133,8 @@ class Client:
     ) -> dict[str, Any]:
         """Label all these items with one class; one undo reverts them."""
         number = self._find_class(label) if isinstance(label, str) else label
-        said = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
-        return dict(self._post("/api/confirmations", said, tries=MAX_ATTEMPTS))
+        body = {"positions": list(positions), "label": number, "key": key or uuid4().hex}
+        return dict(self._post("/api/confirmations", body, tries=MAX_ATTEMPTS))
 
     def explain_query(self, position: int) -> dict[str, Any]:
         """Explain an item: effect of each answer, and labels for and against the prediction."""
@@ -246,11 +246,11 @@ class Client:
                     return bytes(reply.read())
             except HTTPError as error:
                 with error:
-                    said = _read_error(error.read(), error.code)
+                    message = _read_error(error.read(), error.code)
                 if error.code not in STORAGE_STATUS:
-                    raise (InputError if error.code < 500 else LabelaheadError)(said) from None
+                    raise (InputError if error.code < 500 else LabelaheadError)(message) from None
                 if not tries:
-                    raise StorageError(said, full=STORAGE_STATUS[error.code]) from None
+                    raise StorageError(message, full=STORAGE_STATUS[error.code]) from None
             except OSError as error:
                 if not tries:
                     raise LabelaheadError(f"{self.url} cannot be reached ({error})") from error

@@ -110,7 +110,7 @@ class ConnectionLimiter:
 
 
 class _LimitedProtocol(H11Protocol):
-    """HTTP/1.1 that tells a limiter what each connection waits for."""
+    """HTTP/1.1 that reports to a limiter what each connection waits for."""
 
     limiter: ClassVar[ConnectionLimiter]
     sweep: ClassVar["_Sweep"]

@@ -86,7 +86,7 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
     positions, answers = sorted({*label_state.labels, *predicted.best}), []
     for position in positions:
         row: dict[str, Any] = dict.fromkeys(ours)
-        said: list[dict[str, Any]] = []
+        given: list[dict[str, Any]] = []
         if position in label_state.labels:
             counts = label_state.find_deciding_answer(position)
             row |= {
@@ -95,7 +95,7 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
                 "labelled_at": counts.at,
             }
             row["source"] = "label"
-            said = _list_answers(label_state, position, row)
+            given = _list_answers(label_state, position, row)
         else:
             number, probability = predicted.best[position]
             row |= {
@@ -110,7 +110,7 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
                 }
         for name, value in row.items():
             ours[name].append(value)
-        answers.append(said)
+        answers.append(given)
     records = None if items.records is None else items.records.take(positions)
     columns = merge_columns([items.ids[p] for p in positions], records, ours)
     return Export(positions, columns, answers, active_classes, items)

@@ -60,14 +60,14 @@ class SessionFit:
 
 
 def predict_pool(
-    service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
+    service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None = None
 ) -> PoolPredictions:
     """Predict all items with a model fitted now on all labels, as `export-model` and `predict` do.
 
     Args:
         service: Of the session.
         schedule: Schedule of the session; computed embeddings are reused.
-        tell: Called with the progress of computing embeddings.
+        on_progress: Called with the progress of computing embeddings.
 
     Raises:
         InputError: There are labels of fewer than two classes, or embeddings are not ready.
@@ -79,7 +79,7 @@ def predict_pool(
         fit = page_model.snapshot.fit_labels(_make_request(label_state))
         if fit is not None:
             return fit.predict(page_model.snapshot.points)
-    made = fit_labels(service, schedule, tell)
+    made = fit_labels(service, schedule, on_progress)
     p = made.learnt.predict_proba(torch.arange(len(made.points)), len(label_state.active_classes))
     return PoolPredictions(made.points, label_state.active_classes, p)
 
@@ -143,7 +143,7 @@ def _require_two_classes(label_state: LabelState) -> None:
 
 
 def fit_labels(
-    service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
+    service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None = None
 ) -> SessionFit:
     """Fit a model on all current labels, with the settings of the page.
 
@@ -167,7 +167,7 @@ def fit_labels(
     reject_large_pool(campaign)
     held = dict.fromkeys(service.held_out, UNKNOWN)
     builder = SnapshotBuilder(campaign, (service.items.data, None), held, service.excluded)
-    points, ready = builder.prepare_items(labels, tell)
+    points, ready = builder.prepare_items(labels, on_progress)
     index = PositionIndex(points)
     labels = index.keep_known_values(labels)  # of items that can still be read
     learner, seed = (
@@ -185,10 +185,10 @@ def fit_labels(
 
 
 def build_exported_model(
-    service: LabellingService, schedule: Schedule, tell: ProgressCallback | None = None
+    service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None = None
 ) -> ExportedModel:
     """Fit a model on all current labels, for export."""
-    made = fit_labels(service, schedule, tell)
+    made = fit_labels(service, schedule, on_progress)
     with service.lock:
         label_state, last = service.label_state, schedule.rounds[-1] if schedule.rounds else {}
     if last.get("accuracy") is not None:

@@ -21,7 +21,7 @@ from labelahead.data.folder import ImageFiles
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import ExportItems
 
-__all__ = ["Items", "StoredPictures"]
+__all__ = ["Items", "StoredImages"]
 
 FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS = 4096, 1024, 256  # pixels of the longer side
 MAX_CACHE_BYTES = 64 << 20  # bytes of encoded pictures
@@ -30,7 +30,7 @@ MAX_COLUMNS_SHOWN = 60
 MAX_CHARACTERS_SHOWN = 20_000
 
 
-class StoredPictures(Images):
+class StoredImages(Images):
     """Pictures in a storage, one file each."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Items:
     def _class_names(self) -> set[str]:
         return {normalise_name(c) for c in self.data.classes}
 
-    def encode_picture(self, position: int, size: int = DISPLAY_PIXELS) -> tuple[bytes, str]:
+    def encode_image(self, position: int, size: int = DISPLAY_PIXELS) -> tuple[bytes, str]:
         """Return an item's encoded picture and its media type. size: pixels of the longer side."""
         self._check_position(position)
         if self.data.images is None:
@@ -143,7 +143,7 @@ class Items:
         if self.kind != "image":
             return None
         try:
-            self.encode_picture(position)
+            self.encode_image(position)
         except UnreadableImagesError as error:
             return str(error)
         return None
@@ -155,7 +155,7 @@ class Items:
         if records is not None and self.labels is not None:
             records = records.with_column(*self.labels)
         text = None if data.rows is None else data.rows.text
-        picture = None if data.images is None else self.encode_picture
+        picture = None if data.images is None else self.encode_image
         return ExportItems(data.ids, records, text, self.make_opener(), picture)
 
     def make_opener(self) -> Callable[[int], BinaryIO] | None:
@@ -163,7 +163,7 @@ class Items:
         photos, rows = self.data.images, self.data.rows
         if isinstance(photos, ImageFiles):
             return lambda at: photos.files.open(photos.names[at])
-        if isinstance(photos, StoredPictures):
+        if isinstance(photos, StoredImages):
             return lambda at: io.BytesIO(photos.file(at))
         if rows is not None and rows.files and rows.text is not None:
             texts = rows.columns[rows.text]

@@ -172,8 +172,8 @@ def open_database(
 def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
     """Raise if the database is not a valid journal, before anything is written to it."""
     version, application, tables = (
-        int(db.execute(question).fetchone()[0])
-        for question in (
+        int(db.execute(statement).fetchone()[0])
+        for statement in (
             "PRAGMA user_version",
             "PRAGMA application_id",
             "SELECT count(*) FROM sqlite_master",
@@ -351,8 +351,8 @@ def _find_changed_files(
     there = sum(size is not None for _, _, size in now)
     if 2 * there < len(before):
         return f"only {there} of its {len(before)} items exist"
-    said = f"SELECT DISTINCT position FROM events WHERE {LABEL_CONDITION}"
-    labelled = {p for (p,) in db.execute(said)}
+    labelled_positions = f"SELECT DISTINCT position FROM events WHERE {LABEL_CONDITION}"
+    labelled = {p for (p,) in db.execute(labelled_positions)}
     known = [
         row
         for row, size in zip(now, before, strict=True)

@@ -464,8 +464,8 @@ class LabelStateBuilder:
             filter(None, (self._map_class(each[-1]) for each in given.values())),
             key=attrgetter("seq"),
         )
-        said = [a for a in newest if a.label is not None]
-        labels = [a.label for a in said]
+        labelled = [a for a in newest if a.label is not None]
+        labels = [a.label for a in labelled]
         ruling = next(reversed(self._settlements.get(position, ())), None)
         settlement = ruling and self._map_class(ruling)
         was_open = position in self._position_sets["conflict"]
@@ -475,10 +475,10 @@ class LabelStateBuilder:
             positions.discard(position)
         if newest:
             self._answers[position] = tuple(newest)
-        if settlement is not None and not (said and said[-1].seq > settlement.seq):
+        if settlement is not None and not (labelled and labelled[-1].seq > settlement.seq):
             self._settled_items[position] = settlement
-        if said or settlement:
-            counts = self._settled_items.get(position) or said[-1]
+        if labelled or settlement:
+            counts = self._settled_items.get(position) or labelled[-1]
             assert counts.label is not None
             self._labels[position] = counts.label
             if counts.kind == "confirm":
@@ -490,7 +490,7 @@ class LabelStateBuilder:
         if len(set(labels)) > 1:
             self._position_sets["differ"].add(position)
         # Answers before a settlement are settled; later ones may contradict it.
-        later = {a.label for a in said if settlement is None or a.seq > settlement.seq}
+        later = {a.label for a in labelled if settlement is None or a.seq > settlement.seq}
         if len(later | ({settlement.label} if settlement else set())) > 1:
             self._position_sets["conflict"].add(position)
         kept, is_open = self._kept.get(position), position in self._position_sets["conflict"]

@@ -137,10 +137,10 @@ def _build_task(
             given = {"result": chosen(answer["label"]), "annotator": answer["annotator"]}
             task["annotations"].append(given | {"created_at": answer["labelled_at"]})
     if row["source"] == "prediction":
-        said = {
+        prediction = {
             "model_version": "labelahead",
             "score": row["probability"],
             "result": chosen(row["prediction"]),
         }
-        task["predictions"].append(said)
+        task["predictions"].append(prediction)
     return task

@@ -29,13 +29,13 @@ from labelahead.outofcore.execution import Executor, InProcess, connect_executor
 from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address, read_rows
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.exact_snapshot import ExactSnapshot
-from labelahead.server.items import StoredPictures
+from labelahead.server.items import StoredImages
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import PoolFacts, TrainingRequest
 from labelahead.server.snapshot_builder import MAX_ACTIVE_ITEMS, ProgressCallback, compute_map
 from labelahead.server.snapshot_files import save_snapshot
 
-__all__ = ["LargePoolWorker", "PoolPictures"]
+__all__ = ["LargePoolWorker", "PoolImages"]
 
 SAMPLE_ITEMS, CANDIDATES_PER_SCORING = (
     1000,
@@ -43,7 +43,7 @@ SAMPLE_ITEMS, CANDIDATES_PER_SCORING = (
 )  # random items that scores sum over; the best ones that join at each scoring
 
 
-class PoolPictures(StoredPictures):
+class PoolImages(StoredImages):
     """Pictures of the pool by position on the page, read from their storage."""
 
     def __init__(self, root: str, names: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class LargePoolWorker:
             raise InputError(
                 f"{store} contains the kernel of a network, and the page supports embeddings "
                 "only; expected a store "
-                "without --model, or query it with `labelahead pool ask`"
+                "without --model, or query it with `labelahead pool query`"
             )
         self.service: LabellingService | None = None
         self._executor, self._is_first_run, self._closed = executor, True, False
@@ -134,12 +134,12 @@ class LargePoolWorker:
             # An item may have two names, its id and file:row; the journal's name is used.
             names = list(recorded) or names
             content = self._read_content(at, names, engine)
-        said = (
+        note = (
             f"{len(self.pool):,} items; {len(at):,} are loaded, and the best candidates are added"
         )
         none, name = torch.zeros(0, dtype=torch.int64), Path(store).name
         empty = Data(
-            name, tuple(classes), none, names, "vector", (said,), None, (), lambda: self.rows
+            name, tuple(classes), none, names, "vector", (note,), None, (), lambda: self.rows
         )
         self.data = self._extend_data(empty, names, content)
 
@@ -162,7 +162,7 @@ class LargePoolWorker:
     def run(
         self,
         order: TrainingRequest,
-        tell: ProgressCallback,
+        on_progress: ProgressCallback,
         wider: Callable[[Path], None] | None = None,
     ) -> Path:
         """Score the pool and add the best candidates, with the interface of `Worker.run`.
@@ -179,11 +179,11 @@ class LargePoolWorker:
         )  # in the order of the pool
         at = torch.tensor([self.positions[p] for p in known], dtype=torch.int64)
         numbers = torch.tensor([number[label_state.labels[p]] for p in known], dtype=torch.int64)
-        told = Labelled(
+        labelled_items = Labelled(
             at, numbers, tuple(label_state.classes[c] for c in label_state.active_classes)
         )
         if self._is_first_run and wider is not None:
-            model = self.pool.fit(told, self.rows[known])
+            model = self.pool.fit(labelled_items, self.rows[known])
             assert isinstance(model, ExactModel)
             labelled = set(known)
             wider(
@@ -192,18 +192,18 @@ class LargePoolWorker:
                 )
             )
         self._is_first_run = False
-        tell("scoring", 0.0)
+        on_progress("scoring", 0.0)
 
         def progress(stage: str, done: int, total: int) -> None:
             if self._closed:
                 raise LabelaheadError("the page is being closed; labels are safe")
-            tell("scoring", done / max(1, total))
+            on_progress("scoring", done / max(1, total))
 
         with connect_executor(self._executor) as engine:
             pool = self.pool.with_executor(engine)
             pool.progress = progress
             held = pool.select_subset(
-                told,
+                labelled_items,
                 strategy=self.strategy,
                 evaluation=SAMPLE_ITEMS,
                 candidates=CANDIDATES_PER_SCORING,
@@ -322,7 +322,7 @@ class LargePoolWorker:
         reading = self.pool.manifest.reading
         if reading.kind == "pictures":
             photos, files = (
-                PoolPictures(reading.root, tuple(names)),
+                PoolImages(reading.root, tuple(names)),
                 Records({FILE_NAME: list(names)}),
             )
             return replace(before, ids=tuple(names), images=photos, records=files)

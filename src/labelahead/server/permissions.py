@@ -16,8 +16,8 @@ __all__ = ["create_private", "make_private_folder", "owner_only"]
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
-OTHERS = 0o077  # permissions of the group and of everybody else
-SESSION_FILES = ("labels.db", "label-studio.json")  # either says that a folder is a session's
+OTHERS = 0o077  # permissions of the group and of others
+SESSION_FILES = ("labels.db", "label-studio.json")  # either marks a folder as that of a session
 COMPANIONS = ("", "-wal", "-shm", "-journal")  # of an SQLite database
 log = logging.getLogger("labelahead")
 

@@ -104,9 +104,9 @@ def _count_by_annotator(label_state: LabelState) -> list[tuple[str, int, int]]:
 
 
 def _describe_labels(label_state: LabelState, position: int) -> str:
-    said = (a for a in label_state.answers[position] if a.label is not None)
+    labelled = (a for a in label_state.answers[position] if a.label is not None)
     return ", ".join(
-        f"{a.who}: {label_state.classes[a.label]}" for a in said if a.label is not None
+        f"{a.who}: {label_state.classes[a.label]}" for a in labelled if a.label is not None
     )
 
 

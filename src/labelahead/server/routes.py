@@ -426,7 +426,7 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
         small=1: a thumbnail; full=1: in full resolution.
         """
         try:
-            content, media = service.items.encode_picture(
+            content, media = service.items.encode_image(
                 position, THUMBNAIL_PIXELS if small else FULL_PIXELS if full else DISPLAY_PIXELS
             )
         except InputError as error:

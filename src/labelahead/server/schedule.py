@@ -192,9 +192,11 @@ class Schedule:
         # Class numbers belong to one journal: if it was replaced, rounds and snapshots are invalid.
         events = self.service.journal.read_events()
         label_state = self.service.label_state
-        said = {(e.position, e.label) for e in events if e.kind in ("label", "confirm", "settle")}
-        said |= set(label_state.labels.items())  # of merged classes
-        if path.exists() and said:
+        labelled = {
+            (e.position, e.label) for e in events if e.kind in ("label", "confirm", "settle")
+        }
+        labelled |= set(label_state.labels.items())  # of merged classes
+        if path.exists() and labelled:
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
                     self.rounds.append(dict(json.loads(line)))
@@ -203,9 +205,9 @@ class Schedule:
         for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
             try:
                 snapshot, classes = load_snapshot(last), len(label_state.classes)
-                self._require_labels(last, snapshot.labels, {position for position, _ in said})
+                self._require_labels(last, snapshot.labels, {position for position, _ in labelled})
                 fits = snapshot.classes <= max(classes, 2)
-                if fits and said.issuperset(snapshot.labels.items()):
+                if fits and labelled.issuperset(snapshot.labels.items()):
                     page_model = PageModel.from_snapshot(
                         snapshot, label_state.labels, classes, label_state.class_mapping
                     )
@@ -216,7 +218,7 @@ class Schedule:
             except MissingLabels:
                 raise
             except SnapshotFormatError as error:
-                self._require_labels(last, error.labels, {position for position, _ in said})
+                self._require_labels(last, error.labels, {position for position, _ in labelled})
                 log.info("%s; it is rebuilt by a training", error)
             except Exception as error:  # a snapshot is only a cache: labels are in the journal
                 log.warning("%s cannot be used (%s); it is rebuilt by a training", last, error)
@@ -316,7 +318,7 @@ class Schedule:
     def _encode_items(self) -> None:
         """Let the worker compute embeddings, a few first; retry after a failure."""
 
-        def tell(what: str, done: float) -> None:
+        def on_progress(what: str, done: float) -> None:
             if what == "features" and self.state != "features":
                 self._encoding_start = time.monotonic(), done
             if what in ("loading", "features", "scoring"):
@@ -341,7 +343,9 @@ class Schedule:
                         return
                     self._encoding_idle = False
                     labels = tuple(self.service.label_state.labels.items())
-                store_snapshot(self.worker.run(TrainingRequest(0, labels, 2), tell, store_snapshot))
+                store_snapshot(
+                    self.worker.run(TrainingRequest(0, labels, 2), on_progress, store_snapshot)
+                )
                 self.state, self.fraction_done = "idle", 0.0
                 self.worker.stop()  # nothing is left to train: end the process
                 self._remove_old_snapshots()
@@ -369,7 +373,7 @@ class Schedule:
         )
 
     def _execute_request(self, order: TrainingRequest, wider: Snapshot | None = None) -> None:
-        def tell(what: str, done: float) -> None:
+        def on_progress(what: str, done: float) -> None:
             self.state, self.fraction_done = what, done
 
         page_model = self.service.page_model
@@ -383,7 +387,7 @@ class Schedule:
                 self._install_snapshot(refreshed, fresh=fresh)
                 return
             self.message = ""
-            self._install_snapshot(load_snapshot(self.worker.run(order, tell)))
+            self._install_snapshot(load_snapshot(self.worker.run(order, on_progress)))
             self._remove_old_snapshots()
         except Exception as error:  # this thread must survive any failure
             if self._stopping.is_set():
@@ -398,17 +402,17 @@ class Schedule:
         if self._stopping.is_set():
             return
         log.warning("%s failed: %s", what, error)
-        said = str(error)
+        reason = str(error)
         if isinstance(error, ClusterError):
-            said = said.partition(";")[0]  # the advice is for the terminal only
+            reason = reason.partition(";")[0]  # the advice is for the terminal only
         elif isinstance(error, OSError):  # paths are shown in the terminal only
             full = as_storage_error(self.folder, error).full
-            said = (
+            reason = (
                 "the server's disk is full; labels are safe: free some space"
                 if full
                 else STORAGE_MESSAGE
             )
-        self.state, sentence = "idle", f"{what} failed: {said}"
+        self.state, sentence = "idle", f"{what} failed: {reason}"
         if what == SCORING_TASK:
             self._scoring_problem = sentence
         else:

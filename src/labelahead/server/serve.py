@@ -93,7 +93,7 @@ def serve(
     port: int = PORT,
     token: str | None = None,
     browser: bool = True,
-    tell: Callable[[str], None] = print,
+    on_message: Callable[[str], None] = print,
     external: ExternalLabelling | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, which both end as KeyboardInterrupt after a clean shutdown.
@@ -106,7 +106,7 @@ def serve(
         port: Port; the next free one if it is in use.
         token: Access token; "" generates one, and so does None if other machines can connect.
         browser: Whether to open the page in a browser.
-        tell: Called with the URL once the server is ready, and with warnings.
+        on_message: Called with the URL once the server is ready, and with warnings.
         external: The other tool in which people label, if there is one.
     """
     if token == "" or (token is None and not is_loopback(host)):
@@ -123,12 +123,12 @@ def serve(
     url = _url(host, listening.getsockname()[1], token)
 
     def ready() -> None:
-        tell(url)
+        on_message(url)
         if browser:  # some browsers block until they are closed
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     if not is_loopback(host):
-        tell(
+        on_message(
             "the connection is not encrypted: others on this network can read items, labels and the "
             "token; use a TLS proxy (docs/labelling.md) or an SSH tunnel"
         )
@@ -166,14 +166,14 @@ class _RepeatFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._last_logged: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the message template was not logged recently."""
         now, what = time.monotonic(), str(record.msg).partition("\n")[0]
-        fresh = now - self._said.get(what, -LOG_REPEAT_SECONDS) >= LOG_REPEAT_SECONDS
+        fresh = now - self._last_logged.get(what, -LOG_REPEAT_SECONDS) >= LOG_REPEAT_SECONDS
         if fresh:
-            self._said[what] = now
+            self._last_logged[what] = now
         return fresh
 
 

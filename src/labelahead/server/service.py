@@ -182,12 +182,12 @@ class LabellingService:
             event = self.journal.add_event(kind, who, position, label, key=key)
         changed = None if kind in NEUTRAL_KINDS else self._try_update()
         with self.lock:
-            asked = self.next_query(who)
+            query = self.next_query(who)
             return {
                 "event": _describe_event(event),
                 "changed": changed,
                 "labels": len(self.label_state.labels),
-                "next": asked,
+                "next": query,
             }
 
     def undo_answer(
@@ -216,13 +216,13 @@ class LabellingService:
             again = None if taken.kind in ("keep", "confirm") else taken.position
             if again is not None and self.journal.lease_item(again, who, self.lease_seconds):
                 self._undone_items[who] = again
-                asked = self._describe_query(self.label_state, again, None, TAKEN_BACK)
+                query = self._describe_query(self.label_state, again, None, TAKEN_BACK)
             else:
-                asked = self.next_query(who)
+                query = self.next_query(who)
             labels = len(self.label_state.labels)
             return {
                 "undone": {**_describe_event(taken), "together": together},
-                "next": asked,
+                "next": query,
                 "labels": labels,
             }
 

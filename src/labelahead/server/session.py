@@ -88,7 +88,7 @@ def open_session(
     data. labels: a file of labels to import. start_from_folders: import the labels that the data
     contain. test: test set, never queried: a fraction of the data's own labels, or a file of
     `item,label`; default: the data's own test split. every: labels between two trainings. overlap:
-    fraction of queries for a second opinion. executor, refresh_every: who scores a pool of millions
+    fraction of queries for a second opinion. executor, refresh_every: what scores an out-of-core pool
     (`scale.connect_executor`), and after how many labels again. read_only: work on a copy of the labels in
     memory, also while a server has the folder open; no file in the folder is changed.
     """
@@ -395,7 +395,7 @@ def export_session(
     to: Path,
     *,
     rest: bool = False,
-    tell: ProgressCallback | None = None,
+    on_progress: ProgressCallback | None = None,
     **options: Any,
 ) -> str:
     """Export the labels without a server, and return a sentence on the result.
@@ -405,13 +405,13 @@ def export_session(
         form: Format of the export.
         to: Output file or folder.
         rest: Add predictions of a model fitted on all labels.
-        tell: Called with the progress of computing embeddings.
+        on_progress: Called with the progress of computing embeddings.
         options: As for `export_labels`.
     """
     service = session.service
     if rest:
         session.schedule.restore()
-        options["predicted"] = predict_pool(service, session.schedule, tell)
+        options["predicted"] = predict_pool(service, session.schedule, on_progress)
     rows, labels = export_labels(service, form, to, **options), len(service.label_state.labels)
     if form == CONFIG_FORMAT:
         return f"the labelling configuration for the tasks of --export label-studio is in {to}"

@@ -107,7 +107,7 @@ class SnapshotBuilder:
         self._last: tuple[Tensor, PreparedCampaign] | None = None
 
     def build_snapshots(
-        self, order: TrainingRequest, tell: ProgressCallback
+        self, order: TrainingRequest, on_progress: ProgressCallback
     ) -> Iterator[tuple[Snapshot, bool]]:
         """Yield snapshots after these labels, and whether each is the last one.
 
@@ -121,10 +121,10 @@ class SnapshotBuilder:
                 first * GROWTH_FACTOR**k for k in range(20) if first * GROWTH_FACTOR**k < len(every)
             ] + sizes
         for size in sizes:
-            at, ready = self._prepare_readable(every[:size], len(every), tell)
+            at, ready = self._prepare_readable(every[:size], len(every), on_progress)
             last = size == sizes[-1]
             if len(at) or last:
-                made = build_snapshot(ready, order.with_rows(PositionIndex(at)), tell)
+                made = build_snapshot(ready, order.with_rows(PositionIndex(at)), on_progress)
                 made = made.with_positions(at)
                 facts = replace(made.pool_facts, unreadable=dict(self.unreadable), is_whole=last)
                 yield replace(made, pool_facts=facts), last
@@ -143,17 +143,17 @@ class SnapshotBuilder:
         return torch.cat([known, pool[: self.first_items], rest])
 
     def prepare_items(
-        self, labelled: Iterable[int], tell: ProgressCallback | None = None
+        self, labelled: Iterable[int], on_progress: ProgressCallback | None = None
     ) -> tuple[Tensor, PreparedCampaign]:
         """Return the positions that a model is fitted among, and their prepared data.
 
         These are the items that the page can query.
         """
         every = self._encoding_order(list(labelled))
-        return self._prepare_readable(every, len(every), tell or (lambda what, done: None))
+        return self._prepare_readable(every, len(every), on_progress or (lambda what, done: None))
 
     def _prepare_readable(
-        self, at: Tensor, total: int, tell: ProgressCallback
+        self, at: Tensor, total: int, on_progress: ProgressCallback
     ) -> tuple[Tensor, PreparedCampaign]:
         """Return those of (m,) positions that can be read, and their prepared data."""
         while True:
@@ -173,7 +173,7 @@ class SnapshotBuilder:
             )
             try:
                 ready = prepare_campaign(
-                    self.campaign, given, lambda what, done, n: tell(what, done / total)
+                    self.campaign, given, lambda what, done, n: on_progress(what, done / total)
                 )
                 _ = ready.inputs
             except UnreadableImagesError as error:
@@ -194,17 +194,17 @@ def _take_part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
 
 
 def build_snapshot(
-    ready: PreparedCampaign, order: TrainingRequest, tell: ProgressCallback | None = None
+    ready: PreparedCampaign, order: TrainingRequest, on_progress: ProgressCallback | None = None
 ) -> Snapshot:
     """Fit a model on the labels and compute its kernel, as a campaign does."""
-    say = tell or (lambda what, done: None)
+    report = on_progress or (lambda what, done: None)
     if ready.campaign.model.name == EXACT:
-        return _build_exact_snapshot(ready, say).refresh(order)
-    return _build_network_snapshot(ready, order, say)
+        return _build_exact_snapshot(ready, report).refresh(order)
+    return _build_network_snapshot(ready, order, report)
 
 
 def _build_network_snapshot(
-    ready: PreparedCampaign, order: TrainingRequest, say: ProgressCallback
+    ready: PreparedCampaign, order: TrainingRequest, report: ProgressCallback
 ) -> NetworkSnapshot:
     """Train a new network on the labels; round 0: on none."""
     campaign, inputs = ready.campaign, ready.inputs
@@ -218,7 +218,7 @@ def _build_network_snapshot(
     # Campaigns count rounds from 0.
     seed = ready.training.derive_seed(campaign.seed, max(order.round - 1, 0))
     if order.round:
-        say("training", 0.0)
+        report("training", 0.0)
     learner, trained = (
         ready.make_learner(classes),
         pool if order.round else Pool(len(inputs), test=ready.data.test),
@@ -230,7 +230,7 @@ def _build_network_snapshot(
     if learnt.trained:
         notes = tuple(learnt.trained.notes)
         accuracy = _measure_accuracy(ready, learnt)
-    say("kernel", 0.5)
+    report("kernel", 0.5)
     start = time.perf_counter()
     now = QueryContext.from_pool(
         learnt.model, inputs, trained, query_config, loss=learnt.loss, seed=campaign.seed
@@ -241,7 +241,7 @@ def _build_network_snapshot(
         drift = now.drift
         notes = (*notes, *filter(None, [drift_warning(drift)]))
     seconds = learnt.seconds + time.perf_counter() - start
-    say("map", 0.9)
+    report("map", 0.9)
     pool_map = compute_map(now.points, tangent)
     leave_one_out = None
     if len(pool) > 1:
@@ -265,7 +265,7 @@ def _build_network_snapshot(
     )
 
 
-def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> ExactSnapshot:
+def _build_exact_snapshot(ready: PreparedCampaign, report: ProgressCallback) -> ExactSnapshot:
     """Build the snapshot of the exact learner without labels; later ones reuse its embeddings."""
     campaign, inputs = ready.campaign, ready.rows
     query_config = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
@@ -274,7 +274,7 @@ def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Exa
         len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0)
     )
     points = pool.unlabelled[order]  # the first ones are the evaluation set
-    say("kernel", 0.5)
+    report("kernel", 0.5)
     model = ready.make_learner(2).network(0)
     assert isinstance(model, ExactModel)
     units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)

@@ -113,14 +113,14 @@ class Worker:
     def run(
         self,
         order: TrainingRequest,
-        tell: ProgressCallback,
+        on_progress: ProgressCallback,
         wider: Callable[[Path], None] | None = None,
     ) -> Path:
         """Execute a request and return the path of its snapshot.
 
         Args:
             order: The labels to fit.
-            tell: Called with the progress.
+            on_progress: Called with the progress.
             wider: Called with the path of each snapshot of a part of the items.
 
         Raises:
@@ -129,7 +129,7 @@ class Worker:
         pipe = self._pipe
         if pipe is None or self._process is None or not self._process.is_alive():
             pipe = self._start()
-            tell("loading", 0.0)
+            on_progress("loading", 0.0)
         try:
             pipe.send(order)
             while True:
@@ -139,7 +139,7 @@ class Worker:
                 if what == "wider" and wider is not None:
                     wider(Path(value))
                 elif what not in ("ready", "wider"):
-                    tell(what, value)
+                    on_progress(what, value)
         except (EOFError, OSError) as error:
             self.stop()
             raise LabelaheadError(

@@ -29,7 +29,7 @@ Labeller = Callable[[int], int]  # position -> class number: an oracle, or a per
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Everything that the rounds depend on. Only `labeller` knows the labels."""
+    """Everything that the rounds depend on. Only `labeller` holds the labels."""
 
     learner: NetworkLearner | ExactLearner
     asking: QueryConfig
@@ -321,7 +321,7 @@ class _SimulationRun:
         for position in query.positions.tolist():
             label = given[position] if position in given else oracle(position)
             self.pool.label([position], [label])
-        # Accepted labels are never lost, even if another machine's rounding now picks other items.
+        # Accepted labels are never lost, even if another machine's rounding now selects other items.
         for entry in self._recorded_labels.values():
             if entry.round == number + 1 and entry.position not in given:
                 self.pool.label([entry.position], [entry.label])
@@ -331,14 +331,14 @@ class _SimulationRun:
         """Return the recorded label of an item, or that of the labeller."""
         if position in self._recorded_labels:
             return self._recorded_labels[position].label
-        plan, said = self.plan, self.plan.labeller(position)
+        plan, given_label = self.plan, self.plan.labeller(position)
         try:
-            label = -1 if isinstance(said, bool) else index(said)
+            label = -1 if isinstance(given_label, bool) else index(given_label)
         except TypeError:
             label = -1
         if not 0 <= label < plan.learner.classes:
             raise InputError(
-                f"the labeller returned {said!r} for item {position}; expected a class number, 0 to "
+                f"the labeller returned {given_label!r} for item {position}; expected a class number, 0 to "
                 f"{plan.learner.classes - 1}"
             )
         if self.store:
@@ -359,7 +359,7 @@ def _forecast_fields(ahead: ErrorForecast | None) -> dict[str, Any]:
 def _filter_seed_set(plan: Simulation, order: list[int]) -> list[int]:
     """Return the items, in order, that `balanced` and `absent` admit to the seed set.
 
-    Only a simulation can do this: an annotator cannot be asked for a class.
+    Only a simulation can do this: an annotator cannot be queried for a class.
     """
     budget, present = plan.budget, plan.learner.classes - plan.budget.absent
     if present < 1:

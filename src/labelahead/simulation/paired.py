@@ -395,17 +395,17 @@ class _Pairs:
 
 
 def _run_pairs(pairs: _Pairs, seeds: Sequence[int], on_campaign: OnCampaign | None) -> PairedResult:
-    tell = on_campaign or (lambda done, total, seed, strategy: None)
+    report = on_campaign or (lambda done, total, seed, strategy: None)
     ours = find_strategy(pairs.campaign.asking.strategy).name
     theirs = find_strategy(pairs.baseline).name
     total = 2 * len(seeds)
     found = list[SeedPair]()
     for i, seed in enumerate(seeds):
-        tell(2 * i, total, seed, ours)
+        report(2 * i, total, seed, ours)
         result = pairs.run_strategy(seed)
-        tell(2 * i + 1, total, seed, theirs)
+        report(2 * i + 1, total, seed, theirs)
         found.append(pairs.run_baseline(result))
-    tell(total, total, seeds[-1], theirs)
+    report(total, total, seeds[-1], theirs)
     return PairedResult(ours, theirs, tuple(found), pairs.folder)
 
 

@@ -1,4 +1,4 @@
-"""Strategies by name: which items to ask for, given a situation.
+"""Strategies by name: which items to query, given a context.
 
 The examples here begin with
 

@@ -32,8 +32,8 @@ class QueryBatch(NamedTuple):
     `memory` is handed to the strategy at its next query as `context.memory`. It is stored as JSON.
     Some of the selected items may still be unlabelled by then.
 
-    >>> picks = la.strategies.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
-    >>> picks.positions[0].item()  # the best comes first
+    >>> batch = la.strategies.QueryBatch(torch.tensor([7, 3]), torch.tensor([0.9, 0.2]))
+    >>> batch.positions[0].item()  # the best comes first
     7
     """
 
@@ -103,7 +103,7 @@ class Strategy:
         """Return the batch mode to use.
 
         Args:
-            requested: The mode that the user asks for; None: the strategy's default.
+            requested: The mode that the user requests; None: the strategy's default.
             has_oracle: Whether items can be labelled during the query. Without an oracle
                 "sequential" becomes "greedy".
 

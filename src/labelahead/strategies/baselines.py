@@ -128,7 +128,7 @@ BASELINES = (
     ),
     Strategy(
         "infinite-ntk",
-        "studies: mlmoc with the kernel of an infinitely wide network, which knows of no training",
+        "studies: mlmoc with the kernel of an infinitely wide network, which ignores training",
         "Borsos, Tagliasacchi & Krause 2021, Semi-supervised Batch Active Learning via Bilevel "
         "Optimization; as used in " + PAPER,
         _infinite_width_lookahead(lambda context: context.start, "mlmoc"),

@@ -165,7 +165,7 @@ BAYESIAN = (
     ),
     Strategy(
         "batchbald",
-        "as bald, for batches: counts what the labels say together; slow for large batches",
+        "as bald, for batches: counts the joint information of the labels; slow for large batches",
         "Kirsch, van Amersfoort & Gal 2019, BatchBALD",
         _batch_bald,
         needs_network=True,

@@ -25,7 +25,7 @@ from labelahead.strategies.base import Oracle, QueryBatch, QueryConfig
 
 __all__ = ["QueryContext", "make_scoring_strategy"]
 
-MAX_KERNEL_BYTES = 6 << 30  # of a dense kernel; above it the user is told to set a sketch
+MAX_KERNEL_BYTES = 6 << 30  # of a dense kernel; above it the error advises a sketch
 
 
 @dataclass(eq=False)

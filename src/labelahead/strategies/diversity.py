@@ -327,14 +327,14 @@ def _probcover(
     return QueryBatch(context.points[at], scores)
 
 
-def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[Tensor, Tensor]:
+def herd_points(points: Tensor, labelled: int, q: int, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Select q points after the first `labelled` greedily by Σₓ w(x) max_{x' selected} k(x,x').
 
     Args:
         points: (L + m, h); k(x,x') = exp(−‖x − x'‖²) between points scaled to unit length.
         labelled: Number of labelled points, which come first.
         q: Batch size.
-        worth: (m,) weights of the candidates, which are to be covered.
+        weight: (m,) weights of the candidates, which are to be covered.
 
     Returns:
         Candidate indices (q,), and by how much each increased the sum.
@@ -352,7 +352,7 @@ def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[T
     # Gains only decrease as the batch grows, so few must be recomputed.
     bound = mine.new_full((len(mine),), torch.inf)
     for _ in range(q):
-        gain = partial(_coverage_gain, kernel, best, worth)
+        gain = partial(_coverage_gain, kernel, best, weight)
         at = lazy_argmax(bound, gain, max(16, DISTANCES_PER_BLOCK // len(mine)))
         chosen.append(at)
         scores.append(float(bound[at]))
@@ -361,9 +361,9 @@ def herd_points(points: Tensor, labelled: int, q: int, worth: Tensor) -> tuple[T
     return torch.tensor(chosen), torch.tensor(scores, dtype=torch.float64)
 
 
-def _coverage_gain(kernel: Tensor, best: Tensor, worth: Tensor, rows: Tensor) -> Tensor:
+def _coverage_gain(kernel: Tensor, best: Tensor, weight: Tensor, rows: Tensor) -> Tensor:
     """Return how much each of some candidates adds to the coverage, (r,)."""
-    return (kernel[rows] - best).clamp_min_(0) @ worth
+    return (kernel[rows] - best).clamp_min_(0) @ weight
 
 
 def _max_herding(

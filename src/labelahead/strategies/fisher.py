@@ -56,10 +56,10 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
     for step in range(most + most - q):
         grows = step < most
         if grows:
-            worth = (beta / (1 + alpha)).masked_fill_(taken, -torch.inf)
-            at = int(worth.argmax())
+            gain = (beta / (1 + alpha)).masked_fill_(taken, -torch.inf)
+            at = int(gain.argmax())
             chosen.append(at)
-            gains[at] = float(worth[at])
+            gains[at] = float(gain[at])
         else:
             at = int((beta / (1 - alpha)).masked_fill_(~taken, torch.inf).argmin())
             chosen.remove(at)

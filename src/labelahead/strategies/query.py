@@ -124,9 +124,9 @@ def propose(
             objective=objective,
         )
         # Only the mode that needs labels gets access to the oracle.
-        asked = oracle if mode == "sequential" else None
+        labeller = oracle if mode == "sequential" else None
         batch = chosen.select_batch(
-            context, n, make_generator(seed, "pick", len(pool)), mode, asked
+            context, n, make_generator(seed, "pick", len(pool)), mode, labeller
         )
         _check_batch(batch, chosen, context, n)
     return _build_query(batch, chosen, mode, context)
@@ -177,7 +177,7 @@ def _check_batch(batch: Any, strategy: Strategy, context: QueryContext, n: int) 
         or not set(context.candidates.tolist()).issuperset(chosen)
     ):
         raise InputError(
-            f"the strategy {strategy.name} picked {chosen!r:.80}; expected {n} different ones of "
+            f"the strategy {strategy.name} returned {chosen!r:.80}; expected {n} different ones of "
             "the "
             f"{len(context.candidates)} candidates, by their positions in the data set"
         )

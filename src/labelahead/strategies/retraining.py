@@ -241,7 +241,7 @@ def _clip_gradients(weights: list[Tensor], most: float | None) -> None:
 
 NAIVE = Strategy(
     "naive",
-    "studies: mlmoc's question answered by retraining for every item; minutes to hours",
+    "studies: mlmoc's score by retraining for every item; minutes to hours",
     "Mohamadi, Bae & Sutherland 2022, Making Look-Ahead Active Learning Feasible with NTKs",
     _select_naive,
     needs_network=True,

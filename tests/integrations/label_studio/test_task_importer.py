@@ -352,7 +352,7 @@ def test_missing_image_is_left_out(image_store, studio, tmp_path):
 
 
 def test_images_in_cloud_storage_keep_their_address():
-    images = large.PoolPictures("s3://bucket/photos", ["a/1.png"])
+    images = large.PoolImages("s3://bucket/photos", ["a/1.png"])
     assert images.address(0) == "s3://bucket/photos/a/1.png"
 
 

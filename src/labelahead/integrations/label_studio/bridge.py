@@ -1,7 +1,7 @@
 """The bridge between Label Studio and a session.
 
 Every annotation is recorded in the journal, and the best tasks are served first. The key of an
-event contains the id of its annotation, so that the journal alone says which annotations are
+event contains the id of its annotation, so that the journal alone determines which annotations are
 recorded, and what to undo when Label Studio reports the id of a deleted annotation.
 """
 
@@ -143,7 +143,7 @@ class Bridge:
         self,
         url: str,
         headers: Mapping[str, str],
-        tell: Callable[[], None],
+        on_ready: Callable[[], None],
         renew: Callable[[], None],
     ) -> None:
         """Register the webhook and start the thread that polls Label Studio.
@@ -151,7 +151,7 @@ class Bridge:
         Args:
             url: URL for the webhook.
             headers: Headers for the webhook.
-            tell: Called once the project is being served.
+            on_ready: Called once the project is being served.
             renew: Called when tasks were added, and no more are arriving.
         """
 
@@ -164,7 +164,7 @@ class Bridge:
                 for v in self.studio.list_versions()
                 if v.startswith(f"{VERSION}-") and v != self._version
             }
-            tell()
+            on_ready()
 
         self._connect, self._on_new_tasks = connect, renew
         self._thread.start()
@@ -179,8 +179,10 @@ class Bridge:
     def is_current(self) -> bool:
         """Return whether Label Studio serves the best tasks according to all labels."""
         with self._lock:
-            told = self._served_model is self.service.page_model and not self.service.is_behind
-            return told and bool(self._served) and not self._is_unreachable
+            is_current = (
+                self._served_model is self.service.page_model and not self.service.is_behind
+            )
+            return is_current and bool(self._served) and not self._is_unreachable
 
     def handle_webhook(self, payload: Mapping[str, Any]) -> None:
         """Record the content of a webhook call durably, and update the order of tasks.
@@ -245,7 +247,7 @@ class Bridge:
             self._hold_items({int(annotation["task"]) for annotation in there})
             ids = {int(annotation["id"]) for annotation in there}
             return self.record_annotations(there), self.undo_annotations(
-                [i for i, said in self._events.items() if said and i not in ids]
+                [i for i, events in self._events.items() if events and i not in ids]
             )
 
     def update_order(self, *, anew: bool = False) -> None:
@@ -412,8 +414,8 @@ class Bridge:
         name = None if annotation.was_cancelled else self.interface.label(annotation.result)
         kind = "skip" if annotation.was_cancelled else "unsure" if name is None else "label"
         label = None if name is None else self._find_or_add_class(name)
-        who, said = self._find_annotator(annotation.completed_by), self._events.get(number, [])
-        if said and (said[-1].kind, said[-1].label, said[-1].who, said[-1].position) == (
+        who, events = self._find_annotator(annotation.completed_by), self._events.get(number, [])
+        if events and (events[-1].kind, events[-1].label, events[-1].who, events[-1].position) == (
             kind,
             label,
             who,
@@ -421,7 +423,7 @@ class Bridge:
         ):
             return False
         self._undo_events(
-            number, [event for event in said if event.who != who or event.position != position]
+            number, [event for event in events if event.who != who or event.position != position]
         )
         self._add_event(
             number, lambda key: self.service.journal.add_event(kind, who, position, label, key=key)
@@ -446,9 +448,9 @@ class Bridge:
             return
         number = int(rest.split()[0])
         self._event_counts[number] = self._event_counts.get(number, 0) + 1
-        said = self._events.setdefault(number, [])
-        said[:] = (
-            [e for e in said if e.seq != event.ref] if event.kind == "undo" else [*said, event]
+        events = self._events.setdefault(number, [])
+        events[:] = (
+            [e for e in events if e.seq != event.ref] if event.kind == "undo" else [*events, event]
         )
 
     def _find_or_add_class(self, name: str) -> int:

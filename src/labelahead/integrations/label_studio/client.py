@@ -26,11 +26,11 @@ EXPORT_TIMEOUT_SECONDS = 600.0  # for all annotations of a large project
 FOREIGN_TIMEOUT_SECONDS = 20.0  # for a picture on another host
 
 
-class Unreachable(LabelaheadError):  # noqa: N818 (says what it is)
+class Unreachable(LabelaheadError):  # noqa: N818 (the name is a state)
     """Label Studio, or another host with its pictures, does not answer; the call can be retried."""
 
-    def __init__(self, said: str, *, elsewhere: bool = False) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, elsewhere: bool = False) -> None:
+        super().__init__(message)
         self.elsewhere = elsewhere
 
 
@@ -112,10 +112,10 @@ class LabelStudioClient:
         Returns:
             Their ids in this order; empty if Label Studio imports them asynchronously.
         """
-        said = self._request_json(
+        answer = self._request_json(
             "POST", f"/api/projects/{self.number}/import?return_task_ids=true", list(rows)
         )
-        return [int(number) for number in said.get("task_ids") or ()]
+        return [int(number) for number in answer.get("task_ids") or ()]
 
     def upload_files(self, named: Sequence[tuple[str, bytes]]) -> list[str]:
         """Upload files (name, content) without creating tasks, and return their addresses."""
@@ -259,14 +259,14 @@ class LabelStudioClient:
                 content = bytes(reply.read(MAX_RESPONSE_BYTES + 1))
         except HTTPError as error:
             with error:
-                said = _read_error(error.read())
+                message = _read_error(error.read())
             if (
                 error.code == 401 and own and again and self._access_token
             ):  # the short-lived token has expired
                 self._access_token = ""
                 return self._request(request, own=own, again=False, timeout_seconds=timeout_seconds)
             raise self._make_error(
-                request.get_method(), error.url or request.full_url, error.code, said
+                request.get_method(), error.url or request.full_url, error.code, message
             ) from None
         except (OSError, HTTPException) as error:
             raise Unreachable(
@@ -281,23 +281,23 @@ class LabelStudioClient:
             )
         return content
 
-    def _make_error(self, method: str, url: str, code: int, said: str) -> LabelaheadError:
+    def _make_error(self, method: str, url: str, code: int, message: str) -> LabelaheadError:
         """Return the error for an HTTP status. url: after redirects."""
         parts, own = urlsplit(url), url.startswith(self.url + "/")
         where, by = f"{method} {parts.path}", self.url if own else _origin(url)
         if code == 401 and own:
             return InputError(
-                f"{self.url} does not know the access token ({said}); copy it from Label Studio: "
+                f"{self.url} does not know the access token ({message}); copy it from Label Studio: "
                 "Account & Settings"
             )
         if code in (403, 404) and own and f"/api/projects/{self.number}/" in url:
             return InputError(
                 f"{self.url} has no project {self.number} that this token may change; {where}: "
-                f"{said}"
+                f"{message}"
             )
         if code >= 500:
-            return Unreachable(f"{by} failed at {where} ({code}: {said})", elsewhere=not own)
-        return InputError(f"{by} refused {where} ({code}: {said})")
+            return Unreachable(f"{by} failed at {where} ({code}: {message})", elsewhere=not own)
+        return InputError(f"{by} refused {where} ({code}: {message})")
 
     def _authorization(self) -> str:
         """Return the header; a personal token is first exchanged for a short-lived one."""
@@ -322,7 +322,7 @@ def _origin(url: str) -> str:
 def _read_error(body: bytes) -> str:
     """Return the error message in a response, which may be a whole page."""
     try:
-        said = json.loads(body)
-        return str(said.get("validation_errors") or said["detail"])[:300]
+        answer = json.loads(body)
+        return str(answer.get("validation_errors") or answer["detail"])[:300]
     except (ValueError, KeyError, TypeError, AttributeError):
         return "no reason given"

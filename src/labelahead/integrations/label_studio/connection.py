@@ -50,12 +50,12 @@ class Connection:
         """Return the URL where annotators start."""
         return f"{self.studio.url}/projects/{self.studio.number}/data"
 
-    def fetch_tasks(self, tell: Callable[[int, int], None]) -> FetchedTasks:
+    def fetch_tasks(self, on_progress: Callable[[int, int], None]) -> FetchedTasks:
         """Download the tasks as files."""
         environ[PICTURES_VARIABLE] = str(
             (self.folder / PICTURES_FOLDER).resolve()
         )  # for the worker process
-        return fetch_tasks(self.studio, self.interface, self.folder, tell)
+        return fetch_tasks(self.studio, self.interface, self.folder, on_progress)
 
     def make_bridge(
         self, service: LabellingService, fetched: FetchedTasks, *, predictions: bool

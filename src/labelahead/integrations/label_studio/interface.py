@@ -68,7 +68,7 @@ def read_interface(config: str) -> Interface:
     """Parse a labelling configuration.
 
     Raises:
-        InputError: It is not supported; the message says what is.
+        InputError: It is not supported; the message lists what is.
     """
     try:
         tags = list(ElementTree.fromstring(config).iter())
@@ -95,7 +95,7 @@ def read_interface(config: str) -> Interface:
         )
     if control.get("perRegion") == "true" or control.get("perItem") == "true":
         raise InputError(
-            f'<Choices name="{name}"> is asked for each region; {SUPPORTED}: of whole tasks'
+            f'<Choices name="{name}"> applies to each region; {SUPPORTED}: of whole tasks'
         )
     names = tuple(_read_choice(choice) for choice in control.findall("Choice"))
     if len(names) < 2 or any(len(choice) for choice in control.findall("Choice")):

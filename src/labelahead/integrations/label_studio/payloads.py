@@ -175,5 +175,5 @@ def _wrong(name: str, given: object, expected: str) -> InputError:
     shown = ascii(given)
     if len(shown) > MAX_VALUE_SHOWN:
         shown = shown[:MAX_VALUE_SHOWN] + "..."
-    said = "is missing or null" if given is None else f"is {shown}"
-    return InputError(f"{name} {said}; expected {expected}, as Label Studio sends it")
+    found = "is missing or null" if given is None else f"is {shown}"
+    return InputError(f"{name} {found}; expected {expected}, as Label Studio sends it")

@@ -17,11 +17,11 @@ from labelahead.data.records import format_id, rename_clashing_columns
 from labelahead.errors import InputError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface
-from labelahead.server.large_pool import LargePoolWorker, PoolPictures
+from labelahead.server.large_pool import LargePoolWorker, PoolImages
 
 __all__ = ["TaskImporter"]
 
-# Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool ask
+# Fields of a task's data that may hold the id of its item: ours, that of 0.2, and that of `pool query
 # --format json`.
 ID_FIELDS = (ITEM_ID_FIELD, "item", "id")
 
@@ -136,10 +136,10 @@ class TaskImporter:
         ):
             text = missing.pop()
         if missing or (data.images is not None and not interface.pictures):
-            said = ", ".join(f"${field}" for field in missing) or "no picture"
+            found = ", ".join(f"${field}" for field in missing) or "no picture"
             fields = "a picture" if data.images is not None else ", ".join(sorted(have))
             raise InputError(
-                f"the project shows {said}, but items of the pool have {fields}; change the "
+                f"the project shows {found}, but items of the pool have {fields}; change the "
                 "labelling configuration"
             )
         self._picture, self._text = next(iter(interface.pictures), ""), text
@@ -149,7 +149,7 @@ class TaskImporter:
     ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
         """Return the task data of each position, and the positions that cannot be read."""
         data = self.pool_worker.data
-        if isinstance(data.images, PoolPictures):
+        if isinstance(data.images, PoolImages):
             addresses, failed = self._find_addresses(data.images, positions)
             return {
                 p: {ITEM_ID_FIELD: data.ids[p], self._picture: where}
@@ -170,7 +170,7 @@ class TaskImporter:
         }, {}
 
     def _find_addresses(
-        self, pictures: PoolPictures, positions: Sequence[int]
+        self, pictures: PoolImages, positions: Sequence[int]
     ) -> tuple[dict[int, str], dict[int, str]]:
         """Return the address of each picture for Label Studio, and what cannot be read."""
         if self.pictures_at is not None:

@@ -23,7 +23,7 @@ from labelahead.server.permissions import make_private_folder
 __all__ = ["FetchedTasks", "claim_folder", "fetch_tasks", "parse_task_id"]
 
 ITEMS_FOLDER, PICTURES_FOLDER = "items", "pictures"
-CLAIM_FILE = "label-studio.json"  # says which project a folder belongs to
+CLAIM_FILE = "label-studio.json"  # records which project a folder belongs to
 PARALLEL_DOWNLOADS = 8  # number of threads
 MAX_NAMES_SHOWN = 3  # of tasks in a note
 MAX_FAILURES_PER_HOST = 8  # before no more downloads from the host are tried
@@ -89,7 +89,10 @@ def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False
 
 
 def fetch_tasks(
-    studio: LabelStudioClient, interface: Interface, folder: Path, tell: Callable[[int, int], None]
+    studio: LabelStudioClient,
+    interface: Interface,
+    folder: Path,
+    on_progress: Callable[[int, int], None],
 ) -> FetchedTasks:
     """Download every task's picture or text to `folder`/items; existing files are kept."""
     items, pictures = folder / ITEMS_FOLDER, folder / PICTURES_FOLDER
@@ -118,7 +121,7 @@ def fetch_tasks(
 
     with ThreadPoolExecutor(PARALLEL_DOWNLOADS) as pool:
         for done, _ in enumerate(pool.map(one, missing), 1):
-            tell(done, len(missing))
+            on_progress(done, len(missing))
     if len(failed) == len(tasks):
         why = next(iter(failed.values()), "it has no tasks")
         raise InputError(

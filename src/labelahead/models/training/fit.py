@@ -167,7 +167,7 @@ def train(
     if target is not None and accuracy < target:
         notes.append(
             f"accuracy on the labelled set is {accuracy:.3f} after all {steps} steps; "
-            f"{target:.3f} was asked for"
+            f"{target:.3f} was requested"
         )
     return TrainingResult(loss, accuracy, steps, rate, tuple(notes), time.perf_counter() - began)
 

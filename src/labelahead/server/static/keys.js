@@ -2,7 +2,7 @@
 // use keys that no class has.
 
 import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
-import { $, addClass, agree, alone, answer, askNow, drawClasses, drawItem, leaveAgain, matches, reload, say, state, undo } from "./label.js";
+import { $, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
 import { send } from "./server.js";
 import { shrink, zoomable } from "./zoom.js";
 
@@ -63,7 +63,7 @@ $("zoom").addEventListener("click", () => enlarge());
 $("help").addEventListener("click", () => $("keys").showModal());
 
 function enlarge() {
-  const found = state.again ?? state.question;
+  const found = state.again ?? state.query;
   if (!found || found.done) return;
   const room = $("large").firstElementChild;
   room.replaceChildren(large(found.url ? { ...found, url: full(found.url) } : found));
@@ -98,9 +98,9 @@ $("first").addEventListener("submit", async (event) => {
   if (wrong) { $("first").append(make("p", { className: "lost", role: "alert", text: wrong })); return; }
   await alone(async () => {
     for (const name of names) await send("/api/classes", { name });
-    await askNow();
+    await showQuery();
     await reload(); // last: as soon as the classes are visible, their keys can be pressed
-    say("Press the key of a class to label the item.");
+    announce("Press the key of a class to label the item.");
     $("stage").focus({ preventScroll: true });
   });
 });
@@ -120,7 +120,7 @@ $("who").querySelector("form").addEventListener("submit", async (event) => {
   await alone(async () => {
     await send("/api/me", { who });
     await reload();
-    await askNow(); // the previous item was leased under the previous name
-    say(`Hello ${who}.`);
+    await showQuery(); // the previous item was leased under the previous name
+    announce(`Hello ${who}.`);
   });
 });

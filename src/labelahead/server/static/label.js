@@ -2,13 +2,13 @@
 
 import { REASONS, chance, colour, count, dot, duration, fetchAhead, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { choose, openPanels, refresh } from "./panels.js";
-import { Refused, get, leftOver, newKey, send, sendAnswer } from "./server.js";
+import { Refused, get, readPending, newKey, send, sendAnswer } from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 const state = {
   session: null,
   classes: [],
-  question: null, // the current query
+  query: null, // the current query
   again: null, // an item shown instead of the query: an earlier answer, an item of the map or of a list
   queue: [], // the items to show after it
   history: [],
@@ -17,17 +17,17 @@ const state = {
 
 const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
 const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
-const said = (a) => (hasLabel(a) ? nameOf(a.label)
+const describeAnswer = (a) => (hasLabel(a) ? nameOf(a.label)
   : { skip: "skipped", keep: `${nameOf(a.label)} kept`, doubt: "open for review again" }[a.kind] ?? "not sure");
-const onStage = () => state.again ?? state.question;
+const onStage = () => state.again ?? state.query;
 const watching = () => Boolean(state.session?.labelled_at); // labelling happens in Label Studio: there are no queries here
-const say = (text) => { $("said").textContent = text; };
+const announce = (text) => { $("said").textContent = text; };
 
 // ---- drawing --------------------------------------------------------------------------------
 
 function drawItem() {
   const found = onStage();
-  const done = !state.again && state.question?.done;
+  const done = !state.again && state.query?.done;
   const start = state.classes.length < 2;
   if (start && $("first").hidden && state.classes.length) $("first").elements.names.value = `${state.classes[0].name}\n`;
   $("first").hidden = !start || watching();
@@ -37,7 +37,7 @@ function drawItem() {
   $("answering").classList.toggle("done", Boolean(done));
   if (state.again) {
     const more = state.queue.length ? ` ${count(state.queue.length, "more follows", "more follow")}.` : "";
-    $("mode").replaceChildren(make("span", { text: `${lookedAt(state.again)}.${more}${watching() ? "" : " Choose a class, or"}` }),
+    $("mode").replaceChildren(make("span", { text: `${explainItem(state.again)}.${more}${watching() ? "" : " Choose a class, or"}` }),
       make("button", { type: "button", className: "quiet", on: { click: leaveAgain } }, watching() ? "Back " : "go back ", make("kbd", { text: "Esc" })));
   }
   if (done && watching()) drawElsewhere(); else if (done) drawDone(); else $("item").replaceChildren(large(found));
@@ -52,10 +52,10 @@ function drawItem() {
   drawClasses();
 }
 
-function lookedAt(item) { // why an item other than the query is shown
+function explainItem(item) { // why an item other than the query is shown
   if (item.why) return item.why;
-  if (watching()) return `${item.who}: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
-  return `Changing an earlier answer: ${hasLabel(item) ? `“${said(item)}”` : said(item)}`;
+  if (watching()) return `${item.who}: ${hasLabel(item) ? `“${describeAnswer(item)}”` : describeAnswer(item)}`;
+  return `Changing an earlier answer: ${hasLabel(item) ? `“${describeAnswer(item)}”` : describeAnswer(item)}`;
 }
 
 function drawElsewhere() {
@@ -67,15 +67,15 @@ function drawElsewhere() {
 }
 
 function drawDone() {
-  const { reason } = state.question;
+  const { reason } = state.query;
   const sentence = reason ? reason[0].toUpperCase() + reason.slice(1) : "Every item has an answer, thank you";
   const summary = make("p", { id: "summary" });
-  const doubtful = make("button", { type: "button", id: "doubtful", hidden: true, text: "Review suspect labels", on: { click: lookAtDoubts } });
+  const doubtful = make("button", { type: "button", id: "doubtful", hidden: true, text: "Review suspect labels", on: { click: reviewDoubts } });
   const button = (text, act) => make("button", { type: "button", text, on: { click: act } });
   $("item").replaceChildren(
     make("h2", { text: "Nothing left to label" }), make("p", { text: `${sentence}.` }), summary,
     make("p", { className: "row" }, button("Summary", () => choose("progress")), button("Export the labels", () => choose("data")),
-      doubtful, button("Check again", askAgain)));
+      doubtful, button("Check again", requestQuery)));
   get("/api/progress").then((found) => {
     const { measured, estimated } = found.accuracy;
     const open = found.items > found.labels; // otherwise nothing is predicted
@@ -86,14 +86,14 @@ function drawDone() {
   }, () => null);
 }
 
-async function lookAtDoubts() {
+async function reviewDoubts() {
   const { doubts } = await get("/api/doubts?n=100");
-  lookAt(doubts.map((d) => ({ ...d, kind: "label", why: `Labelled “${nameOf(d.label)}”; leave-one-out prediction: “${nameOf(d.suggested)}”` })));
+  openItems(doubts.map((d) => ({ ...d, kind: "label", why: `Labelled “${nameOf(d.label)}”; leave-one-out prediction: “${nameOf(d.suggested)}”` })));
 }
 
 function guesses() { // label -> probability, for the item on the stage
-  if (guessesHidden() || state.again || !state.question?.guess) return new Map();
-  return new Map(state.question.guess.map((g) => [g.label, g.p]));
+  if (guessesHidden() || state.again || !state.query?.guess) return new Map();
+  return new Map(state.query.guess.map((g) => [g.label, g.p]));
 }
 
 function drawGuess() {
@@ -138,10 +138,10 @@ function drawClasses() {
 }
 
 // Update the prediction beside the query. The predicted class never changes while an annotator is about to accept it.
-function renewGuess(position, now) {
-  const { question } = state;
-  if (state.again || question?.position !== position || question.guess?.[0]?.label !== now[0]?.label) return;
-  question.guess = now.slice(0, 5);
+function updateGuess(position, now) {
+  const { query } = state;
+  if (state.again || query?.position !== position || query.guess?.[0]?.label !== now[0]?.label) return;
+  query.guess = now.slice(0, 5);
   drawGuess();
   const known = guesses();
   for (const b of document.querySelectorAll("button.class")) b.style.setProperty("--p", String(known.get(Number(b.dataset.label)) ?? 0));
@@ -173,7 +173,7 @@ function drawHistory() {
   const before = drawn;
   drawn = new Map();
   $("history").replaceChildren(...state.history.map((h) => {
-    const what = said(h);
+    const what = describeAnswer(h);
     const as = JSON.stringify([h, what, nameOf(h.current), state.again?.position === h.position, watching()]);
     drawn.set(as, before.get(as) ?? drawAnswer(h, what));
     return drawn.get(as);
@@ -212,7 +212,7 @@ function drawTally(labels, budget, enough) {
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
 }
 
-// Embeddings of a pool are computed step by step; say which items can be queried so far.
+// Embeddings of a pool are computed step by step; show which items can be queried so far.
 function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds, first } = {}) {
   const line = $("looking");
   line.hidden = watching() || !["loading", "features"].includes(doing);
@@ -228,11 +228,11 @@ function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds
 
 // ---- queries and answers --------------------------------------------------------------------
 
-function show(question) {
-  state.question = question;
+function show(query) {
+  state.query = query;
   state.again = null;
   drawItem();
-  afterPaint(() => { fetchAhead(question.prefetch ?? []); refreshHistory(); refresh(context()); });
+  afterPaint(() => { fetchAhead(query.prefetch ?? []); refreshHistory(); refresh(context()); });
 }
 
 // Secondary information is fetched after the item, including its picture, is on the screen.
@@ -243,7 +243,7 @@ function afterPaint(act) {
   for (const type of ["load", "error"]) image.addEventListener(type, painted, { once: true });
 }
 const context = () => ({
-  ...state, nameOf, answerFor, startAgain, lookAt, askAgain, reload, changeClass, onStage: onStage(), drawTally, drawLooking, renewGuess,
+  ...state, nameOf, answerFor, startAgain, openItems, requestQuery, reload, changeClass, onStage: onStage(), drawTally, drawLooking, updateGuess,
   refreshHistory, watching: watching(),
 });
 
@@ -266,8 +266,8 @@ async function alone(act, label) {
   setBusy(true, label);
   try { return await act(); } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    say(error.message);
-    if (error.status === 409) await askNow(); // another annotator was faster: ask the server for the next query
+    announce(error.message);
+    if (error.status === 409) await showQuery(); // another annotator was faster: request the next query
     return null;
   } finally { setBusy(false); }
 }
@@ -279,7 +279,7 @@ function saved(answered) {
   show(answered.next);
   if (state.queue.length) nextOfQueue();
   const next = answered.next.done ? "Nothing left to label." : `Next: ${title(answered.next)}.`;
-  $("said").replaceChildren(make("span", { text: `Saved: ${said(event)}${moved}. ` }), make("span", { className: "unseen", text: next }));
+  $("said").replaceChildren(make("span", { text: `Saved: ${describeAnswer(event)}${moved}. ` }), make("span", { className: "unseen", text: next }));
 }
 
 async function answerFor(found, kind, label) {
@@ -318,7 +318,7 @@ async function undo() {
     drawTally(found.labels, state.budget, state.enough);
     if (found.undone && ["rename", "merge", "remove"].includes(found.undone.kind)) await reload();
     show(found.next);
-    say(undone(found.undone));
+    announce(undone(found.undone));
     return found.undone;
   });
 }
@@ -341,7 +341,7 @@ function startAgain(h) {
 }
 
 // Show items one after the other, each with the reason for it.
-function lookAt(items) {
+function openItems(items) {
   state.queue = [...items];
   nextOfQueue();
 }
@@ -365,14 +365,14 @@ function leaveAgain() {
   afterPaint(() => refresh(context()));
 }
 
-const askNow = async () => show(await get("/api/question"));
-const askAgain = () => alone(askNow);
+const showQuery = async () => show(await get("/api/question"));
+const requestQuery = () => alone(showQuery);
 
 async function addClass(name) {
   await alone(async () => {
     const made = await send("/api/classes", { name });
     await reload();
-    say(`New class “${made.name}” added. Press Enter to label the item with it.`);
+    announce(`New class “${made.name}” added. Press Enter to label the item with it.`);
     $("find").value = made.name;
     drawItem();
     $("find").focus();
@@ -384,8 +384,8 @@ async function changeClass(number, kind, name) {
     const done = await send(`/api/classes/${number}`, { kind, name: name ?? null, key: newKey() });
     const was = nameOf(number);
     await reload();
-    await askNow();
-    say(kind === "rename" ? `Renamed “${was}” to “${nameOf(number)}”.`
+    await showQuery();
+    announce(kind === "rename" ? `Renamed “${was}” to “${nameOf(number)}”.`
       : kind === "merge" ? `Merged “${was}” into “${name}”.` : `Removed “${was}”; its items are unlabelled again.`);
     return done;
   });
@@ -398,12 +398,12 @@ async function reload() { // fetch name, classes and annotator: other people may
   $("name").textContent = state.session.name;
   document.body.classList.toggle("watching", watching());
   $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
-  if (state.question) drawItem();
+  if (state.query) drawItem();
   drawHistory();
 }
 
 export {
-  $, addClass, agree, alone, answer, askNow, context, drawClasses, drawItem, drawTally, leaveAgain, lookAt, matches, nameOf, reload, say, show, state,
+  $, addClass, agree, alone, answer, showQuery, context, drawClasses, drawItem, drawTally, leaveAgain, openItems, matches, nameOf, reload, announce, show, state,
   undo, undone,
 };
 
@@ -423,12 +423,12 @@ async function start() {
   try {
     await reload();
     if (watching()) { watch(); return; }
-    const left = leftOver();
+    const left = readPending();
     if (left) await sendAnswer(left).catch(() => null); // an answer whose sending was interrupted by a reload
-    await askNow();
+    await showQuery();
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    state.question = null;
+    state.query = null;
     $("item").replaceChildren(make("p", { className: "lost", text: error.message }));
   }
 }

@@ -1,7 +1,7 @@
 // Bulk confirmation of confident predictions of one class: a click or a key marks an exception, Enter confirms the rest.
 
 import { chance, count, dot, make, thumb, title } from "./items.js";
-import { $, alone, drawTally, lookAt, nameOf, say, show, state, undo, undone } from "./label.js";
+import { $, alone, drawTally, openItems, nameOf, announce, show, state, undo, undone } from "./label.js";
 import { get, sendAnswer } from "./server.js";
 
 const KEYS = "123456789abcdefghijklmnopqrstuvwxyz"; // keys of the items, in the order of display
@@ -76,7 +76,7 @@ async function confirm() {
   left.push(...out.map((item) => ({ ...item, grid: number, kind: "exception", why: `You marked it as not “${nameOf(label)}”` })));
   $("manytold").textContent = `Saved: ${count(done.confirmed.length, "item", "items")} labelled “${nameOf(label)}”.`
     + (left.length ? ` ${count(left.length, "exception", "exceptions")} will be queried afterwards.` : "");
-  say($("manytold").textContent);
+  announce($("manytold").textContent);
   await load();
 }
 
@@ -109,7 +109,7 @@ box.addEventListener("keydown", (event) => {
 });
 box.addEventListener("close", () => {
   $("stage").focus({ preventScroll: true });
-  if (left.length) lookAt(left);
+  if (left.length) openItems(left);
 });
 $("manyopen").addEventListener("click", open);
 $("manyyes").addEventListener("click", confirm);

@@ -14,9 +14,9 @@ export function drawMap(panel, found, context) {
     box.append(make("p", { className: "faint", text: "The map appears once the kernel is computed." }));
     return;
   }
-  const told = make("p", { className: "hover" });
-  const canvas = chart(found, context, told);
-  box.append(canvas, told, make("p", {}, make("button", { type: "button", id: "map-large", text: "Enlarge the map", on: { click: () => enlarge(found, context) } })),
+  const caption = make("p", { className: "hover" });
+  const canvas = chart(found, context, caption);
+  box.append(canvas, caption, make("p", {}, make("button", { type: "button", id: "map-large", text: "Enlarge the map", on: { click: () => enlarge(found, context) } })),
     make("p", { className: "faint", text: summary(found, context) }));
   const wide = Math.max(240, Math.min(box.clientWidth || 360, 640));
   canvas.paint(wide, wide);
@@ -24,10 +24,10 @@ export function drawMap(panel, found, context) {
 
 // Show the map as large as the window, with room for the names of a hundred classes.
 function enlarge(found, context) {
-  const told = make("p", { className: "hover" });
-  const canvas = chart(found, context, told);
+  const caption = make("p", { className: "hover" });
+  const canvas = chart(found, context, caption);
   const close = make("button", { type: "button", className: "quiet", on: { click: () => dialog.close() } }, "Close ", make("kbd", { text: "Esc" }));
-  const dialog = make("dialog", { id: "wide", "aria-label": "Map of the pool" }, canvas, make("div", { className: "row" }, told, close));
+  const dialog = make("dialog", { id: "wide", "aria-label": "Map of the pool" }, canvas, make("div", { className: "row" }, caption, close));
   dialog.addEventListener("close", () => dialog.remove());
   canvas.addEventListener("click", () => dialog.close());
   document.body.append(dialog);
@@ -35,7 +35,7 @@ function enlarge(found, context) {
   canvas.paint(Math.max(240, dialog.clientWidth - 24), Math.max(240, dialog.clientHeight - 110));
 }
 
-function chart(found, context, told) {
+function chart(found, context, caption) {
   const canvas = make("canvas", { role: "img", "aria-label": summary(found, context) });
   let spots = [];
   canvas.paint = (wide, high) => {
@@ -43,9 +43,9 @@ function chart(found, context, told) {
     spots = place(found, wide, high);
     paint(canvas, wide, high, spots, context.onStage?.position ?? found.current, context);
   };
-  tell(told, null);
-  canvas.addEventListener("pointermove", (event) => tell(told, nearest(canvas, spots, event), context));
-  canvas.addEventListener("pointerleave", () => tell(told, null));
+  showCaption(caption, null);
+  canvas.addEventListener("pointermove", (event) => showCaption(caption, nearest(canvas, spots, event), context));
+  canvas.addEventListener("pointerleave", () => showCaption(caption, null));
   canvas.addEventListener("click", (event) => open(nearest(canvas, spots, event), context));
   return canvas;
 }
@@ -54,8 +54,8 @@ async function open(spot, context) {
   if (!spot) return;
   const item = await getOnce(`/api/items/${spot.position}`).catch(() => null);
   if (!item) return;
-  const said = spot.label === null ? "no prediction yet" : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
-  context.lookAt([{ ...item, kind: "label", label: spot.known ? spot.label : null, why: `Opened from the map, ${said}` }]);
+  const status = spot.label === null ? "no prediction yet" : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
+  context.openItems([{ ...item, kind: "label", label: spot.known ? spot.label : null, why: `Opened from the map, ${status}` }]);
 }
 
 function place(found, wide, high) { // all points, scaled to the canvas
@@ -171,17 +171,17 @@ function nearest(canvas, spots, event) {
 const items = new Map(); // position -> item, fetched when the pointer is on it
 let pointed = null;
 
-async function tell(told, spot, context) {
+async function showCaption(caption, spot, context) {
   if (pointed === spot && spot) return;
   pointed = spot;
-  if (!spot) { told.replaceChildren("Point at an item to see it; click to open it."); return; }
+  if (!spot) { caption.replaceChildren("Point at an item to see it; click to open it."); return; }
   if (!items.has(spot.position)) {
     try { items.set(spot.position, await getOnce(`/api/items/${spot.position}`)); } catch { return; }
     if (pointed !== spot) return; // the pointer has moved on
   }
   const item = items.get(spot.position);
   const words = spot.label === null ? "no prediction yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${chance(spot.p ?? 0)}`;
-  told.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(spot.label), words));
+  caption.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(spot.label), words));
 }
 
 function summary(found, context) {

@@ -4,7 +4,7 @@
 import { bar, chance, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
 import { drawMap } from "./map.js";
 import { drawProgress } from "./progress.js";
-import { Refused, Unable, getFile, getOnce, sendFile, tell, troubleWith } from "./server.js";
+import { Refused, Unable, getFile, getOnce, sendFile, showProblem, troubleWith } from "./server.js";
 
 const TABS = [
   ["why", "Why"], ["progress", "Progress"], ["doubts", "Review"],
@@ -72,7 +72,7 @@ async function poll() {
   if (!document.hidden) {
     try {
       const found = await getOnce("/api/progress");
-      tell("poll", null);
+      showProblem("poll", null);
       let context = current();
       state = found.training?.state ?? "idle";
       if (context.session) { context.drawTally(found.labels, found.budget, found.enough); context.drawLooking(found.training); }
@@ -86,7 +86,7 @@ async function poll() {
       round = found.training?.round;
       if (open === "progress") refresh(context, found); else if (fresh || (changed && open === "data")) refresh(context);
     } catch (error) {
-      if (!(error instanceof Refused)) { tell("poll", troubleWith(error)); state = "training"; } // poll again soon
+      if (!(error instanceof Refused)) { showProblem("poll", troubleWith(error)); state = "training"; } // poll again soon
     }
   }
   timer = setTimeout(poll, state === "idle" || state === "waiting" ? 5000 : 1500);
@@ -132,7 +132,7 @@ async function showWhy(context, late) {
       + "and how many other predictions each answer would change."));
     return;
   }
-  context.renewGuess(item.position, why.now);
+  context.updateGuess(item.position, why.now);
   const { nameOf } = context;
   const best = why.now[0].label;
   panel.replaceChildren(...[
@@ -286,19 +286,19 @@ function showData(context) {
     a.addEventListener("click", (event) => {
       if (!rest.checked) return; // labels alone are exported at once
       event.preventDefault();
-      takeFile(a.getAttribute("href"), exported);
+      downloadFile(a.getAttribute("href"), exported);
     });
   }
   const file = make("input", { type: "file", id: "importing", accept: ".csv,.jsonl,.json,.parquet" });
-  const told = make("p", { role: "status", id: "imported" });
-  file.addEventListener("change", () => bringIn(context, file, told));
+  const status = make("p", { role: "status", id: "imported" });
+  file.addEventListener("change", () => importFile(context, file, status));
   panel.replaceChildren(...[
     context.watching ? null : classesSection(context),
     section("Export labels", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " include predictions for unlabelled items"),
       make("label", { className: "check" }, every, " include the probability of every class"), exported),
     modelSection(),
-    context.watching ? null : section("Import labels", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), told),
+    context.watching ? null : section("Import labels", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), status),
   ].filter(Boolean));
 }
 
@@ -333,49 +333,49 @@ function classesSection(context) {
 function modelSection() {
   const onnx = make("input", { type: "checkbox", id: "onnx" });
   const button = make("button", { type: "button", id: "take-model", text: "Download the model" });
-  const told = make("p", { role: "status", id: "model-told" });
-  button.addEventListener("click", () => takeModel(button, told, onnx.checked));
+  const status = make("p", { role: "status", id: "model-told" });
+  button.addEventListener("click", () => downloadModel(button, status, onnx.checked));
   return section("Export the model", make("p", { className: "row" }, button),
     make("label", { className: "check" }, onnx, " also as ONNX, for other programs"),
-    note("Fitted on all labels so far: a zipped folder for “labelahead predict”, with a model card that reports its accuracy."), told);
+    note("Fitted on all labels so far: a zipped folder for “labelahead predict”, with a model card that reports its accuracy."), status);
 }
 
-async function takeModel(button, told, onnx) {
+async function downloadModel(button, status, onnx) {
   button.disabled = true;
-  await takeFile(`/api/model${onnx ? "?onnx=1" : ""}`, told);
+  await downloadFile(`/api/model${onnx ? "?onnx=1" : ""}`, status);
   button.disabled = false;
 }
 
 // Download a file that needs a model fitted on all labels: fitting takes a while and may be refused with a reason.
-async function takeFile(address, told) {
-  told.textContent = "Fitting a model on all labels …";
+async function downloadFile(address, status) {
+  status.textContent = "Fitting a model on all labels …";
   try {
     const found = await getFile(address);
     const url = URL.createObjectURL(found.blob);
     make("a", { href: url, download: found.name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60_000);
-    told.textContent = `Downloaded ${found.name}.`;
+    status.textContent = `Downloaded ${found.name}.`;
   } catch (error) {
     const known = error instanceof Refused || error instanceof Unable;
-    told.textContent = known ? error.message : "The server did not answer; try again.";
+    status.textContent = known ? error.message : "The server did not answer; try again.";
   }
 }
 
-async function bringIn(context, file, told) {
+async function importFile(context, file, status) {
   const chosen = file.files[0];
   const ending = chosen?.name.split(".").at(-1).toLowerCase();
   const form = { csv: "csv", jsonl: "jsonl", json: "label-studio", parquet: "parquet" }[ending];
-  if (!form) { told.textContent = "Expected a file that ends in .csv, .jsonl, .json or .parquet."; return; }
-  told.textContent = "Reading …";
+  if (!form) { status.textContent = "Expected a file that ends in .csv, .jsonl, .json or .parquet."; return; }
+  status.textContent = "Reading …";
   try {
     const found = await sendFile(form, chosen);
     const fresh = found.new_classes?.length ? `; new classes: ${found.new_classes.join(", ")}` : "";
     const unknown = found.unknown ? `; ${count(found.unknown, "row", "rows")} of unknown items` : "";
-    told.textContent = `${count(found.labels, "label", "labels")} imported${fresh}${unknown}.`;
+    status.textContent = `${count(found.labels, "label", "labels")} imported${fresh}${unknown}.`;
     await context.reload();
-    await context.askAgain();
+    await context.requestQuery();
   } catch (error) {
     const known = error instanceof Refused || error instanceof Unable;
-    told.textContent = known ? error.message : "The server did not answer; nothing was imported. Try again.";
+    status.textContent = known ? error.message : "The server did not answer; nothing was imported. Try again.";
   } finally { file.value = ""; }
 }

@@ -51,8 +51,8 @@ function figures(found) {
 }
 
 function advice(found) {
-  const { advice: said } = found;
-  return said ? [make("p", { className: "advice", text: `${said[0].toUpperCase()}${said.slice(1).replace(/(\d)%/g, "$1\u00a0%")}.` })] : [];
+  const { advice: text } = found;
+  return text ? [make("p", { className: "advice", text: `${text[0].toUpperCase()}${text.slice(1).replace(/(\d)%/g, "$1\u00a0%")}.` })] : [];
 }
 
 function training(status) {

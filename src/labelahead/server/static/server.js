@@ -13,7 +13,7 @@ const troubles = new Map(); // source of a problem -> its message
 
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 
-export function tell(source, message) { // message null: the problem is solved
+export function showProblem(source, message) { // message null: the problem is solved
   if (message) troubles.set(source, message); else troubles.delete(source);
   // An unsaved answer is more important than any other problem.
   const shown = troubles.get("answer") ?? [...troubles.values()].at(-1) ?? "";
@@ -27,10 +27,10 @@ export function newKey() {
   return [...bytes].map((b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-async function ask(path, options = {}, read = (response) => response.json()) {
+async function request(path, options = {}, read = (response) => response.json()) {
   const response = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
   let body = null;
-  try { body = await (response.ok ? read(response) : response.json()); } catch { /* said below */ }
+  try { body = await (response.ok ? read(response) : response.json()); } catch { /* reported below */ }
   if ([503, 507].includes(response.status) && body?.error) throw new Unable(body.error);
   if (response.status >= 500) throw new Error(`the server failed (${response.status})`);
   if (!response.ok) throw new Refused(response.status, refusal(response.status, body));
@@ -43,7 +43,7 @@ function refusal(status, body) {
   return body?.error ?? `The server rejected the request (${status}).`;
 }
 
-const post = (path, body) => ask(path, {
+const post = (path, body) => request(path, {
   method: "POST", body: JSON.stringify(body),
   headers: { "Content-Type": "application/json", "X-Labelahead": "1" },
 });
@@ -51,20 +51,20 @@ const post = (path, body) => ask(path, {
 // The message shown while a request is retried; unsaved: describes an answer that is not saved yet.
 export function troubleWith(error, unsaved = "") {
   if (!(error instanceof Unable)) return unsaved ? `${unsaved}. Retrying …` : GONE;
-  const said = unsaved ? `${unsaved}: ${error.message}` : error.message[0].toUpperCase() + error.message.slice(1);
-  return `${said}. Retrying automatically …`;
+  const message = unsaved ? `${unsaved}: ${error.message}` : error.message[0].toUpperCase() + error.message.slice(1);
+  return `${message}. Retrying automatically …`;
 }
 
 async function untilAnswered(source, unsaved, attempt) {
   for (let n = 0; ; n++) {
     try {
       const found = await attempt();
-      tell(source, null);
-      tell("poll", null);
+      showProblem(source, null);
+      showProblem("poll", null);
       return found;
     } catch (error) {
-      if (error instanceof Refused) { tell(source, null); throw error; }
-      tell(source, troubleWith(error, unsaved));
+      if (error instanceof Refused) { showProblem(source, null); throw error; }
+      showProblem(source, troubleWith(error, unsaved));
       await wait(PAUSES[Math.min(n, PAUSES.length - 1)]);
     }
   }
@@ -72,8 +72,8 @@ async function untilAnswered(source, unsaved, attempt) {
 
 const GONE = "The server does not answer. Is “labelahead label” still running? Retrying …";
 
-export const get = (path) => untilAnswered(path, "", () => ask(path));
-export const getOnce = (path) => ask(path); // for panels: they may fail silently
+export const get = (path) => untilAnswered(path, "", () => request(path));
+export const getOnce = (path) => request(path); // for panels: they may fail silently
 export const send = (path, body) => untilAnswered(path, "", () => post(path, body));
 
 // ---- answers --------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ function keep(answer) {
   } catch { /* storage may be forbidden; then a reload before saving shows the query again */ }
 }
 
-export function leftOver() { // an answer that a reload interrupted
+export function readPending() { // an answer that a reload interrupted
   try { return JSON.parse(sessionStorage.getItem(PENDING)); } catch { return null; }
 }
 
@@ -105,11 +105,11 @@ export async function sendAnswer(answer) {
   } finally { unsaved = false; keep(null); }
 }
 
-export const getFile = (path) => ask(path, {}, async (response) => ({
+export const getFile = (path) => request(path, {}, async (response) => ({
   blob: await response.blob(), name: response.headers.get("Content-Disposition")?.match(/filename="([^"]+)"/)?.[1] ?? "",
 }));
 
-export const sendFile = (form, file) => ask(`/api/import?form=${form}`, {
+export const sendFile = (form, file) => request(`/api/import?form=${form}`, {
   method: "POST", body: file,
   headers: { "Content-Type": "application/octet-stream", "X-Labelahead": "1" },
 });

@@ -39,16 +39,16 @@ export function zoomable(room, nearer, farther) {
     times(event.deltaY < 0 ? STEP : 1 / STEP, event);
   }, { passive: false });
   const fingers = new Map();
-  let apart = 0;
+  let distance = 0;
   const spread = () => { const [a, b] = [...fingers.values()]; return b ? Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY) : 0; };
-  room.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, event); room.setPointerCapture(event.pointerId); apart = spread(); });
-  for (const type of ["pointerup", "pointercancel"]) room.addEventListener(type, (event) => { fingers.delete(event.pointerId); apart = spread(); });
+  room.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, event); room.setPointerCapture(event.pointerId); distance = spread(); });
+  for (const type of ["pointerup", "pointercancel"]) room.addEventListener(type, (event) => { fingers.delete(event.pointerId); distance = spread(); });
   room.addEventListener("pointermove", (event) => {
     const last = fingers.get(event.pointerId);
     if (!last) return;
     fingers.set(event.pointerId, event);
     const now = spread();
-    if (now && apart) { times(now / apart, event); apart = now; } else if (!now) {
+    if (now && distance) { times(now / distance, event); distance = now; } else if (!now) {
       room.scrollBy({ left: last.clientX - event.clientX, top: last.clientY - event.clientY, behavior: "instant" });
     }
   });

@@ -96,9 +96,9 @@ class CampaignEvent(NamedTuple):
 class ComparisonStart:
     """The work of a comparison, for progress displays.
 
-    >>> def told(begun: ComparisonStart) -> None:
+    >>> def show_start(begun: ComparisonStart) -> None:
     ...     print(begun.left, "of", begun.campaigns, "campaigns are left")
-    >>> again = compare(comparison, "runs/b", workers=1, on_begin=told)
+    >>> again = compare(comparison, "runs/b", workers=1, on_begin=show_start)
     0 of 4 campaigns are left
     """
 
@@ -417,13 +417,13 @@ def _describe_failure(error: Exception) -> tuple[str, str]:
 
 
 def _run_campaign(
-    folder: Path, campaign: Campaign, workers: int, tell: Callable[[Round], None]
+    folder: Path, campaign: Campaign, workers: int, on_round: Callable[[Round], None]
 ) -> None:
     if (folder / "config.toml").exists():
         # The comparison has already trusted the campaign's code; its folder may name no other.
-        resume(folder, on_round=tell, forecast=False, trust_code=campaign_code_names(campaign))
+        resume(folder, on_round=on_round, forecast=False, trust_code=campaign_code_names(campaign))
     else:
-        run(campaign, out=folder, on_round=tell, forecast=False)  # comparisons have test labels
+        run(campaign, out=folder, on_round=on_round, forecast=False)  # comparisons have test labels
     about = {**describe_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write(MACHINE_FILE, json.dumps(about, indent=1).encode())

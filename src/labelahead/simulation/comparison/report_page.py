@@ -92,12 +92,12 @@ def report(
 
 
 def _warnings(s: Summary) -> tuple[str, ...]:
-    """Return what readers must know before they rely on the report."""
+    """Return the caveats that readers need before they rely on the report."""
     curves = s.curves
-    said = [c.text for c in curves.checks if not c.holds]
+    notes = [c.text for c in curves.checks if not c.holds]
     if curves.missing:
         some = "; ".join(curves.missing[:6]) + (" …" if len(curves.missing) > 6 else "")
-        said.append(
+        notes.append(
             f"{len(curves.missing)} campaigns are not finished and not counted: {some}. Means are "
             "over each strategy’s "
             "own seeds; differences and tests are paired on the seeds that both have."
@@ -105,11 +105,11 @@ def _warnings(s: Summary) -> tuple[str, ...]:
     seeds = len(curves.seeds(*s.contenders))
     if seeds < MIN_SEEDS:
         have = {0: "No seed is", 1: "One seed is"}.get(seeds, f"Only {seeds} seeds are")
-        said.append(
+        notes.append(
             f"{have} finished for every strategy: intervals are wide or missing and tests see "
             "little. Six or more are usual: add some with --seeds."
         )
-    return (*said, *curves.notes)
+    return (*notes, *curves.notes)
 
 
 def _toml(s: Summary) -> str:

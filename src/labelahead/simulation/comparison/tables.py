@@ -258,17 +258,17 @@ def _proof(s: Summary, best: Row) -> str:
 
 def verdicts(s: Summary) -> list[str]:
     """Compare the best contender and the reference with all others, one sentence per verdict."""
-    said = []
+    notes = []
     for contender in dict.fromkeys([s.rows[0].contender, s.reference]):
         groups: dict[str, list[str]] = {}
         for pair in s.pairs:
             if s.contenders.index(contender) in (pair.first, pair.second):
                 verdict, text = _verdict(s, pair, contender)
                 groups.setdefault(verdict, []).append(text)
-        said += [
+        notes += [
             f"{contender.name} {verdict} {'; '.join(group)}." for verdict, group in groups.items()
         ]
-    return said
+    return notes
 
 
 def _verdict(s: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
