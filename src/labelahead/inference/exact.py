@@ -12,7 +12,7 @@ formed, and items outside the pool are predicted from L×C numbers.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import pi
 from typing import Any, ClassVar, NamedTuple
@@ -33,6 +33,7 @@ from labelahead.inference.network import FittedModel
 from labelahead.models import EXACT
 from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
+from labelahead.models.training.objective import MakeObjective
 
 __all__ = [
     "EXACT",
@@ -45,6 +46,7 @@ __all__ = [
     "compute_bias_feature",
     "cosine_kernels",
     "exact",
+    "find_kernel_model",
     "mix_kernels",
     "mixture_kernel",
     "predict_proba",
@@ -469,6 +471,7 @@ class FittedExactModel(FittedModel):
 
     forms_kernel: ClassVar[bool] = False
     baseline: ClassVar[str] = "linearised"  # `start` does not depend on labels
+    needs_training: ClassVar[bool] = False
 
     @property
     def kernel_model(self) -> ExactModel:
@@ -489,6 +492,17 @@ class FittedExactModel(FittedModel):
     def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
         """Return calibrated class probabilities (q, C)."""
         return self.kernel_model.predict_proba(self.inputs[at], classes)
+
+    def make_learner(
+        self,
+        classes: int,
+        network: Callable[[int], nn.Module],
+        training: Training,
+        objective: MakeObjective | None = None,
+    ) -> "ExactLearner":
+        """Return the learner of such models; network, training and objective have no effect."""
+        model = self.kernel_model
+        return ExactLearner(self.inputs, model.without_labels(), str(model.centre.device))
 
     def calibrate(self, votes: Tensor) -> None:
         """Calibrate the probabilities on some of the labels. votes: (L,) bool."""
@@ -680,6 +694,11 @@ def wrap_fitted_model(
             "the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)"
         )
     return FittedExactModel(model, inputs, loss)
+
+
+def find_kernel_model(model: nn.Module) -> ExactModel | None:
+    """Return a model as an `ExactModel` if it is one and has labels, else None."""
+    return model if isinstance(model, ExactModel) and len(model.support) else None
 
 
 def predict_proba(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,13 @@ from labelahead.models.training.forward import (
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
 
-__all__ = ["FittedModel", "NetworkLearner", "leave_one_out_predictions", "outputs_to_probabilities"]
+__all__ = [
+    "FittedModel",
+    "ModelLearner",
+    "NetworkLearner",
+    "leave_one_out_predictions",
+    "outputs_to_probabilities",
+]
 
 WRONG_LABEL_NOISE = 1e-2  # slightly better for finding wrong labels (docs/adr/0002)
 LEAVE_ONE_OUT_NOISE = 1e-3  # relative noise of leave-one-out, as in all recorded campaigns
@@ -61,6 +67,8 @@ class FittedModel:
     forms_kernel: ClassVar[bool] = True
     # `start` is trained on the labels: changes are measured from it
     baseline: ClassVar[str] = "outputs"
+    # whether labels count only after a training; False: they are fitted in milliseconds
+    needs_training: ClassVar[bool] = True
 
     @property
     def noise(self) -> float:
@@ -122,6 +130,16 @@ class FittedModel:
             )
         return x
 
+    def make_learner(
+        self,
+        classes: int,
+        network: Callable[[int], nn.Module],
+        training: Training,
+        objective: MakeObjective | None = None,
+    ) -> "ModelLearner":
+        """Return the learner that fits such a model to other labels."""
+        return NetworkLearner(self.inputs, classes, network, training, objective=objective)
+
     def calibrate(self, votes: Tensor) -> None:
         """Do nothing: outputs of a trained network depend on all labels.
 
@@ -133,6 +151,22 @@ class FittedModel:
         if not len(at):
             return None
         return float((self.outputs(at).argmax(1).cpu() == labels).double().mean())
+
+
+class ModelLearner(Protocol):
+    """What fits a model to labels: `NetworkLearner` or `inference.exact.ExactLearner`."""
+
+    def fit(
+        self,
+        labelled: Tensor,
+        labels: Tensor,
+        *,
+        seed: int,
+        previous: Mapping[str, Tensor] | None = None,
+        into: nn.Module | None = None,
+    ) -> FittedModel:
+        """Fit to items (L,) with class numbers (L,)."""
+        ...
 
 
 def outputs_to_probabilities(outputs: Tensor, loss: str, classes: int | None = None) -> Tensor:

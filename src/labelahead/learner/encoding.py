@@ -61,6 +61,7 @@ __all__ = [
     "join_columns",
     "pin_embedding",
     "require_embedding",
+    "standardises_features",
 ]
 
 log = logging.getLogger("labelahead")
@@ -167,10 +168,10 @@ def encode_inputs(
     else:
         return EncodedInputs(data.inputs, name, reading=lambda: _raw_preprocessor(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
-    # The exact learner centres and scales by itself, item by item.
-    features = made if model == EXACT else standardise_features(made, made[pool])
+    features, scale = made, None
+    if standardises_features(model):
+        features, scale = standardise_features(made, made[pool]), compute_scales(made[pool])
     rest = _other_columns(data)
-    scale = None if model == EXACT else compute_scales(made[pool])
     reading = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
         return EncodedInputs(features, name, reading=lambda: reading)
@@ -381,6 +382,14 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
             "(pip install 'labelahead[photos]'): pixels instead",
         )
     return RAW, ()
+
+
+def standardises_features(model: str) -> bool:
+    """Return whether the embedding of a model's inputs depends on the whole pool.
+
+    The exact learner centres and scales item by item, so that a part of a pool can be embedded.
+    """
+    return model != EXACT
 
 
 def _has_colour_images(data: Data) -> bool:

@@ -47,7 +47,7 @@ from labelahead.data.vector_files import vector_column_name
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
-from labelahead.inference.exact import EXACT, ExactModel, predict_proba
+from labelahead.inference.exact import EXACT, ExactModel, find_kernel_model, predict_proba
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
 from labelahead.learner.onnx import ExportGraph, PreprocessingModule, write_onnx
@@ -176,11 +176,7 @@ class ExportedModel:
     @property
     def _exact(self) -> ExactModel | None:
         """The exact learner's model, if it has labels."""
-        return (
-            self.network
-            if isinstance(self.network, ExactModel) and len(self.network.support)
-            else None
-        )
+        return find_kernel_model(self.network)
 
     @cached_property
     def threshold(self) -> float | None:
@@ -466,8 +462,8 @@ def export_model(
     if is_encoder(embedding, prepared.data):
         encoder = resolve_encoder(embedding)
         about["encoder"] = {"id": encoder.name, "revision": encoder.revision, "by": encoder.kind}
-    if isinstance(network, ExactModel) and len(network.support):
-        network.ensure_variance_scale()  # is saved with the weights
+    if (kernel_model := find_kernel_model(network)) is not None:
+        kernel_model.ensure_variance_scale()  # is saved with the weights
     loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
     model = ExportedModel(network.cpu().eval(), tuple(classes), prepared.reading(), loss, about)
     _check_preprocessing(model, prepared)

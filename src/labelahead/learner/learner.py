@@ -17,8 +17,8 @@ from labelahead.errors import InputError
 from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
-from labelahead.inference.exact import ExactLearner, ExactModel, predict_proba, wrap_fitted_model
-from labelahead.inference.network import NetworkLearner, outputs_to_probabilities
+from labelahead.inference.exact import predict_proba, wrap_fitted_model
+from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training, predict
 from labelahead.models.trusted_code import (
@@ -107,7 +107,8 @@ class Learner:
             raise InputError(f"loss is {loss!r}, but training.loss {own!r}; expected one of them")
         self.pool = Pool(len(self.inputs), test=test)
         self.test = torch.as_tensor(test if isinstance(test, Tensor) else list(test)).long()
-        wrap_fitted_model(model, self.inputs)  # raises if the two do not fit
+        # It raises if the two do not fit.
+        self._needs_training = wrap_fitted_model(model, self.inputs).needs_training
         self.classes = predict(model, self.inputs[:1]).shape[1]
         self._initial = copy.deepcopy(model)
         self._labels_since_training = 0
@@ -199,7 +200,7 @@ class Learner:
             else checks.check_positions(positions, "positions", len(self.inputs), distinct=False)
         )
         p = predict_proba(self._current_network(), self.inputs[at], self.loss)
-        if isinstance(self.model, ExactModel) or not self._labels_since_training:
+        if not self._needs_training or not self._labels_since_training:
             return p
         if self._pool_posterior is None and self._strategy.look_ahead and len(self.pool.unlabelled):
             self._pool_posterior = self._build_posterior(
@@ -236,19 +237,9 @@ class Learner:
     def _fit_network(self, into: nn.Module, training: Training) -> None:
         """Train a network like ours on all labels so far."""
         seed = derive_training_seed(self.seed, len(self.pool), "t")
-        learner: NetworkLearner | ExactLearner
-        if isinstance(into, ExactModel):
-            assert isinstance(self.inputs, Tensor)  # checked in __init__
-            learner = ExactLearner(self.inputs, into.without_labels(), str(into.centre.device))
-        else:
-            initial = self._initial
-            learner = NetworkLearner(
-                self.inputs,
-                self.classes,
-                lambda _: copy.deepcopy(initial),
-                training,
-                objective=self._strategy.objective,
-            )
+        learner = wrap_fitted_model(into, self.inputs).make_learner(
+            self.classes, lambda _: copy.deepcopy(self._initial), training, self._strategy.objective
+        )
         fitted_model = learner.fit(
             self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into
         )
@@ -260,10 +251,10 @@ class Learner:
         """Return the network; for the exact learner, one fitted to all labels, which takes
         milliseconds.
         """
-        if not (
-            self._labels_since_training
-            and isinstance(self.model, ExactModel)
-            and isinstance(self.training, Training)
+        if (
+            self._needs_training
+            or not self._labels_since_training
+            or not isinstance(self.training, Training)
         ):
             return self.model
         model = copy.deepcopy(self.model)
@@ -374,7 +365,7 @@ class Learner:
     def _new_objective(self) -> AuxiliaryObjective | None:
         """Make the auxiliary objective of the strategy, before any training."""
         make = self._strategy.objective
-        if make is None or isinstance(self.model, ExactModel):
+        if make is None or not self._needs_training:
             return None
         return make(
             self.model, self.inputs[:2], derive_training_seed(self.seed, len(self.pool), "t")

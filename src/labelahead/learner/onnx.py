@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labelahead.data.preprocessing import PICTURES, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
-from labelahead.inference.exact import MIN_VARIANCE, ExactModel, mix_kernels
+from labelahead.inference.exact import MIN_VARIANCE, ExactModel, find_kernel_model, mix_kernels
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 
 __all__ = ["ExportGraph", "PreprocessingModule", "write_onnx"]
@@ -87,9 +87,10 @@ class ExportGraph(nn.Module):
         self.loss = loss
         self.classes = classes
         self.spread: VarianceModule | None = None
-        if isinstance(network, ExactModel) and len(network.support):
-            self.spread = VarianceModule(network)
-            self.factor = network.ensure_variance_scale()
+        kernel_model = find_kernel_model(network)
+        if kernel_model is not None:
+            self.spread = VarianceModule(kernel_model)
+            self.factor = kernel_model.ensure_variance_scale()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return both as float32."""

@@ -87,16 +87,18 @@ class PreparedCampaign:
             classes: Number of classes.
             objective: The auxiliary objective of the strategy; the exact learner ignores it.
         """
-        network = self.network
         if self.campaign.model.name == EXACT:
-            pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(
-                0, self.data.test, False
-            )
-            # Its linear systems are solved in float64.
-            device = self.device if has_float64(torch.device(self.device)) else "cpu"
-            return ExactLearner(self.rows, exact(self.rows[pool], classes), device)
+            return self.make_exact_learner(classes)
+        network = self.network
         make = lambda seed: network(classes, seed)  # noqa: E731
         return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
+
+    def make_exact_learner(self, classes: int) -> ExactLearner:
+        """Make a learner by kernel regression, centred on the items that are not for testing."""
+        pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
+        # Its linear systems are solved in float64.
+        device = self.device if has_float64(torch.device(self.device)) else "cpu"
+        return ExactLearner(self.rows, exact(self.rows[pool], classes), device)
 
 
 def prepare_campaign(

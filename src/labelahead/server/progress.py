@@ -87,7 +87,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         }
     for name, warning in (("loo", ""), ("loo_all", BIAS_WARNING)):
         if (
-            estimated is None and schedule.exact and last.get(name) is not None
+            estimated is None and not schedule.needs_training and last.get(name) is not None
         ):  # not informative for a trained network
             estimated = {
                 "value": last[name],

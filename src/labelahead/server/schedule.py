@@ -44,8 +44,8 @@ class Schedule:
         folder: Folder of the session.
         campaign: Settings of the session.
         every: Labels added, changed or removed between two trainings.
-        exact: Whether the learner needs no training. The worker then only computes embeddings,
-            once, and more and more items can be queried meanwhile.
+        needs_training: Whether labels count only after a training. If not, the worker only
+            computes embeddings, once, and more and more items can be queried meanwhile.
         refresh_every: Labels between two rescorings of an out-of-core pool.
     """
 
@@ -57,7 +57,7 @@ class Schedule:
         campaign: Campaign,
         *,
         every: int = 10,
-        exact: bool = False,
+        needs_training: bool = True,
         refresh_every: int | None = None,
     ) -> None:
         self.service = service
@@ -65,7 +65,7 @@ class Schedule:
         self.folder = folder
         self.campaign = campaign
         self.retrain_every = every
-        self.exact = exact
+        self.needs_training = needs_training
         self.refresh_every = refresh_every
         self.state = "waiting"
         self.fraction_done = 0.0
@@ -87,7 +87,7 @@ class Schedule:
     def start(self) -> None:
         """Restore the last snapshot, if it fits the labels, and start the threads."""
         self.restore()
-        self._encoding_idle = not self.exact or self.is_complete()
+        self._encoding_idle = self.needs_training or self.is_complete()
         if not self._encoding_idle or self.refresh_every is not None:
             self._encoding_thread = threading.Thread(
                 target=self._encode_items, daemon=True, name="encoding"
@@ -240,15 +240,17 @@ class Schedule:
         """Return the next training request, or None if none is due."""
         label_state, page_model = self.service.label_state, self.service.page_model
         labels, classes = label_state.labels, len(label_state.classes)
-        if page_model is None and (self.exact or not labels):
-            return (
-                None if self.exact else TrainingRequest(0, (), classes)
-            )  # embeddings are being computed
+        if page_model is None and not self.needs_training:
+            return None  # embeddings are being computed
+        if page_model is None and not labels:
+            return TrainingRequest(0, (), classes)
         trained = page_model.snapshot.labels if page_model else {}
         differing = {p for p, _ in labels.items() ^ trained.items()}
         # The exact learner is updated with every label; only its kernel is selected again, which
         # changes little once there are many labels.
-        wait = max(self.retrain_every, len(labels) // 20) if self.exact else self.retrain_every
+        wait = self.retrain_every
+        if not self.needs_training:
+            wait = max(wait, len(labels) // 20)
         enough = len(differing) >= wait and len(set(labels.values())) > 1
         if enough and labels != self._failed_labels:
             number = (page_model.snapshot.round if page_model else 0) + 1

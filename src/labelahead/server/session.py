@@ -294,13 +294,19 @@ def _make_schedule(
     refresh_every: int,
 ) -> Schedule:
     """Create the schedule with its worker process or pool worker."""
-    threads, exact = campaign.threads or max(1, (os.cpu_count() or 2) - 1), inputs.network == EXACT
+    threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
     worker = inputs.pool_worker or Worker(
         asdict(campaign), inputs.folder, threads, held, inputs.data.ids
     )
     again = refresh_every if inputs.pool_worker else None
     schedule = Schedule(
-        service, worker, inputs.folder, campaign, every=every, exact=exact, refresh_every=again
+        service,
+        worker,
+        inputs.folder,
+        campaign,
+        every=every,
+        needs_training=inputs.network != EXACT,
+        refresh_every=again,
     )
     seen = describe_embedding(inputs.embedding)
     schedule.model_description = "; ".join(

@@ -18,11 +18,11 @@ from labelahead.data.loading import load_source
 from labelahead.data.pool import Pool
 from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT, ExactModel
+from labelahead.inference.exact import EXACT
 from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
 from labelahead.learner.config import Campaign
-from labelahead.learner.encoding import is_slow_embedding
+from labelahead.learner.encoding import is_slow_embedding, standardises_features
 from labelahead.learner.preparation import (
     PreparedCampaign,
     choose_model_and_embedding,
@@ -100,7 +100,9 @@ class SnapshotBuilder:
         self.campaign = replace(
             campaign, model=model, data=replace(campaign.data, embedding=embedding)
         )
-        self.encodes_in_steps = name == EXACT and is_slow_embedding(embedding, self.data)
+        self.encodes_in_steps = not standardises_features(name) and is_slow_embedding(
+            embedding, self.data
+        )
         self.unreadable = dict(unreadable or {})
         self.first_items = first_items
         self.max_active_items = max_active_items
@@ -275,8 +277,7 @@ def _build_exact_snapshot(ready: PreparedCampaign, report: ProgressCallback) -> 
     )
     points = pool.unlabelled[order]  # the first ones are the evaluation set
     report("kernel", 0.5)
-    model = ready.make_learner(2).network(0)
-    assert isinstance(model, ExactModel)
+    model = ready.make_exact_learner(2).blank_model
     units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
     mixture, evaluation = model.get_mixture(), query_config.evaluation
     if len(points) > MAX_DENSE_ITEMS:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from labelahead.batching import Inputs, Samples, as_inputs
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, ModelError, NumericalError
-from labelahead.inference.exact import ExactModel
+from labelahead.inference.exact import wrap_fitted_model
+from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training
 from labelahead.models.training.forward import eval_mode
@@ -104,7 +105,7 @@ def propose(
     chosen = find_strategy(config.strategy)
     mode = chosen.resolve_mode(config.mode, has_oracle=oracle is not None)
     samples = _check_arguments(model, inputs, pool, n)
-    _require_network(chosen, model)
+    _require_network(chosen, wrap_fitted_model(model, samples))
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
         kept = None if memory is None else dict(memory)
@@ -151,8 +152,8 @@ def _build_query(batch: QueryBatch, strategy: Strategy, mode: str, context: Quer
     )
 
 
-def _require_network(strategy: Strategy, model: nn.Module) -> None:
-    if strategy.needs_network and isinstance(model, ExactModel):
+def _require_network(strategy: Strategy, fitted: FittedModel) -> None:
+    if strategy.needs_network and not fitted.needs_training:
         raise ModelError(
             f"{strategy.name} takes gradients of a network or trains some, but the exact learner "
             "has nothing to train; "
