@@ -5,17 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.acquisition import (
-    ACQUISITIONS,
-    changes,
-    eer,
-    emoc,
-    flip,
-    functions,
-    mlmoc,
-    resolve,
-    variance,
-)
+from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
 from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import entropy, simplex
 from labelahead.gp.posterior import prior
@@ -129,12 +119,11 @@ def test_changes_counts_classes_and_breaks_ties_by_mlmoc():
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
-def test_changes_is_independent_of_chunk(kind, monkeypatch):
+def test_changes_is_independent_of_chunk(kind):
     v = make_view(ref.problem(kind), LABELLED)
     whole = changes(v)
     ref.close(changes(v, chunk=2), whole)
-    monkeypatch.setattr(functions, "MAX_CHUNK_ENTRIES", 1)
-    ref.close(changes(v), whole)
+    ref.close(changes(v, max_chunk_entries=1), whole)
 
 
 def test_variance_of_near_copy_of_labelled_point_is_small():

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelahead.acquisition import flip, mlmoc, resolve, variance
-from labelahead.acquisition import pool_view as cross_module
-from labelahead.acquisition.pool_view import view
+from labelahead.acquisition.pool_view import MAX_PENDING_ROWS, view
 from tests.support import reference_lookahead as ref
 from tests.support.lookahead_problems import CANDIDATES, CHANGE, make_view
 
@@ -44,16 +43,16 @@ def test_cached_updates_equal_new_view(kind, data):
         ref.close(resolve(v, exact=True), resolve(fresh, exact=True), 1e-8)
 
 
-def test_many_pending_rows_are_merged(monkeypatch):
-    monkeypatch.setattr(cross_module, "MAX_PENDING_ROWS", 3)
-    p = ref.problem("dense-scalar")
-    v, conditioned = make_view(p), []
-    for position in (5, 1, 9, 17, 14, 6, 2):
+def test_many_pending_rows_are_merged():
+    p = ref.problem("dense-scalar", n=90, rank=120)
+    labelled = list(range(MAX_PENDING_ROWS + 3))
+    remaining, every = list(range(len(labelled), 90)), list(range(90))
+    v = view(p.prior(), every, remaining)
+    for position in labelled:
         v.moments()
         v = v.condition([position], p.targets[[position]])
-        conditioned.append(position)
-    remaining = [c for c in CANDIDATES if c not in conditioned]
-    fresh = make_view(p, conditioned, remaining).with_baseline("linearised")
+    after = p.prior().condition(labelled, p.targets[labelled])
+    fresh = view(after, remaining, remaining).with_baseline("linearised")
     ref.close(mlmoc(v, squared=True), mlmoc(fresh, squared=True))
     ref.close(mlmoc(v), mlmoc(fresh))
 

@@ -1,13 +1,14 @@
 """The approximate posterior against explicit float64 matrices and refits."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.functional import normalize, one_hot
 
 from labelahead.errors import InputError
-from labelahead.gp import nystrom as module
 from labelahead.gp.calibration import predict_leave_one_out
-from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
+from labelahead.gp.nystrom import NystromOptions, approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import mix_kernels, mixture_kernel
 
@@ -17,12 +18,11 @@ AT = torch.randperm(N, generator=torch.Generator().manual_seed(2))[:L]
 REST = torch.tensor([p for p in range(N) if p not in AT.tolist()])
 
 
-@pytest.fixture(autouse=True)
-def _precisely(monkeypatch):
-    monkeypatch.setattr(module, "CG_RELATIVE_TOLERANCE", 1e-12)
-    monkeypatch.setattr(module, "INDUCING_JITTER", 1e-10)
-    monkeypatch.setattr(module, "POINTS_PER_BLOCK", 16)  # several of them
-    monkeypatch.setattr(module, "PROBES_PER_GROUP", PROBES)
+# Several blocks, and solves without error.
+PRECISE = NystromOptions(
+    inducing_jitter=1e-10, cg_relative_tolerance=1e-12, probes_per_group=PROBES, points_per_block=16
+)
+approximate = partial(approximate_posterior, options=PRECISE)
 
 
 def units(dtype=torch.float64):
@@ -68,7 +68,7 @@ class Twin:
         return self.spanned + torch.diag(self.own)
 
     def others(self):
-        """What the others say of each label, and the variance.
+        """Return leave-one-out predictions and variances.
 
         Α by the whole kernel, its divisor by each one's own.
         """
@@ -93,23 +93,22 @@ def same(a, b, tolerance=1e-6):
 
 def test_approximate_posterior_mean_equals_exact_mean():
     exact = begun().condition(AT, LABELS)
-    same(approximate_posterior(begun(), AT, LABELS, K).mean, exact.mean)
+    same(approximate(begun(), AT, LABELS, K).mean, exact.mean)
 
 
-def test_approximate_posterior_of_float32_stays_near_exact(monkeypatch):
-    monkeypatch.undo()  # with the tolerances that count
+def test_approximate_posterior_of_float32_stays_near_exact():
     exact = begun().condition(AT, LABELS)
     same(approximate_posterior(begun(torch.float32), AT, LABELS, K).mean, exact.mean, 2e-2)
 
 
 def test_approximate_posterior_covariance_equals_nystrom_formula():
-    post, twin = approximate_posterior(begun(), AT, LABELS, K), Twin(one_hot(LABELS).double())
+    post, twin = approximate(begun(), AT, LABELS, K), Twin(one_hot(LABELS).double())
     same(post.covariance_block(REST, REST), twin.covariance()[REST][:, REST])
     same(post.variance()[REST], twin.covariance().diagonal()[REST])
 
 
 def test_approximate_posterior_with_all_inducing_points_is_exact():
-    post, exact = approximate_posterior(begun(), AT, LABELS, L), begun().condition(AT, LABELS)
+    post, exact = approximate(begun(), AT, LABELS, L), begun().condition(AT, LABELS)
     same(post.variance()[REST], exact.variance()[REST])
     assert post.amplitude() == pytest.approx(exact.amplitude(), rel=1e-5)
     for a, b in zip(predict_leave_one_out(post), predict_leave_one_out(exact), strict=True):
@@ -117,7 +116,7 @@ def test_approximate_posterior_with_all_inducing_points_is_exact():
 
 
 def test_leave_one_out_of_approximate_posterior_equals_formula():
-    mean, variance = predict_leave_one_out(approximate_posterior(begun(), AT, LABELS, K))
+    mean, variance = predict_leave_one_out(approximate(begun(), AT, LABELS, K))
     others, left = Twin(one_hot(LABELS).double()).others()
     same(mean, others)
     same(variance, left)
@@ -125,7 +124,7 @@ def test_leave_one_out_of_approximate_posterior_equals_formula():
 
 def test_leave_one_out_of_approximate_posterior_is_near_refits():
     """By the whole kernel; the features' own regression misses it twice as far."""
-    mean, _ = predict_leave_one_out(approximate_posterior(begun(), AT, LABELS, K))
+    mean, _ = predict_leave_one_out(approximate(begun(), AT, LABELS, K))
     full, targets, system = (
         theta(),
         one_hot(LABELS).double(),
@@ -153,7 +152,7 @@ def test_approximate_posterior_with_unequal_outputs_raises():
         noise=SIGMA,
     )
     with pytest.raises(InputError, match="outputs differ"):
-        approximate_posterior(start, AT, LABELS, K)
+        approximate(start, AT, LABELS, K)
 
 
 def test_approximate_posterior_without_unlabelled_points_equals_exact():
@@ -161,9 +160,7 @@ def test_approximate_posterior_without_unlabelled_points_equals_exact():
         torch.arange(N),
         torch.randint(0, C, (N,), generator=torch.Generator().manual_seed(4)),
     )
-    same(
-        approximate_posterior(begun(), every, labels, K).mean, begun().condition(every, labels).mean
-    )
+    same(approximate(begun(), every, labels, K).mean, begun().condition(every, labels).mean)
 
 
 def later(post):
@@ -171,7 +168,7 @@ def later(post):
 
 
 def test_later_labels_are_conditioned_on_and_removed():
-    post, at = approximate_posterior(begun(), AT, LABELS, K), REST[[3, 8]]
+    post, at = approximate(begun(), AT, LABELS, K), REST[[3, 8]]
     after, k = later(post), post.covariance_block(torch.arange(N), torch.arange(N))
     gain = torch.linalg.solve(
         k[at][:, at] + SIGMA * torch.eye(2), one_hot(torch.tensor([0, 2]), C) - post.mean[at]
@@ -188,7 +185,7 @@ def test_with_targets_equals_approximation_with_new_targets():
 
     What a change of target moves is its column; the mean itself is of the whole kernel.
     """
-    post, other = later(approximate_posterior(begun(), AT, LABELS, K)), LABELS.clone()
+    post, other = later(approximate(begun(), AT, LABELS, K)), LABELS.clone()
     other[4] = (LABELS[4] + 1) % C
     targets = one_hot(other, C).double()
     fixed = post.with_targets(torch.tensor([4]), targets[[4]])
@@ -201,11 +198,11 @@ def test_with_targets_equals_approximation_with_new_targets():
 
 
 def test_initial_weights_do_not_change_result():
-    post = approximate_posterior(begun(), AT, LABELS, K)
+    post = approximate(begun(), AT, LABELS, K)
     guess = torch.zeros(N, C, dtype=torch.float64).index_copy(0, AT, post.nystrom_labels.weights)
-    same(approximate_posterior(begun(), AT, LABELS, K, guess).mean, post.mean, 1e-9)
+    same(approximate(begun(), AT, LABELS, K, guess).mean, post.mean, 1e-9)
     same(
-        approximate_posterior(begun(), AT, LABELS, K, 100 * guess).mean, post.mean, 1e-9
+        approximate(begun(), AT, LABELS, K, 100 * guess).mean, post.mean, 1e-9
     )  # one that misleads is left
 
 
@@ -213,12 +210,12 @@ def test_approximate_posterior_accepts_duplicate_points():
     x = units()
     x[AT[1]] = x[AT[0]]
     start = prior(torch.full((N, C), 1 / C), mixture_kernel(x, WEIGHTS), noise=SIGMA)
-    same(approximate_posterior(start, AT, LABELS, L).mean, start.condition(AT, LABELS).mean, 1e-5)
+    same(approximate(start, AT, LABELS, L).mean, start.condition(AT, LABELS).mean, 1e-5)
 
 
 def test_approximate_posterior_of_unsupported_prior_raises():
     with pytest.raises(InputError, match="unlabelled posterior"):
-        approximate_posterior(begun().condition([0], torch.tensor([1])), AT, LABELS, K)
-    after = later(approximate_posterior(begun(), AT, LABELS, K))
+        approximate(begun().condition([0], torch.tensor([1])), AT, LABELS, K)
+    after = later(approximate(begun(), AT, LABELS, K))
     with pytest.raises(InputError, match="approximated together"):
         predict_leave_one_out(after)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,11 +15,13 @@ from labelahead.errors import InputError, ModelError
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import (
+    DEFAULT_SEARCH,
     KERNEL_DEPTHS,
     MIXTURE_GRID,
     ExactLearner,
     ExactModel,
     Mixture,
+    MixtureSearch,
     choose_mixture,
     cosine_kernels,
     mix_kernels,
@@ -105,7 +108,7 @@ def test_choose_mixture_is_flattest_within_tolerance():
     assert chosen.flatness == max(m.flatness for m in near)
 
 
-def test_choose_mixture_local_search_matches_full_grid(monkeypatch):
+def test_choose_mixture_local_search_matches_full_grid():
     x, y = make_clouds(60, seed=2)
     rows = normalise_rows(x, range(60))
     c, targets = (
@@ -113,8 +116,7 @@ def test_choose_mixture_local_search_matches_full_grid(monkeypatch):
         torch.nn.functional.one_hot(y, C).double() - 1 / C,
     )
     every = choose_mixture(c, targets)
-    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 10)
-    walked = choose_mixture(c, targets)
+    walked = choose_mixture(c, targets, MixtureSearch(max_full_grid_labels=10))
     errors = [
         float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum())
         for m in (walked, every)
@@ -122,7 +124,7 @@ def test_choose_mixture_local_search_matches_full_grid(monkeypatch):
     assert errors[0] <= 1.04 * errors[1]
 
 
-def test_choose_mixture_subsamples_above_max_labels(monkeypatch):
+def test_choose_mixture_subsamples_above_max_labels():
     x, y = make_clouds(61, seed=3)
     rows = normalise_rows(x, range(61))
     c, targets = (
@@ -131,8 +133,7 @@ def test_choose_mixture_subsamples_above_max_labels(monkeypatch):
     )
     some = torch.arange(0, 61, 3)  # 21 labels, evenly spaced
     expected = choose_mixture(c[some][:, some], targets[some])
-    monkeypatch.setattr("labelahead.inference.exact.MAX_SELECTION_LABELS", 21)
-    assert choose_mixture(c, targets) == expected
+    assert choose_mixture(c, targets, MixtureSearch(max_labels=21)) == expected
 
 
 def test_exact_model_matches_direct_solution_for_pool_and_new_items():
@@ -225,11 +226,11 @@ def test_lazy_kernel_matches_dense_kernel(dtype):
         assert lazy.amplitude() == pytest.approx(stored.amplitude(), rel=1e-3)
 
 
-def test_kernel_blocks_are_computed_in_chunks(monkeypatch):
+def test_kernel_blocks_are_computed_in_chunks():
     x, _ = make_clouds()
     kernel = CosineKernel(normalise_rows(x, range(N)), lambda c: mix_kernels(c, (0.0, 1.0, 0.0)))
     whole = kernel.block((), torch.arange(N), torch.arange(5, 30))
-    monkeypatch.setattr("labelahead.gp.covariance.MAX_BLOCK_ENTRIES", 60)
+    kernel = replace(kernel, max_block_entries=60)
     parts = kernel.block((), torch.arange(N), torch.arange(5, 30))
     assert torch.allclose(parts, whole, atol=1e-12)
     assert parts[5, 0] == parts[29, 24] == 1.0
@@ -265,15 +266,14 @@ def test_exact_campaign_resumes_to_same_result(tmp_path, strategy):
         assert torch.equal(again.model.state_dict()[key], value), key
 
 
-def test_local_search_mixture_is_same_after_resume(tmp_path, monkeypatch):
-    # from the second round on only neighbours are tried
-    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 4)
-    monkeypatch.setattr("labelahead.inference.exact.ERROR_TOLERANCE", 0.0)
+def test_local_search_mixture_is_same_after_resume(tmp_path):
+    # with so many labels only neighbours are tried
     tables = {"model": {"name": "exact"}, "asking": {"strategy": "random"}, "threads": 1}
-    budget = {"initial": 4, "labels": 28, "retrain_every": 8}
+    first = DEFAULT_SEARCH.max_full_grid_labels + 4
+    budget = {"initial": first, "labels": first + 24, "retrain_every": 8}
     whole = la.run(tables | {"budget": budget}, out=tmp_path / "whole")
-    la.run(tables | {"budget": budget | {"labels": 12}}, out=tmp_path / "part")
-    again = la.resume(tmp_path / "part", {"budget.labels": 28})
+    la.run(tables | {"budget": budget | {"labels": first + 8}}, out=tmp_path / "part")
+    again = la.resume(tmp_path / "part", {"budget.labels": first + 24})
     assert [r.loo_error for r in again.rounds] == [r.loo_error for r in whole.rounds]
     assert torch.equal(again.model.state_dict()["mixture"], whole.model.state_dict()["mixture"])
     assert again.curve == whole.curve
@@ -427,14 +427,14 @@ def test_nystrom_fit_matches_exact_fit():
     assert nystrom_forecast.error.rate == pytest.approx(exact_forecast.error.rate, abs=0.05)
 
 
-def test_mixture_depends_on_labels_only(monkeypatch):
+def test_mixture_depends_on_labels_only():
     # with more labels, the search starts at the choice for twelve of them
-    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 12)
+    search = MixtureSearch(max_full_grid_labels=12)
     x, y = make_clouds(60, seed=5)
     at = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
-    one = make_learner(x).fit(at, y[at])
+    one = replace(make_learner(x), mixture_search=search).fit(at, y[at])
     order = at.argsort(descending=True)
-    other = make_learner(x).fit(
+    other = replace(make_learner(x), mixture_search=search).fit(
         at[order], y[at[order]], previous={"mixture": torch.tensor(Mixture(0.0, 0.0, 1.0, 1e-3))}
     )
     assert one.mixture == other.mixture

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import labelahead as la
-from labelahead.ntk import factors, gram, terms
+from labelahead.ntk import factors, terms
 from labelahead.ntk.engine import open_engine
+from labelahead.ntk.limits import BufferSizes, use_buffer_sizes
 from tests.support import architectures
 from tests.support.architectures import Made
 from tests.support.reference_tangent import jacobian, kernels, one_by_one, relative
@@ -80,14 +81,15 @@ def test_kernel_layer_by_layer_captures_samples_once(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mlp", "wide_resnet", "transformer"])
-def test_kernel_is_independent_of_piece_size(name, monkeypatch):
+def test_kernel_is_independent_of_piece_size(name):
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for piece in (1, 4000, 100_000):
-        monkeypatch.setattr(sys.modules["labelahead.ntk.kernels"], "MAX_PIECE_BYTES", piece)
         for kind in KINDS:
-            assert relative(la.kernel(model, x, kind=kind), kernels(J, J)[kind]) < TOLERANCE, kind
-            crossed = la.kernel(model, x[:2], x[1:], kind=kind)
+            with use_buffer_sizes(BufferSizes(piece_bytes=piece)):
+                square = la.kernel(model, x, kind=kind)
+                crossed = la.kernel(model, x[:2], x[1:], kind=kind)
+            assert relative(square, kernels(J, J)[kind]) < TOLERANCE, kind
             assert relative(crossed, kernels(J[:2], J[1:])[kind]) < TOLERANCE, kind
 
 
@@ -136,12 +138,13 @@ def test_pairs_and_dense_forms_agree(name, form, monkeypatch):
         return applies and form == "pairs"
 
     monkeypatch.setattr(terms, "_are_pairs_cheaper", forced)
-    monkeypatch.setattr(gram, "TILE_POSITIONS", (4, 16))  # many small tiles
-    monkeypatch.setattr(factors, "PATCH_BUFFER_ENTRIES", 64)
+    small = BufferSizes(tile_positions=(4, 16), patch_entries=64)  # many tiles and buffers
     model, x = architectures.make(name)
     J = jacobian(model, x)
     for kind in KINDS:
-        assert relative(la.kernel(model, x, kind=kind), kernels(J, J)[kind]) < TOLERANCE, kind
+        with use_buffer_sizes(small):
+            found = la.kernel(model, x, kind=kind)
+        assert relative(found, kernels(J, J)[kind]) < TOLERANCE, kind
 
 
 @pytest.mark.parametrize("long_rows", [True, False])

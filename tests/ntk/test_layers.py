@@ -8,6 +8,7 @@ import labelahead as la
 from labelahead import ntk as tangent
 from labelahead.ntk import factors
 from labelahead.ntk.layers import FastLayers
+from labelahead.ntk.limits import BufferSizes, use_buffer_sizes
 from tests.support.reference_tangent import jacobian, kernels, relative
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -155,8 +156,7 @@ def test_kernel_with_pools_and_norms_equals_jacobian_products():
     ],
 )
 def test_convolution_gradients_by_offset_equal_jacobian(layer, space, monkeypatch):
-    monkeypatch.setattr(factors, "MIN_POSITIONS_FOR_OFFSETS", 1)
-    monkeypatch.setattr(factors, "PATCH_BUFFER_ENTRIES", 1 << 14)  # a few samples at a time
+    sizes = BufferSizes(min_offset_positions=1, patch_entries=1 << 14)  # a few samples at a time
     ran = []
     real = factors._convolution_gradients_by_offset
     monkeypatch.setattr(
@@ -170,12 +170,15 @@ def test_convolution_gradients_by_offset_equal_jacobian(layer, space, monkeypatc
     J = jacobian(model, x)
     want = kernels(J, J)
     for kind in want:
-        assert relative(la.kernel(model, x, kind=kind, verify=True), want[kind]) < 1e-10
+        with use_buffer_sizes(sizes):
+            found = la.kernel(model, x, kind=kind, verify=True)
+        assert relative(found, want[kind]) < 1e-10
     cotangents = torch.randn(7, 3)
     direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
     own = torch.einsum("nc,ncp->np", cotangents, J)
     flat = torch.cat([v.flatten() for v in direction.values()])
-    squares, products = tangent.norms_and_products(model, x, cotangents, direction)
+    with use_buffer_sizes(sizes):
+        squares, products = tangent.norms_and_products(model, x, cotangents, direction)
     assert relative(squares, own.square().sum(1)) < 1e-10
     assert relative(products, own @ flat) < 1e-10
     assert ran

@@ -11,6 +11,13 @@ def test_cpu_uses_a_fixed_memory_and_plain_buffers():
     assert limits.buffer_scale(cpu) == 1
 
 
+def test_buffer_sizes_apply_inside_the_with_block_only():
+    small = limits.BufferSizes(piece_bytes=1)
+    with limits.use_buffer_sizes(small):
+        assert limits.buffer_sizes() is small
+    assert limits.buffer_sizes() == limits.BufferSizes()
+
+
 def test_gpu_uses_half_of_its_free_memory_but_never_nothing(monkeypatch):
     """The driver is replaced: there is no GPU here."""
     gpu, free = torch.device("cuda"), [10 << 30, 4 << 30]

@@ -161,18 +161,16 @@ def test_lost_scheduler_raises_and_keeps_features(tmp_path):
     assert [path.stat().st_mtime_ns for path in kept] == dates
 
 
-def test_version_mismatch_and_missing_workers_raise(tmp_path, monkeypatch):
+def test_version_mismatch_and_missing_workers_raise(tmp_path):
     preload = tmp_path / "older.py"
     preload.write_text("import labelahead\nlabelahead.__version__ = '0.0.9'\n")
     with Cluster(tmp_path) as cluster:
-        with distributed.Client(cluster.address, set_as_default=False) as client:
-            monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 0.5)
-            with (
-                pytest.raises(ClusterError, match="has no workers; start some"),
-                connect_executor(client),
-            ):
-                pass
-            monkeypatch.undo()
+        with (
+            distributed.Client(cluster.address, set_as_default=False) as client,
+            pytest.raises(ClusterError, match="has no workers; start some"),
+            connect_executor(client, connect_seconds=0.5),
+        ):
+            pass
         cluster.add_worker()
         with connect_executor(cluster.address) as engine:
             assert engine.gather([engine.submit(double_or_raise, 4, name="double")]) == [8]
@@ -187,11 +185,10 @@ def test_version_mismatch_and_missing_workers_raise(tmp_path, monkeypatch):
             pass
 
 
-def test_unreachable_scheduler_raises(monkeypatch):
-    monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 1)
+def test_unreachable_scheduler_raises():
     with (
         pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127.0.0.1:9"),
-        connect_executor("tcp://127.0.0.1:9"),
+        connect_executor("tcp://127.0.0.1:9", connect_seconds=1),
     ):
         pass
 

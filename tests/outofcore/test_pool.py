@@ -145,13 +145,6 @@ def test_subset_posterior_is_exact_after_further_label(pool):
     assert torch.allclose(more.mean(subset.positions.tolist()), naive.mean[subset.positions])
 
 
-def test_many_labels_choose_mixture_by_local_search(pool, monkeypatch):
-    large, _, y = pool
-    labels = {f"item {i}": CLASSES[y[i]] for i in range(0, N, 2)}
-    monkeypatch.setattr("labelahead.inference.exact.MAX_FULL_GRID_LABELS", 20)
-    assert large.select_subset(labels, evaluation=10, candidates=5).model.alpha.shape == (60, 3)
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [

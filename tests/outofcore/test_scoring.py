@@ -13,14 +13,16 @@ N = 157
 
 
 @pytest.fixture
-def pool(tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "MAX_BLOCK_ITEMS", 13)
+def pool(tmp_path):
     x, y = clouds(N)
     (tmp_path / "pool").mkdir()
     np.save(tmp_path / "pool" / "a.npy", x[:60])
     np.save(tmp_path / "pool" / "b.npy", x[60:])
     embed(tmp_path / "pool", tmp_path / "store", rows=25, executor=Inline())
-    return LargePool(tmp_path / "store", executor=Inline(), dtype=torch.float64), x, y
+    large = LargePool(
+        tmp_path / "store", executor=Inline(), dtype=torch.float64, max_block_items=13
+    )
+    return large, x, y
 
 
 def make_item_name(i):

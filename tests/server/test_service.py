@@ -291,14 +291,11 @@ def test_exact_learner_updates_with_every_answer_and_is_restored(tmp_path):
         assert torch.allclose(restored.posterior.weights(), weights)
 
 
-def test_large_pool_query_from_a_shortlist_equals_the_full_update(tmp_path, monkeypatch):
+def test_large_pool_query_from_a_shortlist_equals_the_full_update(tmp_path):
     """The next query uses the last answer before the pool is updated.
 
     After the update, the pool gives the same query.
     """
-    monkeypatch.setattr(
-        "labelahead.server.service.MAX_IMMEDIATE_PAIRS", 0
-    )  # treat every pool as large
     rng = np.random.default_rng(1)
     truth = np.arange(300) % 3
     np.savez(tmp_path / "rows.npz", x=rng.normal(size=(3, 8))[truth] + rng.normal(size=(300, 8)))
@@ -312,6 +309,7 @@ def test_large_pool_query_from_a_shortlist_equals_the_full_update(tmp_path, monk
                 parse_campaign({"data": {"name": str(tmp_path / "rows.npz")}, **tables})
             ),
         )
+        service.max_immediate_pairs = 0  # treat every pool as large
         service.set_page_model(
             PageModel.from_snapshot(build_snapshot(prepared, TrainingRequest(0, (), 3)), {}, 3)
         )

@@ -17,12 +17,12 @@ from tests.support.web_sessions import CHANGE, page, photos
 
 
 @pytest.fixture
-def open_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "BUSY_SECONDS", 0.05)
+def open_page(tmp_path):
     with page(photos(tmp_path / "set", 8), tmp_path / "out", classes=["a", "b"]) as (
         client,
         session,
     ):
+        session.service.journal._db.execute("PRAGMA busy_timeout = 50")  # milliseconds
         yield client, session
 
 

@@ -298,7 +298,7 @@ def _sum_entropies(
 # breaks ties, with a weight so small that a million outputs changed by one each weigh no more than
 # one changed class.
 TIE_WEIGHT = 1e-6
-MAX_CHUNK_ENTRIES = 1 << 20  # predictions (C, q, e) in memory at a time in `changes`
+MAX_CHUNK_ENTRIES = 1 << 20  # of `changes`
 
 
 def changes(
@@ -308,6 +308,7 @@ def changes(
     baseline: str | None = None,
     method: str = "block",
     chunk: int = 64,
+    max_chunk_entries: int = MAX_CHUNK_ENTRIES,
 ) -> Tensor:
     """Number of evaluation points whose predicted class changes if y' = argmax f(x').
 
@@ -322,6 +323,7 @@ def changes(
             "linearised"; None: the view's baseline.
         method: "block" (LA-12), or "solve" for one linear system per candidate.
         chunk: Candidates per block, at most.
+        max_chunk_entries: Predictions (C, q, e) in memory at a time.
 
     Returns:
         Scores (m,): the number of changes, and a fraction of one that breaks ties.
@@ -336,7 +338,7 @@ def changes(
     before = view.values(baseline)[view.evaluation].argmax(1)
     level = mean.argmax(1) != before  # changed already, without a label of the candidate
     every = torch.arange(len(targets), device=targets.device)
-    size = max(1, min(chunk, MAX_CHUNK_ENTRIES // max(1, mean.numel())))
+    size = max(1, min(chunk, max_chunk_entries // max(1, mean.numel())))
     if method == "block" and view.posterior.width == 1:
         futures = _predict_lookahead_scalar(view, targets, size)
     else:

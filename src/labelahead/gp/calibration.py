@@ -66,7 +66,7 @@ BINOMIAL_STANDARD_DEVIATIONS = 1.3  # by which every interval is widened
 ERROR_CURVE_POINTS = 7  # scales at which the pool's error is computed; interpolated in between
 # With more classes only the leading class gets a quadrature (`gaussian_class_probabilities`).
 MAX_CLASSES_BY_QUADRATURE = 12
-MAX_CLASSES_SUMMED_ONE_BY_ONE = 100  # with more, sums over classes are interpolated (`normal_sums`)
+MAX_CLASSES_SUMMED_ONE_BY_ONE = 100
 MAX_BLOCK_ENTRIES = 1 << 22  # numbers in a temporary
 
 
@@ -86,13 +86,20 @@ class ErrorRate(NamedTuple):
     high: float
 
 
-def leading_probability(mean: Tensor, variance: Tensor, label: Tensor | None = None) -> Tensor:
+def leading_probability(
+    mean: Tensor,
+    variance: Tensor,
+    label: Tensor | None = None,
+    *,
+    max_summed_classes: int = MAX_CLASSES_SUMMED_ONE_BY_ONE,
+) -> Tensor:
     """Compute the probability that one class has the largest f, f_c ~ N(mean_c, variance).
 
     Args:
         mean: (n, C).
         variance: (n,), the same for all classes, which are independent.
         label: (n,) class numbers; default: the class with the largest mean.
+        max_summed_classes: With more classes, sums over them are interpolated (`normal_sums`).
 
     Returns:
         (n,) float64.
@@ -106,7 +113,7 @@ def leading_probability(mean: Tensor, variance: Tensor, label: Tensor | None = N
     ):
         m, own = mean[rows], label[rows, None]
         ahead = (m.gather(1, own) - m) / variance[rows].double().sqrt()[:, None]
-        if mean.shape[1] > MAX_CLASSES_SUMMED_ONE_BY_ONE:
+        if mean.shape[1] > max_summed_classes:
             # The class itself, with an offset of 0, is not one of the others.
             others = sum_log_ndtr(ahead, nodes) - torch.special.log_ndtr(nodes)
         else:

@@ -35,7 +35,6 @@ __all__ = [
     "take",
 ]
 
-MAX_BLOCK_ENTRIES = 1 << 20  # kernel entries in a temporary
 FLOAT64_ROWS_PER_CHUNK = 2048  # 32 MB of features at k = 2048
 
 
@@ -126,10 +125,14 @@ class LeadingRowsKernel(DenseKernel):
 
 @dataclass(frozen=True, eq=False)
 class CosineKernel:
-    """Θ(x,x') = κ(⟨x,x'⟩) for unit vectors x (N, d); κ acts elementwise on tensors, κ(1) = 1."""
+    """Θ(x,x') = κ(⟨x,x'⟩) for unit vectors x (N, d); κ acts elementwise on tensors, κ(1) = 1.
+
+    max_block_entries: kernel entries in a temporary.
+    """
 
     unit_vectors: Tensor
     function: Callable[[Tensor], Tensor]
+    max_block_entries: int = 1 << 20
 
     @property
     def size(self) -> int:
@@ -149,7 +152,7 @@ class CosineKernel:
             return values
         same = (
             (rows[:, None] == cols).nonzero(as_tuple=True)
-            if len(rows) * len(cols) <= MAX_BLOCK_ENTRIES
+            if len(rows) * len(cols) <= self.max_block_entries
             else _find_shared_positions(rows, cols)
         )
         values[same] = 1.0
@@ -172,7 +175,7 @@ class CosineKernel:
         out = torch.empty((len(rows), len(cols)), dtype=self.dtype, device=self.unit_vectors.device)
         for part in torch.split(
             torch.arange(len(rows), device=rows.device),
-            max(1, MAX_BLOCK_ENTRIES // max(1, len(cols))),
+            max(1, self.max_block_entries // max(1, len(cols))),
         ):
             values = self.prior_block(rows[part], cols)
             for factor in factors:

@@ -23,6 +23,8 @@ each label's own noise σ + r (FITC), rescaled by the mean ratio at the probes, 
 in Z and outside Z.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -33,15 +35,35 @@ from labelahead.gp.covariance import CosineKernel, Covariance, NystromKernel
 from labelahead.gp.linalg import cholesky, cholesky_inverse, conjugate_gradients, whiten
 from labelahead.gp.posterior import NystromLabels, Posterior
 
-__all__ = ["approximate_posterior", "evenly_spaced"]
+__all__ = ["NystromOptions", "approximate_posterior", "evenly_spaced"]
 
-# Added to the diagonal of Θ(Z,Z): Z may hold copies, and float32 kernels lose small directions.
-INDUCING_JITTER = 1e-6
-# Relative to ‖Y − f‖: 99.9 % of the predictions on MNIST then equal those of a direct solve.
-CG_RELATIVE_TOLERANCE = 3e-3
-MAX_CG_ITERATIONS = 200
-PROBES_PER_GROUP = 16  # groups: labels in Z, labels outside Z, unlabelled points
-POINTS_PER_BLOCK = 512
+
+@dataclass(frozen=True)
+class NystromOptions:
+    """Precision and memory of the approximation.
+
+    Attributes:
+        inducing_jitter: Added to the diagonal of Θ(Z,Z): Z may hold copies, and float32 kernels
+            lose small directions.
+        cg_relative_tolerance: Relative to ‖Y − f‖: 99.9 % of the predictions on MNIST then equal
+            those of a direct solve.
+        max_cg_iterations: Of conjugate gradients.
+        probes_per_group: The groups are labels in Z, labels outside Z and unlabelled points.
+        points_per_block: Points whose kernel entries are computed at a time.
+    """
+
+    inducing_jitter: float = 1e-6
+    cg_relative_tolerance: float = 3e-3
+    max_cg_iterations: int = 200
+    probes_per_group: int = 16
+    points_per_block: int = 512
+
+    def split_points(self, n: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Split n points into blocks of consecutive indices."""
+        return torch.split(torch.arange(n, device=device), self.points_per_block)
+
+
+DEFAULT_OPTIONS = NystromOptions()
 
 
 def evenly_spaced(n: int, k: int) -> Tensor:
@@ -55,6 +77,8 @@ def approximate_posterior(
     targets: Tensor,
     max_inducing_points: int,
     initial_weights: Tensor | None = None,
+    *,
+    options: NystromOptions = DEFAULT_OPTIONS,
 ) -> Posterior:
     """Condition an unlabelled posterior on many labels at once, approximately.
 
@@ -67,6 +91,7 @@ def approximate_posterior(
         targets: (L, C), or class numbers (L,).
         max_inducing_points: K, how many of the labelled points span the features.
         initial_weights: (n, C) α at every point, where the solver starts; None starts at zero.
+        options: Precision and memory.
 
     Returns:
         A posterior whose `nystrom_labels` hold these labels; `labelled` is empty.
@@ -74,40 +99,23 @@ def approximate_posterior(
     Raises:
         InputError: If the prior does not meet the conditions above.
     """
-    kernel = prior.covariance.prior
-    if not isinstance(kernel, CosineKernel) or prior.covariance.factors or prior.noise <= 0:
-        raise InputError(
-            "labels cannot be approximated here; expected an unlabelled posterior of a kernel of "
-            "the cosine, with noise above 0"
-        )
-    if bool((prior.outputs != prior.outputs[:1]).any()):
-        raise InputError(
-            "the network's outputs differ between points; expected the same outputs at every "
-            "point, such as a constant prior mean"
-        )
+    kernel = _require_constant_prior(prior)
     at, targets = prior.check_positions(at, "at"), prior.check_targets(targets, len(at))
     inducing = evenly_spaced(len(at), max_inducing_points).to(at.device)
-    root, features = _nystrom_features(kernel, at, at[inducing])
+    root, features = _nystrom_features(kernel, at, at[inducing], options)
     # For a model that sees the features alone, the mean residual variance is noise.
     residual = (1 - features.double().square().sum(1)).clamp_min_(0.0)
     noise = prior.noise + float(residual.mean())
-    system = _factor_system(features, noise)
-    probes = _choose_probes(prior, at, inducing)
+    system = _factor_system(features, noise, options)
+    probes = _choose_probes(prior, at, inducing, options.probes_per_group)
     start = None if initial_weights is None else initial_weights[at]
-    solution = _solve_system(prior, at, system, targets, probes, start)
-    fitc = _factor_system(features, prior.noise + residual)
-    divisor = _leave_one_out_divisor(fitc, inducing, probes, solution)
-    projection = whiten(
-        system.lower, whiten(root, torch.eye(len(root), dtype=root.dtype, device=root.device))
-    )
+    problem = LabelProblem(prior, kernel, at, targets, options)
+    solution = _solve_system(problem, system, probes, start)
+    fitc = _factor_system(features, prior.noise + residual, options)
+    divisor = _leave_one_out_divisor(fitc, inducing, probes, solution, options)
+    span = Span(at[inducing], root, _project_features(root, system))
     del features, system, fitc
-    phi = torch.empty((prior.points, len(root)), dtype=kernel.dtype, device=at.device)
-    mean, residual = prior.outputs.clone(), torch.ones_like(prior.outputs[:, 0])
-    for block in _split_points(prior.points, at.device):
-        cross = kernel.prior_block(block, at[inducing]).double()
-        phi[block] = (cross @ projection.T).to(phi.dtype)
-        residual[block] -= whiten(root, cross.T.contiguous(), overwrite=True).square().sum(0)
-        mean[block] += kernel.prior_block(block, at).double() @ solution.alpha
+    phi, residual, mean = _evaluate_everywhere(problem, span, solution.alpha)
     is_labelled = prior.is_labelled.index_fill(0, at, True)
     residual = torch.where(
         is_labelled, 1.0, _unexplained_share(phi, residual, probes.points, solution)
@@ -136,6 +144,24 @@ def approximate_posterior(
     )
 
 
+class LabelProblem(NamedTuple):
+    """The labels to condition on."""
+
+    prior: Posterior
+    kernel: CosineKernel
+    at: Tensor  # (L,) positions
+    targets: Tensor  # (L, C)
+    options: NystromOptions
+
+
+class Span(NamedTuple):
+    """The inducing points Z, and how features follow from the kernel with them."""
+
+    inducing: Tensor  # (K,) positions
+    root: Tensor  # (K, K) L_Z
+    projection: Tensor  # (K, K): Φ = Θ(·, Z) projectionᵀ
+
+
 class LowRankSystem(NamedTuple):
     """The labelled points by the features alone: M ≈ Ψ Ψᵀ + diag(noise)."""
 
@@ -162,39 +188,76 @@ class KernelSolution(NamedTuple):
     explained: Tensor  # Θ(x,X) M⁻¹ Θ(X,x) at unlabelled probes
 
 
-def _split_points(n: int, device: torch.device) -> tuple[Tensor, ...]:
-    return torch.split(torch.arange(n, device=device), POINTS_PER_BLOCK)
+def _require_constant_prior(prior: Posterior) -> CosineKernel:
+    """Return the kernel of an unlabelled posterior with constant outputs, or raise."""
+    kernel = prior.covariance.prior
+    if not isinstance(kernel, CosineKernel) or prior.covariance.factors or prior.noise <= 0:
+        raise InputError(
+            "labels cannot be approximated here; expected an unlabelled posterior of a kernel of "
+            "the cosine, with noise above 0"
+        )
+    if bool((prior.outputs != prior.outputs[:1]).any()):
+        raise InputError(
+            "the network's outputs differ between points; expected the same outputs at every "
+            "point, such as a constant prior mean"
+        )
+    return kernel
 
 
-def _nystrom_features(kernel: CosineKernel, at: Tensor, inducing: Tensor) -> tuple[Tensor, Tensor]:
+def _project_features(root: Tensor, system: "LowRankSystem") -> Tensor:
+    """(K, K) matrix that maps Θ(·, Z) to Φ."""
+    eye = torch.eye(len(root), dtype=root.dtype, device=root.device)
+    return whiten(system.lower, whiten(root, eye))
+
+
+def _evaluate_everywhere(
+    problem: LabelProblem, span: Span, alpha: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Φ (N, K), residual variances (N,) and means (N, C) at every point."""
+    prior, kernel, at = problem.prior, problem.kernel, problem.at
+    phi = torch.empty((prior.points, len(span.root)), dtype=kernel.dtype, device=at.device)
+    mean, residual = prior.outputs.clone(), torch.ones_like(prior.outputs[:, 0])
+    for block in problem.options.split_points(prior.points, at.device):
+        cross = kernel.prior_block(block, span.inducing).double()
+        phi[block] = (cross @ span.projection.T).to(phi.dtype)
+        residual[block] -= whiten(span.root, cross.T.contiguous(), overwrite=True).square().sum(0)
+        mean[block] += kernel.prior_block(block, at).double() @ alpha
+    return phi, residual, mean
+
+
+def _nystrom_features(
+    kernel: CosineKernel, at: Tensor, inducing: Tensor, options: NystromOptions
+) -> tuple[Tensor, Tensor]:
     """L_Z (K, K), float64, and Ψ at (L,) points, (L, K) in the kernel's dtype."""
     units = kernel.unit_vectors[inducing].double()
     exact = CosineKernel(units, kernel.function)
     every = torch.arange(len(units), device=at.device)
     gram = exact.prior_block(every, every)
     gram = (gram + gram.T) / 2
-    gram.diagonal().add_(INDUCING_JITTER)
+    gram.diagonal().add_(options.inducing_jitter)
     root, _ = cholesky(gram, what="the kernel of the inducing points")
     out = torch.empty((len(at), len(units)), dtype=kernel.dtype, device=at.device)
-    for block in _split_points(len(at), at.device):
+    for block in options.split_points(len(at), at.device):
         cross = kernel.prior_block(inducing, at[block]).double()
         out[block] = whiten(root, cross, overwrite=True).T.to(out.dtype)
     return root, out
 
 
-def _factor_system(features: Tensor, noise: Tensor | float) -> LowRankSystem:
+def _factor_system(
+    features: Tensor, noise: Tensor | float, options: NystromOptions
+) -> LowRankSystem:
     every = torch.as_tensor(noise, dtype=torch.float64, device=features.device).expand(
         len(features)
     )
     gram = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
-    for block in _split_points(len(features), features.device):
+    for block in options.split_points(len(features), features.device):
         rows = features[block].double()
         gram.addmm_(rows.T, rows / every[block, None])
     lower, _ = cholesky(gram, what="the features of the labelled points")
     return LowRankSystem(features, every, lower)
 
 
-def _choose_probes(prior: Posterior, at: Tensor, inducing: Tensor) -> Probes:
+def _choose_probes(prior: Posterior, at: Tensor, inducing: Tensor, count: int) -> Probes:
     outside = (
         torch.ones(len(at), dtype=torch.bool, device=at.device)
         .index_fill_(0, inducing, False)
@@ -203,34 +266,28 @@ def _choose_probes(prior: Posterior, at: Tensor, inducing: Tensor) -> Probes:
     unlabelled = (~prior.is_labelled.index_fill(0, at, True)).nonzero()[:, 0]
     return Probes(
         *(
-            group[evenly_spaced(len(group), PROBES_PER_GROUP).to(at.device)]
+            group[evenly_spaced(len(group), count).to(at.device)]
             for group in (inducing, outside, unlabelled)
         )
     )
 
 
 def _solve_system(
-    prior: Posterior,
-    at: Tensor,
-    system: LowRankSystem,
-    targets: Tensor,
-    probes: Probes,
-    initial_weights: Tensor | None,
+    problem: LabelProblem, system: LowRankSystem, probes: Probes, initial_weights: Tensor | None
 ) -> KernelSolution:
     """Solve M x = b for all right-hand sides at once.
 
     These are the targets, ones, unit vectors at the labelled probes and the kernel at the
     unlabelled probes.
     """
-    kernel = prior.covariance.prior
-    assert isinstance(kernel, CosineKernel)
+    prior, kernel, at, targets, _ = problem
     marked = torch.cat([probes.inside, probes.outside])
     units = torch.zeros((len(at), len(marked)), dtype=torch.float64, device=at.device)
     units[marked, torch.arange(len(marked), device=at.device)] = 1.0
     residual, ones = targets - prior.outputs[at], torch.ones_like(targets[:, :1])
     cross = kernel.prior_block(at, probes.points).double() if len(probes.points) else units[:, :0]
     right = torch.cat([residual, ones, units, cross], 1)
-    found = _solve_by_conjugate_gradients(prior, at, system, right, initial_weights)
+    found = _solve_by_conjugate_gradients(problem, system, right, initial_weights)
     alpha, centred = found[:, : prior.classes], targets - targets.mean(0)
     # This is M⁻¹(Y − mean of Y), because the outputs are the same everywhere.
     weights = alpha - found[:, prior.classes, None] * (targets.mean(0) - prior.outputs[0])
@@ -244,15 +301,11 @@ def _solve_system(
 
 
 def _solve_by_conjugate_gradients(
-    prior: Posterior,
-    at: Tensor,
-    system: LowRankSystem,
-    right: Tensor,
-    initial_weights: Tensor | None,
+    problem: LabelProblem, system: LowRankSystem, right: Tensor, initial_weights: Tensor | None
 ) -> Tensor:
     """M⁻¹ right (L, p); initial_weights: (L, C) for its first columns."""
-    kernel, blocks = prior.covariance.prior, _split_points(len(at), at.device)
-    assert isinstance(kernel, CosineKernel)
+    prior, kernel, at, _, options = problem
+    blocks = options.split_points(len(at), at.device)
     features, noise = system.features, system.noise[:, None]
     inverse = cholesky_inverse(system.lower).to(features.dtype)
 
@@ -271,33 +324,47 @@ def _solve_by_conjugate_gradients(
 
     start = None
     if initial_weights is not None and bool(initial_weights.any()):
-        target_columns = right[:, : initial_weights.shape[1]]
-        remaining = target_columns - product(initial_weights)
-        # The start is worse than zero if the kernel has changed since the weights were computed.
-        if float(remaining.norm()) < float(target_columns.norm()):
-            x, residual = torch.zeros_like(right), right.clone()
-            x[:, : initial_weights.shape[1]] = initial_weights
-            residual[:, : initial_weights.shape[1]] = remaining
-            start = {
-                "x": x,
-                "residual": residual,
-                "iteration": torch.tensor(0),
-                "direction": torch.zeros_like(right),
-                "rz": torch.zeros_like(right[0]),
-            }
+        start = _start_solver(product, right, initial_weights)
     found, _ = conjugate_gradients(
         product,
         right,
-        tolerance=CG_RELATIVE_TOLERANCE,
-        max_iterations=MAX_CG_ITERATIONS,
+        tolerance=options.cg_relative_tolerance,
+        max_iterations=options.max_cg_iterations,
         precondition=precondition,
         start=start,
     )
     return found
 
 
+def _start_solver(
+    product: Callable[[Tensor], Tensor], right: Tensor, weights: Tensor
+) -> dict[str, Tensor] | None:
+    """State of the solver at weights (L, C) for the first columns; None if zero is a better start.
+
+    It is if the kernel has changed since the weights were computed.
+    """
+    columns = weights.shape[1]
+    remaining = right[:, :columns] - product(weights)
+    if not float(remaining.norm()) < float(right[:, :columns].norm()):
+        return None
+    x, residual = torch.zeros_like(right), right.clone()
+    x[:, :columns] = weights
+    residual[:, :columns] = remaining
+    return {
+        "x": x,
+        "residual": residual,
+        "iteration": torch.tensor(0),
+        "direction": torch.zeros_like(right),
+        "rz": torch.zeros_like(right[0]),
+    }
+
+
 def _leave_one_out_divisor(
-    system: LowRankSystem, inducing: Tensor, probes: Probes, solution: KernelSolution
+    system: LowRankSystem,
+    inducing: Tensor,
+    probes: Probes,
+    solution: KernelSolution,
+    options: NystromOptions,
 ) -> Tensor:
     """(L,) 1/(M⁻¹)ᵢᵢ: the variance of each label given the others, σ included.
 
@@ -305,7 +372,7 @@ def _leave_one_out_divisor(
     """
     noise = system.noise
     out = torch.empty_like(noise)
-    for block in _split_points(len(noise), noise.device):
+    for block in options.split_points(len(noise), noise.device):
         explained = (
             whiten(system.lower, system.features[block].double().T.contiguous()).square().sum(0)
         )

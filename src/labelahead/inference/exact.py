@@ -42,6 +42,7 @@ __all__ = [
     "ExactModel",
     "FittedExactModel",
     "Mixture",
+    "MixtureSearch",
     "choose_mixture",
     "compute_bias_feature",
     "cosine_kernels",
@@ -59,17 +60,11 @@ EXACT_DESCRIPTION = (
 KERNEL_DEPTHS = (0, 1, 3)  # hidden layers of the mixed kernels; 0: linear
 WEIGHT_STEPS = 4  # weights are multiples of 1/4
 NOISE_GRID = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-# Relative tolerance: among mixtures with nearly the least leave-one-out error the flattest is chosen.
-# With few labels the error is noisy, and flat kernels generalise better (docs/results.md).
-ERROR_TOLERANCE = 0.03
 PREDICT_BATCH_ROWS = 1024
 # In rows with few columns the length is as informative as the direction. A constant coordinate, as
 # large as their average length, preserves it under normalisation. It hurts embeddings, and rows
 # with more columns gain little.
 MAX_BIAS_FEATURE_COLUMNS = 4
-# Up to so many labels every mixture is tried. With more, so many evenly spaced labels determine the
-# start of a local search.
-MAX_FULL_GRID_LABELS = 200
 # A mixture is chosen by at most so many evenly spaced labels: the cost is cubic.
 MAX_SELECTION_LABELS = 1000
 # Lower bound of predictive variances: copies of a labelled item are not infinitely certain.
@@ -179,32 +174,53 @@ def solve_leave_one_out(K: Tensor, noise: float, targets: Tensor) -> tuple[Tenso
     return alpha, -alpha / inverse.diagonal()[:, None], inverse.diagonal().reciprocal()
 
 
-def choose_mixture(cosines: Tensor, targets: Tensor) -> Mixture:
-    """Choose the flattest mixture whose leave-one-out error is within `ERROR_TOLERANCE` of the least.
+@dataclass(frozen=True)
+class MixtureSearch:
+    """How a mixture is chosen by leave-one-out errors.
 
-    Beyond `MAX_FULL_GRID_LABELS` labels the whole grid is tried on that many of them, and a local
-    search on all of them (at most `MAX_SELECTION_LABELS`) starts from that choice. The result
-    depends only on the labels and their order, never on an earlier choice, so fitting the same
-    labels again gives the same mixture.
+    Attributes:
+        max_full_grid_labels: Up to so many labels every mixture is tried. With more, so many evenly
+            spaced labels determine the start of a local search.
+        max_labels: A mixture is chosen by at most so many evenly spaced labels: the cost is cubic.
+        error_tolerance: Among mixtures whose error is above the least by at most this share, the
+            flattest is chosen. With few labels the error is noisy, and flat kernels generalise
+            better (docs/results.md).
+    """
+
+    max_full_grid_labels: int = 200
+    max_labels: int = MAX_SELECTION_LABELS
+    error_tolerance: float = 0.03
+
+
+DEFAULT_SEARCH = MixtureSearch()
+
+
+def choose_mixture(
+    cosines: Tensor, targets: Tensor, search: MixtureSearch = DEFAULT_SEARCH
+) -> Mixture:
+    """Choose the flattest mixture whose leave-one-out error is nearly the least.
+
+    With many labels the whole grid is tried on some of them, and a local search on all of them
+    starts from that choice. The result depends only on the labels and their order, never on an
+    earlier choice, so fitting the same labels again gives the same mixture.
 
     Args:
         cosines: (L, L) between the labelled items.
         targets: (L, C).
+        search: Limits and tolerance.
     """
-    if len(cosines) > MAX_SELECTION_LABELS:
-        cosines, targets = _subsample_evenly(cosines, targets, MAX_SELECTION_LABELS)
+    if len(cosines) > search.max_labels:
+        cosines, targets = _subsample_evenly(cosines, targets, search.max_labels)
     errors = LeaveOneOutErrors(cosines, targets)
-    if len(cosines) <= MAX_FULL_GRID_LABELS:
+    if len(cosines) <= search.max_full_grid_labels:
         least = min(MIXTURE_GRID, key=errors)
     else:
-        least = min(
-            MIXTURE_GRID,
-            key=LeaveOneOutErrors(*_subsample_evenly(cosines, targets, MAX_FULL_GRID_LABELS)),
-        )
+        some = _subsample_evenly(cosines, targets, search.max_full_grid_labels)
+        least = min(MIXTURE_GRID, key=LeaveOneOutErrors(*some))
         while (better := min(_neighbouring_mixtures(least), key=errors)) != least:
             least = better
     known = errors.known
-    near = [m for m in known if known[m] <= (1 + ERROR_TOLERANCE) * known[least]]
+    near = [m for m in known if known[m] <= (1 + search.error_tolerance) * known[least]]
     return max(near, key=lambda m: (m.flatness, -known[m]))
 
 
@@ -541,12 +557,14 @@ class ExactLearner:
         device: Where the linear systems are solved.
         max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`), so
             that memory does not grow with their square.
+        mixture_search: How the kernel mixture is chosen.
     """
 
     inputs: Tensor
     blank_model: ExactModel
     device: str = "cpu"
     max_exact_labels: int | None = None
+    mixture_search: MixtureSearch = DEFAULT_SEARCH
     _last_model: dict[tuple[int, ...], ExactModel] = field(
         default_factory=dict, repr=False
     )  # by labelled positions
@@ -608,12 +626,15 @@ class ExactLearner:
         ranked = _canonical_order(support)
         if self.max_exact_labels is None or len(support) <= self.max_exact_labels:
             cosines = _cosine_matrix(support)
-            mixture = choose_mixture(cosines[ranked][:, ranked], targets[ranked])
+            mixture = choose_mixture(
+                cosines[ranked][:, ranked], targets[ranked], self.mixture_search
+            )
             return mixture, solve_leave_one_out(
                 mix_kernels(cosines, mixture.weights), mixture.noise, targets
             )[0]
-        some = ranked[evenly_spaced(len(support), MAX_SELECTION_LABELS).to(support.device)]
-        mixture = choose_mixture(_cosine_matrix(support[some]), targets[some])
+        search = self.mixture_search
+        some = ranked[evenly_spaced(len(support), search.max_labels).to(support.device)]
+        mixture = choose_mixture(_cosine_matrix(support[some]), targets[some], search)
         start = prior(
             torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
         )

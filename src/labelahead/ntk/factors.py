@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.ntk.layout import GraphChangedError, Layout
-from labelahead.ntk.limits import buffer_scale
+from labelahead.ntk.limits import buffer_scale, buffer_sizes
 from labelahead.ntk.rules import Broadcast, Conv, LayerRule, Lookup, Outer, multiply_elementwise
 
 __all__ = [
@@ -25,11 +25,6 @@ __all__ = [
     "keep_reached_position",
     "make_factor",
 ]
-
-
-PATCH_BUFFER_ENTRIES = 1 << 20  # numbers in the buffer for image patches
-# Output positions of an image from which on a product may be split by offsets (measured).
-MIN_POSITIONS_FOR_OFFSETS = 200
 
 
 @dataclass(frozen=True)
@@ -281,9 +276,9 @@ def _has_long_rows(geometry: Geometry, channels: int) -> bool:
 def _can_use_offsets(geometry: Geometry, channels: int, images: int) -> bool:
     """Whether steps of the window along the first axis are offsets in memory, without copies.
 
-    Matrix products become smaller, which pays from `MIN_POSITIONS_FOR_OFFSETS` on (measured).
+    Matrix products become smaller, which pays from `BufferSizes.min_offset_positions` on (measured).
     """
-    long = math.prod(geometry.out) >= MIN_POSITIONS_FOR_OFFSETS
+    long = math.prod(geometry.out) >= buffer_sizes().min_offset_positions
     return images == 1 and geometry.stride[0] == 1 and long and _has_long_rows(geometry, channels)
 
 
@@ -302,7 +297,8 @@ def _convolution_gradients(a: Tensor, g: Tensor, geometry: Geometry, out: Tensor
     left = g.movedim(2, 3).reshape(n, K * filters, M * T)
     direct = out is not None and out.dtype == g.dtype == a.dtype
     v = out if direct and out is not None else g.new_empty(n, K, filters * window * C)
-    step = max(1, buffer_scale(a.device) * PATCH_BUFFER_ENTRIES // (M * T * window * C))
+    entries = buffer_scale(a.device) * buffer_sizes().patch_entries
+    step = max(1, entries // (M * T * window * C))
     scratch = a.new_empty(min(step, n) * M * T * window * C)
     for i in range(0, n, step):
         part = a[i : i + step]
@@ -338,7 +334,7 @@ def _convolution_gradients_by_offset(
     wide = C * math.prod(geometry.size[1:])
     left = g.reshape(n, K * filters, T)
     v = g.new_empty(n, K, filters * steps * wide) if out is None else out
-    entries = buffer_scale(a.device) * PATCH_BUFFER_ENTRIES
+    entries = buffer_scale(a.device) * buffer_sizes().patch_entries
     count = max(1, min(n, entries // (wide * high * run)))
     patches, products = (
         a.new_empty(count * wide * high * run),

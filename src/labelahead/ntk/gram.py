@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from labelahead.ntk.factors import Geometry
-from labelahead.ntk.limits import buffer_scale
+from labelahead.ntk.limits import buffer_scale, buffer_sizes
 
 __all__ = ["Gradients", "Pairs", "add_gram", "mirror_upper", "sum_shifts"]
 
-TILE_POSITIONS = (256, 1024)  # rows and columns of a tile of the pair contraction, in positions
 MIN_PANEL_ROWS = 64  # of a panel of the dense product: few rows waste little below the diagonal
 
 
@@ -95,7 +94,7 @@ def _add_pairs(out: Tensor, p: Pairs, q: Pairs, symmetric: bool, fold: bool) -> 
         (n, K, m, K), (K * out.stride(0), out.stride(0), K, 1), out.storage_offset()
     )
     S = p.a.shape[0]
-    rows, columns = (buffer_scale(out.device) * size for size in TILE_POSITIONS)
+    rows, columns = (buffer_scale(out.device) * size for size in buffer_sizes().tile_positions)
     # For a symmetric block, small tiles waste less work below the diagonal.
     height = min(rows, max(64, n * S * K // 8)) if symmetric else rows
     tall, wide = (max(1, size // (max(S, T) * K)) for size in (height, columns))

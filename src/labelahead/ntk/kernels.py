@@ -16,7 +16,7 @@ from labelahead.ntk.engine import (
     should_verify,
 )
 from labelahead.ntk.gram import Gradients, add_gram, mirror_upper
-from labelahead.ntk.limits import buffer_scale
+from labelahead.ntk.limits import buffer_scale, buffer_sizes
 from labelahead.ntk.premises import ParamFilter, check_inputs, move_samples
 from labelahead.ntk.terms import (
     Term,
@@ -35,8 +35,6 @@ CONSTANT_SUM_MESSAGE = (
     "let the network return its logits, without the softmax, or use kind='trace', 'full' or "
     "'single'"
 )
-# Gradients side by side: up to this size the C library reuses memory instead of mapping it again.
-MAX_PIECE_BYTES = 24 << 20
 
 
 def kernel(
@@ -180,7 +178,7 @@ class _KernelComputation:
         m = n if x2 is None else count_samples(x2)
         partners = n / 2 if x2 is None else n * m / (n + m)
         plan = self.engine.plan
-        piece_bytes = buffer_scale(self.like.device) * MAX_PIECE_BYTES
+        piece_bytes = buffer_scale(self.like.device) * buffer_sizes().piece_bytes
         max_piece_columns = piece_bytes / (max(n, m) * K * self.like.element_size())
         terms = make_terms(plan, self.engine.chosen, K, self.fold, partners, max_piece_columns)
         each = max(1, count_bytes_per_sample(plan, terms, K, self.like.element_size()))

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["RECURRENCE_FUNCTIONS", "UnfusedRecurrence"]
+from labelahead.ntk.limits import buffer_sizes
 
-STATE_BLOCK_ENTRIES = 1 << 16  # numbers in the states of all samples over a block of steps
+__all__ = ["RECURRENCE_FUNCTIONS", "UnfusedRecurrence"]
 
 
 class UnfusedRecurrence(TorchFunctionMode):
@@ -261,7 +261,7 @@ class RecurrentSteps(torch.autograd.Function):
         back = torch.empty_like(opened)
         forgets, arriving = opened[..., H : 2 * H].unbind(), of_outputs.unbind()
         dc, dh = of_state, arriving[-1]
-        block = max(1, STATE_BLOCK_ENTRIES // (n * H))  # steps whose slopes fit the cache
+        block = max(1, buffer_sizes().state_entries // (n * H))  # steps
         for stop in range(T, 0, -block):
             start = max(0, stop - block)
             before = (

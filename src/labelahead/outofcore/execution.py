@@ -160,7 +160,7 @@ class Dask:
     2
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, connect_seconds: float = CONNECT_SECONDS) -> None:
         distributed = import_extra("distributed", "dask", "a Dask cluster")
         killed, closed = distributed.scheduler.KilledWorker, distributed.comm.CommClosedError
         self.lost_errors: tuple[type[BaseException], ...] = (
@@ -173,12 +173,12 @@ class Dask:
         self.client = client
         self._as_completed = distributed.as_completed
         self._run = uuid4().hex[:8]  # distinguishes results of different runs
-        self._require_workers()
+        self._require_workers(connect_seconds)
 
-    def _require_workers(self) -> None:
+    def _require_workers(self, connect_seconds: float) -> None:
         address = self.client.scheduler.address if self.client.scheduler else "the cluster"
         try:
-            self.client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+            self.client.wait_for_workers(1, timeout=connect_seconds)
         except TimeoutError:
             raise ClusterError(
                 f"{address} has no workers; start some: dask worker {address}"
@@ -433,7 +433,11 @@ def make_tls_config(ca: str | None, cert: str | None, key: str | None) -> Any:
 
 @contextmanager
 def connect_executor(
-    executor: Any = None, *, workers: int | None = None, security: Any = None
+    executor: Any = None,
+    *,
+    workers: int | None = None,
+    security: Any = None,
+    connect_seconds: float = CONNECT_SECONDS,
 ) -> Iterator[Executor]:
     """Yield an executor from what the user provides.
 
@@ -442,6 +446,7 @@ def connect_executor(
             an `Executor`.
         workers: Number of local processes.
         security: Dask's TLS configuration.
+        connect_seconds: Time to wait for a Dask scheduler and its first worker.
     """
     if executor is None:
         local = LocalProcesses(workers)
@@ -456,7 +461,7 @@ def connect_executor(
         distributed = import_extra("distributed", "dask", "a Dask cluster")
         try:
             client = distributed.Client(
-                executor, timeout=CONNECT_SECONDS, security=security, set_as_default=False
+                executor, timeout=connect_seconds, security=security, set_as_default=False
             )
         except (OSError, ValueError, TypeError) as error:
             raise ClusterError(
@@ -465,11 +470,11 @@ def connect_executor(
                 "such as tcp://127.0.0.1:8786"
             ) from error
         try:
-            yield Dask(client)
+            yield Dask(client, connect_seconds)
         finally:
             client.close(timeout=5)
     elif type(executor).__module__.startswith("distributed."):
-        yield Dask(executor)
+        yield Dask(executor, connect_seconds)
     elif getattr(executor, "__name__", None) == "ray":
         yield Ray(executor)
     elif all(

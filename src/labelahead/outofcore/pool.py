@@ -31,6 +31,7 @@ from labelahead.outofcore.addresses import absolute_address, list_files, remove_
 from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
 from labelahead.outofcore.partitions import read_rows
 from labelahead.outofcore.scoring import (
+    MAX_BLOCK_ITEMS,
     Model,
     RankedCandidates,
     ScoringContext,
@@ -157,10 +158,12 @@ class LargePool:
         workers: int | None = None,
         progress: Progress | None = None,
         dtype: torch.dtype = torch.float32,
+        max_block_items: int = MAX_BLOCK_ITEMS,
     ) -> None:
         self.store = absolute_address(store)
         self.manifest = read_manifest(store)
         self.dtype = dtype
+        self.max_block_items = max_block_items
         self.progress = progress
         self._executor = executor
         self._workers = workers
@@ -431,6 +434,7 @@ class LargePool:
                 start,
                 acquisition,
                 candidates,
+                self.max_block_items,
             )
             best = self._score_pool(known, engine)
             if finalists:

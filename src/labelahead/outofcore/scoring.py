@@ -61,6 +61,7 @@ class ScoringContext:
     start: Tensor  # (L + e, C)
     acquisition: str
     max_candidates: int  # per partition
+    max_block_items: int = MAX_BLOCK_ITEMS  # scored at a time
 
     def posterior(self) -> Posterior:
         """Return the posterior at the labelled items, then at the evaluation sample."""
@@ -132,9 +133,8 @@ def _iterate_posteriors(
     An item of the evaluation sample is not added a second time.
     """
     labelled = len(known.labelled)
-    size = min(
-        MAX_BLOCK_ITEMS, max(MIN_BLOCK_ITEMS, MAX_BLOCK_PAIRS // max(1, len(known.evaluation)))
-    )
+    size = max(MIN_BLOCK_ITEMS, MAX_BLOCK_PAIRS // max(1, len(known.evaluation)))
+    size = min(known.max_block_items, size)
     index = PositionIndex(known.evaluation)
     for start, features in read_blocks(entry, size):
         positions = torch.arange(offset + start, offset + start + len(features))

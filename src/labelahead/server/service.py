@@ -81,6 +81,7 @@ class LabellingService:
         self.held_out = frozenset(held_out)
         self.lease_seconds = lease
         self.overlap = overlap
+        self.max_immediate_pairs = MAX_IMMEDIATE_PAIRS
         self.excluded: dict[int, str] = {}  # position -> why it is excluded from queries
         self.page_model: PageModel | None = None
         self.is_behind = False  # whether the page model does not reflect the labels yet
@@ -350,11 +351,10 @@ class LabellingService:
             self.page_model, self._shortlist_model = page_model, short
         self._try_update()
 
-    @staticmethod
-    def _build_shortlist(page_model: PageModel) -> PageModel | None:
-        return (
-            page_model.build_shortlist() if page_model.scoring_pairs > MAX_IMMEDIATE_PAIRS else None
-        )
+    def _build_shortlist(self, page_model: PageModel) -> PageModel | None:
+        if page_model.scoring_pairs <= self.max_immediate_pairs:
+            return None
+        return page_model.build_shortlist()
 
     def wait_for_page_model(self) -> PageModel | None:
         """Return the page model, after waiting up to a second for its update to the last answer."""
@@ -420,7 +420,7 @@ class LabellingService:
                 return None
             # Before the first label all candidates score alike, so a shortlist is useless.
             light = (
-                page_model.scoring_pairs <= MAX_IMMEDIATE_PAIRS
+                page_model.scoring_pairs <= self.max_immediate_pairs
                 or not page_model.pool_posterior.labels
             )
             near = (

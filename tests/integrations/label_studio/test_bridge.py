@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from labelahead.integrations.label_studio import bridge as bridge_module
+from labelahead.integrations.label_studio.bridge import BridgeTiming
 from labelahead.integrations.label_studio.client import Unreachable
 from labelahead.integrations.label_studio.gateway import SECRET
 from labelahead.server.fitting import CurrentModel
@@ -333,10 +333,9 @@ def test_predictions_have_probabilities_and_are_ordered_by_rank(tmp_path):
         assert results[1]["result"] == []
 
 
-def test_bridge_restarts_once_an_import_of_new_tasks_is_complete(tmp_path, monkeypatch):
-    monkeypatch.setattr(bridge_module, "QUIET_SECONDS", 0.2)
-    monkeypatch.setattr(bridge_module, "POLL_SECONDS", 0.05)
+def test_bridge_restarts_once_an_import_of_new_tasks_is_complete(tmp_path):
     with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, _, client):
+        bridge.timing = BridgeTiming(quiet_seconds=0.2, poll_seconds=0.05)
         ready, renewed = threading.Event(), threading.Event()
         bridge.start("http://127.0.0.1:9/webhook", {SECRET: "s"}, ready.set, renewed.set)
         assert ready.wait(PATIENCE)

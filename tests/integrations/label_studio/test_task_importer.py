@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from labelahead.cli import app
 from labelahead.errors import InputError
-from labelahead.integrations.label_studio import bridge as bridge_module
+from labelahead.integrations.label_studio.bridge import BridgeTiming
 from labelahead.integrations.label_studio.client import Unreachable
 from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.task_importer import TaskImporter
@@ -225,11 +225,11 @@ def test_existing_tasks_are_matched_to_the_items_they_name(store, studio, tmp_pa
         assert read_labels(session)["doc 20"] == "sport"
 
 
-def test_own_task_imports_do_not_trigger_a_refetch(store, studio, tmp_path, monkeypatch):
-    monkeypatch.setattr(bridge_module, "QUIET_SECONDS", 0.0)
+def test_own_task_imports_do_not_trigger_a_refetch(store, studio, tmp_path):
     store_folder, _ = store
     with open_bridge(studio, store_folder, tmp_path / "out") as (bridge, session):
         wait_until_idle(session)
+        bridge.timing = BridgeTiming(quiet_seconds=0.0)
         bridge.update_order()
         assert bridge._last_arrival
         listed = len([path for _, path, _ in studio.requests if path == "/api/tasks/"])

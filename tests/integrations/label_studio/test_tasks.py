@@ -6,7 +6,6 @@ import pytest
 from PIL import Image
 
 from labelahead.errors import InputError
-from labelahead.integrations.label_studio import tasks as tasks_module
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.connection import Connection
 from tests.support.label_studio import CONFIG, KEY, free_port, replay
@@ -68,7 +67,6 @@ def test_fetch_tasks_leaves_out_images_of_unreachable_hosts(tmp_path, monkeypatc
 
     Files of Label Studio itself are retried.
     """
-    monkeypatch.setattr(tasks_module, "PARALLEL_DOWNLOADS", 1)
     with replay() as studio:
         studio.files = {"/data/upload/1/a.png": b"x"}
         studio.replies["project"]["label_config"] = CONFIG.replace("Text", "Image").replace(
@@ -93,7 +91,7 @@ def test_fetch_tasks_leaves_out_images_of_unreachable_hosts(tmp_path, monkeypatc
                 requested.append(r.full_url) or request(self, r, **arguments)
             ),
         )
-        fetched = connection.fetch_tasks(lambda done, of: None)
+        fetched = connection.fetch_tasks(lambda done, of: None, parallel_downloads=1)
         assert [p.name for p in fetched.folder.iterdir()] == ["1.png"]
         assert len([url for url in requested if url.startswith(dead_url)]) == 8
         assert "23 tasks cannot be downloaded" in fetched.notes[0]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from labelahead.errors import InputError, LabelaheadError
@@ -44,14 +45,6 @@ MAX_STARTING_USERS = 50
 # First score of a version; Label Studio silently drops predictions with scores outside 0 to 1.
 FIRST_SCORE = 0.5
 MAX_ADDED_PREDICTIONS = 400  # before a new version is started
-QUIET_SECONDS, MAX_WAIT_SECONDS = (
-    5.0,
-    60.0,
-)  # seconds without a further new task, and since the first, after which they come into play
-POLL_SECONDS, COMPARE_SECONDS = (
-    1.0,
-    10.0,
-)  # seconds between two looks at our own state, and at Label Studio's
 TASK_DELETED = "its task is deleted"
 UNKNOWN_ANNOTATOR = "label-studio"  # who annotated what no user is named for
 WEBHOOK_WARNING = (
@@ -69,6 +62,23 @@ REFUSED_NOTE = (
     "tasks are served in an arbitrary order"
 )
 log = logging.getLogger("labelahead")
+
+
+@dataclass(frozen=True)
+class BridgeTiming:
+    """How often the bridge polls, and when an import of tasks is complete.
+
+    Attributes:
+        quiet_seconds: New tasks are read after so long without a further one.
+        max_wait_seconds: They are read at the latest so long after the first one.
+        poll_seconds: Between two looks at our own state.
+        compare_seconds: Between two comparisons with Label Studio.
+    """
+
+    quiet_seconds: float = 5.0
+    max_wait_seconds: float = 60.0
+    poll_seconds: float = 1.0
+    compare_seconds: float = 10.0
 
 
 class Bridge:
@@ -99,6 +109,7 @@ class Bridge:
             service,
             predictions,
         )
+        self.timing = BridgeTiming()
         self._current = CurrentModel(service)
         self._importer, self._has_unknown_items = (
             importer,
@@ -526,21 +537,22 @@ class Bridge:
                     self.is_outdated = True
                     self._on_new_tasks()
                     return
-                if time.monotonic() - looked > COMPARE_SECONDS:
+                if time.monotonic() - looked > self.timing.compare_seconds:
                     looked = time.monotonic()
                     self._compare_with_studio()
             except LabelaheadError as error:
                 self._note_unreachable(error)
             except Exception:  # this thread must survive any failure
                 log.exception("polling Label Studio failed; retrying")
-            if self._stopping.wait(POLL_SECONDS):
+            if self._stopping.wait(self.timing.poll_seconds):
                 return
 
     def _has_complete_import(self) -> bool:
         """Return whether tasks were added, and no more have arrived for a while."""
         now = time.monotonic()
         return bool(self._last_arrival) and (
-            now - self._last_arrival > QUIET_SECONDS or now - self._first_arrival > MAX_WAIT_SECONDS
+            now - self._last_arrival > self.timing.quiet_seconds
+            or now - self._first_arrival > self.timing.max_wait_seconds
         )
 
     def _restore_sampling(self, project: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from labelahead.integrations.label_studio.image_text import PICTURES_VARIABLE
 from labelahead.integrations.label_studio.interface import Interface, read_interface
 from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.integrations.label_studio.tasks import (
+    PARALLEL_DOWNLOADS,
     PICTURES_FOLDER,
     FetchedTasks,
     claim_folder,
@@ -50,12 +51,20 @@ class Connection:
         """Return the URL where annotators start."""
         return f"{self.studio.url}/projects/{self.studio.number}/data"
 
-    def fetch_tasks(self, on_progress: Callable[[int, int], None]) -> FetchedTasks:
+    def fetch_tasks(
+        self, on_progress: Callable[[int, int], None], parallel_downloads: int = PARALLEL_DOWNLOADS
+    ) -> FetchedTasks:
         """Download the tasks as files."""
         environ[PICTURES_VARIABLE] = str(
             (self.folder / PICTURES_FOLDER).resolve()
         )  # for the worker process
-        return fetch_tasks(self.studio, self.interface, self.folder, on_progress)
+        return fetch_tasks(
+            self.studio,
+            self.interface,
+            self.folder,
+            on_progress,
+            parallel_downloads=parallel_downloads,
+        )
 
     def make_bridge(
         self, service: LabellingService, fetched: FetchedTasks, *, predictions: bool

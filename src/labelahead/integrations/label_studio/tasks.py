@@ -93,6 +93,8 @@ def fetch_tasks(
     interface: Interface,
     folder: Path,
     on_progress: Callable[[int, int], None],
+    *,
+    parallel_downloads: int = PARALLEL_DOWNLOADS,
 ) -> FetchedTasks:
     """Download every task's picture or text to `folder`/items; existing files are kept."""
     items, pictures = folder / ITEMS_FOLDER, folder / PICTURES_FOLDER
@@ -119,7 +121,7 @@ def fetch_tasks(
             if isinstance(error, Unreachable):
                 silent.setdefault(place, []).append(str(error))
 
-    with ThreadPoolExecutor(PARALLEL_DOWNLOADS) as pool:
+    with ThreadPoolExecutor(parallel_downloads) as pool:
         for done, _ in enumerate(pool.map(one, missing), 1):
             on_progress(done, len(missing))
     if len(failed) == len(tasks):
