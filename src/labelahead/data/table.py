@@ -26,7 +26,7 @@ from labelahead.data.columns import (
     refuse_infinite,
 )
 from labelahead.data.dataset import UNKNOWN, Loaded, Rows, Texts
-from labelahead.data.dates import find_ambiguous_date, parse_date_column
+from labelahead.data.dates import ParsedDates, find_ambiguous_date, parse_date_column
 from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
 from labelahead.data.label_values import (
     SEVERAL_CLASSES_ADVICE,
@@ -40,7 +40,7 @@ from labelahead.data.records import ID_COLUMN, Records, choose_id_column, read_i
 from labelahead.data.size_limits import get_free_memory
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.data.text import read_json_lines, read_separated
-from labelahead.data.words import build_word_inputs, is_running_text
+from labelahead.data.words import MIN_TEXT_LENGTH, build_word_inputs, is_running_text
 from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["load_table", "read_table"]
@@ -513,44 +513,17 @@ def encode_columns(
     Raises:
         InputError: if no column can be used, or a number is infinite.
     """
-    blocks: list[Array] = []
-    notes: list[str] = []
-    dropped: dict[str, list[str]] = {}
-    fitted: list[NumericColumn | CategoricalColumn] = []
     read = {name: [parse_entry(value) for value in values] for name, values in columns.items()}
     parsed = {name: parse_date_column(entries) for name, entries in read.items()}
     dates = {name: column for name, column in parsed.items() if column is not None}
     others = {name: entries for name, entries in read.items() if name not in dates}
-    texts = {
-        name: _fill_missing_texts(entries)
-        for name, entries in others.items()
-        if is_running_text(entries)
-    } or _find_short_texts(others)
-    for name, entries in read.items():
-        if name in texts:
-            continue
-        reason = None if name in dates else _reason_to_drop(name, entries)
-        if reason:
-            dropped.setdefault(reason, []).append(name)
-            continue
-        column: NumericColumn | CategoricalColumn | None
-        if name in dates:
-            column = DateColumn.fit_dates(name, dates[name], pool, notes)
-        else:
-            column = _fit_column(name, entries, pool, locate_row, where, notes)
-        if column is None:
-            dropped.setdefault("constant", []).append(name)
-        else:
-            fitted.append(column)
-            blocks.append(column.apply(entries, locate_row, where))
-    notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
+    texts = _find_running_texts(others) or _find_short_texts(others)
+    rest = {name: entries for name, entries in read.items() if name not in texts}
+    fitted, notes = _fit_columns(rest, dates, pool, locate_row, where)
+    blocks = [column.apply(rest[column.name], locate_row, where) for column in fitted]
     if not blocks and not texts:  # use short texts if there is nothing else
-        texts = {
-            name: _fill_missing_texts(entries)
-            for name, entries in others.items()
-            if is_running_text(entries, MIN_SHORT_TEXT_LENGTH)
-        }
-        notes = [note for note in notes if not texts]
+        texts = _find_running_texts(others, MIN_SHORT_TEXT_LENGTH)
+        notes = [] if texts else notes
     if not blocks and not texts and required:
         why = "; ".join(notes) or "it has no other column"
         raise InputError(
@@ -584,6 +557,43 @@ def _describe_features(
         gaps = f", {count} missing (nothing, or a word such as N/A): read as empty"
         notes.append(f"{name}: text{gaps if count else ''}")
     return notes
+
+
+def _find_running_texts(
+    read: dict[str, list[Any]], length: int = MIN_TEXT_LENGTH
+) -> dict[str, list[str]]:
+    """Return columns of running text, whose entries have more than `length` characters."""
+    return {
+        name: _fill_missing_texts(entries)
+        for name, entries in read.items()
+        if is_running_text(entries, length)
+    }
+
+
+def _fit_columns(
+    read: dict[str, list[Any]],
+    dates: dict[str, ParsedDates],
+    pool: Array,
+    locate_row: Callable[[int], str],
+    where: str,
+) -> tuple[list[NumericColumn | CategoricalColumn], list[str]]:
+    """Fit the columns on the rows of the pool, and return them with notes about all columns."""
+    fitted: list[NumericColumn | CategoricalColumn] = []
+    notes: list[str] = []
+    dropped: dict[str, list[str]] = {}
+    for name, entries in read.items():
+        reason = None if name in dates else _reason_to_drop(name, entries)
+        column: NumericColumn | CategoricalColumn | None = None
+        if name in dates:
+            column = DateColumn.fit_dates(name, dates[name], pool, notes)
+        elif reason is None:
+            column = _fit_column(name, entries, pool, locate_row, where, notes)
+        if column is None:
+            dropped.setdefault(reason or "constant", []).append(name)
+        else:
+            fitted.append(column)
+    notes += [f"dropped, {reason}: {', '.join(names)}" for reason, names in dropped.items()]
+    return fitted, notes
 
 
 def _fit_column(

@@ -165,13 +165,7 @@ def make_plan(
         keep_all_positions: Never restrict a site to one position per sample
             (`factors.keep_reached_position`), whatever the probe shows.
     """
-    names = {p: k for k, p in chosen.items()}
-    first, second = _probe_batches(x)
-    one = trace(model, first, names)
-    mutates = any(t._version for t in list_tensors(first))
-    if mutates:  # Later passes need the input as the caller gave it.
-        first, second = _probe_batches(x)
-    other = trace(model, second, names)
+    one, other, first, mutates = _trace_probes(model, x, chosen)
     eps = _coarsest_epsilon(model, one)
     _check_outputs(model, first, one.out, other.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
@@ -184,12 +178,12 @@ def make_plan(
     factors: list[Factor | None] = [None] * len(sites)
     layouts: list[Layout | None] = [None] * len(sites)
     arrived: list[float] = []
+    few: frozenset[int] = frozenset()
     rules = rules and not accumulate and signature == tuple(s.signature for s in twins)
     if rules:
         layouts, factors, arrived = _probe_sites(one.out, other.out, sites, twins, eps)
-    factors, few = (
-        (factors, frozenset()) if keep_all_positions else _keep_reached_positions(factors)
-    )
+    if not keep_all_positions:
+        factors, few = _keep_reached_positions(factors)
     sources = _group_sources(one, parameter_only[0], sites)
     ruled, pulled, fallback = _assign_parameters(chosen, sites, sources, factors, rules)
     _log_fallback(model, fallback, sites, layouts, sources)
@@ -219,15 +213,31 @@ def make_plan(
         mutates_input=mutates,
         bytes_per_sample=max(1, sum(map(_bytes_per_sample, factors))),
         max_site_bytes=max(1, *map(_bytes_per_sample, factors), 1),
-        node_count=len(one.nodes)
-        + sum(
-            NODES_PER_RECURRENCE_STEP * node.steps for node in one.nodes if hasattr(node, "steps")
-        ),
+        node_count=_count_nodes(one),
         uses_fast_layers=one.uses_fast_layers,
         graph=_describe_graph(one, other)
         if ruled and fixed is not None and not one.has_custom_backward
         else None,
     )
+
+
+def _trace_probes(
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter]
+) -> tuple[Trace, Trace, Batch, bool]:
+    """Trace two small batches; also return the first one, and whether the network modifies it."""
+    names = {p: k for k, p in chosen.items()}
+    first, second = _probe_batches(x)
+    one = trace(model, first, names)
+    mutates = any(t._version for t in list_tensors(first))
+    if mutates:  # Later passes need the input as the caller gave it.
+        first, second = _probe_batches(x)
+    return one, trace(model, second, names), first, mutates
+
+
+def _count_nodes(traced: Trace) -> int:
+    """Number of nodes, with the steps of recurrent ones."""
+    steps = [node.steps for node in traced.nodes if hasattr(node, "steps")]
+    return len(traced.nodes) + sum(NODES_PER_RECURRENCE_STEP * n for n in steps)
 
 
 def _keep_reached_positions(

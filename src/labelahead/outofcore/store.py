@@ -14,7 +14,7 @@ first reads it.
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -159,9 +159,9 @@ def embed(
         )
     entries = _read_finished(place, parts, reading, skip_unreadable)
     missing = [part for part in parts if part not in entries]
-    done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
     refused: dict[int, Exception] = {}
     if missing:
+        done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
         on_progress = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
         tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
         with connect_executor(executor, workers=workers) as engine:
@@ -175,15 +175,22 @@ def embed(
     }
     if unreadable and not skip_unreadable:
         raise _unreadable_error(list(unreadable.values()), len(parts))
-    whole = [entries[part] for part in parts if part in entries and entries[part].rows]
-    _require_same_width(whole, root)
-    failed = {
-        name: why for part in parts if part in entries for name, why in entries[part].failed.items()
-    }
-    manifest = Manifest(reading, tuple(whole), unreadable | failed)
+    manifest = _make_manifest(
+        root, reading, [entries[p] for p in parts if p in entries], unreadable
+    )
     write_file(f"{place}/{MANIFEST_FILE}", _as_json(manifest, place))
     _remove_stale(place, {part.key(reading) for part in entries})
     return manifest
+
+
+def _make_manifest(
+    root: str, reading: PoolSchema, entries: Sequence[PartitionEntry], unreadable: Mapping[str, str]
+) -> Manifest:
+    """Return the manifest of all partitions that hold items."""
+    whole = [entry for entry in entries if entry.rows]
+    _require_same_width(whole, root)
+    failed = {name: why for entry in entries for name, why in entry.failed.items()}
+    return Manifest(reading, tuple(whole), {**unreadable, **failed})
 
 
 def _require_outside_pool(root: str, place: str) -> None:
@@ -249,52 +256,17 @@ def _remove_stale(place: str, keys: set[str]) -> None:
 def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEntry:
     """Read a partition and write its features, its names and finally its entry (a task)."""
     base = f"{place}/parts/{part.key(reading)}"
-    total: Array = np.zeros(0)
-    squares, rows, names, failed, checksum = 0.0, 0, list[str](), dict[str, str](), 0
-
-    def work(file: BinaryIO | None) -> None:
-        nonlocal total, squares, rows, checksum
-        for batch in iterate_batches(reading, part):
-            failed.update(batch.failed)
-            if not len(batch.features):
-                continue
-            made = (
-                batch.features
-                if reading.in_place
-                else _cast_features(batch.features, reading.dtype, part, rows)
-            )
-            content = made.tobytes()
-            checksum = zlib.crc32(
-                content, checksum if rows else _first_checksum(made.dtype, made.shape[1])
-            )
-            if file is not None:
-                if not rows:
-                    _write_npy_header(file, made, part.rows)
-                file.write(content)
-            exact = made.astype(np.float64)
-            if not np.isfinite(exact).all():
-                raise _not_finite_error(
-                    part, rows + int(np.flatnonzero(~np.isfinite(exact).all(1))[0])
-                )
-            total = (total if rows else 0.0) + exact.sum(0)
-            squares += float(
-                np.square(exact[:, : reading.network.sketch if reading.network else None]).sum()
-            )
-            rows += len(made)
-            names.extend(batch.ids or ())
-        if file is not None and rows and rows != part.rows:
-            file.seek(0)
-            _write_npy_header(file, np.zeros((0, len(total)), reading.dtype), rows)
-
+    features = _PartitionFeatures(reading, part)
     if reading.in_place:
-        work(None)
+        features.read(None)
     else:
-        write_file(f"{base}.npy", work)
-    if rows != part.rows and not failed:
+        write_file(f"{base}.npy", features.read)
+    if features.rows != part.rows and not features.failed:
         raise InputError(
-            f"{part.source} has {rows} rows where {part.rows} were announced; see whether it is "
-            "being written"
+            f"{part.source} has {features.rows} rows where {part.rows} were announced; see whether "
+            "it is being written"
         )
+    names = features.names
     if names:
         write_file(f"{base}.parquet", lambda file: _write_names(file, names))
     source = (
@@ -305,16 +277,61 @@ def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEnt
         bare,
         source if reading.in_place else f"{base}.npy",
         part.start if reading.in_place else 0,
-        rows,
-        tuple(total.tolist()),
-        squares,
+        features.rows,
+        tuple(features.total.tolist()),
+        features.squares,
         f"{base}.parquet" if names else None,
-        failed,
+        features.failed,
         f"{base}.json",
-        checksum,
+        features.checksum,
     )
     write_file(f"{base}.json", json.dumps(_entry_to_json(entry, place)))
     return entry
+
+
+class _PartitionFeatures:
+    """The features of a partition: their sums, names and checksum, batch by batch."""
+
+    def __init__(self, reading: PoolSchema, part: Partition) -> None:
+        self.reading = reading
+        self.part = part
+        self.total: Array = np.zeros(0)
+        self.squares = 0.0
+        self.rows = 0
+        self.names: list[str] = []
+        self.failed: dict[str, str] = {}
+        self.checksum = 0
+
+    def read(self, file: BinaryIO | None) -> None:
+        """Read the partition, and write its features to a file unless they stay in place."""
+        for batch in iterate_batches(self.reading, self.part):
+            self.failed.update(batch.failed)
+            if len(batch.features):
+                self._add(batch.features, file)
+                self.names.extend(batch.ids or ())
+        if file is not None and self.rows and self.rows != self.part.rows:
+            file.seek(0)
+            empty = np.zeros((0, len(self.total)), self.reading.dtype)
+            _write_npy_header(file, empty, self.rows)
+
+    def _add(self, features: Array, file: BinaryIO | None) -> None:
+        reading, part, rows = self.reading, self.part, self.rows
+        made = features if reading.in_place else _cast_features(features, reading.dtype, part, rows)
+        content = made.tobytes()
+        before = self.checksum if rows else _first_checksum(made.dtype, made.shape[1])
+        self.checksum = zlib.crc32(content, before)
+        if file is not None:
+            if not rows:
+                _write_npy_header(file, made, part.rows)
+            file.write(content)
+        exact = made.astype(np.float64)
+        if not np.isfinite(exact).all():
+            first = int(np.flatnonzero(~np.isfinite(exact).all(1))[0])
+            raise _not_finite_error(part, rows + first)
+        self.total = (self.total if rows else 0.0) + exact.sum(0)
+        width = reading.network.sketch if reading.network else None
+        self.squares += float(np.square(exact[:, :width]).sum())
+        self.rows += len(made)
 
 
 def _cast_features(features: Array, dtype: str, part: Partition, first: int) -> Array:

@@ -15,7 +15,7 @@ from labelahead.inference.exact import ExactLearner
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.learner.config import Budget, Progress
-from labelahead.learner.stopping import estimate_leave_one_out
+from labelahead.learner.stopping import LeaveOneOut, estimate_leave_one_out
 from labelahead.models.training import TrainingResult
 from labelahead.seeds import make_generator
 from labelahead.simulation.store import CONFIRMED, Label, Round, Store
@@ -177,7 +177,7 @@ class _SimulationRun:
         accuracy = fitted.accuracy(plan.test, plan.test_labels)
         seconds["test"] = time.perf_counter() - start
         count, confirming = self._next_batch_size(labelled)
-        query, notes, loo = None, trained.notes, None
+        query, notes = None, trained.notes
         if count > 0:
             query = self._query_and_label(fitted, number, count, memory)
             seconds |= query.seconds
@@ -188,19 +188,8 @@ class _SimulationRun:
         if query and confirming:
             self._confirm_predictions(fitted, number, labelled, query.positions)
         start = time.perf_counter()
-        ahead: ErrorForecast | None = None
-        try:
-            if query and len(labels) > 1 and plan.budget.initial:
-                others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
-                loo = estimate_leave_one_out(others, residual, labels, plan.budget.initial)
-            several = bool((labels != labels[:1]).any())
-            if plan.forecast and several and isinstance(learner, ExactLearner):
-                votes = torch.tensor([p not in self._confirmed_in_round for p in labelled.tolist()])
-                ahead = learner.forecast_error(
-                    labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
-                )
-        except LabelaheadError as error:  # only advice: strategies without a kernel continue
-            notes = (*notes, f"no estimate by leave-one-out: {error}")
+        loo, ahead, problem = self._estimate_error(labelled, labels, seed, queried=bool(query))
+        notes = (*notes, *problem)
         seconds["leave-one-out"] = time.perf_counter() - start
         entry = Round(
             number=number,
@@ -223,6 +212,30 @@ class _SimulationRun:
         if store:
             store.add_round(entry)
         return fitted.model, entry
+
+    def _estimate_error(
+        self, labelled: Tensor, labels: Tensor, seed: int, *, queried: bool
+    ) -> tuple[LeaveOneOut | None, ErrorForecast | None, tuple[str, ...]]:
+        """Estimate the error by leave-one-out and forecast it; also return notes about problems.
+
+        Estimates are advice only: where they fail, the round continues.
+        """
+        plan, learner = self.plan, self.plan.learner
+        loo: LeaveOneOut | None = None
+        ahead: ErrorForecast | None = None
+        try:
+            if queried and len(labels) > 1 and plan.budget.initial:
+                others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
+                loo = estimate_leave_one_out(others, residual, labels, plan.budget.initial)
+            several = bool((labels != labels[:1]).any())
+            if plan.forecast and several and isinstance(learner, ExactLearner):
+                votes = torch.tensor([p not in self._confirmed_in_round for p in labelled.tolist()])
+                ahead = learner.forecast_error(
+                    labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
+                )
+        except LabelaheadError as error:
+            return loo, ahead, (f"no estimate by leave-one-out: {error}",)
+        return loo, ahead, ()
 
     def _next_batch_size(self, labelled: Tensor) -> tuple[int, bool]:
         """Return the number of labels to query, and whether the budget allows grids."""
