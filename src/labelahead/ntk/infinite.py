@@ -139,7 +139,8 @@ def infinite_kernel(
     b = None if x2 is None else to_float64(x2.detach())
     dual, tangent = DUALS[activation], kind == "ntk"
     if network == "conv":
-        out = _compute_conv_kernel(a, b, layers, dual, after, past, tangent, memory, progress)
+        recursion = _ConvolutionRecursion(layers, dual, after, past, tangent)
+        out = _compute_conv_kernel(a, b, recursion, memory, progress)
     else:
         b = None if b is None else b.flatten(1)
         out = _compute_dense_kernel(a.flatten(1), b, layers, dual, tangent, memory, progress)
@@ -212,20 +213,15 @@ def _mirror_upper(upper: Tensor) -> Tensor:
 def _compute_conv_kernel(
     x: Tensor,
     x2: Tensor | None,
-    layers: Sequence[Layer],
-    dual: Dual,
-    pools: frozenset[int],
-    skips: frozenset[int],
-    tangent: bool,
+    run: "_ConvolutionRecursion",
     memory: int,
     progress: Progress | None,
 ) -> Tensor:
-    """(n, m) from images (n, channels, H, W): `layers` are the convolutions, then the read-out.
+    """(n, m) from images (n, channels, H, W).
 
     The mean over all pixels needs the covariance of every pixel of one image with every pixel of
     the other: (H, W, H', W') numbers per pair of images. So a few pairs are processed at a time.
     """
-    run = _ConvolutionRecursion(layers, dual, pools, skips, tangent)
     pixels = x.shape[2] * x.shape[3]
     size = max(1, min(MAX_TEMPORARY_ENTRIES, memory // (8 * MAX_TEMPORARIES)) // pixels**2)
     own = run.variances(x, size)
@@ -256,6 +252,7 @@ class _ConvolutionRecursion:
     """The recursion through the layers on (H, W, H', W', pairs of images), vectorised over pairs.
 
     A convolution sums over its filter; the factor 1/9 of the mean is in the layer's constants.
+    `layers` are the convolutions, then the read-out.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ there the same operations are run here.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +36,10 @@ class UnfusedRecurrence(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name == "lstm" and len(args) == 9 and not kwargs and _can_unfuse(*args):
-            return _run_lstm(*args)
+        if name == "lstm" and len(args) == len(LstmCall._fields) and not kwargs:
+            call = LstmCall(*args)
+            if _can_unfuse(call):
+                return _run_lstm(call)
         if name in GPU_FUNCTIONS and not kwargs and args[0].device.type != "cpu":
             run, expected = GPU_FUNCTIONS[name]
             if len(args) == expected and (name != "gru" or _has_plain_weights(*args[2:8])):
@@ -45,23 +47,27 @@ class UnfusedRecurrence(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _can_unfuse(
-    x: Tensor,
-    states: Any,
-    weights: Any,
-    biased: Any,
-    layers: Any,
-    dropout: float,
-    train: Any,
-    both: Any,
-    _: Any,
-) -> bool:
+class LstmCall(NamedTuple):
+    """The arguments of torch.lstm, without packed sequences."""
+
+    x: Tensor
+    states: tuple[Tensor, Tensor]
+    weights: list[Tensor]
+    biased: bool
+    layers: int
+    dropout: float
+    train: bool
+    both: bool  # directions
+    batch_first: bool
+
+
+def _can_unfuse(call: LstmCall) -> bool:
     # For packed sequences `states` is a tensor, the batch sizes.
-    if isinstance(states, Tensor) or _is_autocast_enabled(x.device.type):
+    if isinstance(call.states, Tensor) or _is_autocast_enabled(call.x.device.type):
         return False
     if torch._C._functorch.maybe_current_level() is not None:  # inside of vmap or grad
         return False
-    return _has_plain_weights(weights, biased, layers, dropout, train, both)
+    return _has_plain_weights(*call[2:8])
 
 
 def _is_autocast_enabled(device_type: str) -> bool:
@@ -138,32 +144,23 @@ GPU_FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int]] = {
 """Function of torch that a GPU fuses -> plain operations, number of arguments."""
 
 
-def _run_lstm(
-    x: Tensor,
-    states: tuple[Tensor, Tensor],
-    weights: list[Tensor],
-    biased: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    both: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _run_lstm(call: LstmCall) -> tuple[Tensor, Tensor, Tensor]:
     """Compute what torch.lstm computes."""
-    x = x if batch_first else x.transpose(0, 1)
-    each, ways = (4 if biased else 2), (2 if both else 1)
+    x = call.x if call.batch_first else call.x.transpose(0, 1)
+    each, ways = (4 if call.biased else 2), (2 if call.both else 1)
     last: list[tuple[Tensor, Tensor]] = []
-    for layer in range(layers):
+    for layer in range(call.layers):
         outputs = []
         for way in range(ways):
             at = layer * ways + way
-            own = weights[at * each : (at + 1) * each]
-            out, h, c = _run_layer(x.flip(1) if way else x, states[0][at], states[1][at], *own)
+            own = call.weights[at * each : (at + 1) * each]
+            first = call.states[0][at], call.states[1][at]
+            out, h, c = _run_layer(x.flip(1) if way else x, *first, *own)
             outputs.append(out.flip(1) if way else out)
             last.append((h, c))
-        x = torch.cat(outputs, 2) if both else outputs[0]
+        x = torch.cat(outputs, 2) if call.both else outputs[0]
     h, c = (torch.stack(s) for s in zip(*last, strict=True))
-    return (x if batch_first else x.transpose(0, 1)), h, c
+    return (x if call.batch_first else x.transpose(0, 1)), h, c
 
 
 def _run_layer(
