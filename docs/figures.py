@@ -61,7 +61,7 @@ def step(ax: Axes, ax2: Axes) -> None:
     model, rate, here = curve_network(), 2e-3, at(0.6)
     before = model(LINE).detach()
     K = la.kernel(model, LINE)
-    told = before + rate * K[:, [here]] * (1.0 - before[here])
+    predicted = before + rate * K[:, [here]] * (1.0 - before[here])
     loss = 0.5 * (model(LINE[[here]]) - 1.0).square().sum()
     for weight, gradient in zip(
         model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
@@ -70,7 +70,7 @@ def step(ax: Axes, ax2: Axes) -> None:
     after = model(LINE).detach()
     ax.plot(LINE, before, color=INK, label="network before")
     ax.plot(LINE, after, color=BLUE, label="after one step on the item")
-    ax.plot(LINE, told, color=ORANGE, ls=(0, (2, 2)), lw=2.4, label="what the kernel foretold")
+    ax.plot(LINE, predicted, color=ORANGE, ls=(0, (2, 2)), lw=2.4, label="what the kernel foretold")
     ax.scatter(LINE[here], [1.0], color=PINK, zorder=3, label="the item and its label")
     ax.set(title="One step moves every prediction", xlabel="input", ylabel="output")
     ax.legend(loc="upper left", fontsize=8)

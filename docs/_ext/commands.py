@@ -31,18 +31,20 @@ def row(parameter: Any) -> str:
         name = f"`{(parameter.metavar or parameter.name).upper()}`"
     else:
         name = ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
-    told, _, said = (getattr(parameter, "help", None) or "").partition("(default: ")
+    meaning, _, said = (getattr(parameter, "help", None) or "").partition("(default: ")
     default = parameter.default
     plain = isinstance(default, int | float | str) and default not in (False, "")
     shown = "needed" if parameter.required else said.rstrip(") ") or (str(default) if plain else "")
-    return f"| {name} | {cell(told)} | {cell(shown)} |"
+    return f"| {name} | {cell(meaning)} | {cell(shown)} |"
 
 
 def section(path: tuple[str, ...], command: Any) -> str:
     """One command in Markdown."""
-    told = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-    calls = [part for part in told if part.startswith("labelahead ")]
-    words = [part for part in told if part not in calls and part not in ("Example:", "Examples:")]
+    paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+    calls = [part for part in paragraphs if part.startswith("labelahead ")]
+    words = [
+        part for part in paragraphs if part not in calls and part not in ("Example:", "Examples:")
+    ]
     lines = [f"{'##' if len(path) < 3 else '###'} {' '.join(path)}", "", "\n\n".join(words), ""]
     lines += ["```", *calls, "```", ""] if calls else []
     parameters = [p for p in command.params if not getattr(p, "hidden", False) and p.name != "help"]

@@ -59,8 +59,8 @@ def timed(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Outco
                     continue
                 keep = None if round_ else folder / f"{case}-{name}.npy"
                 attempt(workers, outcomes, name, lambda w, o, keep=keep: w.run(o, keep))
-                told = outcomes[name].failure or f"{outcomes[name].seconds[-1]:.2f} s"
-                print(f"  {case} {name}: {told}", file=sys.stderr, flush=True)
+                outcome = outcomes[name].failure or f"{outcomes[name].seconds[-1]:.2f} s"
+                print(f"  {case} {name}: {outcome}", file=sys.stderr, flush=True)
     return outcomes
 
 

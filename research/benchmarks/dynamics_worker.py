@@ -186,8 +186,8 @@ def best_form(method: str, bench: Bench) -> tuple[Callable[[Bench], Score], int]
                 seconds = (time.perf_counter() - start) / len(x)
                 tried[form, chunk] = min(seconds, tried.get((form, chunk), seconds))
     form, chunk = min(tried, key=lambda key: tried[key])
-    told = {f"{form}/{chunk}": round(1e3 * s, 3) for (form, chunk), s in tried.items()}
-    timing.say(form=form, chunk=chunk, milliseconds_per_item=told)
+    milliseconds = {f"{form}/{chunk}": round(1e3 * s, 3) for (form, chunk), s in tried.items()}
+    timing.say(form=form, chunk=chunk, milliseconds_per_item=milliseconds)
     return FORMS[method][form], chunk
 
 

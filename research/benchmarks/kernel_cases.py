@@ -127,8 +127,8 @@ def compare(task: Task, setup: Setup, kept: Callable[[str], Path]) -> dict[str, 
     if "nt" in wanted:
         surveyed = rival.survey(task, limits, setup.implementations)
         chosen = rival.fastest(surveyed)
-        told = {k: v.failure or round(v.best or 0, 3) for k, v in surveyed.items()}
-        progress(f"    neural-tangents, one run each: {told}")
+        each = {k: v.failure or round(v.best or 0, 3) for k, v in surveyed.items()}
+        progress(f"    neural-tangents, one run each: {each}")
         if chosen:
             starters["nt"] = lambda: rival.worker(task, chosen, limits)
     outcomes = interleave(starters, kept)

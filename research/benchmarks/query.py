@@ -184,8 +184,8 @@ def choices(network: str, bench: Bench, large: bool, given: argparse.Namespace) 
                 if library not in OWN and not PEERS.exists():
                     continue
                 row = choice(library, strategy, path, given)
-                told = row["failure"] or f"{row['best_seconds']:.3f} s, {row['peak_mb']:.0f} MB"
-                print(f"  {library} {strategy}: {told}", file=sys.stderr, flush=True)
+                outcome = row["failure"] or f"{row['best_seconds']:.3f} s, {row['peak_mb']:.0f} MB"
+                print(f"  {library} {strategy}: {outcome}", file=sys.stderr, flush=True)
                 rows.append({"network": network, "items": len(bench.x) - LABELS, **row})
     return rows
 

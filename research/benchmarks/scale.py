@@ -238,8 +238,10 @@ def sampling(
     began = time.perf_counter()
     best = pool.select_subset(labels, evaluation=len(pool), candidates=BEST).best
     took = time.perf_counter() - began
-    told = root / "labels.csv"
-    told.write_text("item,label\n" + "".join(f"{name},{label}\n" for name, label in labels.items()))
+    label_file = root / "labels.csv"
+    label_file.write_text(
+        "item,label\n" + "".join(f"{name},{label}\n" for name, label in labels.items())
+    )
     every = set(best.positions.tolist())
     rows = [
         {
@@ -257,7 +259,7 @@ def sampling(
             "query",
             str(store),
             "--labels",
-            str(told),
+            str(label_file),
             *options,
         ]
         began = time.perf_counter()
@@ -292,11 +294,11 @@ def _right(pool: LargePool, labels: dict, more: list[int], classes: np.ndarray) 
     """Share of 10,000 random items that are predicted right once these have labels too."""
     known = labels | {f"{p // ROWS:04d}.npy:{p % ROWS}": str(classes[p]) for p in more}
     with connect_executor(pool._executor) as engine:
-        told = pool.resolve_labels(known, (), engine)
-        at = pool.sample_positions(10_000, told.positions, 11)
-        rows, _ = pool.read_items(torch.cat([told.positions, at]), engine)
-    guess = pool.fit(told, rows)(rows[len(told.positions) :]).argmax(1)
-    names = np.array(told.classes)
+        labelled = pool.resolve_labels(known, (), engine)
+        at = pool.sample_positions(10_000, labelled.positions, 11)
+        rows, _ = pool.read_items(torch.cat([labelled.positions, at]), engine)
+    guess = pool.fit(labelled, rows)(rows[len(labelled.positions) :]).argmax(1)
+    names = np.array(labelled.classes)
     return float((names[guess.numpy()] == classes[at.numpy()].astype(str)).mean())
 
 

@@ -470,15 +470,15 @@ def _along_training(e: Evidence, judge: Callable[[Any, list[Row]], Judged]) -> F
 
 def rate(e: Evidence) -> Found:
     _, rows = e.part("kernel", "rate")
-    told = {
+    exponents = {
         name: _slope(where(rows, network=name), "distance_pseudo")
         for name in values(rows, "network")
     }
-    near = sum(abs(v + 0.5) <= NEAR for v in told.values())
-    said = ", ".join(f"{name} {v:.2f}" for name, v in told.items()).replace("-", "−")
+    near = sum(abs(v + 0.5) <= NEAR for v in exponents.values())
+    said = ", ".join(f"{name} {v:.2f}" for name, v in exponents.items()).replace("-", "−")
     return Found(
-        _share(near, len(told)),
-        f"exponent of the width: {said}; {near} of {len(told)} within {NEAR} of −1/2",
+        _share(near, len(exponents)),
+        f"exponent of the width: {said}; {near} of {len(exponents)} within {NEAR} of −1/2",
     )
 
 
@@ -525,15 +525,15 @@ def _ahead(s: Any, rows: list[Row]) -> Judged:
 
 def whole(e: Evidence) -> Found:
     s, rows = e.part("regression", "whole")
-    told = []
+    sentences = []
     for name in values(rows, "set"):
         at = {c: where(rows, set=name, checkpoint=c) for c in (s.checkpoints[0], s.checkpoints[-1])}
         new, old = (100 * mean(r, "accuracy_kernel") for r in at.values())
         own = 100 * mean(at[s.checkpoints[-1]], "accuracy_f")
-        told.append(
+        sentences.append(
             f"{name.removesuffix('.npz')} {new:.1f} new, {old:.1f} trained, network {own:.1f} %"
         )
-    return Found(NOT, f"with a small CNN, six epochs, one seed: {'; '.join(told)}")
+    return Found(NOT, f"with a small CNN, six epochs, one seed: {'; '.join(sentences)}")
 
 
 def tight(e: Evidence) -> Found:
@@ -596,7 +596,7 @@ def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
     """
 
     def found(e: Evidence) -> Found:
-        told, good = [], []
+        sentences, good = [], []
         for name, data in CORRELATIONS.items():
             if name not in ("dynamics-cifar10", "dynamics") and not e.has(name):
                 continue
@@ -608,8 +608,10 @@ def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
                 sure(t) and t.mean * paper > 0 and abs(t.mean) >= 0.5 * abs(paper)
                 for t in taus.values()
             ]
-            told.append(f"{data} {', '.join(f'{span(tau)} {_when(t)}' for t, tau in taus.items())}")
-        return Found(_share(sum(good), len(good)), "τ on " + "; ".join(told))
+            sentences.append(
+                f"{data} {', '.join(f'{span(tau)} {_when(t)}' for t, tau in taus.items())}"
+            )
+        return Found(_share(sum(good), len(good)), "τ on " + "; ".join(sentences))
 
     return found
 
@@ -713,8 +715,8 @@ def other_networks(e: Evidence) -> Found:
     }
     found = _led(by_round)
     ends = by_round[max(by_round)]
-    told = sure(gap(ends["dynamical"], ends[RANDOM]))
-    return found if told or found.verdict != YES else Found(OPEN, found.text)
+    is_significant = sure(gap(ends["dynamical"], ends[RANDOM]))
+    return found if is_significant or found.verdict != YES else Found(OPEN, found.text)
 
 
 def _leads(s: Any, rows: list[Row]) -> Found:
@@ -770,11 +772,12 @@ def accuracies(rows: Sequence[Row]) -> dict[int, float]:
 def ratio(e: Evidence) -> Found:
     s, rows = e.part("dynamics-cifar10", "ratio")
     last = where(rows, epoch=s.epochs[-1])
-    told = {b: over_seeds(where(last, batch=b), "ratio_of_means") for b in s.batches}
-    near = sum(abs(v.mean - 1) <= 0.1 for v in told.values())
+    ratios = {b: over_seeds(where(last, batch=b), "ratio_of_means") for b in s.batches}
+    near = sum(abs(v.mean - 1) <= 0.1 for v in ratios.values())
     return Found(
-        _share(near, len(told)),
-        "at the end of training R is " + ", ".join(f"{span(v)} (b = {b})" for b, v in told.items()),
+        _share(near, len(ratios)),
+        "at the end of training R is "
+        + ", ".join(f"{span(v)} (b = {b})" for b, v in ratios.items()),
     )
 
 

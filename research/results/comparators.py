@@ -384,14 +384,14 @@ def verdict(cells: Cells, competitors: Sequence[str], lead: Callable[[Cell], Est
 
     lead: ours minus it.
     """
-    told: dict[int, list[tuple[str, int]]] = {1: [], 0: [], -1: []}
+    places_by_sign: dict[int, list[tuple[str, int]]] = {1: [], 0: [], -1: []}
     for table in SETS:
         for at in COUNTS:
             there = [c for name in competitors if (c := cells.get((table, name, at)))]
             if there:
                 best = max(there, key=lambda c: c.accuracy.mean)
-                told[sign(lead(best))].append((table, at))
-    first, level, behind = (told[v] for v in (1, 0, -1))
+                places_by_sign[sign(lead(best))].append((table, at))
+    first, level, behind = (places_by_sign[v] for v in (1, 0, -1))
     return (
         f"first in {len(first)} of {len(first + level + behind)} places (sets by numbers of "
         "labels), level in "

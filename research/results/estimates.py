@@ -26,7 +26,7 @@ from research.results.table import named, read_tables
 FILE = CSV.parent / "estimates.csv"
 STRATEGIES, SEEDS = ("random", "flip"), range(3)
 ENOUGH = 50  # labels from which on the estimate is to be relied on
-FORECAST_LABELS = 20  # labels whose worth is told
+FORECAST_LABELS = 20  # labels whose worth is forecast
 
 
 def run_missing(only: Sequence[str], data: Path, out: Path) -> list[str]:
@@ -104,8 +104,10 @@ def _worth(there: Sequence[EstimateLine]) -> str:
         for key, x in by.items()
         if (*key[:3], key[3] + FORECAST_LABELS) in by
     ]
-    told, came = np.array(pairs).T
-    expected, brought, apart = (100 * values.mean() for values in (told, came, np.abs(told - came)))
+    forecast, came = np.array(pairs).T
+    expected, brought, apart = (
+        100 * values.mean() for values in (forecast, came, np.abs(forecast - came))
+    )
     return (
         f"The next {FORECAST_LABELS} labels were expected to bring {expected:.1f} points and brought "
         f"{brought:.1f}, {apart:.1f} "

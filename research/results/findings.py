@@ -34,7 +34,9 @@ def _sequential(by: Mapping[str, Numbers]) -> str:
     at_once = ", ".join(f"{name} {difference_text(top)}" for name, (top, _) in ways.items())
     guessed = ", ".join(f"{name} {difference_text(greedy)}" for name, (_, greedy) in ways.items())
     good = [name for name, (top, _) in ways.items() if top is not None and top.verdict > 0]
-    told = [name for name, (_, greedy) in ways.items() if greedy is not None and greedy.verdict]
+    distinguished = [
+        name for name, (_, greedy) in ways.items() if greedy is not None and greedy.verdict
+    ]
     row = n.row("mlmoc")
     end = (
         f" MLMOC ends at {spread(row.final)} %, where the paper's WideResNet is above 96 %."
@@ -46,8 +48,8 @@ def _sequential(by: Mapping[str, Numbers]) -> str:
         "minus a batch that "
         f"goes on with predicted labels: {guessed}; "
         + (
-            f"told apart for {_list(told)}."
-            if told
+            f"told apart for {_list(distinguished)}."
+            if distinguished
             else (
                 "neither can be told from zero, so that what counts is going on after each pick, "
                 "not the true answer."
@@ -210,13 +212,13 @@ def _beside(n: Numbers, name: str) -> str:
 def _order(n: Numbers) -> str:
     """Who ends where, the highest first, and who can be told from random."""
     ends = sorted(n.rows, key=lambda r: -r.final.mean)
-    told = {
+    names_by_verdict = {
         w: [r.name for r in n.rows if r.gain is not None and r.gain.verdict == w] for w in (1, -1)
     }
     return (
         f"at the end {', '.join(f'{r.name} {spread(r.final)}' for r in ends)} %. Along the curve, "
         "after correction, "
-        f"above random beyond doubt: {_list(told[1])}; below it: {_list(told[-1])}."
+        f"above random beyond doubt: {_list(names_by_verdict[1])}; below it: {_list(names_by_verdict[-1])}."
     )
 
 

@@ -45,9 +45,9 @@ def papers_block(evidence: Evidence) -> str:
     for claim in CLAIMS:
         found = judged(claim, evidence)
         count[found.verdict] += 1
-        told = f"**{found.verdict}**" + (f": {found.text}" if found.text else "")
+        result = f"**{found.verdict}**" + (f": {found.text}" if found.text else "")
         rows.append(
-            [f"{claim.paper} {claim.figure}", claim.shows, _reachable(claim.ran, evidence), told]
+            [f"{claim.paper} {claim.figure}", claim.shows, _reachable(claim.ran, evidence), result]
         )
     total = ", ".join(f"{verdict} {number}" for verdict, number in count.items())
     head = ["figure", "what the paper shows", "what was run here", "does it hold there"]

@@ -309,8 +309,8 @@ def _unfinished(measured: Mapping[str, Numbers]) -> list[str]:
 
 
 def _tally(versus: Sequence[Versus | None]) -> str:
-    told = [v.verdict for v in versus if v is not None]
-    return " / ".join(str(told.count(v)) for v in (1, 0, -1)) if told else "—"
+    verdicts = [v.verdict for v in versus if v is not None]
+    return " / ".join(str(verdicts.count(v)) for v in (1, 0, -1)) if verdicts else "—"
 
 
 def _gain(row: Row | None) -> float | None:

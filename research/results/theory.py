@@ -74,7 +74,7 @@ def _fidelity(e: Evidence) -> str:
 
 def _kernel(e: Evidence) -> str:
     _, rows = e.part("kernel", "rate")
-    told = []
+    sentences = []
     for value, what in (
         ("error_pseudo", "against the trace kernel's norm"),
         ("distance_pseudo", "against the full kernel's"),
@@ -83,7 +83,7 @@ def _kernel(e: Evidence) -> str:
             n: float(np.mean(slopes(where(rows, network=n), "width", value)))
             for n in values(rows, "network")
         }
-        told.append(
+        sentences.append(
             f"{', '.join(f'{n} {v:.2f}' for n, v in each.items())} {what}".replace("-", "−")
         )
     _, trained = e.part("kernel", "training")
@@ -96,7 +96,7 @@ def _kernel(e: Evidence) -> str:
         f"**How good is the pseudo-kernel?** ({_page('kernel')}) Exponents of the width in its "
         "distance from the full "
         "kernel: "
-        f"{'; '.join(told)} (the first norm was chosen after a pilot). No scalar kernel is nearer "
+        f"{'; '.join(sentences)} (the first norm was chosen after a pilot). No scalar kernel is nearer "
         "than the trace "
         "kernel, at "
         f"{100 * min(share):.0f} to {100 * max(share):.0f} % of its distance. Regression by it is "
@@ -108,12 +108,14 @@ def _kernel(e: Evidence) -> str:
 
 def _time(e: Evidence) -> str:
     _, rows = e.study("wallclock")
-    told = []
+    sentences = []
     for classes in values(rows, "classes"):
         for what, name in (("pair", "a pair"), ("items", "many items")):
             ratio = [100 * r["ratio"] for r in where(rows, classes=classes, what=what)]
-            told.append(f"{min(ratio):.0f} to {max(ratio):.0f} % for {name} at {classes} classes")
-    parts = ", ".join(told)
+            sentences.append(
+                f"{min(ratio):.0f} to {max(ratio):.0f} % for {name} at {classes} classes"
+            )
+    parts = ", ".join(sentences)
     return (
         f"**Time** ({_page('wallclock')}): the pseudo-kernel takes {parts} of the full "
         "kernel's (the thesis: 15 %)."
@@ -121,10 +123,10 @@ def _time(e: Evidence) -> str:
 
 
 def _retraining(e: Evidence) -> str:
-    told = [
+    sentences = [
         _against_retraining(e, study, name) for study, name in LOOKAHEADS.items() if e.has(study)
     ]
-    return f"**Against really retraining**: {'; '.join(told)}."
+    return f"**Against really retraining**: {'; '.join(sentences)}."
 
 
 def _against_retraining(e: Evidence, study: str, name: str) -> str:
@@ -198,7 +200,7 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
         f"end − {RANDOM}, 95 %",
     ]
     apart = {n: gap(end, base) for n, end in ends.items() if n != RANDOM}
-    told = [
+    sentences = [
         f"beyond its interval {word} random: {', '.join(names) or 'none'}"
         for word, names in (
             ("above", [n for n, v in apart.items() if sure(v) and v.mean > 0]),
@@ -212,14 +214,14 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
         f"In the paper dynamicAL {LEADS[s.query]}; here it is at rank "
         f"{ranked(ends).index('dynamical') + 1} of "
         f"{len(ends)} at the end, {span(apart['dynamical'], 1)} points from random; "
-        f"{'; '.join(told)}." + agrees
+        f"{'; '.join(sentences)}." + agrees
     )
 
 
 def _links(e: Evidence, name: str) -> str:
     s, rows = e.part(name, "correlation")
     times = correlation_times(s.times)
-    told = [
+    sentences = [
         f"{what} {', '.join(span(kendall(rows, f'{kind}_{t:g}', y)) for t in times)} (the paper: "
         f"{paper})"
         for what, kind, y, paper in (
@@ -229,7 +231,7 @@ def _links(e: Evidence, name: str) -> str:
         )
     ]
     when = ", ".join("convergence" if t == inf else f"t = {t:g}" for t in times)
-    return f"Kendall's τ of training dynamics and alignment at {when}: {'; '.join(told)}."
+    return f"Kendall's τ of training dynamics and alignment at {when}: {'; '.join(sentences)}."
 
 
 def _wide(e: Evidence) -> str:

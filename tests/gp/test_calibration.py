@@ -248,12 +248,13 @@ def test_calibrate_with_label_mask_ignores_masked_labels():
     label_mask = torch.arange(30) % 3 > 0
     mean, variance = predict_leave_one_out(post)
     every = post.targets.argmax(1)
-    told = label_mask & (
+    held_out = label_mask & (
         torch.bincount(every)[every] > 1
     )  # a class with one label cannot be predicted without it
-    labels, spread = every[told], post.amplitude() * variance[told]
+    labels, spread = every[held_out], post.amplitude() * variance[held_out]
     fits = [
-        float(leading_probability(mean[told], s * s * spread, labels).log().sum()) for s in SCALES
+        float(leading_probability(mean[held_out], s * s * spread, labels).log().sum())
+        for s in SCALES
     ]
     assert calibrate(post, label_mask).scale == SCALES[int(np.argmax(fits))]
     everyone = calibrate(post, torch.ones(30, dtype=torch.bool))
@@ -271,9 +272,9 @@ def test_estimate_error_rate_is_near_truth_over_many_draws():
     for seed in range(20):
         post, labels = gaussian(seed=seed, n=300, labelled=40)
         wrong = float((post.mean[at].argmax(1) != labels[at]).double().mean())
-        told = estimate_error_rate(post, at)
-        gaps.append(told.rate - wrong)
-        held += told.low <= wrong <= told.high
+        estimate = estimate_error_rate(post, at)
+        gaps.append(estimate.rate - wrong)
+        held += estimate.low <= wrong <= estimate.high
     assert abs(sum(gaps)) / 20 < 0.04
     assert sum(map(abs, gaps)) / 20 < 0.08
     assert held >= 17

@@ -58,9 +58,9 @@ def test_resolve_labels_parses_the_file_once(pool, tmp_path):
             path.unlink(missing_ok=True)
             return super().submit(function, *args, name=name)
 
-    told = large.resolve_labels(path, (), Removing())
+    labelled = large.resolve_labels(path, (), Removing())
     assert not path.exists()
-    assert told.positions.tolist() == [3, 41, 100]
+    assert labelled.positions.tolist() == [3, 41, 100]
 
 
 @pytest.mark.parametrize(

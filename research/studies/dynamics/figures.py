@@ -342,11 +342,11 @@ def gammas(s: Any, rows: Sequence[Row]) -> StudyFigure:
     ends = {label: _final(mine, base) for label, mine in curves}
     best = max(ends, key=lambda n: ends[n][0].mean)
     said = "; ".join(f"{n}: {span(e, 1)} %" for n, (e, _) in ends.items())
-    told = {
+    names_by_verdict = {
         "below": [n for n, (_, gap) in ends.items() if sure(gap) and gap.mean < 0],
         "above": [n for n, (_, gap) in ends.items() if sure(gap) and gap.mean > 0],
     }
-    beyond = [f"{', '.join(names)} {word}" for word, names in told.items() if names]
+    beyond = [f"{', '.join(names)} {word}" for word, names in names_by_verdict.items() if names]
     return StudyFigure(
         "gamma",
         "How much should the labels so far count?",

@@ -49,15 +49,15 @@ def lemma(s: Any, cell: Cell) -> list[Row]:
             first = net(x)
         size, aligned = float(y.square().sum()), alignment(theta, y)
         for mark, out in _descended(net, x, y, rate, s.lemma_marks):
-            told = convergence(theta, y, rate, mark)
-            inside = size - 2 * mark * rate * aligned <= told**2 * (1 + 1e-9)
-            below = mark == 0 or told**2 <= (size - rate * aligned) * (1 + 1e-9)
+            expected = convergence(theta, y, rate, mark)
+            inside = size - 2 * mark * rate * aligned <= expected**2 * (1 + 1e-9)
+            below = mark == 0 or expected**2 <= (size - rate * aligned) * (1 + 1e-9)
             rows.append(
                 {
                     "width": width,
                     "steps": mark,
                     "real": float((y - out).norm()) / size**0.5,
-                    "predicted": told / size**0.5,
+                    "predicted": expected / size**0.5,
                     "from_start": convergence(theta, y - first, rate, mark) / size**0.5,
                     "theorem": inside and below,
                 }

@@ -239,7 +239,7 @@ def network(s: Any, data: StudyData, seed: int) -> Any:
 
 def _training(s: Any, **changes: Any) -> Training:
     """As the paper trains: cross-entropy, constant rate, until the training set is learnt."""
-    told = {
+    settings = {
         "loss": "cross-entropy",
         "optimiser": "adam",
         "rate": s.rate,
@@ -249,4 +249,4 @@ def _training(s: Any, **changes: Any) -> Training:
         "start": "warm",
         "stop_accuracy": s.stop_accuracy,
     } | changes
-    return Training(**told)
+    return Training(**settings)

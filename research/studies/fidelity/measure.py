@@ -166,9 +166,9 @@ def _scores(
     mean = post.mean[st.seen]
     scores["look-ahead, true label"] = predicted.norm(dim=2).sum(1)
     fall = (mean - y).square().sum() - (mean + predicted - y).square().sum((1, 2))
-    told = {k: {t: rank(v, real) for t, real in truths.items()} for k, v in scores.items()}
-    told["look-ahead, true label"]["gain"] = rank(fall, truths["gain"])
-    return [{"row": "score", "score": k, **v} for k, v in told.items()]
+    ranks = {k: {t: rank(v, real) for t, real in truths.items()} for k, v in scores.items()}
+    ranks["look-ahead, true label"]["gain"] = rank(fall, truths["gain"])
+    return [{"row": "score", "score": k, **v} for k, v in ranks.items()]
 
 
 def posterior(f: Tensor, theta: Tensor, st: Stage, noise: float) -> Posterior:
@@ -298,21 +298,21 @@ def repeated(guess: Tensor, real: Tensor, surprise: Tensor) -> Mapping[str, Any]
     mean of ‖Δ_r‖².
     """
     single = [agreement(guess, real[:, r], surprise) for r in range(real.shape[1])]
-    told: dict[str, Any] = {k: sum(one[k] for one in single) / len(single) for k in single[0]}
+    averages: dict[str, Any] = {k: sum(one[k] for one in single) / len(single) for k in single[0]}
     if real.shape[1] > 1:
         flat = real.flatten(2).double()
         gram = flat @ flat.mT  # (q, R, R)
         own = gram.diagonal(dim1=1, dim2=2).sum(1)
         r = real.shape[1]
         cross = (gram.sum((1, 2)) - own) / (r * (r - 1))
-        told["repeats"] = float(cross.sum() / (own / r).sum())
+        averages["repeats"] = float(cross.sum() / (own / r).sum())
         mean = agreement(guess, real.mean(1), surprise)
-        told |= {
+        averages |= {
             "mean_cosine": mean["cosine"],
             "mean_spearman": mean["spearman"],
             "mean_ratio": mean["ratio"],
         }
-    return told
+    return averages
 
 
 def agreement(predicted: Tensor, real: Tensor, surprise: Tensor) -> dict[str, float]:

@@ -246,8 +246,8 @@ def _listed(rows: dict[str, list[Row]], value: str) -> str:
     if not each:
         return "none, for there is one width"
     near = sum(abs(v.value - THEORY) <= GOAL for v in each.values())
-    told = "; ".join(f"{name} {v}" for name, v in each.items())
-    return f"{told}; {near} of {len(each)} within {GOAL} of −1/2"
+    listed = "; ".join(f"{name} {v}" for name, v in each.items())
+    return f"{listed}; {near} of {len(each)} within {GOAL} of −1/2"
 
 
 def _guide(axes: Any, rows: Sequence[Row], name: str) -> None:

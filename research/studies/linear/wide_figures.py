@@ -280,7 +280,7 @@ def separation(s: Any, rows: Sequence[Row]) -> StudyFigure:
         for d in s.separation_dimensions
     }
     learnt = sum(r["unit"] < 1e-3 for r in where(rows, share=most))
-    told = "; ".join(
+    shares = "; ".join(
         f"{d} dimensions: unit {e['unit'].mean:.1g}, its kernel {span(e['tangent'])}, infinite "
         "kernel "
         f"{span(e['infinite'], 3)}"
@@ -298,7 +298,7 @@ def separation(s: Any, rows: Sequence[Row]) -> StudyFigure:
         "its own tangent kernel at that start and with that of an infinitely wide network (the "
         "best of four "
         "regularisers, in "
-        f"hindsight). Of the variance is left with {most:g} points a dimension: {told}. The unit "
+        f"hindsight). Of the variance is left with {most:g} points a dimension: {shares}. The unit "
         "learns it to 0.1 % "
         f"in {learnt} of "
         f"{len(where(rows, share=most))} runs. (That no kernel at all can do it needs weights of "

@@ -253,7 +253,7 @@ def _acquisition_functions(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     close_up(axes, least=1.0)
     axes.set(xlabel="labels", ylabel="difference from random, points")
     axes.legend(fontsize=9)
-    told = "; ".join(
+    summary = "; ".join(
         f"{NAMES[a]} {span(apart[a])}" + ("*" if sure(apart[a]) else "") for a in others
     )
     return [
@@ -266,7 +266,7 @@ def _acquisition_functions(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
             "MLMOC in batches (Fig 3a), and EMOC no different from it (TH Fig 2.3). Here, minus "
             "MLMOC in batches "
             "along the "
-            f"curve: {told} (* beyond its interval). MLMOC in batches itself is "
+            f"curve: {summary} (* beyond its interval). MLMOC in batches itself is "
             f"{span(ends['ntk'])} points from "
             "random.",
             figure=figure,

@@ -154,8 +154,8 @@ def whole(s: Any, cell: Cell) -> list[Row]:
 
 def _about(s: Any, cell: Cell, count: int) -> str:
     """All that a network's weights and items depend on: what else differs, has another kernel."""
-    told = (s.root, s.model, s.width, count, s.epochs, s.rate, s.train_batch)
-    return f"{dict(cell)} {' '.join(map(str, told))}"
+    values = (s.root, s.model, s.width, count, s.epochs, s.rate, s.train_batch)
+    return f"{dict(cell)} {' '.join(map(str, values))}"
 
 
 def _operator(model: nn.Module, x: Tensor, folder: Path, about: str) -> Operator:
