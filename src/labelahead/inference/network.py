@@ -13,6 +13,7 @@ from labelahead.batching import Samples
 from labelahead.errors import InputError
 from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
+from labelahead.inference.forecast import ErrorForecast
 from labelahead.models.training import (
     AuxiliaryObjective,
     Training,
@@ -256,6 +257,21 @@ class NetworkLearner:
             labels,
             WRONG_LABEL_NOISE if find_wrong_labels else LEAVE_ONE_OUT_NOISE,
         )
+
+    def forecast_error(
+        self,
+        labelled: Tensor,
+        labels: Tensor,
+        at: Tensor,
+        *,
+        seed: int = 0,
+        votes: Tensor | None = None,
+    ) -> ErrorForecast | None:
+        """Return None: the outputs of a trained network depend on all labels.
+
+        Only test items can measure its error; `ExactLearner` estimates it.
+        """
+        return None
 
 
 def leave_one_out_predictions(

@@ -19,7 +19,7 @@ from labelahead.data.dataset import Answers, Data, Loaded
 from labelahead.data.loading import load_source
 from labelahead.data.vector_files import attach_vectors, is_vector_file
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT, ExactLearner
+from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Campaign, Network, Progress
 from labelahead.learner.labelling_query import collect_labels
 from labelahead.learner.preparation import prepare_campaign
@@ -113,8 +113,7 @@ def compare_embeddings(
         began = time.perf_counter()
         candidate = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
         prepared = prepare_campaign(candidate, some, progress)
-        learner = prepared.make_learner(max(len(class_names), 2))
-        assert isinstance(learner, ExactLearner)
+        learner = prepared.make_exact_learner(max(len(class_names), 2))
         predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)
         right[name] = predicted.argmax(1).cpu() == known
         widths[name] = int(prepared.rows.shape[1])

@@ -228,7 +228,7 @@ class _SimulationRun:
                 others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
                 loo = estimate_leave_one_out(others, residual, labels, plan.budget.initial)
             several = bool((labels != labels[:1]).any())
-            if plan.forecast and several and isinstance(learner, ExactLearner):
+            if plan.forecast and several:
                 votes = torch.tensor([p not in self._confirmed_in_round for p in labelled.tolist()])
                 ahead = learner.forecast_error(
                     labelled, labels, self._sample_unlabelled(labelled), seed=seed, votes=votes
