@@ -100,6 +100,7 @@ def test_cli_pool_ask_is_a_deprecated_alias_of_query(tmp_path):
     assert " ask " not in invoke(app, ["pool", "--help"]).output
 
 
+@pytest.mark.slow
 def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
     x, y = clouds(60)
     np.save(tmp_path / "x.npy", x)
