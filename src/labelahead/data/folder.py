@@ -550,8 +550,8 @@ def read_text_files(
         if len(content) > MAX_TEXT_BYTES:
             cut.append(name)
             content = content[:MAX_TEXT_BYTES]
-        texts[name], as_declared = decode_text(content)
-        if not as_declared:
+        texts[name], as_said = decode_text(content)
+        if not as_said:
             foreign.append(name)
     notes = (
         [
@@ -856,7 +856,7 @@ def _is_inside(path: Path, root: Path) -> bool:
     except (
         OSError,
         RuntimeError,
-    ):  # a link to itself, or to nothing: opening it fails with an error
+    ):  # a link to itself, or to nothing: opening it fails, and says so
         return True
 
 

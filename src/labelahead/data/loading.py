@@ -192,7 +192,7 @@ def _normalise_name(name: str) -> str:
 
 
 def _load_folder(path: Path, options: LoadOptions) -> Loaded:
-    """Load a folder of images or texts; if it holds a public data set, the error names it."""
+    """Load a folder of images or texts; if it holds a public data set, the error says so."""
     try:
         return load_folder(path, options)
     except InputError as error:

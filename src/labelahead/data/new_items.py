@@ -55,7 +55,7 @@ class ItemEncoder(Protocol):
     def encode_texts(self, encoder: str, texts: list[str]) -> Tensor:
         """Return embeddings (n, d) of texts."""
 
-    def encode_images(self, encoder: str, pictures: list[Any]) -> Tensor:
+    def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images."""
 
 
@@ -336,7 +336,7 @@ def _read_encoded_pictures(
         values = torch.zeros((0, *preprocessor.shape))
         if readable:
             assert preprocessor.features is not None
-            values = encoder.encode_images(preprocessor.features, list(readable.values()))
+            values = encoder.encode_pictures(preprocessor.features, list(readable.values()))
         ids = [printable_name(n) for n in readable]
         yield NewItems(ids, values, failed, Records({FILE_NAME: ids}))
 

@@ -236,7 +236,7 @@ class ExportedModel:
             pass
         return rows
 
-    def encode_images(self, encoder: str, pictures: list[Any]) -> Tensor:
+    def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images by the encoder of this name."""
         return load_encoder(encoder, IMAGE, device=self.device).encode_all(pictures)
 
@@ -496,7 +496,7 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
         values = data.vectors[prepared.campaign.data.embedding or ""][at].float()
     elif reading.kind == ENCODED_PICTURES and data.images is not None:
         assert reading.features is not None
-        values = model.encode_images(
+        values = model.encode_pictures(
             reading.features, [data.images.open_picture(int(i)) for i in at]
         )
     elif (

@@ -118,67 +118,56 @@ def prepare_campaign(
     if given is None:
         given = load_source(source, campaign.seed)
     data, answers = given
-    data = _attach_own_vectors(data, source.embedding)
+    file = source.embedding
+    if file is not None and is_vector_file(file) and resolve_vector_file(file) not in data.vectors:
+        data = attach_vectors(data, file)
     notes = list(data.notes)
     name, embedding, more_notes = choose_model_and_embedding(campaign, data)
     notes += more_notes
+    width, dropout = campaign.model.width, campaign.model.dropout
     how = EncoderOptions(source.batch_size, source.workers, device)
-    encoded = encode_inputs(name, data, embedding, source.size, progress, how)
-    notes += encoded.notes
+    seen = encode_inputs(name, data, embedding, source.size, progress, how)
+    inputs = seen.inputs
+    notes += seen.notes
     training = override_training(
         campaign.training, Training() if name == EXACT else get_default_training(name)
     )
+    example = inputs[:2].read() if isinstance(inputs, Samples) else None
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     resolved = replace(
         campaign,
         data=replace(
             replace(source, name=PYTHON_OBJECT_PREFIX + data.name)
             if handed
             else _with_absolute_paths(source),
-            embedding=pin_embedding(encoded.embedding, data),
+            embedding=pin_embedding(seen.embedding, data),
         ),
-        model=replace(campaign.model, name=resolve_code_name(name)),
+        model=Network(resolve_code_name(name), width, dropout),
         asking=_with_absolute_strategy(campaign.asking),
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
         device=device,
     )
+
+    options = {} if dropout is None else {"dropout": dropout}
+
+    def network(classes: int, seed: int) -> nn.Module:
+        if name == EXACT:
+            return ExactModel(torch.zeros(prod(shape)), classes)
+        return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
+
     return PreparedCampaign(
         resolved,
         data,
         answers,
-        encoded.inputs,
-        _make_factory(replace(campaign.model, name=name), encoded.inputs),
+        inputs,
+        network,
         training,
         device,
         tuple(notes),
-        encoded.reading,
+        seen.reading,
         depends_on_seed=data.depends_on_seed and not handed,
     )
-
-
-def _attach_own_vectors(data: Data, embedding: str | None) -> Data:
-    """Read the file of vectors that the embedding names, if it is one and not read yet."""
-    if embedding is None or not is_vector_file(embedding):
-        return data
-    if resolve_vector_file(embedding) in data.vectors:
-        return data
-    return attach_vectors(data, embedding)
-
-
-def _make_factory(model: Network, inputs: Tensor | Samples) -> Callable[[int, int], nn.Module]:
-    """Return a function (classes, seed) -> a fresh network for such inputs."""
-    example = inputs[:2].read() if isinstance(inputs, Samples) else None
-    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
-    options = {} if model.dropout is None else {"dropout": model.dropout}
-
-    def network(classes: int, seed: int) -> nn.Module:
-        if model.name == EXACT:
-            return ExactModel(torch.zeros(prod(shape)), classes)
-        return build_model(
-            model.name, shape, classes, width=model.width, seed=seed, example=example, **options
-        )
-
-    return network
 
 
 def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:

@@ -82,9 +82,7 @@ class SentenceEncoder:
         ids: list[int] = self.tokenizer.encode(encodable).ids
         return ids
 
-    def encode_into(
-        self, texts: Sequence[str], rows: Tensor, tokens_per_pass: int = TOKENS_PER_PASS
-    ) -> Iterator[int]:
+    def encode_into(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
         """Write the embeddings of texts into rows (n, 384), shortest texts first.
 
         Yields:
@@ -97,7 +95,7 @@ class SentenceEncoder:
             batch, size = [waiting[done]], len(ids[waiting[done]])
             for i in waiting[done + 1 :]:
                 size += len(ids[i])
-                if size > tokens_per_pass:
+                if size > TOKENS_PER_PASS:
                     break
                 batch.append(i)
             rows[batch] = self.encode([ids[i] for i in batch])
