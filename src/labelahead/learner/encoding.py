@@ -80,7 +80,7 @@ EMBEDDINGS = {
 # what useful ones bring (docs/campaigns).
 OTHER_COLUMNS_WEIGHT = 0.25
 MAX_ENCODER_BATCH = 64  # items that a function of the user's own is called with, at most
-# pixels a side at which a function of the user's own is given pictures, unless it names another size
+# pixels a side at which a function of the user's own is given pictures, unless they say
 CUSTOM_ENCODER_PIXELS = 224
 OnItems = Callable[[int, int], None]
 STRONGER_IMAGES = (
@@ -122,7 +122,7 @@ class EncodedInputs:
     notes: tuple[str, ...] = ()
     reading: Callable[[], Preprocessor | None] = lambda: (
         None
-    )  # how other items become such inputs; None: unknown
+    )  # how other items become such inputs; None: nobody can tell
 
 
 def encode_inputs(
@@ -153,18 +153,18 @@ def encode_inputs(
     if data.samples is not None:
         return EncodedInputs(data.samples, RAW)
     require_embedding(name, data)
-    on_progress = None if progress is None else lambda done, n: progress("features", done, n)
+    tell = None if progress is None else lambda done, n: progress("features", done, n)
     if name in data.vectors:
         made = data.vectors[name].float()
     elif name in BACKBONES:
-        made = _encode_images(name, data, size, on_progress)
+        made = _encode_images(name, data, size, tell)
     elif name == SENTENCES:
-        made = _encode_sentences(data, on_progress)
+        made = _encode_sentences(data, tell)
     elif is_encoder(name, data):
         name = pin_embedding(name, data)
-        made = _encode_by_name(name, data, how or EncoderOptions(), on_progress)
+        made = _encode_by_name(name, data, how or EncoderOptions(), tell)
     elif ":" in name:
-        made = _encode_with_function(name, data, size, on_progress)
+        made = _encode_with_function(name, data, size, tell)
     else:
         return EncodedInputs(data.inputs, name, reading=lambda: _raw_preprocessor(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
@@ -397,7 +397,7 @@ def _has_colour_images(data: Data) -> bool:
     return data.images is not None and len(data.shape) == 3 and data.shape[0] == 3
 
 
-def _encode_images(name: str, data: Data, size: int | None, on_progress: OnItems | None) -> Tensor:
+def _encode_images(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
     assert data.images is not None
     return embed_images(
         data.images,
@@ -406,23 +406,21 @@ def _encode_images(name: str, data: Data, size: int | None, on_progress: OnItems
         size=size or 128,
         keys=[make_key(mark) for mark in data.images.compute_item_fingerprints(len(data))],
         standardised=False,
-        progress=on_progress,
+        progress=tell,
         backbone=name,
     )
 
 
-def _encode_sentences(data: Data, on_progress: OnItems | None) -> Tensor:
+def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
     """Embed every text column."""
     assert data.texts is not None
     columns = data.texts.columns.values()
     return torch.cat(
-        [embed_texts(texts, cache=_feature_folder(), progress=on_progress) for texts in columns], 1
+        [embed_texts(texts, cache=_feature_folder(), progress=tell) for texts in columns], 1
     )
 
 
-def _encode_by_name(
-    name: str, data: Data, how: EncoderOptions, on_progress: OnItems | None
-) -> Tensor:
+def _encode_by_name(name: str, data: Data, how: EncoderOptions, tell: OnItems | None) -> Tensor:
     """Embed images, or every text column, with a pretrained encoder.
 
     The encoder is loaded only if an item is not cached.
@@ -447,7 +445,7 @@ def _encode_by_name(
             method=method,
             keys=None if cache is None else [make_key(mark) for mark in marks],
             cache=cache,
-            progress=on_progress,
+            progress=tell,
         )
 
     if data.images is not None:
@@ -458,9 +456,7 @@ def _encode_by_name(
     return torch.cat([embed(texts.__getitem__, texts) for texts in columns], 1)
 
 
-def _encode_with_function(
-    name: str, data: Data, size: int | None, on_progress: OnItems | None
-) -> Tensor:
+def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
     """Embed texts, images or rows with the user's function, block by block."""
     function = _load_function(name)
     items, marks = _item_readers(data, size or CUSTOM_ENCODER_PIXELS)
@@ -470,7 +466,7 @@ def _encode_with_function(
     written = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else None
     cache = (
         _feature_folder() if written else None
-    )  # unreadable inputs cannot be checked for changes
+    )  # of what cannot be read nobody can say whether it has changed
     about = f"2|{name.rpartition(':')[2]}|{written}"
     columns = read_cached_width(cache, about)
     first: dict[int, Tensor] = {}
@@ -492,7 +488,7 @@ def _encode_with_function(
 
     keys = None if cache is None else [make_key(mark) for mark in marks()]
     return compute_features(
-        len(data), columns, fill, method=about, keys=keys, cache=cache, progress=on_progress
+        len(data), columns, fill, method=about, keys=keys, cache=cache, progress=tell
     )
 
 
