@@ -194,7 +194,7 @@ bench-page: $(VENV)/.installed-test browser ## labelling page: time from key to 
 
 bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million items on a local Dask cluster, against modAL and scikit-activeml
 bench-flood: $(VENV)/.installed-test ## labelling page under a flood of idle connections, against plain uvicorn
-bench-embed: $(VENV)/.installed-bench ## items per second: sentence encoder against sentence-transformers, photographs
+bench-embed: $(VENV)/.installed-bench ## photographs per second by encoder and size
 
 # Without BackPACK's dependency torchvision: its build on PyPI crashes with the CPU build of torch.
 $(VENV)/.installed-backpack: $(VENV)/.installed-bench
