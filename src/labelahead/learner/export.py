@@ -246,7 +246,7 @@ class ExportedModel:
 
     @cached_property
     def _sentence_encoder(self) -> SentenceEncoder:
-        return SentenceEncoder()
+        return SentenceEncoder(self.device)
 
     def _predict_items(
         self, fresh: NewItems, progress: Callable[[int], None] | None
