@@ -43,7 +43,7 @@ from labelahead.data.table_writer import (
     probability_column_name,
     write_csv,
 )
-from labelahead.data.vector_files import vector_column_name
+from labelahead.data.vector_files import split_joined_embedding, vector_column_name
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
@@ -242,7 +242,11 @@ class ExportedModel:
 
     def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images by the encoder of this name."""
-        return load_encoder(encoder, IMAGE, device=self.device).encode_all(pictures)
+        blocks = [
+            load_encoder(part, IMAGE, device=self.device).encode_all(pictures)
+            for part in split_joined_embedding(encoder)
+        ]
+        return torch.cat(blocks, 1)
 
     @cached_property
     def _sentence_encoder(self) -> SentenceEncoder:
@@ -434,7 +438,8 @@ def export_model(
         items: Number of items, if `prepared` holds a part of them.
     """
     campaign, embedding = prepared.campaign, prepared.campaign.data.embedding or ""
-    is_code = ":" in embedding and not is_encoder(embedding, prepared.data)
+    parts = split_joined_embedding(embedding)
+    is_code = ":" in embedding and not any(is_encoder(part, prepared.data) for part in parts)
     if is_code and embedding not in prepared.data.vectors:
         raise InputError(
             f"the model uses your own embedding {embedding}, whose code cannot be exported; "
@@ -463,9 +468,10 @@ def export_model(
         },
         "accuracy": dict(accuracy),
     }
-    if is_encoder(embedding, prepared.data):
-        encoder = resolve_encoder(embedding)
-        about["encoder"] = {"id": encoder.name, "revision": encoder.revision, "by": encoder.kind}
+    found = [resolve_encoder(part) for part in parts if is_encoder(part, prepared.data)]
+    described = [{"id": e.name, "revision": e.revision, "by": e.kind} for e in found]
+    if described:
+        about["encoder"] = described[0] if len(described) == 1 else described
     if isinstance(network, ExactModel) and len(network.support):
         network.ensure_variance_scale()  # is saved with the weights
     loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
@@ -594,6 +600,12 @@ def _relocate_encoder(path: Path, about: dict[str, Any], folder: str) -> None:
     found = [(table, key) for table, key in places if is_encoder_prefix(str(table.get(key) or ""))]
     if not found:
         raise InputError(f"{path} uses no encoder by name; leave encoder out")
+    names = {name for table, key in found for name in split_joined_embedding(table[key])}
+    if len(names) > 1:
+        raise InputError(
+            f"{path} uses several encoders, so one new folder does not say which has moved; "
+            "expected their folders where they were: leave encoder out"
+        )
     for table, key in found:
         table[key] = relocate_encoder(table[key], folder)
 
