@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Samples
-from labelahead.data.columns import parse_entry
+from labelahead.data.columns import SentenceColumn, parse_entry
 from labelahead.data.excel import split_sheet
 from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.new_items import (
@@ -50,7 +50,7 @@ from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import EXACT, ExactModel, predict_proba
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
-from labelahead.learner.onnx import ExportGraph, PreprocessingModule, write_onnx
+from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
 from labelahead.learner.preparation import PreparedCampaign
 from labelahead.models import MODELS, build_model
 from labelahead.models.encoders import (
@@ -332,7 +332,8 @@ class ExportedModel:
         Args:
             folder: Where to write.
             onnx: Whether to write `model.onnx` (extra 'onnx'). None: if possible; otherwise the
-                model card gives the reason.
+                model card gives the reason. True also puts a pretrained encoder by name into it,
+                if torch can export that.
         """
         target = Path(folder)
         values, tensors = (None, {}) if self.reading is None else self.reading.to_dict()
@@ -363,15 +364,54 @@ class ExportedModel:
         return target
 
     def _write_onnx(self, path: Path, *, required: bool) -> dict[str, Any]:
-        """Write the ONNX file and return its description."""
+        """Write the ONNX file and return its description.
+
+        It contains the encoder only if it is required: such a file is as large as the encoder.
+        """
+        reason = {}
         try:
+            if required and self._named_encoder is not None:
+                try:
+                    return {"onnx": self._write_onnx_with_encoder(*self._named_encoder, path)}
+                except LabelaheadError as error:
+                    path.unlink(missing_ok=True)
+                    reason = {"onnx_without_encoder": str(error)}
             example = self._example_items()
             graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
-            return {"onnx": write_onnx(graph, example, self.outputs(example), path)}
+            return {"onnx": write_onnx(graph, example, self.outputs(example), path), **reason}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
                 raise
             return {"no_onnx": str(error)}
+
+    @property
+    def _named_encoder(self) -> tuple[str, str] | None:
+        """Name and modality of the encoder by name, if the model sees its embeddings alone."""
+        if self.reading is None:
+            return None
+        columns = self.reading.columns
+        if self.reading.kind == ENCODED_PICTURES:
+            name, modality = self.reading.features or "", IMAGE
+        elif len(columns) == 1 and isinstance(columns[0], SentenceColumn):
+            name, modality = columns[0].encoder, TEXT
+        else:
+            return None
+        named = is_encoder_prefix(name) and len(split_joined_embedding(name)) == 1
+        return (name, modality) if named else None
+
+    def _write_onnx_with_encoder(self, name: str, modality: str, path: Path) -> dict[str, Any]:
+        """Write encoder and model as one graph, and return its description."""
+        encoder = load_encoder(name, modality, device="cpu")
+        items: list[Any] = ["a text", "text", "a text that is longer than these two"]
+        if modality == IMAGE:
+            image = import_extra("PIL.Image", "photos", "images")
+            rng = np.random.default_rng(0)
+            pixels = rng.integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+            items = [image.fromarray(one) for one in pixels]
+        given = dict(encoder.backend.prepare(items))
+        graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
+        whole = EncoderGraph(encoder, graph, list(given))
+        return write_onnx(whole, given, self.outputs(encoder.encode(items)), path)
 
     def _example_items(self) -> Tensor:
         """Return random items of the right shape, (5, *shape)."""
