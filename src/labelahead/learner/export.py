@@ -490,7 +490,7 @@ def export_model(
     given = list(labels.values())
     own = None if prepared.data.records is None else prepared.data.records.id_column
     shape = list(prepared.rows.shape[1:]) if isinstance(prepared.inputs, Tensor) else []
-    about = {
+    about: dict[str, Any] = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {

@@ -76,7 +76,7 @@ class Contender:
         """The display name; the mode is included only if it is not the strategy's default."""
         own = find_strategy(self.strategy).modes[0]
         name = self.called if self.mode == own else f"{self.called}:{self.mode}"
-        return f"{name} on {shorten_embedding(self.embedding)}" if self.embedding else name
+        return f"{name} on {_shorten_embedding(self.embedding)}" if self.embedding else name
 
     @property
     def spec(self) -> str:
@@ -91,7 +91,7 @@ class Contender:
         if not self.embedding:
             return name
         digest = hashlib.sha256(self.embedding.encode("utf-8", "surrogateescape")).hexdigest()
-        short = re.sub(r"[^\w.+-]+", "-", shorten_embedding(self.embedding))
+        short = re.sub(r"[^\w.+-]+", "-", _shorten_embedding(self.embedding))
         return f"{name}-{short}-{digest[:8]}"
 
 
@@ -172,7 +172,7 @@ def _with_absolute_paths(campaign: Campaign) -> Campaign:
     return replace(campaign, data=replace(source, name=name, root=root), model=model)
 
 
-def shorten_embedding(name: str) -> str:
+def _shorten_embedding(name: str) -> str:
     """Return an embedding's name without folder, library and revision, for display."""
     parts = []
     for part in split_joined_embedding(name):
@@ -191,7 +191,7 @@ def cross_with_embeddings(
     ['random on minilm', 'random on words', 'flip on minilm', 'flip on words']
     """
     pinned = [JOIN.join(map(_pin_embedding, split_joined_embedding(name))) for name in embeddings]
-    short = [shorten_embedding(name) for name in dict.fromkeys(pinned)]
+    short = [_shorten_embedding(name) for name in dict.fromkeys(pinned)]
     twin = next((name for i, name in enumerate(short) if name in short[:i]), None)
     if twin is not None:
         raise InputError(
