@@ -168,7 +168,7 @@ dist: $(VENV)/.installed-release $(STRANGER)/.installed ## build wheel and sdist
 
 dist-installed: $(STRANGER)/.installed
 
-BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed scale
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed encoders scale
 .PHONY: soak
 soak: $(VENV)/.installed-test ## stress the labelling server for twenty minutes: kills, undos, imports; no label lost, constant memory
 	@OMP_NUM_THREADS=1 $(PY) -m research bench soak $(ARGS)
@@ -178,7 +178,7 @@ $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) -m research bench $* $(ARGS)
 
 # Timed on one thread, like the competitors.
-bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-scale: ALONE := OMP_NUM_THREADS=1 #
+bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-encoders bench-scale: ALONE := OMP_NUM_THREADS=1 #
 
 bench-exact: $(VENV)/.installed-bench ## exact learner: choose its kernel, absorb a label, score a pool
 bench-kernel: $(VENV)/.installed-bench ## NTK against competitors: time, memory, roofline
@@ -194,7 +194,8 @@ bench-page: $(VENV)/.installed-test browser ## labelling page: time from key to 
 
 bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million items on a local Dask cluster, against modAL and scikit-activeml
 bench-flood: $(VENV)/.installed-test ## labelling page under a flood of idle connections, against plain uvicorn
-bench-embed: $(VENV)/.installed-bench ## items per second: sentence encoder against sentence-transformers, photographs
+bench-embed: $(VENV)/.installed-bench ## photographs per second by encoder and size
+bench-encoders: $(VENV)/.installed-test ## items per second of MiniLM, lite0 and encoders by name, against the libraries' plain loops
 
 # Without BackPACK's dependency torchvision: its build on PyPI crashes with the CPU build of torch.
 $(VENV)/.installed-backpack: $(VENV)/.installed-bench

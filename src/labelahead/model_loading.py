@@ -16,6 +16,7 @@ def load_model(
     *,
     network: nn.Module | str | None = None,
     encoder: str | Path | None = None,
+    device: str | None = None,
     trust_code: bool = False,
 ) -> ExportedModel:
     """Load a model from an exported folder, a run folder or a session folder.
@@ -29,6 +30,8 @@ def load_model(
         network: your own network if the model has one: the module, or its name `file.py:function`.
         encoder: of an exported model: where the folder of its pretrained encoder lies now, if it has
             moved. Its weights must be the same.
+        device: where items of a run or a session are encoded and its model is fitted; default: as
+            before. The model is then on the CPU; its method `to` moves it.
         trust_code: whether to run code that the folder of a run or a session names (a user's own
             network or embedding) although this account has never used it.
 
@@ -50,14 +53,14 @@ def load_model(
     if (path / "labels.db").exists():
         from labelahead.server.session_model import session_model
 
-        return session_model(path, trust_code=trust_code)
+        return session_model(path, device=device, trust_code=trust_code)
     if (path / "config.toml").exists():
         if isinstance(network, nn.Module):
             raise InputError(
                 "network is a torch.nn.Module; a run expects its name, file.py:function, to build "
                 "it anew"
             )
-        return run_model(path, network=network, trust_code=trust_code)
+        return run_model(path, network=network, device=device, trust_code=trust_code)
     raise InputError(
         f"{path} holds no model; expected the folder of `export-model`, of `run --out`, or the "
         "labels of a page"

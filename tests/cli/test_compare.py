@@ -1,14 +1,20 @@
 """`labelahead compare` and `labelahead report`, called in this process."""
 
+import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from labelahead.cli import app
-from labelahead.simulation.comparison import read_comparison
-from tests.support.comparisons import made_up, random_curves
+from labelahead.data import load_source
+from labelahead.learner.config import Network
+from labelahead.simulation.comparison import Comparison, parse_contenders, read_comparison
+from labelahead.simulation.comparison.plan import cross_with_embeddings, format_comparison
+from labelahead.simulation.run import run
+from tests.support.comparisons import made_up, random_curves, tiny
 
 runner = CliRunner()
 
@@ -96,6 +102,32 @@ def test_compare_of_a_finished_comparison_reports_without_running(comparison):
     result = invoke("compare", "--out", comparison, "--strategies", "random", "--seeds", "2")
     assert result.exit_code == 0, result.output  # a subset of its campaigns
     assert read_comparison(comparison) == before
+
+
+def test_compare_of_embeddings_reports_every_strategy_on_each(tmp_path):
+    campaign = tiny(tmp_path, model=Network("exact"))
+    data, _ = load_source(campaign.data, 0)
+    vectors = data.inputs.flatten(1).numpy()
+    np.save(tmp_path / "good.npy", vectors)
+    np.save(tmp_path / "noise.npy", np.random.default_rng(0).normal(size=vectors.shape))
+    names = [str(tmp_path / "good.npy"), str(tmp_path / "noise.npy")]
+    contenders = cross_with_embeddings(parse_contenders("random,margin"), names)
+    plan, folder = Comparison(campaign, contenders, (0, 1)), tmp_path / "a"
+    for contender in contenders:
+        for seed in plan.seeds:
+            run(plan.campaign_for(contender, seed), out=folder / contender.folder / f"seed-{seed}")
+    (folder / "compare.toml").write_text(format_comparison(plan))
+    result = invoke("compare", "--out", folder, "--embedding", ",".join(names))
+    assert result.exit_code == 0, result.output
+    assert "2 strategies × 2 embeddings × 2 seeds = 8 campaigns" in read_output(result)
+    page = (folder / "report" / "report.html").read_text()
+    assert "margin on good.npy" in page
+    assert "differ in more than strategy" not in page
+    assert "data differ" not in page
+    with (folder / "report" / "summary.csv").open() as file:
+        final = {(r["strategy"], r["embedding"]): float(r["final"]) for r in csv.DictReader(file)}
+    assert final["margin", names[0]] > final["margin", names[1]]
+    assert len(final) == 4
 
 
 def test_compare_with_another_configuration_is_refused(comparison):

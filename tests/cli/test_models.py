@@ -22,8 +22,14 @@ def labelled(tmp_path):
 
 def test_export_model_and_predict_commands_use_the_sessions_model(labelled, tmp_path):
     _, _, _, out = labelled  # the session stays open
-    code, output = run_command("export-model", out, "--to", tmp_path / "model", "--no-onnx")
+    to = ["--to", tmp_path / "model", "--no-onnx"]
+    code, output = run_command("export-model", out, *to, "--device", "cuda:77")
+    assert (code, "this machine has cpu" in output) == (2, True)
+    stored = out / "session.toml"  # of a machine with another device
+    stored.write_text(stored.read_text().replace('device = "auto"', 'device = "cuda:77"'))
+    code, output = run_command("export-model", out, *to, "--device", "cpu")
     assert code == 0, output
+    assert "device: cpu" in output
     assert "labels: 10 in all" in output
     new = photos(tmp_path / "new", 4)
     (new / "broken.jpg").write_bytes(b"none")
@@ -41,7 +47,7 @@ def test_export_model_and_predict_commands_use_the_sessions_model(labelled, tmp_
     assert [line.split(",")[:3] for line in direct.splitlines() if line.startswith("0")] == [
         [r["id"], r["file_name"], r["prediction"]] for r in rows
     ]
-    code, output = run_command("export-model", out, "--to", tmp_path / "model")
+    code, output = run_command("export-model", out, *to, "--device", "cpu")
     assert (code, "exists already" in output) == (1, True)
     code, output = run_command("predict", tmp_path, new)
     assert (code, "holds no model" in output) == (1, True)

@@ -4,14 +4,16 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import labelahead as la
 from labelahead.data import load
+from labelahead.errors import InputError
 from labelahead.learner.learner import Learner
 from labelahead.models.training import Training, predict, train
 from labelahead.strategies import STRATEGIES
 from tests.support.campaigns import blobs, own
-from tests.support.devices import ALLOWED_EXITS, to_cpu
+from tests.support.devices import ALLOWED_EXITS, PretendedDevice, to_cpu
 
 # Scores, outputs and embeddings of the candidates are small and are ranked on the CPU, and without
 # float64 so is the posterior. The kernel itself stays on the device.
@@ -41,6 +43,35 @@ def test_training_agrees_with_the_cpu(loss, float64, open_device):
         torch.testing.assert_close(
             to_cpu(predict(moved, x)), predict(model, x), rtol=1e-3, atol=1e-3
         )
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+def test_training_out_of_memory_sums_the_gradients_of_halves(loss, caplog):
+    """Activations of 20 and of 10 samples do not fit, those of 5 do: the steps are the same."""
+    x, y = blobs(40, (4,))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(x.shape[1], 64), nn.Tanh(), nn.Linear(64, 3))
+    start = copy.deepcopy(model)
+    how = Training(steps=30, loss=loss, batch=20)
+    want = train(model, x, y, 3, how, seed=0)
+    with PretendedDevice(max_tensor_bytes=10 * 64 * 4 - 1) as device:
+        moved = start.to(device.device)
+        got = train(moved, x, y, 3, how, seed=0)
+        assert "10 samples at once do not fit into the memory of lazy:0, trying 5" in caplog.text
+        assert got.loss == pytest.approx(want.loss, rel=1e-4)
+        for a, b in zip(moved.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(to_cpu(a), b.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_training_out_of_memory_with_batchnorm_is_refused():
+    x, y = blobs(40, (4,))
+    model = nn.Sequential(nn.Linear(x.shape[1], 64), nn.BatchNorm1d(64), nn.Linear(64, 3))
+    how, message = Training(steps=2, batch=20), r"20 samples at once does not fit .* training.batch"
+    with (
+        PretendedDevice(max_tensor_bytes=10 * 64 * 4 - 1) as device,
+        pytest.raises(InputError, match=message),
+    ):
+        train(model.to(device.device), x, y, 3, how, seed=0)
 
 
 @pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])

@@ -8,6 +8,9 @@ import torch
 from scipy.stats import binomtest
 
 import labelahead as la
+from labelahead.data.new_items import encode_table_rows
+from labelahead.data.table import Table
+from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, exact
 from labelahead.learner.config import parse_campaign
@@ -16,6 +19,8 @@ from labelahead.learner.encoder_comparison import (
     resolve_auto_embedding,
     split_embedding_names,
 )
+from labelahead.learner.preparation import prepare_campaign
+from labelahead.models.trusted_code import find_code_names
 
 N, L = 60, 24
 
@@ -47,10 +52,14 @@ def campaign(source, embedding=None):
 def test_scores_equal_leaving_out_by_hand(source):
     names = [str(source / "bad.npy"), str(source / "good.npy")]
     scores = compare_embeddings(campaign(source), names, labels=source / "labels.csv")
-    assert [s.embedding for s in scores] == names[::-1]
+    both = "+".join(names[::-1])
+    assert sorted(s.embedding for s in scores) == sorted([*names, both])
+    assert scores[0].embedding == names[1]  # the joined one predicts no more labels
     right = {}
     for score in scores:
-        x = torch.from_numpy(np.load(score.embedding))
+        blocks = [torch.from_numpy(np.load(part)).double() for part in score.embedding.split("+")]
+        blocks = [block - block.mean(0) for block in blocks]
+        x = torch.cat([b / b.square().sum(1).mean().sqrt() for b in blocks], 1).float()
         labels = torch.arange(L) % 3
         learner = ExactLearner(x, exact(x, 3), "cpu")
         mixture = learner.fit(torch.arange(L), labels).kernel_model.get_mixture()
@@ -69,9 +78,40 @@ def test_scores_equal_leaving_out_by_hand(source):
         share = binomtest(int(right[score.embedding].sum()), L)
         wilson = share.proportion_ci(method="wilson")
         assert (score.low, score.high) == pytest.approx((wilson.low, wilson.high), abs=1e-6)
-        assert (score.labels, score.width) == (L, 8)
+        assert (score.labels, score.width) == (L, 8 * len(blocks))
     assert scores[0].p_value == 1.0
-    assert scores[1].p_value < 0.05
+    assert {s.embedding: s for s in scores}[names[0]].p_value < 0.05
+
+
+def test_auto_joins_embeddings_that_complement_each_other(source):
+    """One file of vectors tells x from the others, the other one y."""
+    rng = np.random.default_rng(1)
+    for letter in range(2):
+        vectors = rng.normal(size=(N, 8))
+        vectors[:, 0] += 8 * (np.arange(N) % 3 == letter)
+        np.save(source / f"part{letter}.npy", vectors.astype(np.float32))
+    names = ",".join(str(source / f"part{letter}.npy") for letter in range(2))
+    chosen, why = resolve_auto_embedding(campaign(source, f"auto:{names}"), source / "labels.csv")
+    parts = (chosen.data.embedding or "").split("+")
+    assert sorted(parts) == sorted(names.split(","))
+    assert "by leave-one-out on 24 labels" in why
+    ready = prepare_campaign(chosen)
+    assert ready.rows.shape == (N, 16)
+    # new items come with both vectors
+    columns = {"part0": np.load(source / "part0.npy"), "part1": np.load(source / "part1.npy")}
+    columns["text"] = ["a text"] * N
+    read = encode_table_rows(ready.reading(), Table(columns, range(N), unit="row"), "new")
+    seen = (read - ready.reading().mean) / ready.reading().std
+    torch.testing.assert_close(seen.float(), ready.rows, rtol=1e-5, atol=1e-5)
+
+
+def test_code_cannot_be_joined_to_an_embedding(source):
+    joined = f"{source / 'good.npy'}+evil.py:f"
+    with pytest.raises(InputError, match=r"evil.py:f cannot be joined"):
+        prepare_campaign(campaign(source, joined))
+    for name in (joined, "hf:a/b+evil.py:f"):  # a stored one has to be trusted first
+        assert find_code_names({"data": {"embedding": name}})
+    assert not find_code_names({"data": {"embedding": "minilm+hf:a/b"}})
 
 
 def test_auto_takes_the_best_or_says_why_not(source):
@@ -86,6 +126,8 @@ def test_auto_takes_the_best_or_says_why_not(source):
 
 def test_names_are_split_and_repeated_ones_refused():
     assert split_embedding_names("auto:a, b") == ["a", "b"]
+    assert split_joined_embedding("a + b.npy") == ["a", "b.npy"]
+    assert split_joined_embedding("c++") == ["c++"]
     for names in ("", "a,a", "auto:"):
         with pytest.raises(InputError, match="expected different names"):
             split_embedding_names(names)

@@ -157,6 +157,78 @@ def test_texts_from_table_to_query_session_and_predictions(encoders, tmp_path):
         (name / "config.json").write_text(before)
 
 
+@pytest.mark.parametrize("name", ["vit", "bert"])
+def test_onnx_on_request_contains_the_encoder(name, encoders, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    source = photos(tmp_path / "photos") if name == "vit" else texts(tmp_path / "texts.csv")
+    settings = {"data": {"name": str(source), "embedding": str(encoders / name)}, "threads": 1}
+    la.run({**settings, "budget": {"initial": 4, "labels": 8}}, out=tmp_path / "run")
+    model = la.load_model(tmp_path / "run")
+    folder = model.save(tmp_path / "model", onnx=True)
+    assert "The encoder is in it" in (folder / "README.md").read_text()
+
+    modality, items = TEXT, ["the cat sat", "a dog sat sat sat sat", "the"]
+    if name == "vit":
+        new = photos(tmp_path / "new", 3, classes=())
+        modality, items = IMAGE, [Image.open(new / f"{i:02d}.png") for i in range(3)]
+    encoder = load_encoder(str(encoders / name), modality)
+    want, _ = model.outputs(encoder.encode(items))
+    given = {key: value.numpy() for key, value in encoder.backend.prepare(items).items()}
+    session = onnxruntime.InferenceSession(
+        str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    got = session.run(None, given)[0]
+    torch.testing.assert_close(torch.from_numpy(got).double(), want, rtol=0, atol=1e-4)
+
+
+def test_onnx_without_the_encoder_says_why(encoders, tmp_path, monkeypatch):
+    """An encoder with a step that depends on the values of its inputs cannot be exported."""
+    pytest.importorskip("onnxruntime")
+    source = texts(tmp_path / "texts.csv")
+    settings = {"data": {"name": str(source), "embedding": str(encoders / "bert")}, "threads": 1}
+    la.run({**settings, "budget": {"initial": 4, "labels": 8}}, out=tmp_path / "run")
+    model = la.load_model(tmp_path / "run")
+    backend = load_encoder(str(encoders / "bert"), TEXT).backend
+    encode = backend.encode
+
+    def encode_by_value(given):
+        return encode(given) * (1.0 if int(given["input_ids"].sum()) else 2.0)
+
+    monkeypatch.setattr(backend, "encode", encode_by_value)
+    folder = model.save(tmp_path / "model", onnx=True)
+    card = (folder / "README.md").read_text()
+    assert "The encoder cannot be in it: the network cannot be written as ONNX" in card
+    about = json.loads((folder / "model.json").read_text())
+    assert about["onnx"]["input"] == ["n", 32]
+
+
+def test_joined_encoders_from_photographs_to_predictions(encoders, tmp_path):
+    source, folder = photos(tmp_path / "photos"), tmp_path / "run"
+    names = [str(encoders / "dinov2"), str(encoders / "vit")]
+    settings = {"data": {"name": str(source), "embedding": "+".join(names)}, "threads": 1}
+    la.run({**settings, "budget": {"initial": 4, "labels": 8}}, out=folder)
+    pinned = tomllib.loads((folder / "config.toml").read_text())["data"]["embedding"]
+    assert pinned == "+".join(str(load_encoder(n, IMAGE).name).partition("#")[0] for n in names)
+    ready = prepare_campaign(parse_campaign(settings))
+    pool = torch.ones(24, dtype=torch.bool).index_fill_(0, ready.data.test, False)
+    pictures = [ready.data.images.open_picture(i) for i in range(24)]
+    blocks = [load_encoder(name, IMAGE).encode(pictures).double() for name in names]
+    blocks = [block - block[pool].mean(0) for block in blocks]
+    by_hand = torch.cat([b / b[pool].square().sum(1).mean().sqrt() for b in blocks], 1).float()
+    torch.testing.assert_close(ready.rows, by_hand, rtol=1e-4, atol=1e-5)
+
+    model = la.load_model(la.load_model(folder).save(tmp_path / "model", onnx=False))
+    new = photos(tmp_path / "new", 6, classes=())
+    said = model.predict(new)
+    assert len(said) == 6
+    assert [e["id"] for e in model.about["encoder"]] == names
+    with pytest.raises(InputError, match="uses several encoders"):
+        la.load_model(tmp_path / "model", encoder=names[0])
+    lite = {"name": str(source), "embedding": f"lite0+{names[0]}"}
+    with pytest.raises(InputError, match="lite0 cannot be joined"):
+        prepare_campaign(parse_campaign({**settings, "data": lite}))
+
+
 def test_cached_items_are_not_encoded_again(encoders, tmp_path, monkeypatch):
     source = photos(tmp_path / "photos", 12)
     counted = []

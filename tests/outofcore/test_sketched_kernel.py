@@ -13,6 +13,7 @@ from labelahead.gp.posterior import prior
 from labelahead.inference.exact import NOISE_GRID
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.sketched_kernel import describe_network
+from tests.support.devices import ALLOWED_EXITS, PretendedDevice
 from tests.support.large_pools import CLASSES, NET, Inline, clouds, parquet_pool, write_network
 
 N, K = 120, 64
@@ -127,6 +128,19 @@ def test_partition_key_depends_on_network_weights(tmp_path):
     after = {p.name for p in (tmp_path / "store" / "parts").iterdir()}
     assert not before & after
     assert len(before) == len(after)
+
+
+def test_features_computed_on_a_device_equal_those_of_the_cpu(tmp_path):
+    large, *_ = make_store(tmp_path, "cross-entropy")
+    first, _ = large.read_items(torch.arange(N), INLINE)
+    with PretendedDevice(allowed_exits=("outofcore/", *ALLOWED_EXITS)) as device:
+        there, *_ = make_store(tmp_path, "cross-entropy", device=str(device.device))
+        assert device.operations["mm"] + device.operations["addmm"]
+    assert large.manifest.reading.device == "cpu"
+    assert there.manifest.reading.device == "lazy:0"
+    assert not {e.features for e in large.entries} & {e.features for e in there.entries}
+    second, _ = there.read_items(torch.arange(N), INLINE)
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
 
 
 def test_different_weights_on_worker_raise(tmp_path):

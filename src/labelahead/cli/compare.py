@@ -61,6 +61,9 @@ def compare(
     root: shell.RootOpt = None,
     target: shell.TargetOpt = None,
     id: shell.IdOpt = None,
+    embedding: Annotated[
+        Text, Option("--embedding", help="Embeddings to compare, comma-separated; one: for all.")
+    ] = None,
     model: shell.ModelOpt = None,
     width: shell.WidthOpt = None,
     kernel: shell.KernelOpt = None,
@@ -85,7 +88,8 @@ def compare(
 ) -> None:
     """Compare strategies with the same splits, seed sets and training, over several seeds.
 
-    Run it again with the same --out to continue, or to add strategies and seeds.
+    With several embeddings, every strategy runs on each of them. Run it again with the same --out to
+    continue, or to add strategies, embeddings and seeds.
 
     Examples:
 
@@ -94,6 +98,8 @@ def compare(
       labelahead compare --strategies random,margin,flip,flip:greedy --seeds 6 --out runs/b
 
       labelahead compare --out runs/b --seeds 10
+
+      labelahead compare --data photos/ --strategies random,flip --embedding lite0,facebook/dinov2-small
 
       labelahead compare --out /shared/b --cluster tcp://127.0.0.1:8786
     """
@@ -181,10 +187,12 @@ def _resolve_comparison(
     context: typer.Context,
 ) -> "Comparison":
     """Return the comparison to run; an existing folder supplies the options that are not given."""
+    from labelahead.learner.encoder_comparison import split_embedding_names
     from labelahead.simulation.comparison.plan import (
         COMPARISON_FILE,
         Comparison,
         campaign_tables,
+        cross_with_embeddings,
         merge_comparisons,
         parse_contenders,
         read_comparison,
@@ -192,7 +200,12 @@ def _resolve_comparison(
     )
 
     try:
-        typed = shell.find_typed_code(context, *strategy_code(strategies or ""))
+        given = context.params["embedding"]
+        several = split_embedding_names(given) if given is not None and "," in given else []
+        if several:
+            context.params["embedding"] = None
+        code = [name for name in several if ":" in name]
+        typed = shell.find_typed_code(context, *strategy_code(strategies or ""), *code)
         trust = context.params["trust_code"] or typed
         before = (
             read_comparison(folder, trust_code=trust)
@@ -201,6 +214,10 @@ def _resolve_comparison(
         )
         names = before.contenders if before else parse_contenders(STRATEGIES)
         names = names if strategies is None else parse_contenders(strategies)
+        if several:
+            names = cross_with_embeddings(names, several)
+        elif before is not None and given is None:
+            names = cross_with_embeddings(names, before.embeddings)
     except InputError as error:
         raise UsageError(str(error)) from error
     campaign = shell.build_campaign(context, campaign_tables(before.campaign) if before else None)
@@ -279,6 +296,13 @@ def _write_session_report(folder: Path, accuracy: list[float] | None, target: Pa
     out.print(f"\nreport: {written.page}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _count_strategies(comparison: "Comparison") -> str:
+    several = len(comparison.embeddings)
+    if not several:
+        return f"{len(comparison.contenders)} strategies"
+    return f"{len(comparison.contenders) // several} strategies × {several} embeddings"
+
+
 # --- display while it runs: bars on a terminal, elsewhere one line per campaign ---
 
 
@@ -305,7 +329,7 @@ class ComparisonDisplay:
         self._campaigns, self._done, self._rounds = begun.campaigns, done, comparison.rounds
         before = f", {done} of them finished earlier" if done else ""
         self._print(
-            f"{len(comparison.contenders)} strategies × {len(comparison.seeds)} seeds = "
+            f"{_count_strategies(comparison)} × {len(comparison.seeds)} seeds = "
             f"{begun.campaigns} "
             f"campaigns{before}; "
             f"{f'{begun.workers} in parallel' if begun.workers else 'on the cluster'}"

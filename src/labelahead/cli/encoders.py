@@ -37,7 +37,7 @@ def encoders(
 ) -> None:
     """Compare embeddings by the leave-one-out accuracy on the labels there are.
 
-    Only the labelled items and 500 others are encoded.
+    Only the labelled items and 500 others are encoded. The best embeddings are also joined (a+b).
 
     Example:
 
@@ -92,7 +92,10 @@ def _build_table(scores: Sequence[Any]) -> Any:
 
 def _shorten_name(embedding: str) -> str:
     """Return the file name of vectors or of a folder, else the name as typed."""
-    return Path(embedding).name if Path(embedding).exists() else embedding
+    from labelahead.data.vector_files import JOIN, split_joined_embedding
+
+    parts = split_joined_embedding(embedding)
+    return JOIN.join(Path(part).name if Path(part).exists() else part for part in parts)
 
 
 def _write_plot(scores: Sequence[Any], path: Path) -> None:

@@ -64,8 +64,9 @@ def predict(
         from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
-            model = load_model(folder, network=network, encoder=encoder, trust_code=trust_code)
-            model = model.to(where)
+            model = load_model(
+                folder, network=network, encoder=encoder, device=where, trust_code=trust_code
+            ).to(where)
             done = 0
 
             def on_progress(more: int) -> None:
@@ -99,9 +100,12 @@ def export_model(
         bool | None,
         Option("--onnx/--no-onnx", help="Also write model.onnx. (default: if possible)"),
     ] = None,
+    device: DeviceOpt = None,
     trust_code: TrustOpt = False,
 ) -> None:
     """Export a model to a folder that predicts without the training data and labels.
+
+    The device encodes the items and fits the model; the exported model runs on any.
 
     Examples:
 
@@ -110,10 +114,11 @@ def export_model(
       labelahead export-model labels-photos/ --to model --onnx
     """
     with report_errors():
+        where = None if device is None else announce_device(device)
         from labelahead.model_loading import load_model
 
         with err.status("loading") as status:
-            model = load_model(folder, trust_code=trust_code)
+            model = load_model(folder, device=where, trust_code=trust_code)
             status.update("writing")
             model.save(to, onnx=onnx)
         print_line((to / "README.md").read_text(encoding="utf-8").split("\n|")[0].strip())

@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labelahead.cli.shell import Option, Text, UsageError, app, err, print_line, report_errors
+from labelahead.cli.shell import (
+    Option,
+    Text,
+    UsageError,
+    announce_device,
+    app,
+    err,
+    print_line,
+    report_errors,
+)
 from labelahead.errors import InputError
 
 pool = typer.Typer(
@@ -94,6 +103,10 @@ def embed(
     skip_unreadable: Annotated[
         bool, Option("--skip-unreadable", help="Leave out items that cannot be read.")
     ] = False,
+    device: Annotated[
+        Text,
+        Option("--device", help="Where workers compute: cpu, cuda, cuda:N, mps. (default: cpu)"),
+    ] = None,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
@@ -114,6 +127,10 @@ def embed(
     with report_errors("; the written features are kept: run the same command to continue"):
         from labelahead.outofcore import embed as work_out
 
+        where = device or "cpu"
+        if cluster is None and device is not None:
+            where = announce_device(device)
+
         with (
             open_executor(workers, cluster, tls_ca, tls_cert, tls_key) as engine,
             _show_progress() as progress,
@@ -131,6 +148,7 @@ def embed(
                 dtype=dtype,
                 rows=rows,
                 skip_unreadable=skip_unreadable,
+                device=where,
                 executor=engine,
                 progress=progress,
             )

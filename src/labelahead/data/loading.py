@@ -15,7 +15,7 @@ from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
 from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
 from labelahead.data.table import load_table
-from labelahead.data.vector_files import attach_vectors, is_vector_file
+from labelahead.data.vector_files import attach_named_vectors
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["load", "load_source"]
@@ -174,10 +174,7 @@ def load_source(source: Any, seed: int) -> Loaded:
         if option.name != "seed"
     }
     data, answers = load(source.name, seed=seed, **wanted)
-    embedding = getattr(source, "embedding", None)
-    if embedding is not None and is_vector_file(embedding):
-        data = attach_vectors(data, embedding)
-    return data, answers
+    return attach_named_vectors(data, getattr(source, "embedding", None)), answers
 
 
 def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:

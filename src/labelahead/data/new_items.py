@@ -151,7 +151,9 @@ def _describe_expected(preprocessor: Preprocessor) -> str:
 
 def _takes_single_text(preprocessor: Preprocessor) -> bool:
     """Return whether a text alone is an item."""
-    return [c.kind for c in preprocessor.columns] in (["sentences"], ["words"])
+    kinds = {c.kind for c in preprocessor.columns}
+    # Several encoders may read the one column.
+    return kinds in ({"sentences"}, {"words"}) and len({c.name for c in preprocessor.columns}) == 1
 
 
 def _read_table(path: Path) -> Table:

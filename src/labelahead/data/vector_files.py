@@ -23,16 +23,19 @@ from labelahead.errors import InputError, import_extra
 __all__ = [
     "VECTOR_SUFFIXES",
     "VectorFile",
+    "attach_named_vectors",
     "attach_vectors",
     "is_vector_file",
     "open_vector_file",
     "resolve_vector_file",
+    "split_joined_embedding",
     "vector_column_name",
 ]
 
 VECTOR_SUFFIXES = (".npy", ".npz", ".parquet", ".pq", ".safetensors")
 ID_NAMES = ("id", "ids", "item", "items", "name", "names", "file", "files", "file_name", "path")
 VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding", "features", "x")
+JOIN = "+"
 ROWS_AT_ONCE = 8192  # while a file is checked
 MAX_NAMED_ITEMS = 3  # in an error message
 Array = np.ndarray[Any, Any]
@@ -51,6 +54,22 @@ class VectorFile:
     path: Path
     values: Tensor
     ids: list[str] | None
+
+
+def split_joined_embedding(name: str) -> list[str]:
+    """Return the embeddings that a name such as "a+b" joins, or the name alone.
+
+    A path that exists is one name, whatever signs it contains.
+
+    >>> split_joined_embedding("hf:facebook/dinov2-small+clip.npy")
+    ['hf:facebook/dinov2-small', 'clip.npy']
+    """
+    without_prefix = name.partition(":")[2] or name
+    without_pooling = without_prefix.partition("#")[0]
+    paths = (name, without_prefix, without_pooling, without_pooling.rpartition("@")[0])
+    parts = [part.strip() for part in name.split(JOIN)]
+    whole = any(JOIN in path and Path(path).expanduser().exists() for path in paths)
+    return [name] if whole or not all(parts) else parts
 
 
 def is_vector_file(name: str) -> bool:
@@ -79,6 +98,16 @@ def attach_vectors(data: Data, name: str) -> Data:
     at = _match_by_order(file, data) if file.ids is None else _match_by_id(file, file.ids, data)
     values = file.values if at is None else file.values[at]
     return replace(data, vectors={**data.vectors, str(file.path): values})
+
+
+def attach_named_vectors(data: Data, embedding: str | None) -> Data:
+    """Return the data with the vector files that an embedding's name mentions."""
+    if embedding is None or embedding in data.vectors:
+        return data
+    for name in split_joined_embedding(embedding):
+        if is_vector_file(name) and resolve_vector_file(name) not in data.vectors:
+            data = attach_vectors(data, name)
+    return data
 
 
 def open_vector_file(path: str | Path) -> VectorFile:

@@ -1,5 +1,8 @@
 """Which embedding is best for these data: leave-one-out accuracy on the labels there are.
 
+The best embeddings are also joined: "a+b" is their concatenation with equal weights. It counts as
+better only if it predicts more labels than each of them alone, since it costs both encoders.
+
 Only the labelled items and a random sample of the others are encoded, so that the answer comes long
 before a whole pool is.
 """
@@ -17,10 +20,11 @@ from torch import Tensor
 from labelahead.data.classes import require_distinct_classes
 from labelahead.data.dataset import Answers, Data, Loaded
 from labelahead.data.loading import load_source
-from labelahead.data.vector_files import attach_vectors, is_vector_file
+from labelahead.data.vector_files import JOIN, attach_named_vectors, split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Campaign, Network, Progress
+from labelahead.learner.encoding import can_be_joined, pin_embedding
 from labelahead.learner.labelling_query import collect_labels
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.seeds import make_generator
@@ -83,11 +87,12 @@ def compare_embeddings(
     labels: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[EmbeddingScore]:
-    """Return the score of each embedding, best first.
+    """Return the score of each embedding and of the best ones joined, best first.
 
     Args:
         campaign: Data and seed; its network and embedding do not matter.
-        names: The embeddings.
+        names: The embeddings. The best two that can be joined, the best three and so on are joined
+            and scored, too.
         labels: A file of `id,label`; default: the labels in the data.
         progress: Called with the stage, the work done and its total.
 
@@ -98,7 +103,7 @@ def compare_embeddings(
     source = replace(campaign.data, test_fraction=0.0, classes=classes, embedding=None)
     data, answers = load_source(source, campaign.seed)
     for name in names:
-        data = attach_vectors(data, name) if is_vector_file(name) else data
+        data = attach_named_vectors(data, name)
     given, class_names, _ = collect_labels(data, answers, labels, classes)
     if len(given) < MIN_LABELS or len(set(given.values())) < 2:
         raise InputError(
@@ -109,7 +114,8 @@ def compare_embeddings(
     right: dict[str, Tensor] = {}
     widths: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    for name in names:
+
+    def evaluate(name: str) -> None:
         began = time.perf_counter()
         candidate = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
         prepared = prepare_campaign(candidate, some, progress)
@@ -118,7 +124,18 @@ def compare_embeddings(
         right[name] = predicted.argmax(1).cpu() == known
         widths[name] = int(prepared.rows.shape[1])
         seconds[name] = time.perf_counter() - began
-    best = max(names, key=lambda name: int(right[name].sum()))
+
+    for name in names:
+        evaluate(name)
+    ranked = sorted(names, key=lambda name: -int(right[name].sum()))
+    single = [name for name in ranked if len(split_joined_embedding(name)) == 1]
+    fit = [name for name in single if can_be_joined(pin_embedding(name, data), data)]
+    joined = [JOIN.join(fit[:count]) for count in range(2, len(fit) + 1)]
+    joined = [name for name in joined if name not in names]
+    for name in joined:
+        evaluate(name)
+    # The first of equals: the fewest encoders.
+    best = max([*names, *joined], key=lambda name: int(right[name].sum()))
     scores = [
         EmbeddingScore(
             name,
@@ -129,7 +146,7 @@ def compare_embeddings(
             seconds[name],
             _sign_test(right[best], right[name]),
         )
-        for name in names
+        for name in [*names, *joined]
     ]
     return sorted(scores, key=lambda score: -score.accuracy)
 

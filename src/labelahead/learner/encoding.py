@@ -18,7 +18,13 @@ from labelahead.data.folder import ignore_pillow_warnings
 from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, VECTORS, Preprocessor
 from labelahead.data.preprocessing import PICTURES as VIEWED
 from labelahead.data.split import get_default_root
-from labelahead.data.vector_files import is_vector_file, resolve_vector_file, vector_column_name
+from labelahead.data.vector_files import (
+    JOIN,
+    is_vector_file,
+    resolve_vector_file,
+    split_joined_embedding,
+    vector_column_name,
+)
 from labelahead.data.words import fit_word_columns
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import EXACT
@@ -54,6 +60,7 @@ __all__ = [
     "EncodedInputs",
     "EncoderOptions",
     "best_embedding",
+    "can_be_joined",
     "describe_embedding",
     "encode_inputs",
     "is_encoder",
@@ -139,7 +146,7 @@ def encode_inputs(
         model: Name of the network.
         data: The data set.
         name: One of `EMBEDDINGS`, the name or the file of vectors in the data, an encoder
-            (`labelahead.models.encoders`), or your own as file.py:function.
+            (`labelahead.models.encoders`), your own as file.py:function, or several joined by "+".
         size: Pixels a side of images.
         progress: Called with the stage, the items done and their total.
         how: How an encoder by name runs.
@@ -154,24 +161,22 @@ def encode_inputs(
         return EncodedInputs(data.samples, RAW)
     require_embedding(name, data)
     tell = None if progress is None else lambda done, n: progress("features", done, n)
-    if name in data.vectors:
-        made = data.vectors[name].float()
-    elif name in BACKBONES:
-        made = _encode_images(name, data, size, tell)
-    elif name == SENTENCES:
-        made = _encode_sentences(data, tell)
-    elif is_encoder(name, data):
-        name = pin_embedding(name, data)
-        made = _encode_by_name(name, data, how or EncoderOptions(), tell)
-    elif ":" in name:
-        made = _encode_with_function(name, data, size, tell)
-    else:
+    if name not in data.vectors and name in (RAW, WORDS):
         return EncodedInputs(data.inputs, name, reading=lambda: _raw_preprocessor(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
+    name = pin_embedding(name, data)
+    parts = _split_joined(name, data)
+    blocks = [_encode_block(part, data, size, how or EncoderOptions(), tell) for part in parts]
+    made, joining = blocks[0], None
+    if len(parts) > 1:
+        made, joining = _join_blocks(blocks, pool)
     features, scale = made, None
     if standardises_features(model):
         features, scale = standardise_features(made, made[pool]), compute_scales(made[pool])
     rest = _other_columns(data)
+    if joining is not None:  # both steps as one mean and deviation
+        mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
+        scale = joining[0] + mean * joining[1], std * joining[1]
     reading = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
         return EncodedInputs(features, name, reading=lambda: reading)
@@ -182,9 +187,70 @@ def encode_inputs(
     return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: reading)
 
 
+def _encode_block(
+    name: str, data: Data, size: int | None, how: EncoderOptions, tell: OnItems | None
+) -> Tensor:
+    """Return the features (n, d) of one embedding."""
+    if name in data.vectors:
+        return data.vectors[name].float()
+    if name in BACKBONES:
+        return _encode_images(name, data, size, tell)
+    if name == SENTENCES:
+        return _encode_sentences(data, tell)
+    if is_encoder(name, data):
+        return _encode_by_name(name, data, how, tell)
+    return _encode_with_function(name, data, size, tell)
+
+
+def _join_blocks(blocks: list[Tensor], pool: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Join features (n, d) of several embeddings; each block gets the same total variance.
+
+    Returns:
+        (n, d) with mean squared norm 1 per block over the pool, and what was subtracted from and
+        divided through the features, (d,) each.
+    """
+    scalings = [_variance_scaling(block, pool, 1.0) for block in blocks]
+    means = torch.cat([mean for mean, _ in scalings])
+    deviations = torch.cat([torch.full_like(mean, 1 / factor) for mean, factor in scalings])
+    joined = (torch.cat(blocks, 1).double() - means) / deviations
+    return joined.float(), (means, deviations)
+
+
+def _split_joined(name: str, data: Data) -> list[str]:
+    """Return the embeddings that a name joins; a column of vectors may contain the sign."""
+    return [name] if name in data.vectors else split_joined_embedding(name)
+
+
+def can_be_joined(name: str, data: Data) -> bool:
+    """Return whether an embedding can be part of a joined one, for new items, too.
+
+    Of pictures these are encoders by name, which read whole pictures; otherwise also MiniLM and
+    vectors.
+    """
+    if data.images is not None:
+        return is_encoder(name, data)
+    return is_encoder(name, data) or name == SENTENCES or name in data.vectors
+
+
 def require_embedding(name: str, data: Data) -> None:
     """Raise unless the embedding exists and applies to these data."""
     if name in data.vectors:
+        return
+    parts = _split_joined(name, data)
+    if len(parts) > 1:
+        unfit = [part for part in parts if not can_be_joined(part, data)]
+        if unfit:
+            kinds = (
+                "encoders by name"
+                if data.images is not None
+                else (f"encoders by name, {SENTENCES} and vectors")
+            )
+            raise InputError(
+                f"embedding is {name!r}, but {unfit[0]} cannot be joined to another one; expected "
+                f"{kinds} on both sides of {JOIN}"
+            )
+        for part in parts:
+            require_embedding(part, data)
         return
     if is_encoder(name, data):
         resolve_encoder(name)
@@ -212,8 +278,10 @@ def require_embedding(name: str, data: Data) -> None:
 
 def is_slow_embedding(name: str, data: Data) -> bool:
     """Return whether a network must process every item for this embedding."""
-    return name not in data.vectors and (
-        name in BACKBONES or name == SENTENCES or ":" in name or is_encoder(name, data)
+    return any(
+        part not in data.vectors
+        and (part in BACKBONES or part == SENTENCES or ":" in part or is_encoder(part, data))
+        for part in _split_joined(name, data)
     )
 
 
@@ -225,6 +293,9 @@ def is_encoder(name: str, data: Data) -> bool:
 
 def pin_embedding(name: str, data: Data) -> str:
     """Return a name that means the same everywhere: with full paths and an encoder's revision."""
+    parts = _split_joined(name, data)
+    if len(parts) > 1:
+        return JOIN.join(pin_embedding(part, data) for part in parts)
     if is_encoder(name, data):
         return str(resolve_encoder(name))
     if name in data.vectors or name in EMBEDDINGS:
@@ -234,6 +305,9 @@ def pin_embedding(name: str, data: Data) -> str:
 
 def describe_embedding(name: str) -> str:
     """Return one line on an embedding, for the page."""
+    parts = split_joined_embedding(name)
+    if len(parts) > 1:
+        return f" {JOIN} ".join(describe_embedding(part) for part in parts)
     if is_encoder_prefix(name):
         return name.partition("@")[0]
     if is_vector_file(name):
@@ -313,16 +387,13 @@ def _build_preprocessor(
     if name in BACKBONES and name not in data.vectors:
         return Preprocessor(VIEWED, (3, size, size), mean, std, features=name)
     columns: tuple[Column, ...]
-    width = features.shape[1]
-    if is_vector_file(name) and rest is None:
+    width, parts = features.shape[1], _split_joined(name, data)
+    if len(parts) == 1 and is_vector_file(name) and rest is None:
         return Preprocessor(VECTORS, (width,), mean, std, features=Path(name).name)
-    if name in data.vectors:
-        columns = (VectorColumn(vector_column_name(name), width),)
-    elif is_encoder(name, data) and data.images is not None:
+    if data.images is not None and all(is_encoder(part, data) for part in parts):
         return Preprocessor(ENCODED_PICTURES, (width,), mean, std, features=name)
-    elif (name == SENTENCES or is_encoder(name, data)) and data.texts is not None:
-        columns = tuple(SentenceColumn(column, name) for column in data.texts.columns)
-    else:  # a function of the user's own: code does not travel
+    columns = tuple(column for part in parts for column in _encoded_columns(part, data))
+    if not columns:  # a function of the user's own: code does not travel
         return None
     if rest is not None and data.preprocessor is not None:
         columns += data.preprocessor.columns
@@ -337,6 +408,15 @@ def _build_preprocessor(
         )
         width += rest.shape[1]
     return Preprocessor(COLUMNS, (width,), mean, std, columns=columns)
+
+
+def _encoded_columns(name: str, data: Data) -> list[Column]:
+    """Return the columns of a table that one embedding reads."""
+    if name in data.vectors:
+        return [VectorColumn(vector_column_name(name), data.vectors[name].shape[1])]
+    if data.texts is not None and (name == SENTENCES or is_encoder(name, data)):
+        return [SentenceColumn(column, name) for column in data.texts.columns]
+    return []
 
 
 def _other_columns(data: Data) -> Tensor | None:

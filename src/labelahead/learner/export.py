@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Samples
-from labelahead.data.columns import parse_entry
+from labelahead.data.columns import SentenceColumn, parse_entry
 from labelahead.data.excel import split_sheet
 from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.new_items import (
@@ -43,14 +43,14 @@ from labelahead.data.table_writer import (
     probability_column_name,
     write_csv,
 )
-from labelahead.data.vector_files import vector_column_name
+from labelahead.data.vector_files import split_joined_embedding, vector_column_name
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import EXACT, ExactModel, find_kernel_model, predict_proba
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
-from labelahead.learner.onnx import ExportGraph, PreprocessingModule, write_onnx
+from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
 from labelahead.learner.preparation import PreparedCampaign
 from labelahead.models import MODELS, build_model
 from labelahead.models.encoders import (
@@ -238,11 +238,15 @@ class ExportedModel:
 
     def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images by the encoder of this name."""
-        return load_encoder(encoder, IMAGE, device=self.device).encode_all(pictures)
+        blocks = [
+            load_encoder(part, IMAGE, device=self.device).encode_all(pictures)
+            for part in split_joined_embedding(encoder)
+        ]
+        return torch.cat(blocks, 1)
 
     @cached_property
     def _sentence_encoder(self) -> SentenceEncoder:
-        return SentenceEncoder()
+        return SentenceEncoder(self.device)
 
     def _predict_items(
         self, fresh: NewItems, progress: Callable[[int], None] | None
@@ -324,7 +328,8 @@ class ExportedModel:
         Args:
             folder: Where to write.
             onnx: Whether to write `model.onnx` (extra 'onnx'). None: if possible; otherwise the
-                model card gives the reason.
+                model card gives the reason. True also puts a pretrained encoder by name into it,
+                if torch can export that.
         """
         target = Path(folder)
         values, tensors = (None, {}) if self.reading is None else self.reading.to_dict()
@@ -355,15 +360,54 @@ class ExportedModel:
         return target
 
     def _write_onnx(self, path: Path, *, required: bool) -> dict[str, Any]:
-        """Write the ONNX file and return its description."""
+        """Write the ONNX file and return its description.
+
+        It contains the encoder only if it is required: such a file is as large as the encoder.
+        """
+        reason = {}
         try:
+            if required and self._named_encoder is not None:
+                try:
+                    return {"onnx": self._write_onnx_with_encoder(*self._named_encoder, path)}
+                except LabelaheadError as error:
+                    path.unlink(missing_ok=True)
+                    reason = {"onnx_without_encoder": str(error)}
             example = self._example_items()
             graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
-            return {"onnx": write_onnx(graph, example, self.outputs(example), path)}
+            return {"onnx": write_onnx(graph, example, self.outputs(example), path), **reason}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
                 raise
             return {"no_onnx": str(error)}
+
+    @property
+    def _named_encoder(self) -> tuple[str, str] | None:
+        """Name and modality of the encoder by name, if the model sees its embeddings alone."""
+        if self.reading is None:
+            return None
+        columns = self.reading.columns
+        if self.reading.kind == ENCODED_PICTURES:
+            name, modality = self.reading.features or "", IMAGE
+        elif len(columns) == 1 and isinstance(columns[0], SentenceColumn):
+            name, modality = columns[0].encoder, TEXT
+        else:
+            return None
+        named = is_encoder_prefix(name) and len(split_joined_embedding(name)) == 1
+        return (name, modality) if named else None
+
+    def _write_onnx_with_encoder(self, name: str, modality: str, path: Path) -> dict[str, Any]:
+        """Write encoder and model as one graph, and return its description."""
+        encoder = load_encoder(name, modality, device="cpu")
+        items: list[Any] = ["a text", "text", "a text that is longer than these two"]
+        if modality == IMAGE:
+            image = import_extra("PIL.Image", "photos", "images")
+            rng = np.random.default_rng(0)
+            pixels = rng.integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+            items = [image.fromarray(one) for one in pixels]
+        given = dict(encoder.backend.prepare(items))
+        graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
+        whole = EncoderGraph(encoder, graph, list(given))
+        return write_onnx(whole, given, self.outputs(encoder.encode(items)), path)
 
     def _example_items(self) -> Tensor:
         """Return random items of the right shape, (5, *shape)."""
@@ -430,7 +474,8 @@ def export_model(
         items: Number of items, if `prepared` holds a part of them.
     """
     campaign, embedding = prepared.campaign, prepared.campaign.data.embedding or ""
-    is_code = ":" in embedding and not is_encoder(embedding, prepared.data)
+    parts = split_joined_embedding(embedding)
+    is_code = ":" in embedding and not any(is_encoder(part, prepared.data) for part in parts)
     if is_code and embedding not in prepared.data.vectors:
         raise InputError(
             f"the model uses your own embedding {embedding}, whose code cannot be exported; "
@@ -441,7 +486,7 @@ def export_model(
     given = list(labels.values())
     own = None if prepared.data.records is None else prepared.data.records.id_column
     shape = list(prepared.rows.shape[1:]) if isinstance(prepared.inputs, Tensor) else []
-    about = {
+    about: dict[str, Any] = {
         "labelahead": version("labelahead"),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": {
@@ -459,9 +504,10 @@ def export_model(
         },
         "accuracy": dict(accuracy),
     }
-    if is_encoder(embedding, prepared.data):
-        encoder = resolve_encoder(embedding)
-        about["encoder"] = {"id": encoder.name, "revision": encoder.revision, "by": encoder.kind}
+    found = [resolve_encoder(part) for part in parts if is_encoder(part, prepared.data)]
+    described = [{"id": e.name, "revision": e.revision, "by": e.kind} for e in found]
+    if described:
+        about["encoder"] = described[0] if len(described) == 1 else described
     if (kernel_model := find_kernel_model(network)) is not None:
         kernel_model.ensure_variance_scale()  # is saved with the weights
     loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
@@ -590,6 +636,12 @@ def _relocate_encoder(path: Path, about: dict[str, Any], folder: str) -> None:
     found = [(table, key) for table, key in places if is_encoder_prefix(str(table.get(key) or ""))]
     if not found:
         raise InputError(f"{path} uses no encoder by name; leave encoder out")
+    names = {name for table, key in found for name in split_joined_embedding(table[key])}
+    if len(names) > 1:
+        raise InputError(
+            f"{path} uses several encoders, so one new folder does not say which has moved; "
+            "expected their folders where they were: leave encoder out"
+        )
     for table, key in found:
         table[key] = relocate_encoder(table[key], folder)
 

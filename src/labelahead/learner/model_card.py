@@ -49,7 +49,14 @@ def format_model_card(about: Mapping[str, Any]) -> str:
     ]
     if "no_onnx" in about:
         lines += ["", f"There is no ONNX form of it: {about['no_onnx']}."]
-    if "onnx" in about:
+    if "inputs" in about.get("onnx", {}):
+        inputs = ", ".join(f"{name} {shape}" for name, shape in about["onnx"]["inputs"].items())
+        lines += [
+            "",
+            f"`model.onnx`: {inputs} -> {', '.join(about['onnx']['outputs'])}. The encoder is in it; "
+            "its own processor or tokenizer prepares the inputs.",
+        ]
+    elif "onnx" in about:
         lines += [
             "",
             f"`model.onnx`: items {about['onnx']['input']} -> "
@@ -69,6 +76,8 @@ def format_model_card(about: Mapping[str, Any]) -> str:
             lines[-1] += (
                 f" Its items are embeddings by {about['reading']['features']}, which is not in it."
             )
+        if "onnx_without_encoder" in about:
+            lines[-1] += f" The encoder cannot be in it: {about['onnx_without_encoder']}."
     if about["reading"] is not None and about["reading"]["kind"] == PICTURES:
         lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]

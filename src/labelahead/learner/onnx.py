@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from labelahead.data.preprocessing import PICTURES, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
 from labelahead.inference.exact import MIN_VARIANCE, ExactModel, find_kernel_model, mix_kernels
+from labelahead.models.encoders import Encoder
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 
-__all__ = ["ExportGraph", "PreprocessingModule", "write_onnx"]
+__all__ = ["EncoderGraph", "ExportGraph", "PreprocessingModule", "write_onnx"]
 
 OPSET = 18
 TOLERANCE = 1e-4  # of probabilities and variances, compared with our own
-EXAMPLES = 5
+ITEMS = "items"  # the input of a graph without an encoder by name
 
 
 class PreprocessingModule(nn.Module):
@@ -114,6 +115,38 @@ class ExportGraph(nn.Module):
         return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
 
 
+class EncoderGraph(nn.Module):
+    """A pretrained encoder, then an `ExportGraph` of its embeddings.
+
+    Its inputs are what the encoder's processor or tokenizer makes of the items.
+
+    Args:
+        encoder: The encoder, on the CPU.
+        graph: Embeddings -> probabilities.
+        inputs: Names of the prepared inputs, in order.
+    """
+
+    def __init__(self, encoder: Encoder, graph: ExportGraph, inputs: list[str]) -> None:
+        super().__init__()
+        self.model = getattr(encoder.backend, "model", None)  # its weights belong to the graph
+        if not isinstance(self.model, nn.Module):
+            raise ModelError(f"the encoder {encoder.name} is no torch module")
+        self.backend = encoder.backend
+        self.learner = graph  # a submodule called graph would hide that of torch.fx
+        self.inputs = inputs
+
+    @property
+    def spread(self) -> VarianceModule | None:
+        """The variances of the exact learner, if the graph has them."""
+        return self.learner.spread
+
+    def forward(self, *prepared: Tensor) -> tuple[Tensor, ...]:
+        """Return probabilities (n, C), and variances (n,) of the exact learner."""
+        features = self.backend.encode(dict(zip(self.inputs, prepared, strict=True)))
+        out: tuple[Tensor, ...] = self.learner(features.float())
+        return out
+
+
 def _likelihoods(mean: Tensor, variance: Tensor) -> Tensor:
     """Do the same as `labelahead.gp.calibration.gaussian_class_probabilities` in operations that ONNX
     supports.
@@ -152,10 +185,18 @@ def _project_to_simplex(z: Tensor) -> Tensor:
 
 
 def write_onnx(
-    graph: ExportGraph, example: Tensor, ours: tuple[Tensor | None, ...], path: Path
+    graph: ExportGraph | EncoderGraph,
+    example: Tensor | Mapping[str, Tensor],
+    ours: tuple[Tensor | None, ...],
+    path: Path,
 ) -> dict[str, Any]:
-    """Write the graph, and compare the predictions of onnxruntime for an example (n, *shape) with
-    ours.
+    """Write the graph, and compare the predictions of onnxruntime for an example with ours.
+
+    Args:
+        graph: Items, or what an encoder takes, -> predictions.
+        example: (n, *shape), or one tensor for each input of the encoder.
+        ours: Our predictions for the example.
+        path: Where to write.
 
     Returns:
         The opset, the shapes and the largest difference.
@@ -163,16 +204,24 @@ def write_onnx(
     onnxruntime = import_extra("onnxruntime", "onnx", "the form ONNX")
     import_extra("onnxscript", "onnx", "the form ONNX")
     graph = graph.eval()
+    given = {ITEMS: example} if isinstance(example, Tensor) else dict(example)
+    shapes = {name: _name_dimensions(name, tensor) for name, tensor in given.items()}
+    dimensions = {word: torch.export.Dim(word) for word in ("n", "tokens")}
+    dynamic = [
+        {i: dimensions[d] for i, d in enumerate(s) if d in dimensions} for s in shapes.values()
+    ]
     names = ["probabilities"] if graph.spread is None else ["probabilities", "variance"]
     with torch.no_grad(), _silence_exporter():
         try:
             torch.onnx.export(
                 graph,
-                (example,),
+                tuple(given.values()),
                 str(path),
-                input_names=["items"],
+                input_names=list(given),
                 output_names=names,
-                dynamic_shapes={"x": {0: torch.export.Dim("n")}},
+                dynamic_shapes={"prepared": tuple(dynamic)}
+                if isinstance(graph, EncoderGraph)
+                else {"x": dynamic[0]},
                 opset_version=OPSET,
                 dynamo=True,
                 external_data=False,
@@ -186,22 +235,29 @@ def write_onnx(
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     difference = 0.0
-    for some in (example, example[:1]):  # the number of items is dynamic
-        theirs = session.run(None, {"items": some.numpy()})
-        for computed, wanted in zip(theirs, [t for t in ours if t is not None], strict=True):
+    for count in (None, 1):  # the number of items is dynamic
+        some = {name: tensor[:count].numpy() for name, tensor in given.items()}
+        for computed, wanted in zip(
+            session.run(None, some), [t for t in ours if t is not None], strict=True
+        ):
             difference = max(
-                difference, float((torch.from_numpy(computed) - wanted[: len(some)]).abs().max())
+                difference,
+                float((torch.from_numpy(computed) - wanted[: len(computed)]).abs().max()),
             )
     if not difference <= TOLERANCE:
         raise LabelaheadError(
             f"onnxruntime differs from our own predictions by {difference:.2g}; expected {TOLERANCE:g}"
         )
-    return {
-        "opset": OPSET,
-        "input": ["n", *example.shape[1:]],
-        "outputs": names,
-        "apart": difference,
-    }
+    about: dict[str, Any] = {"opset": OPSET, "outputs": names, "apart": difference}
+    if isinstance(graph, EncoderGraph):
+        return about | {"inputs": shapes}
+    return about | {"input": shapes[ITEMS]}
+
+
+def _name_dimensions(name: str, example: Tensor) -> list[str | int]:
+    """Return the shape of an input with names for what varies: items, and tokens of texts."""
+    tokens = name != ITEMS and example.dim() == 2 and not example.is_floating_point()
+    return ["n", *(["tokens"] if tokens else example.shape[1:])]
 
 
 @contextmanager

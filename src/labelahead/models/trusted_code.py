@@ -53,7 +53,9 @@ def find_code_names(tables: Mapping[str, Any]) -> dict[str, str]:
         name = values.get(inner) if isinstance(values, Mapping) else None
         if not isinstance(name, str) or ":" not in name or name.startswith(PYTHON_OBJECT_PREFIX):
             continue
-        if key != "data.embedding" or not is_encoder_prefix(name):  # an encoder's code is never run
+        # An encoder's code is never run, and code cannot be joined to an encoder.
+        parts = name.split("+") if key == "data.embedding" else [name]
+        if key != "data.embedding" or any(":" in p and not is_encoder_prefix(p) for p in parts):
             found[key] = name
     return found
 

@@ -87,6 +87,7 @@ class PoolSchema:
         dtype: Of the stored features.
         skip: Whether unreadable images are left out.
         network: Network whose sketched kernel is stored instead of the features.
+        device: Where encoder and network run.
     """
 
     root: str
@@ -98,6 +99,7 @@ class PoolSchema:
     skip: bool = False  # leave out unreadable images
     # whose sketched kernel is stored instead of the features
     network: NetworkSpec | None = None
+    device: str = "cpu"
 
     @property
     def in_place(self) -> bool:
@@ -126,6 +128,10 @@ class Partition:
             if name != "network" or value is not None
         }
         how["skip"] = False  # does not change the features
+        # The kind of device changes the last digits, its number does not.
+        how["device"] = reading.device.partition(":")[0]
+        if how["device"] == "cpu":
+            del how["device"]
         how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
         return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
 
@@ -430,7 +436,7 @@ def _read_parquet_batches(reading: PoolSchema, part: Partition) -> Iterator[Batc
     for table in _iterate_tables(reading, part, columns, BATCH_ROWS[reading.kind]):
         values = table.column(reading.column)
         made = (
-            _encode_texts(values.to_pylist(), reading.encoder)
+            _encode_texts(values.to_pylist(), reading.encoder, reading.device)
             if reading.kind == "text"
             else _to_matrix(values, part, done)
         )
@@ -458,16 +464,16 @@ def _to_matrix(values: Any, part: Partition, first: int) -> Array:
 
 
 @cache
-def _sentence_encoder() -> SentenceEncoder:
-    return SentenceEncoder()
+def _sentence_encoder(device: str) -> SentenceEncoder:
+    return SentenceEncoder(device)
 
 
-def _encode_texts(given: list[str | None], encoder: str) -> Array:
+def _encode_texts(given: list[str | None], encoder: str, device: str) -> Array:
     texts = [text or "" for text in given]
     if is_encoder_prefix(encoder):
-        return load_encoder(encoder, TEXT).encode_all(texts).numpy()
+        return load_encoder(encoder, TEXT, device=device).encode_all(texts).numpy()
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
-    for _ in _sentence_encoder().encode_into(texts, rows):
+    for _ in _sentence_encoder(device).encode_into(texts, rows):
         pass
     return rows.numpy()
 
@@ -510,13 +516,14 @@ class _ImageFiles:
 
 
 @cache
-def _backbone(name: str) -> Any:
-    return load_backbone(name)
+def _backbone(name: str, device: str) -> Any:
+    return load_backbone(name).to(device)
 
 
 def _read_encoded_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
     """Yield images by an encoder with a processor of its own."""
-    encoder, files = load_encoder(reading.encoder, IMAGE), _ImageFiles(reading.root)
+    encoder = load_encoder(reading.encoder, IMAGE, device=reading.device)
+    files = _ImageFiles(reading.root)
 
     def decode(name: str) -> Any:
         try:
@@ -555,11 +562,10 @@ def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]
         if kept:
             image_tensor = scale_pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
             with torch.no_grad():
-                made = (
-                    image_tensor.numpy()
-                    if reading.network
-                    else _backbone(chosen).features(image_tensor).numpy()
-                )
+                made = image_tensor.numpy()
+                if reading.network is None:
+                    trunk = _backbone(chosen, reading.device)
+                    made = trunk.features(image_tensor.to(reading.device)).cpu().numpy()
         yield Batch(
             made,
             [printable_name(name) for name in kept],
@@ -584,7 +590,7 @@ def iterate_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
             yield (
                 batch
                 if of is None or not len(batch.features)
-                else batch._replace(features=of.rows(batch.features))
+                else batch._replace(features=of.rows(batch.features, reading.device))
             )
     except ClusterError:
         raise

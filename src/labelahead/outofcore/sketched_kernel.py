@@ -63,12 +63,13 @@ class NetworkSpec:
     loss: str
     digest: str = ""
 
-    def rows(self, inputs: Array) -> Array:
-        """Return [Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...)."""
+    def rows(self, inputs: Array, device: str = "cpu") -> Array:
+        """Return [Ψ | f] (q, k + C), or Ψ (q, k), of inputs (q, ...), computed on a device."""
         with _GRADIENT_LOCK:  # gradients are captured in the network itself: one thread at a time
-            model, parts = _build_network(self), []
+            model, parts = _build_network(self, device), []
             kind = next((p.dtype for p in model.parameters()), torch.float32)
             for x in torch.split(torch.from_numpy(np.array(inputs)).to(kind), GRADIENT_BATCH_ITEMS):
+                x = x.to(device)
                 some = [features(model, x, sketch=self.sketch)]
                 if self.loss:
                     predicted = predict(model, x)
@@ -77,7 +78,7 @@ class NetworkSpec:
                             some[0]
                         )
                     )
-                parts.append(torch.cat(some, 1).detach())
+                parts.append(torch.cat(some, 1).detach().cpu())
         return torch.cat(parts).numpy()
 
 
@@ -85,7 +86,7 @@ _GRADIENT_LOCK = threading.Lock()
 
 
 @cache
-def _build_network(of: NetworkSpec) -> nn.Module:
+def _build_network(of: NetworkSpec, device: str) -> nn.Module:
     model = build_model(of.name, of.shape, len(of.classes), seed=0).eval()
     if of.digest and _hash_weights(model) != of.digest:
         raise ClusterError(
@@ -93,7 +94,7 @@ def _build_network(of: NetworkSpec) -> nn.Module:
             "started; expected the same "
             "on all workers: load them from a file, or draw them from the seed that is set"
         )
-    return model
+    return model.to(device)
 
 
 def _hash_weights(model: nn.Module) -> str:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from labelahead.devices import resolve_device
 from labelahead.errors import InputError, StorageError, import_extra
 from labelahead.outofcore.addresses import (
     Array,
@@ -108,6 +109,7 @@ def embed(
     dtype: str = "float16",
     rows: int | None = None,
     skip_unreadable: bool = False,
+    device: str = "cpu",
     executor: Any = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -130,6 +132,8 @@ def embed(
         dtype: float16 or float32.
         rows: Items per partition.
         skip_unreadable: Leave out what cannot be read.
+        device: Where every worker runs the encoder or the network. Features of another kind of
+            device are computed anew, since they differ in the last digits.
         executor: See `connect_executor`; default: processes of this machine.
         workers: Number of local processes.
         progress: Called with the stage, the items done and their total.
@@ -146,6 +150,8 @@ def embed(
         "rows": rows,
         "skip": skip_unreadable,
     }
+    if device == "auto":
+        device = resolve_device(device)
     _require_outside_pool(root, place)
     reading, parts = list_partitions(root, **how, network=model is not None)  # type: ignore[arg-type]
     if model is not None:
@@ -157,6 +163,8 @@ def embed(
         raise InputError(
             "classes and trained are for a network; expected model (--model file.py:make) too"
         )
+    if not reading.in_place:
+        reading = replace(reading, device=device)
     entries = _read_finished(place, parts, reading, skip_unreadable)
     missing = [part for part in parts if part not in entries]
     refused: dict[int, Exception] = {}

@@ -17,7 +17,12 @@ from labelahead.data.excel import resolve_source
 from labelahead.data.folder import arrange_by_ids
 from labelahead.data.labels import read_labelled_names
 from labelahead.data.loading import get_data_name, load_source
-from labelahead.data.vector_files import is_vector_file, resolve_vector_file
+from labelahead.data.vector_files import (
+    JOIN,
+    is_vector_file,
+    resolve_vector_file,
+    split_joined_embedding,
+)
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Campaign, campaign_code_names, read_toml, to_toml
@@ -207,17 +212,24 @@ def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign
     given = campaign.data.embedding
     if given is None or is_store(campaign.data.name):
         return campaign
-    if is_vector_file(given) or not looks_like_encoder(given):
-        return campaign
     path = session_folder(out, campaign.data.name) / "session.toml"
     stored = read_toml(path).get("data", {}).get("embedding") if path.exists() else None
-    wanted = parse_encoder_name(given)
-    if isinstance(stored, str) and looks_like_encoder(stored) and not wanted.revision:
-        known = parse_encoder_name(stored)
-        same = (known.name, known.pooling) == (wanted.name, wanted.pooling)
-        given = stored if same and wanted.kind in ("", known.kind) else given
-    pinned = str(resolve_encoder(given))
+    before = split_joined_embedding(stored) if isinstance(stored, str) else []
+    pinned = JOIN.join(_pin_encoder(part, before) for part in split_joined_embedding(given))
     return replace(campaign, data=replace(campaign.data, embedding=pinned))
+
+
+def _pin_encoder(given: str, stored: Sequence[str]) -> str:
+    """Return the name of an encoder with its revision, of a stored name if that is the same one."""
+    if is_vector_file(given) or not looks_like_encoder(given):
+        return given
+    wanted = parse_encoder_name(given)
+    for name in stored:
+        if looks_like_encoder(name) and not wanted.revision:
+            known = parse_encoder_name(name)
+            same = (known.name, known.pooling) == (wanted.name, wanted.pooling)
+            given = name if same and wanted.kind in ("", known.kind) else given
+    return str(resolve_encoder(given))
 
 
 def _with_session_classes(
@@ -455,7 +467,11 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     # A symbolic link in an image folder could point to any picture on this machine.
     own = campaign.data.embedding
     if own is not None:
-        own = resolve_vector_file(own) if is_vector_file(own) else resolve_code_name(own)
+        parts = split_joined_embedding(own)
+        own = JOIN.join(
+            resolve_vector_file(part) if is_vector_file(part) else resolve_code_name(part)
+            for part in parts
+        )
     source = replace(
         campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
     )

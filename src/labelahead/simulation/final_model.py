@@ -19,6 +19,7 @@ def run_model(
     *,
     data: Loaded | None = None,
     network: str | None = None,
+    device: str | None = None,
     trust_code: bool = False,
 ) -> ExportedModel:
     """Return the network of a campaign's last round; its data are read again for the preprocessing.
@@ -27,9 +28,11 @@ def run_model(
         folder: The campaign's folder.
         data: The data, if they were given in Python.
         network: Where the code of your own network is now.
+        device: Where the items are encoded; default: where the campaign ran.
         trust_code: See `labelahead.load_model`.
     """
     own = {} if network is None else {"model.name": network}
+    own |= {} if device is None else {"device": device}
     with Store.open(folder) as store:
         # The strategy does not matter here, and a user's own one is not imported.
         tables = read_stored(

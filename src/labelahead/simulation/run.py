@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from labelahead.data.classes import refuse_unlisted_labels
 from labelahead.data.dataset import Data, Loaded, hash_tensor
 from labelahead.data.pool import Pool
+from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.learner.config import (
     Campaign,
@@ -410,14 +411,16 @@ def _hash_names(data: Data, ids: Sequence[str]) -> str:
 
 def check_data_fingerprint(store: Store, prepared: PreparedCampaign) -> None:
     """Store the fingerprint of the data, or raise if it differs from the stored one."""
-    data, vectors = prepared.data, prepared.data.vectors.get(prepared.campaign.data.embedding or "")
+    data, embedding = prepared.data, prepared.campaign.data.embedding or ""
+    names = [embedding] if embedding in data.vectors else split_joined_embedding(embedding)
     if not data.shape and data.rows is not None:
         content = data.rows.content_hash()
     else:
         held = data.images or data.samples
         content = hash_tensor(data.inputs) if held is None else held.content_hash()
-    if vectors is not None:
-        content += hash_tensor(vectors)
+    for name in names:
+        if name in data.vectors:
+            content += hash_tensor(data.vectors[name])
     now = {"items": len(data), "names": _hash_names(data, data.ids), "content": content}
     path = store.folder / "data.json"
     if not path.exists():

@@ -11,6 +11,7 @@ from labelahead.simulation.comparison import compare
 from labelahead.simulation.comparison.plan import (
     Comparison,
     Contender,
+    cross_with_embeddings,
     format_comparison,
     list_differences,
     merge_comparisons,
@@ -46,6 +47,30 @@ def test_parse_contenders_accepts_modes_and_refuses_invalid_names():
     }.items():
         with pytest.raises(InputError, match=message):
             parse_contenders(text)
+
+
+def test_embeddings_are_compared_by_strategy_and_survive_the_file(tmp_path):
+    (tmp_path / "a.npy").touch()
+    strategies = parse_contenders("random,flip")
+    contenders = cross_with_embeddings(strategies, ["minilm", str(tmp_path / "a.npy")])
+    assert [a.name for a in contenders] == [
+        "random on minilm",
+        "random on a.npy",
+        "flip on minilm",
+        "flip on a.npy",
+    ]
+    assert len({a.folder for a in contenders}) == 4
+    comparison = Comparison(tiny(tmp_path), contenders, (0, 1))
+    assert comparison.reference == contenders[0]
+    assert comparison.campaign_for(contenders[3], 1).data.embedding == str(tmp_path / "a.npy")
+    (tmp_path / "compare.toml").write_text(format_comparison(comparison))
+    assert read_comparison(tmp_path) == comparison
+    # one more strategy or embedding: every strategy runs on every embedding
+    more = replace(comparison, contenders=cross_with_embeddings(strategies[:1], ["words"]))
+    merged = merge_comparisons(comparison, more, tmp_path)
+    assert len(merged.contenders) == 2 * 3
+    with pytest.raises(InputError, match="compares several embeddings"):
+        merge_comparisons(comparison, replace(comparison, contenders=strategies), tmp_path)
 
 
 def test_parse_contenders_accepts_strategy_files(tmp_path, monkeypatch):

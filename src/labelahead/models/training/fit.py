@@ -1,6 +1,7 @@
 """Train a network: initial weights, the training loop, and BatchNorm statistics afterwards."""
 
 import copy
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelahead.batching import Inputs, Samples, read_batch
+from labelahead.batching import Inputs, Samples, read_batch, take_samples
 from labelahead.errors import InputError, ModelError, NumericalError
 from labelahead.models.layers import require_whole_number, restore_modes
 from labelahead.models.training.augmentation import augment_pictures, require_pictures
@@ -36,6 +37,7 @@ __all__ = [
     "train",
 ]
 
+log = logging.getLogger("labelahead")
 LOSS_CHECK_EVERY = 10  # steps between two checks of the loss
 MAX_RETRIES = 3
 DIVERGENCE_FACTOR = 1e4  # training has diverged if the loss exceeds the first one by this factor
@@ -109,7 +111,8 @@ def train(
     """Train `model` in place; it ends in eval mode.
 
     The same seed gives bit-identical weights on one machine. If training diverges, it restarts from
-    the initial weights with a tenth of the rate, at most three times; `notes` reports it.
+    the initial weights with a tenth of the rate, at most three times; `notes` reports it. A batch
+    that does not fit into the device's memory is split into halves, whose gradients are summed.
 
     Args:
         model: the network.
@@ -199,6 +202,7 @@ class _TrainingRun:
         self.labels = labels.to(self.device)
         self.classes = classes
         self.is_single_sample = len(inputs) == 1 and bool(self.norms)
+        self.max_pass_rows: int | None = None  # that fit into memory, once a batch did not
         weights = next(p for p in self.parameters)
         self.targets = F.one_hot(self.labels, classes).to(weights.dtype)
         if training.augment is not None:
@@ -255,12 +259,11 @@ class _TrainingRun:
                 x = augment_pictures(x, t.augment, rng)
             group["lr"] = now
             optimiser.zero_grad(set_to_none=True)
-            loss = self._total_loss(x, y, (step - 1) / t.steps)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._backpropagate(x, y, (step - 1) / t.steps)
             if t.clip is not None:
                 nn.utils.clip_grad_norm_(self.parameters, t.clip)
             optimiser.step()
-            monitor.record(loss.detach(), step)
+            monitor.record(loss, step)
             if t.stop_accuracy is not None and step % measure_every == 0 and step < t.steps:
                 recompute_batchnorm_statistics(self.model, self.norms, self.inputs)
                 if self._measure()[1] >= t.stop_accuracy:
@@ -274,6 +277,56 @@ class _TrainingRun:
         return (
             nullcontext() if self.objective is None else self.objective.record_features(self.model)
         )
+
+    def _backpropagate(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
+        """Compute the gradients of a step and return its loss.
+
+        The sum of the gradients of two halves is that of the whole batch, up to rounding; dropout
+        draws other numbers.
+
+        Raises:
+            InputError: if one sample does not fit into memory, or a batch that cannot be split:
+                BatchNorm and an auxiliary objective depend on all of it.
+        """
+        while True:
+            rows = min(self.max_pass_rows or len(y), len(y))
+            try:
+                return self._sum_gradients(x, y, progress, rows)
+            except torch.OutOfMemoryError as error:
+                if rows == 1 or self.norms or self.objective is not None:
+                    raise InputError(
+                        f"training on {rows} samples at once does not fit into the memory of "
+                        f"{self.device}; expected a smaller training.batch or network, or device = "
+                        "cpu"
+                    ) from error
+            # Outside of the except block: the error's traceback holds the activations.
+            for parameter in self.parameters:
+                parameter.grad = None
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.max_pass_rows = -(-rows // 2)
+            log.warning(
+                "training: %d samples at once do not fit into the memory of %s, trying %d",
+                rows,
+                self.device,
+                self.max_pass_rows,
+            )
+
+    def _sum_gradients(self, x: Inputs, y: Tensor, progress: float, rows: int) -> Tensor:
+        """Backpropagate the mean loss of a batch, `rows` samples at a time, and return it."""
+        n = len(y)
+        if rows == n:
+            loss = self._total_loss(x, y, progress)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        total = torch.zeros((), dtype=y.dtype, device=y.device)
+        for first in range(0, n, rows):
+            part = slice(first, first + rows)
+            share = len(y[part]) / n
+            loss = share * self._total_loss(take_samples(x, part), y[part], progress)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
 
     def _total_loss(self, x: Inputs, y: Tensor, progress: float) -> Tensor:
         """Return the loss of a step: the network's loss plus the auxiliary objective, if any."""

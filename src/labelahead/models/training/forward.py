@@ -45,7 +45,8 @@ def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Te
     Args:
         model: the network.
         inputs: (n, ...) inputs of any form.
-        batch: samples per forward pass; default: depends on the size of one input.
+        batch: samples per forward pass; default: depends on the size of one input. It is halved
+            while the device runs out of memory.
 
     Raises:
         NumericalError: if outputs are not finite.
@@ -58,12 +59,19 @@ def predict(model: nn.Module, inputs: Inputs, *, batch: int | None = None) -> Te
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InputError(f"batch is {batch!r}; expected a whole number of at least 1, or None")
     device, dtype = get_device_and_dtype(model, inputs)
+    rows = min(batch or choose_batch_rows(inputs), len(inputs))
     with eval_mode(model), torch.no_grad():
-        rows = batch or choose_batch_rows(inputs)
-        parts = [
-            run_forward(model, inputs[start : start + rows].to(device=device, dtype=dtype))
-            for start in range(0, len(inputs), rows)
-        ]
+        while True:
+            try:
+                parts = [
+                    run_forward(model, inputs[start : start + rows].to(device=device, dtype=dtype))
+                    for start in range(0, len(inputs), rows)
+                ]
+                break
+            except torch.OutOfMemoryError:
+                if rows == 1:
+                    raise
+            rows = -(-rows // 2)
     out = torch.cat(parts)
     if not bool(torch.isfinite(out).all()):
         bad = int((~torch.isfinite(out)).any(1).sum())

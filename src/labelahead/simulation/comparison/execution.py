@@ -172,8 +172,8 @@ def compare(
         for contender in comparison.contenders
     ]
     left = [job for job in jobs if not is_finished(job.folder)]
-    if left:
-        _check_first_campaign(left[0], progress)
+    for job in {job.campaign.data.embedding: job for job in reversed(left)}.values():
+        _check_first_campaign(job, progress)  # of each embedding
     threads = comparison.campaign.threads or 1
     crew = (
         None

@@ -1,5 +1,7 @@
-"""The plan of a comparison: strategies × seeds with equal configurations, stored in `compare.toml`."""
+"""The plan of a comparison, stored in `compare.toml`: strategies × embeddings × seeds, all else equal."""
 
+import hashlib
+import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +10,12 @@ from typing import Any
 
 from labelahead.data import DATASETS
 from labelahead.data.excel import resolve_source
+from labelahead.data.vector_files import (
+    JOIN,
+    is_vector_file,
+    resolve_vector_file,
+    split_joined_embedding,
+)
 from labelahead.errors import InputError
 from labelahead.learner.config import (
     NONE,
@@ -17,6 +25,7 @@ from labelahead.learner.config import (
     read_toml,
     to_toml,
 )
+from labelahead.models.encoders import looks_like_encoder, resolve_encoder
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import find_code_names, require_trusted_code, resolve_code_name
 from labelahead.strategies import STRATEGIES, find_strategy
@@ -26,6 +35,7 @@ __all__ = [
     "Comparison",
     "Contender",
     "campaign_tables",
+    "cross_with_embeddings",
     "format_comparison",
     "list_differences",
     "merge_comparisons",
@@ -42,12 +52,18 @@ COMPARISON_FILE = "compare.toml"
 class Contender:
     """One strategy of a comparison, by name or as file.py:name, and its batch mode.
 
+    Attributes:
+        strategy: Its name.
+        mode: How it selects a batch.
+        embedding: The embedding it queries on; "" for that of the campaign.
+
     >>> Contender("flip", "greedy").strategy
     'flip'
     """
 
     strategy: str
     mode: str
+    embedding: str = ""
 
     @property
     def called(self) -> str:
@@ -59,7 +75,8 @@ class Contender:
     def name(self) -> str:
         """The display name; the mode is included only if it is not the strategy's default."""
         own = find_strategy(self.strategy).modes[0]
-        return self.called if self.mode == own else f"{self.called}:{self.mode}"
+        name = self.called if self.mode == own else f"{self.called}:{self.mode}"
+        return f"{name} on {_shorten_embedding(self.embedding)}" if self.embedding else name
 
     @property
     def spec(self) -> str:
@@ -70,7 +87,12 @@ class Contender:
     @property
     def folder(self) -> str:
         """The folder of its campaigns."""
-        return (self.called + self.spec.removeprefix(self.strategy)).replace(":", "-")
+        name = (self.called + self.spec.removeprefix(self.strategy)).replace(":", "-")
+        if not self.embedding:
+            return name
+        digest = hashlib.sha256(self.embedding.encode("utf-8", "surrogateescape")).hexdigest()
+        short = re.sub(r"[^\w.+-]+", "-", _shorten_embedding(self.embedding))
+        return f"{name}-{short}-{digest[:8]}"
 
 
 @dataclass(frozen=True)
@@ -113,13 +135,21 @@ class Comparison:
     def code(self) -> set[str]:
         """The names of the user's own code that its campaigns run."""
         own = {contender.strategy for contender in self.contenders if ":" in contender.strategy}
-        return own | campaign_code_names(self.campaign)
+        return own | campaign_code_names(self.campaign) | set(_embedding_code(self.embeddings))
+
+    @property
+    def embeddings(self) -> tuple[str, ...]:
+        """The embeddings that are compared; none if all campaigns have the same."""
+        return tuple(dict.fromkeys(a.embedding for a in self.contenders if a.embedding))
 
     def campaign_for(self, contender: Contender, seed: int) -> Campaign:
         """Return the campaign of a contender and a seed."""
         mode: Any = contender.mode
         asking = replace(self.campaign.asking, strategy=contender.strategy, mode=mode)
-        return replace(self.campaign, asking=asking, seed=seed)
+        data = self.campaign.data
+        if contender.embedding:
+            data = replace(data, embedding=contender.embedding)
+        return replace(self.campaign, data=data, asking=asking, seed=seed)
 
     @property
     def reference(self) -> Contender:
@@ -140,6 +170,51 @@ def _with_absolute_paths(campaign: Campaign) -> Campaign:
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     model = replace(model, name=resolve_code_name(model.name))
     return replace(campaign, data=replace(source, name=name, root=root), model=model)
+
+
+def _shorten_embedding(name: str) -> str:
+    """Return an embedding's name without folder, library and revision, for display."""
+    parts = []
+    for part in split_joined_embedding(name):
+        kept = re.sub("@[^#]*", "", part)
+        parts.append(kept.rpartition("/")[2] if "/" in kept else kept)
+    return JOIN.join(parts)
+
+
+def cross_with_embeddings(
+    contenders: Sequence[Contender], embeddings: Sequence[str]
+) -> tuple[Contender, ...]:
+    """Return every strategy on every embedding; paths become absolute, encoders get a revision.
+
+    >>> two = cross_with_embeddings(parse_contenders("random,flip"), ["minilm", "words"])
+    >>> [contender.name for contender in two]
+    ['random on minilm', 'random on words', 'flip on minilm', 'flip on words']
+    """
+    pinned = [JOIN.join(map(_pin_embedding, split_joined_embedding(name))) for name in embeddings]
+    short = [_shorten_embedding(name) for name in dict.fromkeys(pinned)]
+    twin = next((name for i, name in enumerate(short) if name in short[:i]), None)
+    if twin is not None:
+        raise InputError(
+            f"two embeddings are called {twin} in reports; expected different names: rename one of "
+            "the files or folders"
+        )
+    strategies = dict.fromkeys(replace(contender, embedding="") for contender in contenders)
+    return tuple(
+        replace(strategy, embedding=name)
+        for strategy in strategies
+        for name in dict.fromkeys(pinned or [""])
+    )
+
+
+def _pin_embedding(name: str) -> str:
+    if is_vector_file(name):
+        return resolve_vector_file(name)
+    return str(resolve_encoder(name)) if looks_like_encoder(name) else resolve_code_name(name)
+
+
+def _embedding_code(names: Sequence[str]) -> list[str]:
+    """Return those embeddings that are the user's own code."""
+    return [name for name in names if find_code_names({"data": {"embedding": name}})]
 
 
 def parse_contender(spec: str) -> Contender:
@@ -203,7 +278,10 @@ def format_comparison(comparison: Comparison) -> str:
     """Return the text of `compare.toml`."""
     import tomli_w
 
-    top = {"strategies": [a.spec for a in comparison.contenders], "seeds": list(comparison.seeds)}
+    specs = dict.fromkeys(a.spec for a in comparison.contenders)
+    top = {"strategies": list(specs), "seeds": list(comparison.seeds)}
+    if comparison.embeddings:
+        top["embeddings"] = list(comparison.embeddings)
     return tomli_w.dumps({**top, "campaign": campaign_tables(comparison.campaign)})
 
 
@@ -231,6 +309,8 @@ def read_comparison(
     specs, seeds, campaign = (tables.get(k) for k in ("strategies", "seeds", "campaign"))
     texts = isinstance(specs, list) and all(isinstance(s, str) for s in specs)
     numbers = isinstance(seeds, list) and all(type(s) is int and s >= 0 for s in seeds)
+    embeddings = tables.get("embeddings", [])
+    texts = texts and isinstance(embeddings, list) and all(isinstance(e, str) for e in embeddings)
     if not texts or not numbers or not specs or not seeds or not isinstance(campaign, Mapping):
         raise InputError(
             f"{path} is damaged; expected strategies, seeds and a table [campaign]: restore it "
@@ -241,23 +321,42 @@ def read_comparison(
     code = {f"strategies, {name}": name for name in strategy_code(specs)} | find_code_names(
         campaign
     )
+    code |= {f"embeddings, {name}": name for name in _embedding_code(embeddings)}
     require_trusted_code(
         code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code
     )
-    return Comparison(parse_campaign(campaign), parse_contenders(specs), tuple(sorted(set(seeds))))
+    contenders = tuple(
+        replace(strategy, embedding=name)
+        for strategy in parse_contenders(specs)
+        for name in embeddings or [""]
+    )
+    return Comparison(parse_campaign(campaign), contenders, tuple(sorted(set(seeds))))
 
 
 def merge_comparisons(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
-    """Merge two comparisons; refuse if anything but strategies and seeds differs."""
+    """Merge two comparisons; refuse if anything but strategies, embeddings and seeds differs."""
     changed = list_differences(before.campaign, asked.campaign)
     if changed:
         raise InputError(
             f"{folder} holds a comparison with another configuration: {'; '.join(changed)}. Only "
             "strategies and seeds may be added; choose another folder with --out"
         )
+    embeddings = dict.fromkeys(before.embeddings + asked.embeddings)
+    if bool(before.embeddings) != bool(asked.embeddings):
+        raise InputError(
+            f"{folder} compares {'several embeddings' if before.embeddings else 'one embedding'}; "
+            "expected the same: leave --embedding out, or choose another folder with --out"
+        )
+    strategies = dict.fromkeys(
+        replace(contender, embedding="") for contender in before.contenders + asked.contenders
+    )
     return Comparison(
         before.campaign,
-        tuple(dict.fromkeys(before.contenders + asked.contenders)),
+        tuple(
+            replace(strategy, embedding=name)
+            for strategy in strategies
+            for name in embeddings or [""]
+        ),
         tuple(sorted({*before.seeds, *asked.seeds})),
     )
 

@@ -1,6 +1,7 @@
 """The HTML report of a comparison, readable offline, with figures and CSV files."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -145,10 +146,11 @@ def _titles(s: Summary) -> dict[str, str]:
 
 def _commands(s: Summary) -> list[str]:
     """Return the commands that repeat the comparison, one per run of consecutive seeds."""
-    seeds, names = (
-        list(s.curves.comparison.seeds),
-        ",".join(a.spec for a in s.curves.comparison.contenders),
-    )
+    comparison = s.curves.comparison
+    seeds = list(comparison.seeds)
+    names = ",".join(dict.fromkeys(a.spec for a in comparison.contenders))
+    if comparison.embeddings:
+        names += f" --embedding {shlex.quote(','.join(comparison.embeddings))}"
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:

@@ -68,6 +68,11 @@ def _number(value: float | None) -> float | None:
     return None if value is None or isinf(value) else value
 
 
+def _embedding_column(contender: Contender) -> dict[str, object]:
+    """Return the embedding where several are compared."""
+    return {"embedding": contender.embedding} if contender.embedding else {}
+
+
 def _rounds(s: Summary) -> Iterator[dict[str, object]]:
     parts = dict.fromkeys(p for d in s.curves.done for r in d.rounds for p in r.seconds)
     for d in s.curves.done:
@@ -75,6 +80,7 @@ def _rounds(s: Summary) -> Iterator[dict[str, object]]:
             yield {
                 "strategy": d.contender.called,
                 "mode": d.contender.mode,
+                **_embedding_column(d.contender),
                 "seed": d.seed,
                 "round": r.number,
                 "labels": r.labels,
@@ -113,6 +119,7 @@ def _summary(s: Summary) -> Iterator[dict[str, object]]:
         yield {
             "strategy": row.contender.called,
             "mode": row.contender.mode,
+            **_embedding_column(row.contender),
             "seeds": row.area.n,
             **_ends("area", row.area),
             **_ends("area_minus_reference", row.gain),
