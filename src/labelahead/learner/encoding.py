@@ -96,7 +96,7 @@ STRONGER_IMAGES = (
     "stronger image encoders exist: --embedding facebook/dinov2-small (docs/encoders.md)"
 )
 STRONGER_SOUNDS = (
-    "a pretrained audio encoder separates most classes far better: --embedding "
+    "a pretrained audio encoder usually separates classes better: --embedding "
     "MIT/ast-finetuned-audioset-10-10-0.4593 for sounds, facebook/wav2vec2-base for speech "
     "(docs/audio.md)"
 )

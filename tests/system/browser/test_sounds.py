@@ -40,7 +40,7 @@ def test_sounds_are_played_sought_and_labelled_by_keyboard(tmp_path):
 def check_player(annotator, server):
     page, statuses = annotator.page, []
     page.on("response", lambda r: statuses.append(r.status) if "/sound" in r.url else None)
-    page.wait_for_function("document.querySelector('#item audio').readyState >= 3")
+    page.wait_for_function("() => document.querySelector('#item audio').readyState >= 3")
     assert page.evaluate("document.querySelector('#item audio').duration") == pytest.approx(SECONDS)
     assert page.evaluate("document.querySelector('#item img').naturalWidth") > 500
     assert page.locator("#zoom").is_hidden()
@@ -52,7 +52,7 @@ def check_player(annotator, server):
     page.keyboard.press("ArrowLeft")
     assert page.evaluate(TIME) == 0
     page.keyboard.press("Space")
-    page.wait_for_function(f"!{PAUSED} && {TIME} > 0.2")
+    page.wait_for_function(f"() => !{PAUSED} && {TIME} > 0.2")
     # A redraw, for example because another annotator added a class, does not stop the sound.
     page.evaluate("import('/static/label.js').then((label) => label.drawItem())")
     assert page.evaluate(PAUSED) is False
@@ -61,7 +61,7 @@ def check_player(annotator, server):
     wave = page.locator("#item .wave").bounding_box()
     page.mouse.click(wave["x"] + 0.75 * wave["width"], wave["y"] + 20)
     assert page.evaluate(TIME) == pytest.approx(0.75 * SECONDS, abs=0.05)
-    page.wait_for_function("parseFloat(document.querySelector('.head').style.left) > 74")
+    page.wait_for_function("() => parseFloat(document.querySelector('.head').style.left) > 74")
     page.keyboard.press("/")
     page.keyboard.press("Space")  # in a text field it is a space
     assert page.evaluate(PAUSED) is True
@@ -74,11 +74,11 @@ def check_player(annotator, server):
     for _ in range(2):
         annotator.press_and_wait("2" if "tone" in annotator.item else "1")
     assert all(label in item for item, label in server.labels().items())
-    page.wait_for_function("document.querySelector('#history img')?.naturalWidth > 50")
+    page.wait_for_function("() => document.querySelector('#history img')?.naturalWidth > 50")
     page.check("#autoplay")
     page.locator("#stage").focus()
     annotator.press_and_wait("2" if "tone" in annotator.item else "1")
-    page.wait_for_function(f"!{PAUSED}")
+    page.wait_for_function(f"() => !{PAUSED}")
     found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
     assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []
     assert statuses
