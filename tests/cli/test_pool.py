@@ -87,6 +87,7 @@ def test_cli_pool_incompatible_options_are_usage_errors(tmp_path, more, message)
     assert message in " ".join(result.output.split())
 
 
+@pytest.mark.slow
 def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
     x, y = clouds(60)
     np.save(tmp_path / "x.npy", x)

@@ -23,6 +23,7 @@ from labelahead.models.sentence_encoder import is_sentence_encoder_available
 from labelahead.simulation.final_model import run_model
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
+from tests.support.slow import slow
 
 BUDGET = {"initial": 12, "labels": 24, "retrain_every": 6}
 
@@ -144,8 +145,15 @@ def test_unlike_labelled_flags_noise_only(tmp_path):
     assert float(model.predict(data.images.values).unlike.double().mean()) < 0.1
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-@pytest.mark.parametrize("loss", ["squared", "cross-entropy"])
+@pytest.mark.parametrize(
+    ("loss", "model"),
+    [
+        ("squared", "cnn"),
+        ("cross-entropy", "mlp"),
+        slow("squared", "mlp"),
+        slow("cross-entropy", "cnn"),
+    ],
+)
 def test_exported_network_predicts_unchanged(tmp_path, model, loss):
     done = run_campaign(tmp_path, model, training={"steps": 40, "loss": loss})
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
@@ -379,7 +387,7 @@ def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
     assert fresh.items[0].endswith("new/00.png")
 
 
-@pytest.mark.parametrize("model", ["exact", "backbone"])
+@pytest.mark.parametrize("model", ["exact", slow("backbone")])
 def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     backbone = pytest.importorskip("labelahead.models.image_encoder")
     if not backbone.is_image_encoder_available():

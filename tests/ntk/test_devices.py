@@ -11,6 +11,7 @@ from labelahead.batching import Samples, map_tensors
 from labelahead.errors import DeviceError
 from tests.support.architectures import ARCHITECTURES, make
 from tests.support.devices import GPULayers, PretendedDevice, to_cpu
+from tests.support.slow import slow
 
 
 def weigh(n, outputs):
@@ -40,16 +41,20 @@ CALLS = {
     "directional": lambda m, x, v: ntk.directional(m, x, step_of(m)),
 }
 SLOW_CALLS = {"full", "trace", "without rules"}
-QUICK_ARCHITECTURES = {"mlp", "cnn_bn", "lstm", "norms", "tied_embedding", "made_of_parameters"}
+QUICK_ARCHITECTURES = {"mlp", "cnn_bn", "lstm", "norms", "tied_embedding"}
+QUICK_WITHOUT_FLOAT64 = {"mlp", "cnn_bn"}
 
 
-@pytest.mark.parametrize("float64", [True, False], ids=["cuda-like", "mps-like"])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "float64"),
     [
-        n if n in QUICK_ARCHITECTURES else pytest.param(n, marks=pytest.mark.slow)
-        for n in ARCHITECTURES
+        (name, float64)
+        if name in (QUICK_ARCHITECTURES if float64 else QUICK_WITHOUT_FLOAT64)
+        else slow(name, float64)
+        for name in ARCHITECTURES
+        for float64 in (True, False)
     ],
+    ids=lambda v: {True: "cuda-like", False: "mps-like"}.get(v, v),
 )
 def test_engine_agrees_with_the_cpu(name, float64, open_device):
     model, x = make(name)

@@ -161,6 +161,7 @@ def test_lost_scheduler_raises_and_keeps_features(tmp_path):
     assert [path.stat().st_mtime_ns for path in kept] == dates
 
 
+@pytest.mark.slow
 def test_version_mismatch_and_missing_workers_raise(tmp_path, monkeypatch):
     preload = tmp_path / "older.py"
     preload.write_text("import labelahead\nlabelahead.__version__ = '0.0.9'\n")

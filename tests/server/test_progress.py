@@ -8,11 +8,12 @@ from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
+from tests.support.slow import slow
 from tests.support.web_answers import answer
 from tests.support.web_sessions import page, progress_once
 
 
-@pytest.mark.parametrize("count", [19, 20])
+@pytest.mark.parametrize("count", [slow(19), 20])
 def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, count):
     rng = torch.Generator().manual_seed(0)
     np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())

@@ -18,6 +18,7 @@ from labelahead.data.loading import load_source
 from labelahead.learner.config import parse_campaign
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import SnapshotBuilder, load_page_data, shuffle_positions
+from tests.support.slow import slow
 from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
@@ -230,7 +231,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("after", [0.0, 2.5])
+@pytest.mark.parametrize("after", [slow(0.0), 2.5])
 def test_killed_server_leaves_no_worker(tmp_path, after):
     (tmp_path / "own.py").write_text(SLOW_EMBEDDING.format(seconds=600))
     script = tmp_path / "server.py"

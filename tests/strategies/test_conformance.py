@@ -18,6 +18,7 @@ from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose as plain_propose
 from tests.support.campaigns import CLASSES, blobs, labelled_pool, own, reachable
+from tests.support.slow import slow
 
 # Narrow versions, so that all pairs take seconds; pretrained networks get larger images.
 WIDTHS = {
@@ -87,8 +88,19 @@ def are_equal(a: dict, b: dict) -> bool:
     )
 
 
-@pytest.mark.parametrize("model", [*MODELS, "own"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+QUICK_STRATEGIES = ("flip", "badge", "bald")  # with the largest network
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model"),
+    [
+        slow(strategy, model)
+        if model == "efficientnet-lite0" and strategy not in QUICK_STRATEGIES
+        else (strategy, model)
+        for strategy in STRATEGIES
+        for model in [*MODELS, "own"]
+    ],
+)
 def test_strategy_works_with_every_network(strategy, model):
     net = make_network(model)
     x, y = blobs(18 if model in SHAPES else 24, SHAPES.get(model, (1, 8, 8)))

@@ -456,6 +456,8 @@ def check_equal_predictions(
 SLOW = {
     "table",
     "table of four columns",
+    "table of three columns",
+    "trained network on pixels",
     "trained network, cross-entropy",
 }  # similar cases run every time
 

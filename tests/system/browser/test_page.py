@@ -10,6 +10,7 @@ import pytest
 import labelahead as la
 from labelahead.server.client import Client
 from tests.support import browser_pages as pages
+from tests.support.slow import slow
 from tests.support.waiting import PATIENCE, until
 
 playwright = pytest.importorskip(
@@ -354,6 +355,7 @@ def test_panels_show_predictions_progress_map_and_doubts(annotator, server):
     assert ("Too few labels yet" in annotator.page.inner_text("#panel")) == (not enough)
 
 
+@pytest.mark.slow
 def test_kept_label_is_not_doubted_again_after_a_server_kill(browser, tmp_path):
     """The label stays kept after a kill, until an annotator reviews it again."""
     data = tmp_path / "shades"
@@ -399,7 +401,7 @@ def test_kept_label_is_not_doubted_again_after_a_server_kill(browser, tmp_path):
         server.kill()
 
 
-@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+@pytest.mark.parametrize("look", ["light", slow("dark"), "phone"])
 def test_page_has_no_serious_accessibility_violation(browser, server, look):
     scheme = "dark" if look == "dark" else "light"
     annotator = pages.Annotator(browser, server, color_scheme=scheme, reduced_motion="reduce")
