@@ -11,12 +11,15 @@ from PIL import Image
 
 import labelahead as la
 from labelahead.data import from_arrays
+from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.encoding import join_columns
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.image_encoder import is_image_encoder_available
+from labelahead.models.mel import compute_mel_statistics
 from labelahead.models.sentence_encoder import is_sentence_encoder_available
+from tests.support.sounds import write_sounds
 
 OWN = """
 import torch
@@ -32,6 +35,9 @@ def brightness(pictures):
 
 def columns(rows):
     return torch.tensor([[float(r["n"]), 1.0] for r in rows])
+
+def loudness(sounds):
+    return torch.stack([torch.stack([w.abs().mean(), w.std()]) for w, rate in sounds])
 
 def wrong(texts):
     return torch.zeros(1, 2)
@@ -242,3 +248,27 @@ print(sum(read_counts))
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == expected
+
+
+def test_sounds_are_embedded_by_mel_statistics_and_cached(tmp_path, monkeypatch):
+    folder = write_sounds(tmp_path / "sounds", 8, class_folders=True)
+    first = prepare(folder)
+    assert first.campaign.data.embedding == "mel"
+    assert first.rows.shape == (8, 80)
+    assert any("--embedding MIT/ast" in note for note in first.notes)
+    waves = [first.data.sounds.read_wave(i) for i in range(8)]
+    assert torch.equal(first.rows, torch.stack([compute_mel_statistics(*w) for w in waves]))
+    monkeypatch.setattr(SoundFiles, "read_wave", None)  # nothing is decoded again
+    assert torch.equal(prepare(folder, checked=False).rows, first.rows)
+
+
+def test_embeddings_that_do_not_fit_sounds_are_refused(tmp_path, encoder_file):
+    folder = write_sounds(tmp_path / "sounds", 4)
+    for name in ("raw", "lite0", "minilm", "words"):
+        with pytest.raises(InputError, match=f"{name}, but sounds holds sounds; expected mel"):
+            prepare(folder, embedding=name)
+    path, _ = write_table(tmp_path)
+    with pytest.raises(InputError, match="mel, which is for sounds, but t has none"):
+        prepare(path, embedding="mel")
+    own = prepare(folder, embedding=f"{encoder_file}:loudness")
+    assert own.rows.shape == (4, 2)

@@ -22,6 +22,7 @@ from labelahead.models.encoders import IMAGE, TEXT, Encoder, load_encoder
 from labelahead.outofcore import embed
 from labelahead.outofcore.store import read_blocks
 from tests.support.large_pools import Inline
+from tests.support.sounds import write_sounds
 
 pytest.importorskip("transformers")
 from tests.support.tiny_encoders import save_tiny_encoders
@@ -334,3 +335,31 @@ def test_out_of_core_pool_takes_encoders_by_name(encoders, tmp_path):
     assert np.allclose(got, encoder.encode([s or "" for s in said]).numpy(), atol=1e-5)
     with pytest.raises(InputError, match="expected one of lite0, lite2 for images, or an id"):
         embed(source, tmp_path / "store", encoder="dino", **how)
+
+
+def test_sounds_are_simulated_compared_and_predicted_by_an_audio_encoder(encoders, tmp_path):
+    folder = write_sounds(tmp_path / "sounds", 24, class_folders=True, seconds=0.2)
+    name = f"hf:{encoders / 'wav2vec2'}"
+    table = invoke("encoders", folder, "--embedding", f"mel,{name}")
+    assert "best on 24 labels" in table
+    assert "wav2vec2" in table
+    out = tmp_path / "run"
+    invoke("run", "--data", folder, "--embedding", name, *BUDGET, "--out", out)
+    assert "@" in tomllib.loads((out / "config.toml").read_text())["data"]["embedding"]
+    invoke("export-model", out, "--to", tmp_path / "model")
+    model = la.load_model(tmp_path / "model")
+    assert model.reading.kind == "encoded sounds"
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "sounds, embedded by hf:" in card
+    everything = model.predict(folder)
+    one = model.predict(folder / "tone" / "s01-tone.wav")
+    at = everything.items.index("tone/s01-tone.wav")
+    assert torch.allclose(one.probabilities[0], everything.probabilities[at], atol=1e-6)
+    (folder / "tone" / "broken.wav").write_bytes(b"RIFF")
+    assert list(model.predict(folder).failed) == ["tone/broken.wav"]
+    with pytest.raises(InputError, match="expected a folder of sounds, or a sound"):
+        model.predict(photos(tmp_path / "photos", 2) / "dark" / "00.png")
+    with pytest.raises(InputError, match="holds no sounds"):
+        model.predict(tmp_path / "photos")
+    with pytest.raises(InputError, match="encodes images, but these items are sounds"):
+        prepared(folder, embedding=str(encoders / "vit"))

@@ -100,6 +100,32 @@ def test_audio_features_do_not_depend_on_the_batch(folder):
     assert torch.cosine_similarity(near[0], near[1], dim=0) > 0.99
 
 
+def test_encoder_of_spectrogram_patches_takes_sounds(folder):
+    wave = (torch.sin(torch.arange(8000) / 40), 16_000)
+    features = load_encoder(str(folder / "ast"), AUDIO).encode([wave, wave])
+    assert features.shape == (2, 32)
+    assert torch.equal(features[0], features[1])
+    with pytest.raises(InputError, match="encodes sounds, but these items are images"):
+        load_encoder(str(folder / "ast"), IMAGE)
+
+
+def test_long_sounds_are_encoded_in_smaller_batches(folder, monkeypatch):
+    encoder = load_encoder(str(folder / "wav2vec2"), AUDIO)
+    waves = [(torch.sin(torch.arange(4000) * (i + 1) / 99), 16_000) for i in range(5)]
+    together = encoder.encode(waves)
+    counts = []
+    encode = encoder.backend.encode
+
+    def count_and_encode(given):
+        counts.append(len(given["input_values"]))
+        return encode(given)
+
+    monkeypatch.setattr(encoder.backend, "encode", count_and_encode)
+    monkeypatch.setattr("labelahead.models.encoders.MAX_AUDIO_BATCH_NUMBERS", 8000)
+    assert torch.allclose(encoder.encode(waves), together, atol=1e-5)
+    assert counts == [2, 2, 1]
+
+
 def test_sentence_transformers_folder_is_read_by_its_library(folder, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")

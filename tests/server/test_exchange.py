@@ -1,6 +1,7 @@
 import csv
 import errno
 import io
+import json
 import os
 import re
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.support.exported_labels import (
     make_label_state,
     write_labels,
 )
+from tests.support.sounds import write_sounds
+from tests.support.web_answers import answer
 from tests.support.web_sessions import CHANGE, page
 
 SUFFIX = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "label-studio": ".json"}
@@ -446,3 +449,34 @@ def test_folder_export_sorts_text_files(tmp_path):
         for p in (tmp_path / "sorted").rglob("*.txt")
     }
     assert written == {f"x/{ids[0]}": contents[ids[0]], f"y/{ids[2]}": contents[ids[2]]}
+
+
+def test_labelled_sounds_are_exported_in_every_form(tmp_path):
+    folder = write_sounds(tmp_path / "sounds", 6)
+    with page(folder, tmp_path / "out", classes=["noise", "tone"]) as (client, session):
+        for position in range(4):
+            answer(client, position, position % 2)
+        service = session.service
+        export_labels(service, "hf", tmp_path / "hf")
+        export_labels(service, "folders", tmp_path / "folders")
+        export_labels(service, "jsonl", tmp_path / "labels.jsonl")
+        with pytest.raises(InputError, match="sounds with --pictures-at"):
+            export_labels(service, "label-studio", tmp_path / "none.json")
+        at = "/data/local-files/?d=sounds/"
+        export_labels(service, "label-studio", tmp_path / "tasks.json", pictures_at=at)
+        export_labels(service, "label-studio-config", tmp_path / "config.xml")
+    datasets = pytest.importorskip("datasets")
+    read = datasets.load_dataset(str(tmp_path / "hf"), split="train", cache_dir=tmp_path / "cache")
+    assert isinstance(read.features["audio"], datasets.Audio)
+    rows = read.cast_column("audio", datasets.Audio(decode=False))
+    for row in rows:
+        assert row["audio"]["bytes"] == (folder / row["id"]).read_bytes()
+        assert read.features["label"].int2str(row["label"]) in row["id"]
+    copied = {p.relative_to(tmp_path / "folders") for p in (tmp_path / "folders").rglob("*.wav")}
+    assert {str(path) for path in copied} == {f"{n.split('-')[1][:-4]}/{n}" for n in rows["id"]}
+    lines = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()]
+    assert [line["file_name"] for line in lines] == list(rows["id"])
+    task = json.loads((tmp_path / "tasks.json").read_text())[0]
+    assert task["data"]["audio"] == at + "s00-noise.wav"
+    assert task["annotations"][0]["result"][0]["to_name"] == "audio"
+    assert '<Audio name="audio" value="$audio" />' in (tmp_path / "config.xml").read_text()

@@ -2,6 +2,7 @@
 
 import io
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from PIL import Image
 
 from labelahead.data import from_arrays, load
+from labelahead.errors import InputError
 from labelahead.server.items import Items
+from tests.support.sounds import write_sound
 from tests.support.web_answers import make_reviews
 from tests.support.web_sessions import photo
 
@@ -80,3 +83,27 @@ def test_text_columns_are_shown_as_text_and_embedded(tmp_path):
         [i for i in range(60) if i not in set(with_test_items.test.tolist())]
     ][:, :-1]
     assert float(pool_inputs.square().mean()) == pytest.approx(1, rel=1e-4)
+
+
+def test_sound_is_shown_by_its_waveform_and_its_address(tmp_path):
+    samples = np.concatenate([np.zeros(500), np.full(500, 0.5)])
+    write_sound(tmp_path / "a.wav", samples, 1000)
+    write_sound(tmp_path / "b.wav", np.zeros(1000), 1000)
+    items = Items(load(tmp_path)[0])
+    assert items.kind == "sound"
+    shown = items.describe_item(0)
+    assert shown["url"] == f"/items/0?v={items.version}"
+    assert shown["sound"] == f"/items/0/sound?v={items.version}"
+    picture, media = items.encode_image(0)
+    assert media == "image/svg+xml"
+    svg = ElementTree.fromstring(picture)
+    outline = svg[0].get("d").removeprefix("M").removesuffix(" Z").split(" L")
+    points = [tuple(map(float, point.split())) for point in outline]
+    upper, lower = points[:1000], points[:999:-1]
+    assert {y for _, y in upper[:500]} == {49.5}  # silence is a line one unit thick
+    assert {y for _, y in lower[:500]} == {50.5}
+    assert {y for _, y in upper[500:]} == {-0.5}  # the loudest sample reaches the top
+    assert len(items.encode_image(0, 256)[0]) < len(picture) / 5
+    assert b"NaN" not in items.encode_image(1)[0]
+    with pytest.raises(InputError, match="item 0 is not a sound"):
+        Items(from_arrays(np.zeros((2, 2)))[0]).get_sound_size(0)

@@ -6,6 +6,7 @@ import zipfile
 
 import pytest
 
+from tests.support.sounds import make_sound, write_sound, write_sounds
 from tests.support.web_answers import answer
 from tests.support.web_sessions import CHANGE, page, photos
 
@@ -110,3 +111,54 @@ def test_folder_and_hf_exports_are_zip_files(tmp_path):
             400,
             "01.png is no regular file; r",
         )
+
+
+def test_sound_is_sent_as_wav_with_byte_ranges(tmp_path):
+    folder = tmp_path / "sounds"
+    write_sound(folder / "a.flac", make_sound("tone"))
+    with page(folder, tmp_path / "out", classes=["a", "b"]) as (client, _):
+        shown = client.get("/api/items/0").json()
+        assert client.get("/api/session").json()["kind"] == "sound"
+        whole = client.get(shown["sound"])
+        assert whole.status_code == 200
+        assert whole.headers["content-type"] == "audio/wav"
+        assert whole.headers["accept-ranges"] == "bytes"
+        assert "immutable" in whole.headers["cache-control"]
+        assert len(whole.content) == int(whole.headers["content-length"]) == 44 + 2 * 8000
+        size = len(whole.content)
+        for given, start, stop in (
+            ("bytes=0-", 0, size),
+            ("bytes=100-199", 100, 200),
+            ("bytes=-50", size - 50, size),
+            (f"bytes=16000-{10 * size}", 16_000, size),
+        ):
+            part = client.get("/items/0/sound", headers={"Range": given})
+            assert part.status_code == 206, given
+            assert part.headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
+            assert part.content == whole.content[start:stop]
+            assert part.headers["cache-control"] == "private, no-cache"
+        for ignored in ("bytes=5-2", "bytes=0-1,4-5", "items=0-1", "bytes=-"):
+            reply = client.get("/items/0/sound", headers={"Range": ignored})
+            assert (reply.status_code, reply.content) == (200, whole.content), ignored
+        beyond = client.get("/items/0/sound", headers={"Range": f"bytes={size}-"})
+        assert beyond.status_code == 416
+        assert beyond.headers["content-range"] == f"bytes */{size}"
+        assert client.get("/items/9/sound").status_code == 404
+        assert client.get(shown["url"]).headers["content-type"].startswith("image/svg+xml")
+        other = client.get("/items/0/sound", headers={"Sec-Fetch-Site": "cross-site"})
+        assert other.status_code == 403
+        (folder / "a.flac").unlink()
+        assert "cannot be read" in client.get("/items/0/sound").json()["error"]
+
+
+def test_unreadable_sound_is_not_queried(tmp_path):
+    folder = write_sounds(tmp_path / "sounds", 4)
+    (folder / "s00-noise.wav").write_bytes(b"broken")
+    with page(folder, tmp_path / "out", classes=["noise", "tone"]) as (client, _):
+        queried = set()
+        for _ in range(3):
+            query = client.get("/api/question").json()
+            queried.add(query["item"])
+            answer(client, query["position"], int("tone" in query["item"]))
+        assert "s00-noise.wav" not in queried
+        assert client.get("/api/question").json()["done"] is True

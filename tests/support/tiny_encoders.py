@@ -15,7 +15,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog",
 
 
 def save_tiny_encoders(root: Path) -> Path:
-    """Save one tiny encoder of each family: vit, dinov2, bert, clip, wav2vec2."""
+    """Save one tiny encoder of each family: vit, dinov2, bert, clip, wav2vec2, ast."""
     torch.manual_seed(0)
     t = transformers
     t.ViTModel(t.ViTConfig(**SMALL, image_size=32, patch_size=8)).save_pretrained(root / "vit")
@@ -44,6 +44,10 @@ def save_tiny_encoders(root: Path) -> Path:
     wav = t.Wav2Vec2Config(**SMALL, **sound, num_conv_pos_embedding_groups=2)
     t.Wav2Vec2Model(wav).save_pretrained(root / "wav2vec2")
     t.Wav2Vec2FeatureExtractor().save_pretrained(root / "wav2vec2")
+    bins = {"num_mel_bins": 16, "max_length": 64}
+    ast = t.ASTConfig(**SMALL, **bins, patch_size=8, frequency_stride=8, time_stride=8)
+    t.ASTModel(ast).save_pretrained(root / "ast")
+    t.ASTFeatureExtractor(**bins).save_pretrained(root / "ast")
     return root
 
 

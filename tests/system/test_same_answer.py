@@ -37,6 +37,8 @@ from labelahead.server.app import create_app
 from labelahead.server.client import Client
 from labelahead.server.session import open_session
 from tests.support.label_studio import KEY, replay
+from tests.support.sounds import make_sound, write_sound
+from tests.support.tiny_encoders import save_tiny_encoders
 from tests.support.waiting import until
 
 IN_MEMORY, THROUGH_ONNX = 1e-6, 1e-4
@@ -146,12 +148,26 @@ def make_photographs(folder: Path, **more) -> Case:
     return Case(path, ("across", "down", "slanted"), truth, labelled=20, **more)
 
 
+def make_sounds(folder: Path, **more) -> Case:
+    """Write tones and noise, and use a tiny wav2vec2 with random weights."""
+    encoder = save_tiny_encoders(folder / "encoders") / "wav2vec2"
+    path, truth = folder / "sounds", {}
+    for i in range(36):
+        kind = ("noise", "tone")[i % 2]
+        samples = make_sound(kind, i, 0.25, 8000) + 0.5 * make_sound("noise", 99 + i, 0.25, 8000)
+        write_sound(path / f"s{i:02d}.flac", samples.clip(-1, 1), 8000)
+        truth[f"s{i:02d}.flac"] = kind
+    data = {"embedding": f"hf:{encoder}"}
+    return Case(path, ("noise", "tone"), truth, labelled=14, data=data, **more)
+
+
 CASES = {
     "table": lambda folder: make_table(folder, 7),
     "table of four columns": lambda folder: make_table(folder, 4),
     "table of three columns": lambda folder: make_table(folder, 3),
     "texts": make_texts,
     "photographs": make_photographs,
+    "sounds": make_sounds,
     "trained network": lambda folder: make_table(
         folder, 7, model={"name": "mlp"}, training={"steps": 60}
     ),

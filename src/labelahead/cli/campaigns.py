@@ -173,7 +173,7 @@ def resume(
 @app.command()
 def query(
     context: typer.Context,
-    data: Annotated[str, Option("--data", help="An image folder, or a table.")],
+    data: Annotated[str, Option("--data", help="A folder of images or sounds, or a table.")],
     labels: Annotated[
         Path | None,
         Option("--labels", help="A file of labels, such as an export of the labelling page."),

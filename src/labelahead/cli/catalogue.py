@@ -57,7 +57,7 @@ def build_entries() -> Entries:
     vectors = (
         "vectors in the data: lists in a Parquet or JSON lines column, an array in an .npz file"
     )
-    own = "your own function: a list of texts, images (n, 3, h, w) or rows -> (n, d)"
+    own = "your own function: a list of texts, sounds or rows, or images (n, 3, h, w) -> (n, d)"
     encoders = {
         "ORGANISATION/NAME": "a pretrained encoder of Hugging Face, or its folder (extra 'encoders')",
         "timm:NAME": "an image encoder of timm (extra 'timm')",

@@ -15,7 +15,9 @@ BAR_CHARACTERS = 12
 @app.command()
 def encoders(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Image folder, table, or data set name.")],
+    data: Annotated[
+        str, typer.Argument(help="Folder of images or sounds, table, or data set name.")
+    ],
     embedding: Annotated[
         str, Option("--embedding", help="Embeddings to compare, comma-separated.")
     ],

@@ -12,7 +12,10 @@ from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_
 from labelahead.errors import import_extra
 
 SourceArg = Annotated[
-    str, typer.Argument(help="Image folder, table, data set name, or a `pool embed` store.")
+    str,
+    typer.Argument(
+        help="Folder of images or sounds, table, data set name, or a `pool embed` store."
+    ),
 ]
 OutOpt = Annotated[
     Path | None, Option("--out", help="Folder for the labels. (default: labels-NAME)")
@@ -76,7 +79,7 @@ PicturesAtOpt = Annotated[
     Text,
     Option(
         "--pictures-at",
-        help="With --export label-studio: URL prefix of images. (default: embed images)",
+        help="With --export label-studio: URL prefix of images or sounds. (default: embed images)",
     ),
 ]
 

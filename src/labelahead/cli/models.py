@@ -28,7 +28,10 @@ ModelArg = Annotated[
 @app.command()
 def predict(
     folder: ModelArg,
-    items: Annotated[list[Path], typer.Argument(help="Image folders, images, tables, .npz files.")],
+    items: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of images or sounds, such files, tables, .npz files."),
+    ],
     file: Annotated[
         Path | None,
         Option("--out", help="Output .csv or .parquet file. (default: standard output)"),

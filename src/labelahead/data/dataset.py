@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from labelahead.batching import Samples
+from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.preprocessing import Preprocessor
 from labelahead.data.records import Records
+from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, import_extra
 
 __all__ = [
@@ -25,7 +27,6 @@ __all__ = [
     "Loaded",
     "Rows",
     "Texts",
-    "UnreadableImagesError",
     "as_positions",
     "check_image_size",
     "find_first_nonfinite",
@@ -95,18 +96,6 @@ class StandardisedImages(Protocol):
         """Return the preprocessor that turns another item into such an input."""
 
 
-class UnreadableImagesError(InputError):
-    """Images that cannot be read.
-
-    Attributes:
-        failed: the reason for each position.
-    """
-
-    def __init__(self, message: str, failed: Mapping[int, str]) -> None:
-        super().__init__(message)
-        self.failed = dict(failed)
-
-
 @dataclass(frozen=True, eq=False)
 class ImageSubset(Images):
     """The images at (n,) positions of a larger set."""
@@ -119,13 +108,13 @@ class ImageSubset(Images):
         at = as_positions(positions, len(self.positions), "positions")
         try:
             return self.images.batch(self.positions[at], size)
-        except UnreadableImagesError as error:
+        except UnreadableItemsError as error:
             failed = {
                 int(i): error.failed[int(self.positions[i])]
                 for i in at
                 if int(self.positions[i]) in error.failed
             }
-            raise UnreadableImagesError(str(error), failed) from error
+            raise UnreadableItemsError(str(error), failed) from error
 
     def render_picture(self, position: int, size: int) -> np.ndarray[Any, Any]:
         """Return one whole image for display, uint8 (H, W, 3)."""
@@ -201,8 +190,8 @@ class Data:
         kind: "image", "vector" or "samples".
         notes: decisions taken while loading, for the user.
         images: access to the items as images, if they are images.
-        shape: the shape of one input; () if an embedding determines it (running text, or only
-            vectors that came with the data).
+        shape: the shape of one input; () if an embedding determines it (running text, sounds, or
+            only vectors that came with the data).
         build: returns the inputs, (n, *shape) float32.
         rows: the rows of a table, for display.
         texts: the running text of a table or of text files.
@@ -210,6 +199,7 @@ class Data:
         build_preprocessor: returns the preprocessor of further items; None if there is none.
         samples: the inputs of kind "samples", which have no tensor `inputs`.
         records: the user's own columns, for exports.
+        sounds: access to the items as sounds, if they are sounds.
         depends_on_seed: whether another seed would load other items or another test set.
 
     >>> from labelahead.data import from_arrays
@@ -233,6 +223,7 @@ class Data:
     build_preprocessor: Callable[[], Preprocessor | None] = field(default=lambda: None, repr=False)
     samples: Samples | None = field(default=None, repr=False)
     records: Records | None = field(default=None, repr=False)
+    sounds: SoundFiles | None = field(default=None, repr=False)
     depends_on_seed: bool = False
 
     def __post_init__(self) -> None:
@@ -251,6 +242,12 @@ class Data:
     def preprocessor(self) -> Preprocessor | None:
         """The preprocessor that turns further items into inputs, if there is one."""
         return self.build_preprocessor()
+
+    @property
+    def file_names(self) -> Sequence[str]:
+        """The names of all files, including those that were excluded; empty if there are none."""
+        files = self.images if self.sounds is None else self.sounds
+        return () if files is None else files.file_names()
 
     def select(self, at: Tensor) -> "Data":
         """Return the items at (q,) positions, in that order."""
@@ -281,6 +278,7 @@ class Data:
             else decoded.make_preprocessor,
             samples=None if self.samples is None else self.samples[at],
             records=None if self.records is None else self.records.take(positions),
+            sounds=None if self.sounds is None else self.sounds.select(at),
         )
 
     @cached_property

@@ -1,20 +1,15 @@
-"""Folders and zips of image or text files, with one subfolder per class or without labels."""
+"""Folders and zips of image, sound or text files, with one subfolder per class or without labels."""
 
-import hashlib
 import os
-import stat
 import warnings
 import zipfile
 import zlib
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from io import BytesIO
-from pathlib import Path, PurePosixPath
-from threading import Lock
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -36,20 +31,22 @@ from labelahead.data.dataset import (
     Loaded,
     Rows,
     Texts,
-    UnreadableImagesError,
     as_positions,
     check_image_size,
     hash_tensor,
 )
-from labelahead.data.heif import (
-    HEIF_SUFFIXES,
-    has_heif_header,
-    register_heif_decoder,
-    require_heif_decoder,
+from labelahead.data.file_tree import (
+    FileTree,
+    ItemFiles,
+    UnreadableItemsError,
+    find_files,
+    printable_name,
 )
+from labelahead.data.heif import has_heif_header, register_heif_decoder, require_heif_decoder
 from labelahead.data.label_values import LabelNormaliser, normalise_name
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import FILE_NAME, Records
+from labelahead.data.sounds import SoundFiles, find_unreadable_sounds, import_soundfile
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.data.text import decode_text
 from labelahead.data.words import build_word_inputs
@@ -57,22 +54,6 @@ from labelahead.errors import InputError, did_you_mean, import_extra
 
 __all__ = ["ImageFiles", "arrange_by_ids", "infer_folder_labels", "load_folder"]
 
-NETPBM_SUFFIXES = (".ppm", ".pgm", ".pbm", ".pnm")
-JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
-IMAGE_SUFFIXES = {
-    *JPEG_SUFFIXES,
-    ".png",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".webp",
-    ".avif",
-    *NETPBM_SUFFIXES,
-    *HEIF_SUFFIXES,
-}
-TEXT_SUFFIXES = (".txt", ".text")
-IGNORED_TEXT_STEMS = {"readme", "license", "licence"}
 MAX_TEXT_BYTES = 2**20  # longer text files are truncated
 DEFAULT_IMAGE_SIDE = 64
 ENCODER_PIXELS = 256  # encoders by name get images of at least twice as many pixels a side
@@ -81,74 +62,11 @@ TRAIN_FOLDERS = {"train", "training"}
 TEST_FOLDERS = {"test", "testing"}
 VALIDATION_FOLDERS = {"val", "valid", "validation"}
 MAX_LISTED_NAMES = 5  # names listed in a note
-MAX_MEMBER_BYTES = 2**29  # unpacked size of a zip member
 MAX_PIXELS = 178_000_000  # Pillow refuses slightly larger images itself
 Array = np.ndarray[Any, Any]
 
 
-# --- Files and images
-
-
-@dataclass(eq=False)
-class FileTree:
-    """The image files below a folder or in a zip, by relative name, sorted.
-
-    Attributes:
-        root: the folder or the zip.
-        names: the image files.
-        folders: the subfolders.
-        others: all other files.
-        is_zip: whether the root is a zip.
-        links: whether links may lead out of the folder.
-        outside: links that lead out of the folder, if they are not followed.
-    """
-
-    root: Path
-    names: tuple[str, ...]
-    folders: tuple[str, ...]
-    others: tuple[str, ...]
-    is_zip: bool
-    links: bool = True
-    outside: tuple[str, ...] = ()
-    _open: dict[int, zipfile.ZipFile] = field(default_factory=dict, repr=False)
-    _lock: Any = field(default_factory=Lock, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": {}, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=Lock())
-
-    def open(self, name: str) -> BinaryIO:
-        """Open one file.
-
-        Raises:
-            InputError: if it is no regular file, lies outside the folder, or is too large.
-        """
-        if not self.is_zip:
-            path = self.root / name
-            if not path.is_file():  # reading from a pipe would block forever
-                raise InputError("is no regular file")
-            if not self.links and not _is_inside(path, self.root.resolve()):
-                raise InputError("leads out of the folder")  # the link was changed meanwhile
-            return path.open("rb")
-        # Each process has its own handle: after a fork two would share one file position.
-        with self._lock:
-            if os.getpid() not in self._open:
-                self._open = {os.getpid(): zipfile.ZipFile(self.root)}
-            archive = self._open[os.getpid()]
-        if archive.getinfo(name).file_size > MAX_MEMBER_BYTES:
-            raise InputError(f"is larger than {MAX_MEMBER_BYTES // 2**20} MB unpacked")
-        return BytesIO(archive.read(name))
-
-    def list_text_files(self) -> list[str]:
-        """Return the text files among the others, except those about the folder itself (README)."""
-        paths = {name: PurePosixPath(name.lower()) for name in self.others}
-        return [
-            name
-            for name, path in paths.items()
-            if path.suffix in TEXT_SUFFIXES and path.stem not in IGNORED_TEXT_STEMS
-        ]
+# --- Image files
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,18 +87,14 @@ class FolderLabels:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageFiles(Images):
+class ImageFiles(ItemFiles, Images):
     """Image files that are decoded at any requested size.
 
     Attributes:
-        files: all files of the folder or zip.
-        names: the files of the items.
         size: the side of the images as inputs, in pixels.
         decoded: (n, 3, size, size) uint8 if the images are decoded already.
     """
 
-    files: FileTree
-    names: tuple[str, ...]
     size: int
     decoded: Tensor | None = None
 
@@ -197,14 +111,14 @@ class ImageFiles(Images):
         """Decode images as uint8 (q, 3, size, size).
 
         Raises:
-            UnreadableImagesError: if a file cannot be read.
+            UnreadableItemsError: if a file cannot be read.
         """
         at = as_positions(positions, len(self.names), "positions")
         check_image_size(size)
         wanted = [self.names[int(i)] for i in at]
         pixels, failed = decode_all(self.files, wanted, size)
         for name, reason in failed.items():
-            raise UnreadableImagesError(
+            raise UnreadableItemsError(
                 self._unreadable_message(name, reason),
                 {int(i): failed[n] for i, n in zip(at, wanted, strict=True) if n in failed},
             )
@@ -216,7 +130,7 @@ class ImageFiles(Images):
         """Decode one whole image, uint8 (H, W, 3).
 
         Raises:
-            UnreadableImagesError: if the file cannot be read.
+            UnreadableItemsError: if the file cannot be read.
         """
         name = self.names[int(as_positions([position], len(self.names), "position")[0])]
         check_image_size(size)
@@ -224,7 +138,7 @@ class ImageFiles(Images):
             with ignore_pillow_warnings(), self.files.open(name) as stream:
                 return decode_whole(stream, size)
         except Exception as error:  # as in decode_all: Pillow raises almost any error
-            raise UnreadableImagesError(
+            raise UnreadableItemsError(
                 self._unreadable_message(name, error), {position: str(error)}
             ) from error
 
@@ -232,13 +146,13 @@ class ImageFiles(Images):
         """Decode one whole image for an encoder, a PIL image in RGB.
 
         Raises:
-            UnreadableImagesError: if the file cannot be read.
+            UnreadableItemsError: if the file cannot be read.
         """
         name = self.names[int(as_positions([position], len(self.names), "position")[0])]
         try:
             return decode_picture(self.files, name)
         except Exception as error:  # as in decode_all: Pillow raises almost any error
-            raise UnreadableImagesError(
+            raise UnreadableItemsError(
                 self._unreadable_message(name, error), {position: str(error)}
             ) from error
 
@@ -254,45 +168,9 @@ class ImageFiles(Images):
             "load the folder again"
         )
 
-    def compute_fingerprint(self) -> str:
-        """Return a hash of all paths, sizes and times; reading every file would take minutes."""
-        return hashlib.sha256(
-            "\0".join(self.compute_item_fingerprints(len(self.names))).encode(
-                "utf-8", "surrogateescape"
-            )
-        ).hexdigest()
-
-    def compute_item_fingerprints(self, n: int) -> list[str]:
-        """Return path, size and modification time of each file."""
-        root = printable_name(str(self.files.root.resolve()))
-        return [
-            f"{root}\0{printable_name(name)}\0{about}"
-            for name, about in zip(self.names, self._file_stats(n), strict=False)
-        ]
-
-    def _file_stats(self, n: int) -> Iterator[str]:
-        """Yield size and modification time of the first n files."""
-        whole = self.files.root.stat() if self.files.is_zip else None
-        for name in self.names[:n]:
-            about = whole or _stat_or_none(f"{self.files.root}/{name}")
-            yield "gone" if about is None else f"{about.st_size}\0{about.st_mtime_ns}"
-
-    def get_file_sizes(self) -> list[int | None]:
-        """Return the size of each file in bytes, None if it does not exist any more."""
-        if self.files.is_zip:
-            with zipfile.ZipFile(self.files.root) as archive:
-                size_of = {info.filename: info.file_size for info in archive.infolist()}
-            return [size_of.get(name) for name in self.names]
-        stats = (_stat_or_none(f"{self.files.root}/{name}") for name in self.names)
-        return [None if about is None else about.st_size for about in stats]
-
     def content_hash(self) -> str:
         """Return a hash of the decoded images; it does not change when the folder moves."""
         return hash_tensor(self.pixels)
-
-    def file_names(self) -> Sequence[str]:
-        """Return the names of all image files, including broken ones."""
-        return [printable_name(name) for name in self.files.names]
 
     def select(self, at: Tensor) -> "ImageFiles":
         """Return the images at (q,) positions."""
@@ -302,14 +180,6 @@ class ImageFiles(Images):
     def as_inputs(self, pool: Tensor) -> "LazyPixelInputs":
         """Return the images as inputs, standardised on (p,) positions; nothing is decoded yet."""
         return LazyPixelInputs(self, pool)
-
-
-def _stat_or_none(path: str) -> os.stat_result | None:
-    """Return the status of a file, None if it does not exist."""
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,15 +220,15 @@ class LazyPixelInputs(InMemoryInputs):
 def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
     """Arrange files in the order of stored ids, for example of a labelling session.
 
-    The stored ids come first, including images that do not exist any more; new files follow. Other
+    The stored ids come first, including files that do not exist any more; new files follow. Other
     data are returned unchanged.
     """
     data, answers = loaded
-    images = data.images
+    items = data.images if data.sounds is None else data.sounds
     has_text_files = data.rows is not None and data.rows.files
     position_of = {name: i for i, name in enumerate(data.ids)}
-    # If a text file was deleted, the caller refuses the data; a deleted image stays an item.
-    can_arrange = isinstance(images, ImageFiles) or (
+    # If a text file was deleted, the caller refuses the data; other deleted files stay items.
+    can_arrange = isinstance(items, ItemFiles) or (
         has_text_files and position_of.keys() >= set(ids)
     )
     if not can_arrange or tuple(ids) == tuple(data.ids):
@@ -373,25 +243,14 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
         has_label = at >= 0
         has_label[has_label.clone()] = answers.has_label[at[has_label]]
         labels[has_label] = answers.take(at[has_label])
-    if not isinstance(images, ImageFiles):
+    if not isinstance(items, ItemFiles):
         return data.select(at), None if answers is None else Answers(labels, tuple(order))
-    file_names = (images.names[position_of[n]] if n in position_of else n for n in order)
-    images = replace(images, names=tuple(file_names))
+    file_names = (items.names[position_of[n]] if n in position_of else n for n in order)
     test = torch.isin(at, data.test).nonzero().flatten()
-    in_pool = torch.ones(len(order), dtype=torch.bool).index_fill_(0, test, False)
-    inputs = images.as_inputs(in_pool.nonzero().flatten())
     split = Split(torch.arange(len(order)), test, ())
-    records = Records({FILE_NAME: order})
-    arranged, answers = build_dataset(
-        data.name,
-        inputs,
-        images,
-        split,
-        labels,
-        data.classes,
-        ids=tuple(order),
-        notes=data.notes,
-        records=records,
+    items = replace(items, names=tuple(file_names))
+    arranged, answers = _build_file_dataset(
+        data.name, items, split, labels, data.classes, data.notes
     )
     vectors = {name: _arrange_rows(values, at) for name, values in data.vectors.items()}
     return replace(arranged, vectors=vectors), answers
@@ -404,15 +263,51 @@ def _arrange_rows(values: Tensor, at: Tensor) -> Tensor:
     return rows
 
 
+def _build_file_dataset(
+    name: str,
+    items: ItemFiles,
+    split: Split,
+    labels: Tensor,
+    classes: tuple[str, ...],
+    notes: tuple[str, ...],
+) -> Loaded:
+    """Make data and answers of image or sound files; see `build_dataset`."""
+    ids = tuple(printable_name(n) for n in items.names)
+    records = Records({FILE_NAME: list(ids)})
+    if isinstance(items, ImageFiles):
+        inputs = items.as_inputs(split.pool)
+        return build_dataset(
+            name, inputs, items, split, labels, classes, ids=ids, notes=notes, records=records
+        )
+    assert isinstance(items, SoundFiles)
+
+    def refuse_inputs() -> Tensor:
+        raise InputError(f"{name} holds sounds, which are no numbers; expected an embedding")
+
+    data, answers = build_dataset(
+        name,
+        NumericInputs(torch.zeros(len(ids), 0), torch.zeros(()), torch.ones(())),
+        None,
+        split,
+        labels,
+        classes,
+        ids=ids,
+        notes=notes,
+        build=refuse_inputs,
+        records=records,
+    )
+    return replace(data, sounds=items), answers
+
+
 # --- Load a folder
 
 
 def load_folder(
     path: Path, options: LoadOptions, *, name: str | None = None, leave_out: Sequence[str] = ()
 ) -> Loaded:
-    """Load all images below a folder or in a zip; broken ones are skipped and noted.
+    """Load all images or sounds below a folder or in a zip; broken ones are skipped and noted.
 
-    A folder without images is loaded as text files.
+    A folder with neither is loaded as text files.
 
     Args:
         path: the folder or the zip.
@@ -421,11 +316,20 @@ def load_folder(
         leave_out: names of subfolders to skip.
 
     Raises:
-        InputError: if there are no readable images or texts.
+        InputError: if there are no readable images, sounds or texts, or both images and sounds.
     """
     options.refuse_target(str(path))
     options.refuse_id(str(path), "file names")
     files = find_files(path, links=options.links)
+    sounds = files.list_sound_files()
+    if sounds and files.names:
+        raise InputError(
+            f"{path} holds {len(files.names)} pictures ({_list_first(files.names)}) and "
+            f"{len(sounds)} sounds ({_list_first(sounds)}); expected files of one kind: move the "
+            "others to another folder"
+        )
+    if sounds:
+        return _load_sound_files(path, files.keep_only(sounds), options, name)
     if not files.names and files.list_text_files():
         return _load_text_files(path, files, options, name)
     dropped = tuple(n for n in files.names if set(n.split("/")[:-1]) & set(leave_out))
@@ -436,8 +340,8 @@ def load_folder(
             or "no other files either"
         )
         raise InputError(
-            f"{path} holds no pictures ({found}); expected files such as .jpg or .png, or else "
-            ".txt, in one subfolder for each class, or directly in it if they have no labels"
+            f"{path} holds no pictures ({found}); expected files such as .jpg or .png, or "
+            "else .wav, .mp3 or .txt, in one subfolder for each class, or directly in it if they have no labels"
         )
     require_heif_decoder([printable_name(n) for n in names], str(path))
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
@@ -454,19 +358,13 @@ def load_folder(
     values = torch.from_numpy(np.stack([pixels[n] for n in kept])) if options.checked else None
     pixels.clear()
     images = ImageFiles(files, kept, size, values)
-    inputs = images.as_inputs(split.pool)
-    ids = tuple(printable_name(n) for n in kept)
     notes = (
         *layout.notes,
         *_describe_skipped_files(files, dropped, failed),
         *class_notes,
         *split.notes,
     )
-    records = Records({FILE_NAME: list(ids)})
-    data_name = name or name_from_path(path)
-    return build_dataset(
-        data_name, inputs, images, split, labels, classes, ids=ids, notes=notes, records=records
-    )
+    return _build_file_dataset(name or name_from_path(path), images, split, labels, classes, notes)
 
 
 def _order_and_label(
@@ -481,13 +379,42 @@ def _order_and_label(
     return infer_folder_labels(names, folders, classes)
 
 
+def _load_sound_files(
+    path: Path, files: FileTree, options: LoadOptions, name: str | None
+) -> Loaded:
+    """Load all sounds below a folder or in a zip that holds no images."""
+    options.refuse_size(str(path))
+    import_soundfile()  # a missing library is reported before every file is called unreadable
+    names = list(files.names)
+    layout = _order_and_label(names, files.folders, options.classes)
+    failed: dict[str, str] = {}
+    if options.checked:
+        failed = find_unreadable_sounds(files, names)
+        if len(failed) == len(names):
+            raise InputError(
+                f"none of the {len(names)} sounds of {path} can be read "
+                f"({printable_name(names[0])}: {failed[names[0]]}); expected at least one"
+            )
+    usable = torch.tensor([n not in failed for n in names])
+    split = split_items(layout.labels, options, layout.official, usable)
+    labels, classes, emptied = _drop_unreadable_classes(layout, split.keep, failed, names)
+    notes = (*layout.notes, *_describe_skipped_files(files, (), failed), *emptied, *split.notes)
+    kept = tuple(names[int(i)] for i in split.keep)
+    return _build_file_dataset(
+        name or name_from_path(path),
+        SoundFiles(files, kept),
+        split,
+        labels,
+        classes,
+        tuple(note.replace("picture", "sound") for note in notes),
+    )
+
+
 def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: str | None) -> Loaded:
     """Load all .txt files below a folder or in a zip that holds no images; each file is one text."""
     options.refuse_size(str(path))
     names = files.list_text_files()
-    files = replace(
-        files, names=tuple(names), others=tuple(n for n in files.others if n not in set(names))
-    )
+    files = files.keep_only(names)
     layout = _order_and_label(names, files.folders, options.classes)
     texts, failed, notes = read_text_files(files, names)
     if not texts:
@@ -634,11 +561,6 @@ def _list_first(names: Sequence[str]) -> str:
     return ", ".join(printable_name(n) for n in names[:MAX_LISTED_NAMES]) + more
 
 
-def printable_name(name: str) -> str:
-    """Return a file name that can be printed and stored, even if it is not valid UTF-8."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
 # --- Labels from folder names
 
 
@@ -748,126 +670,6 @@ def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None
     official = torch.tensor([p[depth].casefold() in testing for p in parts])
     notes.append(f"test part as in the folders: {int(official.sum())} pictures")
     return official, notes
-
-
-# --- Find files
-
-
-def find_files(root: Path, *, links: bool = True) -> FileTree:
-    """Find all image files at any depth; hidden files are skipped.
-
-    Args:
-        root: the folder or the zip.
-        links: whether to follow links that lead out of the folder.
-
-    Raises:
-        InputError: if it cannot be read.
-    """
-    outside: list[str] = []
-    try:
-        if root.is_dir():
-            names, folders = _walk_folder(root, None if links else outside)
-        else:
-            names, folders = _list_zip_members(root)
-    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures"
-        ) from error
-    pictures = {
-        n for n in names if os.path.splitext(n)[1].lower() in IMAGE_SUFFIXES
-    }  # Path takes ten times as long
-    kept, others = sorted(pictures), sorted(set(names) - pictures)
-    return FileTree(
-        root,
-        tuple(kept),
-        tuple(sorted(folders)),
-        tuple(others),
-        not root.is_dir(),
-        links,
-        tuple(sorted(outside)),
-    )
-
-
-def _walk_folder(root: Path, outside: list[str] | None = None) -> tuple[list[str], list[str]]:
-    """Return all files and subfolders of a folder.
-
-    Real folders are visited first and linked folders once, so that link cycles end.
-
-    Args:
-        root: the folder.
-        outside: collects links that lead out of the folder, which are not followed then.
-    """
-    resolved = root.resolve()
-    names: list[str] = []
-    folders: list[str] = []
-    visited = set()
-    todo, linked = deque([""]), deque[str]()
-    while todo or linked:
-        here = todo.popleft() if todo else linked.popleft()
-        status = os.stat(root / here)
-        if (status.st_dev, status.st_ino) in visited:
-            continue
-        visited.add((status.st_dev, status.st_ino))
-        with os.scandir(root / here) as listing:
-            entries = list(listing)
-        if here and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
-            continue  # the run folder of a campaign, inside the data
-        if here:
-            folders.append(here)
-        for entry in entries:
-            name = f"{here}/{entry.name}" if here else entry.name
-            if _is_hidden(entry.name):
-                continue
-            if outside is not None and entry.is_symlink() and not _is_inside(root / name, resolved):
-                outside.append(name)
-                continue
-            if _is_folder(entry):
-                (linked if entry.is_symlink() else todo).append(name)
-            else:
-                names.append(name)
-    return names, folders
-
-
-def _list_zip_members(path: Path) -> tuple[list[str], list[str]]:
-    """Return all files and folders of a zip archive."""
-    names, folders = [], set()
-    with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist():
-            name = info.filename
-            if not name or _is_hidden(name) or ".." in PurePosixPath(name).parts:
-                continue
-            if info.is_dir() or stat.S_ISDIR(info.external_attr >> 16):
-                folders.add(name.rstrip("/"))
-            else:
-                names.append(name)
-                folders.update(str(p) for p in PurePosixPath(name).parents if str(p) != ".")
-    return names, list(folders)
-
-
-def _is_hidden(name: str) -> bool:
-    """Return whether a part of the path is hidden."""
-    return any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
-
-
-def _is_inside(path: Path, root: Path) -> bool:
-    """Return whether a path stays below a resolved folder when all links are followed."""
-    try:
-        return path.resolve(strict=True).is_relative_to(root)
-    except (
-        OSError,
-        RuntimeError,
-    ):  # a link to itself, or to nothing: opening it fails, and says so
-        return True
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder."""
-    try:
-        return entry.is_dir()
-    except (
-        OSError
-    ):  # a link to itself; it is listed as a file and reported when it cannot be opened
-        return False
 
 
 # --- Decode images

@@ -152,9 +152,8 @@ def read_labels(
     >>> positions.tolist(), numbers.tolist(), classes
     ([2, 0], [1, 2], ('no', 'yes', 'maybe'))
     """
-    files = data.images.file_names() if data.images is not None else ()
     rows = None if data.records is None else data.records.positions_by_row_number()
-    return read_labels_for_ids(path, data.ids, data.classes, files, classes, rows=rows)
+    return read_labels_for_ids(path, data.ids, data.classes, data.file_names, classes, rows=rows)
 
 
 @dataclass(frozen=True)

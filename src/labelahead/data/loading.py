@@ -42,8 +42,8 @@ def load(
 ) -> Loaded:
     """Load a data set by its name or its path.
 
-    The source is the name of a public data set such as `digits`, a folder or zip of images or
-    texts, a table, or an .npz file.
+    The source is the name of a public data set such as `digits`, a folder or zip of images,
+    sounds or texts, a table, or an .npz file.
 
     Args:
         source: the name or the path; `book.xlsx#Sheet2` is one sheet of a workbook.
@@ -114,8 +114,8 @@ def load(
     reader = READERS.get(file.suffix.lower())
     if reader is None or not file.is_file():
         raise InputError(
-            f"{path} is of a kind that is not read here; expected a folder of pictures or texts, "
-            "or a file "
+            f"{path} is of a kind that is not read here; expected a folder of pictures, sounds or "
+            "texts, or a file "
             f"ending in {', '.join(READERS)}"
         )
     return reader(path, options)
@@ -150,7 +150,7 @@ def _unknown_source_error(source: str | Path, path: Path) -> InputError:
     return InputError(
         f"{str(source)!r} is no known data set and no existing path; "
         f"{did_you_mean(path.name, DATASETS)}expected one of {', '.join(DATASETS)}, or "
-        f"the path of a folder of pictures or texts, or a file ({', '.join(READERS)})"
+        f"the path of a folder of pictures, sounds or texts, or a file ({', '.join(READERS)})"
     )
 
 
@@ -189,7 +189,7 @@ def _normalise_name(name: str) -> str:
 
 
 def _load_folder(path: Path, options: LoadOptions) -> Loaded:
-    """Load a folder of images or texts; if it holds a public data set, the error says so."""
+    """Load a folder of images, sounds or texts; if it holds a public data set, the error says so."""
     try:
         return load_folder(path, options)
     except InputError as error:

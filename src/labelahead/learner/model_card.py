@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelahead.data.preprocessing import COLUMNS, ENCODED_PICTURES, PICTURES, VECTORS
+from labelahead.data.preprocessing import (
+    COLUMNS,
+    ENCODED_PICTURES,
+    ENCODED_SOUNDS,
+    PICTURES,
+    VECTORS,
+)
 from labelahead.inference.exact import EXACT
 
 __all__ = ["format_model_card"]
@@ -72,7 +78,7 @@ def format_model_card(about: Mapping[str, Any]) -> str:
                 lines[-1] += (
                     f" Those of {column['name']!r} come from the encoder {column['encoder']}."
                 )
-        if about["reading"]["kind"] == ENCODED_PICTURES:
+        if about["reading"]["kind"] in (ENCODED_PICTURES, ENCODED_SOUNDS):
             lines[-1] += (
                 f" Its items are embeddings by {about['reading']['features']}, which is not in it."
             )
@@ -171,5 +177,7 @@ def _describe_inputs(reading: Mapping[str, Any] | None) -> str:
         return f"vectors of {reading['shape'][0]} numbers, as in {reading['features']}"
     if reading["kind"] == ENCODED_PICTURES:
         return f"pictures, embedded by {reading['features']}: {reading['shape'][0]} numbers each"
+    if reading["kind"] == ENCODED_SOUNDS:
+        return f"sounds, embedded by {reading['features']}: {reading['shape'][0]} numbers each"
     by = f", embedded by the pretrained {reading['features']}" if reading["features"] else ""
     return f"{reading['kind']} of {' x '.join(map(str, reading['shape']))}{by}"

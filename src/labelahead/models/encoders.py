@@ -49,6 +49,7 @@ __all__ = [
     "looks_like_encoder",
     "parse_encoder_name",
     "relocate_encoder",
+    "resample",
     "resolve_encoder",
 ]
 
@@ -64,6 +65,9 @@ EXTRAS = {"timm": "timm", "open_clip": "open-clip"}  # of libraries that need to
 MODULES_FILE, OPEN_CLIP_FILE, CONFIG_FILE = "modules.json", "open_clip_config.json", "config.json"
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".json", ".txt", ".model")
 AUDIO_RATE = 16_000  # samples a second, unless the encoder's own files say otherwise
+# Numbers of sounds in a forward pass: a minute of samples, or 4 spectrograms of Whisper. The first
+# layer of wav2vec2 keeps some 20 MB for each second.
+MAX_AUDIO_BATCH_NUMBERS = 60 * AUDIO_RATE
 MAX_BATCH_ITEMS = 64  # larger batches gain nothing on a CPU and little on a GPU
 ITEM_BYTES = 32 * 2**20  # activations of one item in a base-size transformer, generously
 MEMORY_SHARE = 4  # a batch may take a quarter of the free memory
@@ -216,9 +220,14 @@ class Encoder:
         for i, given in enumerate(inputs):
             shapes = tuple((key, tuple(value.shape)) for key, value in given.items())
             groups.setdefault(shapes, []).append(i)
-        for at in groups.values():
-            whole = {key: torch.cat([inputs[i][key] for i in at]) for key in inputs[at[0]]}
-            out[at] = self._encode_batch(whole, len(at))
+        for group in groups.values():
+            size = len(group)
+            if self.modality == AUDIO:
+                numbers = max(value.numel() for value in inputs[group[0]].values())
+                size = max(1, MAX_AUDIO_BATCH_NUMBERS // numbers)
+            for at in _split(group, size):
+                whole = {key: torch.cat([inputs[i][key] for i in at]) for key in inputs[at[0]]}
+                out[list(at)] = self._encode_batch(whole, len(at))
         return out
 
     def _encode_batch(self, given: Prepared, n: int) -> Tensor:
@@ -597,11 +606,10 @@ class _Transformers:
         """Return the class that prepares items of this modality; refuse another modality."""
         own = _modalities_of(name, self.config)
         if self.modality not in own:
-            kinds = " and ".join(f"{one}s" if one != AUDIO else "sounds" for one in sorted(own))
+            kinds = " and ".join(_plural(one) for one in sorted(own))
             raise InputError(
-                f"{name.name} encodes {kinds}, but these items are "
-                f"{'sounds' if self.modality == AUDIO else self.modality + 's'}; expected an "
-                f"encoder of {self.modality}s"
+                f"{name.name} encodes {kinds}, but these items are {_plural(self.modality)}; "
+                f"expected an encoder of {_plural(self.modality)}"
             )
         return {
             IMAGE: library.AutoImageProcessor,
@@ -668,7 +676,7 @@ class _Transformers:
                 list(items), return_tensors="pt", padding=True, truncation=True, max_length=limit
             )
         rate = int(getattr(self.processor, "sampling_rate", AUDIO_RATE))
-        sounds = [_resample(wave, given, rate).numpy() for wave, given in items]
+        sounds = [resample(wave, given, rate).numpy() for wave, given in items]
         return self.processor(  # type: ignore[no-any-return]
             sounds, sampling_rate=rate, return_tensors="pt", padding=True
         )
@@ -702,13 +710,19 @@ def _is_matrix(value: object) -> bool:
     return isinstance(value, Tensor) and value.dim() == 2
 
 
+def _plural(modality: str) -> str:
+    return "sounds" if modality == AUDIO else f"{modality}s"
+
+
 def _modalities_of(name: EncoderName, config: Any) -> set[str]:
     """Return what an encoder of transformers takes, by its configuration."""
     if hasattr(config, "vision_config") and hasattr(config, "text_config"):
         return {IMAGE, TEXT}
+    if hasattr(config, "num_mel_bins"):  # before images: some cut spectrograms into patches
+        return {AUDIO}
     if hasattr(config, "image_size") or hasattr(config, "patch_size") or hasattr(config, "depths"):
         return {IMAGE}
-    if hasattr(config, "num_mel_bins") or hasattr(config, "conv_kernel"):
+    if hasattr(config, "conv_kernel"):
         return {AUDIO}
     return {TEXT}
 
@@ -730,8 +744,14 @@ def _load(loader: Any, name: EncoderName, **options: Any) -> Any:
         ) from error
 
 
-def _resample(wave: Tensor, given: int, wanted: int) -> Tensor:
-    """(samples,) at another rate, by a polyphase filter."""
+def resample(wave: Tensor, given: int, wanted: int) -> Tensor:
+    """Return a wave (samples,) at another rate, float32, by a polyphase filter.
+
+    Args:
+        wave: (samples,).
+        given: its samples a second.
+        wanted: samples a second of the result.
+    """
     wave = torch.as_tensor(wave, dtype=torch.float32).flatten()
     if given == wanted:
         return wave
@@ -749,8 +769,8 @@ class _SentenceTransformers:
         library = _import_library("sentence_transformers")
         if modality != TEXT:
             raise InputError(
-                f"{name.name} encodes texts, but these items are "
-                f"{'sounds' if modality == AUDIO else modality + 's'}; expected another encoder"
+                f"{name.name} encodes texts, but these items are {_plural(modality)}; expected "
+                "another encoder"
             )
         if name.pooling:
             raise InputError(
@@ -793,7 +813,9 @@ class _Timm:
     def __init__(self, name: EncoderName, modality: str, device: torch.device) -> None:
         library = _import_library("timm")
         if modality != IMAGE:
-            raise InputError(f"timm:{name.name} encodes images, but these items are {modality}s")
+            raise InputError(
+                f"timm:{name.name} encodes images, but these items are {_plural(modality)}"
+            )
         spelt = f"local-dir:{name.name}" if _is_folder(name.name) else name.name
         try:
             model = library.create_model(spelt, pretrained=True, num_classes=0)

@@ -16,13 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from labelahead.data.folder import (
-    IMAGE_SUFFIXES,
-    decode_all,
-    decode_picture,
-    ignore_pillow_warnings,
-    printable_name,
-)
+from labelahead.data.file_tree import IMAGE_SUFFIXES, printable_name
+from labelahead.data.folder import decode_all, decode_picture, ignore_pillow_warnings
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
 from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra

@@ -24,6 +24,7 @@ class ExportItems:
         text: the column with running text, if there is one.
         open_file: opens an item's own file, by position; None if items are no files.
         picture: an item's picture, encoded, and its media type; None if items are no pictures.
+        sounds: whether the items' files are sounds.
     """
 
     ids: Sequence[str]
@@ -31,6 +32,7 @@ class ExportItems:
     text: str | None = None
     open_file: Callable[[int], BinaryIO] | None = None
     picture: Callable[[int], tuple[bytes, str]] | None = None
+    sounds: bool = False
 
 
 @dataclass(frozen=True, eq=False)

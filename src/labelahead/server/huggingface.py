@@ -1,6 +1,6 @@
 """Labels as a folder that `datasets.load_dataset` reads.
 
-Pictures are an `Image`, labels a `ClassLabel`.
+Pictures are an `Image`, sounds an `Audio`, labels a `ClassLabel`.
 """
 
 import json
@@ -14,8 +14,8 @@ from labelahead.server.export_content import Export, column_types
 
 __all__ = ["write_data_set"]
 
-IMAGE_COLUMN = "image"
-PICTURES_PER_BATCH = 64  # pictures held in memory while writing
+IMAGE_COLUMN, AUDIO_COLUMN = "image", "audio"
+FILES_PER_BATCH = 64  # pictures or sounds held in memory while writing
 CARD = """---
 configs:
 - config_name: default
@@ -33,7 +33,7 @@ def write_data_set(path: Path, content: Export) -> None:
     """Write the labels as the split train and predictions as a separate split.
 
     Raises:
-        InputError: There is no class yet, or a labelled picture cannot be read any more.
+        InputError: There is no class yet, or a labelled picture or sound cannot be read any more.
     """
     if not content.classes:
         raise InputError("there is no class yet; expected at least one for the form hf")
@@ -53,7 +53,7 @@ def write_data_set(path: Path, content: Export) -> None:
 
 
 def _build_table(content: Export) -> Any:
-    """Return all rows without pictures; classes are numbers, named in the schema."""
+    """Return all rows without pictures and sounds; classes are numbers, named in the schema."""
     arrow = import_extra("pyarrow", "tables", "the form hf")
     number = {name: i for i, name in enumerate(content.classes)}
     columns, types = dict(content.columns), column_types(content.columns)
@@ -62,39 +62,48 @@ def _build_table(content: Export) -> Any:
         columns[name] = [None if value is None else number[value] for value in columns[name]]
         types[name] = arrow.int64()
         features[name] = {"names": list(content.classes), "_type": "ClassLabel"}
-    if content.items.picture is not None:
+    media = _find_media_column(content)
+    if media is not None:
         kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-        columns |= {IMAGE_COLUMN: arrow.nulls(len(content.positions), kind)}
-        features[IMAGE_COLUMN] = {"_type": "Image"}
+        columns |= {media: arrow.nulls(len(content.positions), kind)}
+        features[media] = {"_type": media.capitalize()}
     table = build_arrow_table(columns, types)
     return table.replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
     )
 
 
+def _find_media_column(content: Export) -> str | None:
+    """Return the column of the items' pictures or sounds, if they are any."""
+    if content.items.sounds:
+        return AUDIO_COLUMN
+    return None if content.items.picture is None else IMAGE_COLUMN
+
+
 def _write_split(path: Path, table: Any, content: Export, rows: Sequence[int]) -> None:
-    """Write some rows with their pictures, in batches."""
+    """Write some rows with their pictures or sounds, in batches."""
     arrow = import_extra("pyarrow", "tables", "the form hf")
     parquet = import_extra("pyarrow.parquet", "tables", "the form hf")
-    step = PICTURES_PER_BATCH if content.items.picture is not None else max(1, len(rows))
+    media = _find_media_column(content)
+    step = FILES_PER_BATCH if media is not None else max(1, len(rows))
     with parquet.ParquetWriter(path, table.schema) as writer:
         if not rows:
             writer.write_table(table.slice(0, 0))
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
             part = table.take(arrow.array(some, arrow.int64()))
-            if content.items.picture is not None:
-                at = part.schema.get_field_index(IMAGE_COLUMN)
-                pictures = arrow.array(
-                    [_read_picture(content, content.positions[i]) for i in some],
+            if media is not None:
+                at = part.schema.get_field_index(media)
+                files = arrow.array(
+                    [_read_file(content, content.positions[i]) for i in some],
                     part.schema.field(at).type,
                 )
-                part = part.set_column(at, part.schema.field(at), pictures)
+                part = part.set_column(at, part.schema.field(at), files)
             writer.write_table(part)
 
 
-def _read_picture(content: Export, position: int) -> dict[str, Any]:
-    """Return an item's file, or its encoded picture, as a value of the feature `Image`."""
+def _read_file(content: Export, position: int) -> dict[str, Any]:
+    """Return an item's file, or its encoded picture, as a value of `Image` or `Audio`."""
     items, name = content.items, content.items.ids[position]
     try:
         if items.open_file is not None:

@@ -1,7 +1,7 @@
-"""Display of items: pictures by position, rows and texts as JSON values.
+"""Display of items: pictures and sounds by position, rows and texts as JSON values.
 
-No function takes a path. A picture is decoded from the data set's own files and encoded again, so
-that only pixels leave the server, whatever else a file contains.
+No function takes a path. A picture or sound is decoded from the data set's own files and encoded
+again, so that only pixels or samples leave the server, whatever else a file contains.
 """
 
 import hashlib
@@ -10,22 +10,28 @@ import math
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, BinaryIO
 
 from labelahead.data import Data
 from labelahead.data.classes import normalise_name
-from labelahead.data.dataset import Images, UnreadableImagesError, hash_tensor
-from labelahead.data.folder import ImageFiles
+from labelahead.data.dataset import Images, hash_tensor
+from labelahead.data.file_tree import ItemFiles, UnreadableItemsError
+from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import ExportItems
 
-__all__ = ["Items", "StoredImages"]
+__all__ = ["IMAGE", "SOUND", "Items", "StoredImages"]
+
+IMAGE, SOUND = "image", "sound"  # kinds of items that have a picture
 
 FULL_PIXELS, DISPLAY_PIXELS, THUMBNAIL_PIXELS = 4096, 1024, 256  # pixels of the longer side
 MAX_CACHE_BYTES = 64 << 20  # bytes of encoded pictures
 MAX_LOSSLESS_PIXELS = THUMBNAIL_PIXELS * THUMBNAIL_PIXELS  # larger pictures are compressed as JPEG
+MAX_PEAKS, MAX_THUMBNAIL_PEAKS = 1000, 96  # of a waveform
+WAVEFORM_HEIGHT = 100
+WAVEFORM_COLOUR = "#4477aa"  # visible on the light and on the dark page
 MAX_COLUMNS_SHOWN = 60
 MAX_CHARACTERS_SHOWN = 20_000
 
@@ -64,10 +70,14 @@ class Items:
     @cached_property
     def sizes(self) -> list[int | None] | None:
         """Return the file size of each item, None for a missing file; None if items are no files."""
-        photos, rows = self.data.images, self.data.rows
+        files, rows = self._media, self.data.rows
         if rows is not None and rows.files and rows.text is not None:
             return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
-        return photos.get_file_sizes() if isinstance(photos, ImageFiles) else None
+        return files.get_file_sizes() if isinstance(files, ItemFiles) else None
+
+    @property
+    def _media(self) -> Images | SoundFiles | None:
+        return self.data.images if self.data.sounds is None else self.data.sounds
 
     @property
     def version(self) -> str:
@@ -85,8 +95,10 @@ class Items:
             "shown": self._hide_class_folders(name),
         }
         shown |= {"url": None, "text": None, "row": None}
-        if self.kind == "image":
+        if self.kind in (IMAGE, SOUND):
             shown["url"] = f"/items/{position}?v={self.version}"
+            if self.kind == SOUND:
+                shown["sound"] = f"/items/{position}/sound?v={self.version}"
         elif self.data.rows is not None:
             rows = self.data.rows
             pairs = [(n, v) for n, v in rows.get_row(position) if n != rows.text][
@@ -113,22 +125,21 @@ class Items:
         return {normalise_name(c) for c in self.data.classes}
 
     def encode_image(self, position: int, size: int = DISPLAY_PIXELS) -> tuple[bytes, str]:
-        """Return an item's encoded picture and its media type. size: pixels of the longer side."""
+        """Return an item's encoded picture and its media type; of a sound, its waveform.
+
+        Args:
+            position: the item.
+            size: pixels of the longer side.
+        """
         self._check_position(position)
-        if self.data.images is None:
+        if self._media is None:
             raise InputError(f"item {position} is not a picture; expected an item of kind image")
         key = (position, size)
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        pil = import_extra("PIL.Image", "app", "showing pictures")
-        image = pil.fromarray(self.data.images.render_picture(position, size))
-        crisp = image.width * image.height <= MAX_LOSSLESS_PIXELS
-        form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
-        stream = io.BytesIO()
-        image.save(stream, form, **more)
-        encoded = stream.getvalue(), f"image/{form.lower()}"
+        encoded = self._draw_picture(position, size)
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = encoded
@@ -138,33 +149,61 @@ class Items:
                 self._cached_bytes -= len(old)
         return encoded
 
+    def _draw_picture(self, position: int, size: int) -> tuple[bytes, str]:
+        if self.data.sounds is not None:
+            count = MAX_THUMBNAIL_PEAKS if size <= THUMBNAIL_PIXELS else MAX_PEAKS
+            peaks = self.data.sounds.read_peaks(position, count)
+            return _draw_waveform(peaks.tolist()).encode(), "image/svg+xml"
+        assert self.data.images is not None
+        pil = import_extra("PIL.Image", "app", "showing pictures")
+        image = pil.fromarray(self.data.images.render_picture(position, size))
+        crisp = image.width * image.height <= MAX_LOSSLESS_PIXELS
+        form, more = ("PNG", {}) if crisp else ("JPEG", {"quality": 88})
+        stream = io.BytesIO()
+        image.save(stream, form, **more)
+        return stream.getvalue(), f"image/{form.lower()}"
+
+    def get_sound_size(self, position: int) -> int:
+        """Return the size of an item's sound as the page plays it, in bytes."""
+        return self._require_sounds(position).get_wav_size(position)
+
+    def iter_sound(self, position: int, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes start..stop - 1 of an item's sound, a .wav file of 16 bits."""
+        return self._require_sounds(position).iter_wav(position, start, stop)
+
+    def _require_sounds(self, position: int) -> SoundFiles:
+        self._check_position(position)
+        if self.data.sounds is None:
+            raise InputError(f"item {position} is not a sound; expected an item of kind {SOUND}")
+        return self.data.sounds
+
     def find_problem(self, position: int) -> str | None:
-        """Return why an item cannot be shown, or None; the decoded picture is cached."""
-        if self.kind != "image":
+        """Return why an item cannot be shown, or None; the encoded picture is cached."""
+        if self.kind not in (IMAGE, SOUND):
             return None
         try:
             self.encode_image(position)
-        except UnreadableImagesError as error:
+        except UnreadableItemsError as error:
             return str(error)
         return None
 
     def describe_for_export(self) -> ExportItems:
-        """Return the content of the items for an export: ids, columns, files and pictures."""
+        """Return the content of the items for an export: ids, columns, files, media."""
         data = self.data
         records = data.records
         if records is not None and self.labels is not None:
             records = records.with_column(*self.labels)
         text = None if data.rows is None else data.rows.text
         picture = None if data.images is None else self.encode_image
-        return ExportItems(data.ids, records, text, self.make_opener(), picture)
+        return ExportItems(data.ids, records, text, self.make_opener(), picture, self.kind == SOUND)
 
     def make_opener(self) -> Callable[[int], BinaryIO] | None:
         """Return a function that opens an item's file by position; None if items are no files."""
-        photos, rows = self.data.images, self.data.rows
-        if isinstance(photos, ImageFiles):
-            return lambda at: photos.files.open(photos.names[at])
-        if isinstance(photos, StoredImages):
-            return lambda at: io.BytesIO(photos.file(at))
+        media, rows = self._media, self.data.rows
+        if isinstance(media, ItemFiles):
+            return lambda at: media.files.open(media.names[at])
+        if isinstance(media, StoredImages):
+            return lambda at: io.BytesIO(media.file(at))
         if rows is not None and rows.files and rows.text is not None:
             texts = rows.columns[rows.text]
             return lambda at: io.BytesIO(texts[at].encode("utf-8", "surrogatepass"))
@@ -179,7 +218,9 @@ class Items:
 
 def _find_kind(data: Data) -> str:
     if data.images is not None:
-        return "image"
+        return IMAGE
+    if data.sounds is not None:
+        return SOUND
     if data.rows is None:
         return "vector"
     return "text" if data.rows.text is not None else "row"
@@ -194,6 +235,26 @@ def _compute_fingerprint(data: Data, sizes: Sequence[int | None] | None) -> str:
     else:
         content = hash_tensor(data.inputs) if data.rows is None else data.rows.content_hash()
     return hashlib.sha256(f"{len(data)} {content}".encode()).hexdigest()
+
+
+def _draw_waveform(peaks: Sequence[tuple[float, float]]) -> str:
+    """Return an SVG of the lowest and the highest sample of each part, scaled to the loudest."""
+    loudest = max((max(-low, high) for low, high in peaks), default=0.0) or 1.0
+    middle = WAVEFORM_HEIGHT / 2
+
+    def mark(value: float, least: float) -> str:
+        return f"{middle - middle * value / loudest + least:.1f}"
+
+    # Half a unit more on either side, so that silence is a line.
+    upper = [f"{i} {mark(high, -0.5)}" for i, (_, high) in enumerate(peaks)]
+    lower = [f"{i} {mark(low, 0.5)}" for i, (low, _) in enumerate(peaks)]
+    outline = " L".join([*upper, *reversed(lower)])
+    width = max(1, len(peaks) - 1)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{WAVEFORM_HEIGHT}" '
+        f'viewBox="0 0 {width} {WAVEFORM_HEIGHT}" preserveAspectRatio="none">'
+        f'<path fill="{WAVEFORM_COLOUR}" d="M{outline} Z"/></svg>'
+    )
 
 
 def _to_json_value(value: Any) -> str | float | int | bool | None:

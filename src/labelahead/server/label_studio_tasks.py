@@ -19,7 +19,8 @@ from labelahead.server.export_content import Export
 
 __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
-IMAGE_FIELD, RECORD_FIELD = "image", "record"
+IMAGE_FIELD, AUDIO_FIELD, RECORD_FIELD = "image", "audio", "record"
+TAGS = {IMAGE_FIELD: "Image", AUDIO_FIELD: "Audio"}  # tags of the labelling configuration by field
 CHOICE_NAME = "label"  # the name of the choice in the labelling configuration
 # of all pictures in a file; Label Studio accepts files of at most 250 MB
 MAX_INLINE_BYTES = 150_000_000
@@ -30,11 +31,12 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
 
     Args:
         content: the rows.
-        pictures_at: URL prefix of pictures, such as `/data/local-files/?d=photos/`; None embeds the
-            pictures in the tasks.
+        pictures_at: URL prefix of pictures or sounds, such as `/data/local-files/?d=photos/`; None
+            embeds the pictures in the tasks.
 
     Raises:
-        InputError: The pictures are too large to be embedded.
+        InputError: The pictures are too large to be embedded, or the items are sounds, which are
+            not embedded.
     """
     shown, pictures = _find_shown_field(content), 0
     tasks = []
@@ -43,9 +45,9 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             name: content.columns[name][i]
             for name in ("label", "source", "prediction", "probability")
         }
-        if shown == IMAGE_FIELD:
-            data[IMAGE_FIELD] = _find_address(content, content.positions[i], pictures_at)
-            pictures += len(data[IMAGE_FIELD])
+        if shown in TAGS:
+            data[shown] = _find_address(content, content.positions[i], pictures_at)
+            pictures += len(data[shown])
             if pictures_at is None and pictures > MAX_INLINE_BYTES:
                 raise InputError(
                     f"the pictures take more than {MAX_INLINE_BYTES // 10**6} MB, and Label "
@@ -57,9 +59,7 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             data[RECORD_FIELD] = "\n".join(
                 f"{name}: {value}" for name, value in data.items() if name != ITEM_ID_FIELD
             )
-        tasks.append(
-            _build_task(data, row, content.answers[i], "image" if shown == IMAGE_FIELD else "text")
-        )
+        tasks.append(_build_task(data, row, content.answers[i], shown if shown in TAGS else "text"))
     return tasks
 
 
@@ -67,7 +67,7 @@ def labelling_config(content: Export) -> str:
     """Return the labelling configuration of a project for these tasks: one choice of a class."""
     shown = _find_shown_field(content)
     view = ElementTree.Element("View")
-    tag, name = ("Image", "image") if shown == IMAGE_FIELD else ("Text", "text")
+    tag, name = (TAGS[shown], shown) if shown in TAGS else ("Text", "text")
     ElementTree.SubElement(view, tag, name=name, value=f"${shown}")
     choices = ElementTree.SubElement(
         view, "Choices", name=CHOICE_NAME, toName=name, choice="single"
@@ -79,8 +79,10 @@ def labelling_config(content: Export) -> str:
 
 
 def _find_shown_field(content: Export) -> str:
-    """Return the field to show to annotators: the picture, the text, or all columns."""
+    """Return the field to show to annotators: the picture, the sound, the text, or all columns."""
     items = content.items
+    if items.sounds:
+        return AUDIO_FIELD
     if items.picture is not None:
         return IMAGE_FIELD
     if items.records is None:
@@ -114,7 +116,11 @@ def _find_address(content: Export, position: int, pictures_at: str | None) -> st
             else items.records.columns[FILE_NAME][position]
         )
         return pictures_at + quote(str(name))
-    assert items.picture is not None
+    if items.picture is None:
+        raise InputError(
+            "sounds are not embedded in Label Studio tasks; give the URL prefix of the sounds with "
+            "--pictures-at, such as /data/local-files/?d=sounds/"
+        )
     picture, media = items.picture(position)
     return f"data:{media};base64,{base64.b64encode(picture).decode()}"
 

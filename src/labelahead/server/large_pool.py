@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from labelahead.data import Data
-from labelahead.data.dataset import Rows, UnreadableImagesError, as_positions, check_image_size
+from labelahead.data.dataset import Rows, as_positions, check_image_size
+from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.folder import decode_square, decode_whole
 from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME, Records
@@ -78,7 +79,7 @@ class PoolImages(StoredImages):
             with open_file(self.address(position)) as file:
                 return read(file)
         except Exception as error:  # Pillow and remote storage raise many types of errors
-            raise UnreadableImagesError(
+            raise UnreadableItemsError(
                 f"{self.names[position]} cannot be read: {error}", {position: str(error)}
             ) from error
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import fastapi
 from fastapi import APIRouter, Body, Depends, HTTPException, Request
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field, StrictInt
 from starlette.background import BackgroundTask
 
@@ -136,6 +136,7 @@ def build_routes(
         _write_routes(service),
         _read_routes(service, schedule),
         _file_routes(service, schedule, turn),
+        _item_routes(service),
         _model_routes(service, schedule, turn),
     )
 
@@ -365,6 +366,37 @@ def _model_routes(service: LabellingService, schedule: Schedule, turn: threading
     return routes
 
 
+def _cache_headers(service: LabellingService, version: str) -> dict[str, str]:
+    """Return the headers of an item's content; URLs of the current version may be cached."""
+    current = version == service.items.version
+    return {"Cache-Control": CACHE_FOREVER if current else "private, no-cache"}
+
+
+def _parse_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return start and stop of one byte range, None for the whole file (RFC 9110, 14.2).
+
+    A header that is not a single range of bytes is ignored.
+
+    Raises:
+        HTTPException: 416 if the range begins after the end.
+    """
+    match = re.fullmatch(r"bytes=(\d{0,15})-(\d{0,15})", header.strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if match[1]:
+        start = int(match[1])
+        stop = min(size, int(match[2]) + 1) if match[2] else size
+    else:  # the last bytes
+        start, stop = max(0, size - int(match[2])), size
+    if match[1] and match[2] and int(match[2]) < start:
+        return None
+    if start >= size:
+        raise HTTPException(
+            416, f"the sound has {size} bytes", headers={"Content-Range": f"bytes */{size}"}
+        )
+    return start, stop
+
+
 async def _read_body(request: Request) -> bytes:
     return await request.body()
 
@@ -419,9 +451,15 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
             except InputError as error:  # the client does not know the temporary path
                 raise InputError(str(error).replace(str(path), "the file")) from error
 
+    return routes
+
+
+def _item_routes(service: LabellingService) -> APIRouter:
+    routes = APIRouter()
+
     @routes.get("/items/{position}", summary="An item's picture", response_class=Response)
     def picture(position: int, v: str = "", small: bool = False, full: bool = False) -> Response:
-        """By position in the data set, decoded and encoded again.
+        """By position in the data set, decoded and encoded again; of a sound, its waveform.
 
         small=1: a thumbnail; full=1: in full resolution.
         """
@@ -431,7 +469,27 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
             )
         except InputError as error:
             raise HTTPException(404, str(error)) from error
-        cache = CACHE_FOREVER if v == service.items.version else "private, no-cache"
-        return Response(content, media_type=media, headers={"Cache-Control": cache})
+        return Response(content, media_type=media, headers=_cache_headers(service, v))
+
+    @routes.get("/items/{position}/sound", summary="An item's sound", response_class=Response)
+    def sound(
+        position: int, v: str = "", range: Annotated[str, fastapi.Header()] = ""
+    ) -> StreamingResponse:
+        """As a .wav file of 16 bits, decoded from the item's own file; byte ranges are supported."""
+        try:
+            size = service.items.get_sound_size(position)
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+        part = _parse_range(range, size)
+        start, stop = part or (0, size)
+        headers = _cache_headers(service, v) | {
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(stop - start),
+        }
+        if part is not None:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+        status = 200 if part is None else 206
+        content = service.items.iter_sound(position, start, stop)
+        return StreamingResponse(content, status, headers, media_type="audio/wav")
 
     return routes

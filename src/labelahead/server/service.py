@@ -18,7 +18,7 @@ import torch
 from labelahead.data import Data
 from labelahead.errors import InputError
 from labelahead.seeds import make_generator
-from labelahead.server.items import Items
+from labelahead.server.items import IMAGE, SOUND, Items
 from labelahead.server.journal import Journal
 from labelahead.server.label_state import CLASS_CHANGE_KINDS, Event, LabelState
 from labelahead.server.page_model import PageModel
@@ -598,7 +598,7 @@ class LabellingService:
             guess = [
                 (c, p) for c, p in guess if c in label_state.active_classes
             ]  # the model may not know of a removed class yet
-            if self.items.kind == "image":
+            if self.items.kind in (IMAGE, SOUND):
                 ahead = page_model.rank_next(PREFETCH_ITEMS, {position})
         urls = [self.items.describe_item(p)["url"] for p in ahead]
         return {

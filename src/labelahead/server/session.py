@@ -33,7 +33,7 @@ from labelahead.models.trusted_code import record_code, resolve_code_name
 from labelahead.outofcore.store import is_store
 from labelahead.server.exchange import CONFIG_FORMAT, export_labels, import_labels
 from labelahead.server.fitting import predict_pool
-from labelahead.server.items import Items
+from labelahead.server.items import IMAGE, SOUND, Items
 from labelahead.server.journal import (
     Journal,
     JournalCopy,
@@ -389,8 +389,8 @@ def _describe_file_changes(service: LabellingService, recorded: int) -> list[str
     notes: list[str] = []
     if sizes is None:
         return notes
+    kind = {IMAGE: "pictures", SOUND: "sounds"}.get(service.items.kind, "texts")
     if 0 < recorded < len(ids):
-        kind = "pictures" if service.items.kind == "image" else "texts"
         notes.append(
             f"{len(ids) - recorded} new {kind} since the last session are added to the pool"
         )
@@ -401,7 +401,7 @@ def _describe_file_changes(service: LabellingService, recorded: int) -> list[str
             ", ..." if len(gone) > MAX_NAMES_SHOWN else ""
         )
         notes.append(
-            f"{len(gone)} pictures are missing: {names}; they are not queried, and their labels "
+            f"{len(gone)} {kind} are missing: {names}; they are not queried, and their labels "
             "are kept"
         )
     return notes

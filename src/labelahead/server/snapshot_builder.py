@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from labelahead.data import Answers, Data
-from labelahead.data.dataset import UNKNOWN, Loaded, UnreadableImagesError
+from labelahead.data.dataset import UNKNOWN, Loaded
+from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.folder import arrange_by_ids
 from labelahead.data.loading import load_source
 from labelahead.data.pool import Pool
@@ -166,8 +167,8 @@ class SnapshotBuilder:
             if not len(fine):
                 names = ", ".join(self.data.ids[p] for p in list(self.unreadable)[:3])
                 raise InputError(
-                    f"none of {len(at)} pictures can be read ({names}, ...); expected valid image "
-                    "files"
+                    f"none of {len(at)} files can be read ({names}, ...); expected whole pictures "
+                    "or sounds"
                 )
             whole = torch.equal(fine, torch.arange(len(self.data)))
             given = (
@@ -178,7 +179,7 @@ class SnapshotBuilder:
                     self.campaign, given, lambda what, done, n: on_progress(what, done / total)
                 )
                 _ = ready.inputs
-            except UnreadableImagesError as error:
+            except UnreadableItemsError as error:
                 self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}
                 continue
             self._last = fine, ready

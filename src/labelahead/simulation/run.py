@@ -416,7 +416,7 @@ def check_data_fingerprint(store: Store, prepared: PreparedCampaign) -> None:
     if not data.shape and data.rows is not None:
         content = data.rows.content_hash()
     else:
-        held = data.images or data.samples
+        held = data.images or data.sounds or data.samples
         content = hash_tensor(data.inputs) if held is None else held.content_hash()
     for name in names:
         if name in data.vectors:

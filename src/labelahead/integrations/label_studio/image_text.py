@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelahead.data.folder import FileTree, ImageFiles
+from labelahead.data.file_tree import FileTree
+from labelahead.data.folder import ImageFiles
 from labelahead.models import embed_images
 from labelahead.models.sentence_encoder import embed_texts
 

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from labelahead.data.dataset import UnreadableImagesError
+from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.labels import ITEM_ID_FIELD
 from labelahead.data.records import format_id, rename_clashing_columns
 from labelahead.errors import InputError
@@ -181,7 +181,7 @@ class TaskImporter:
         for p in positions:
             try:
                 files[p] = f"{p}{PurePosixPath(pictures.names[p]).suffix.lower()}", pictures.file(p)
-            except UnreadableImagesError as error:
+            except UnreadableItemsError as error:
                 failed[p] = str(error)
         there = self.studio.upload_files(list(files.values())) if files else []
         return dict(zip(files, there, strict=True)), failed

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from labelahead import files
-from labelahead.data.folder import IMAGE_SUFFIXES
+from labelahead.data.file_tree import IMAGE_SUFFIXES
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface

@@ -4,6 +4,7 @@
 import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
 import { $, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
 import { send } from "./server.js";
+import { seekBy, togglePlay } from "./sound.js";
 import { shrink, zoomable } from "./zoom.js";
 
 const COMMANDS = {
@@ -18,16 +19,25 @@ const COMMANDS = {
   Escape: () => leaveAgain(),
 };
 
+const SOUND_COMMANDS = { " ": () => togglePlay(), ArrowLeft: () => seekBy(-1), ArrowRight: () => seekBy(1) };
+
 const typing = (node) => node?.matches?.("input:not([type=checkbox]):not([type=file]), textarea, select");
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
   if (document.querySelector("dialog[open]") || typing(event.target)) return;
   if (state.classes.length < 2) return;
+  const resting = event.target === document.body || event.target === $("stage"); // a focused control has keys of its own
+  const listening = resting && (state.again ?? state.query)?.sound && SOUND_COMMANDS[event.key];
+  if (listening) {
+    event.preventDefault();
+    if (!event.repeat || event.key !== " ") listening();
+    return;
+  }
   if (state.session?.labelled_at && !["+", "=", "Escape"].includes(event.key)) return; // labelling happens in Label Studio
   const command = COMMANDS[event.key];
   const known = event.key.length === 1 && state.classes.find((c) => c.key === event.key.toLowerCase());
-  const confirm = event.key === "Enter" && (event.target === document.body || event.target === $("stage"));
+  const confirm = event.key === "Enter" && resting;
   if (!command && !known && !confirm) return;
   event.preventDefault();
   if (event.repeat) return; // a key that is held down gives one answer
@@ -64,7 +74,7 @@ $("help").addEventListener("click", () => $("keys").showModal());
 
 function enlarge() {
   const found = state.again ?? state.query;
-  if (!found || found.done) return;
+  if (!found || found.done || found.sound) return;
   const room = $("large").firstElementChild;
   room.replaceChildren(large(found.url ? { ...found, url: full(found.url) } : found));
   shrink(room);

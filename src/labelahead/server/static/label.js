@@ -3,6 +3,7 @@
 import { REASONS, chance, colour, count, dot, duration, fetchAhead, guessesHidden, large, make, percent, thumb, title } from "./items.js";
 import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, readPending, newKey, send, sendAnswer } from "./server.js";
+import { player } from "./sound.js";
 
 const $ = (id) => document.getElementById(id);
 const state = {
@@ -40,8 +41,9 @@ function drawItem() {
     $("mode").replaceChildren(make("span", { text: `${explainItem(state.again)}.${more}${watching() ? "" : " Choose a class, or"}` }),
       make("button", { type: "button", className: "quiet", on: { click: leaveAgain } }, watching() ? "Back " : "go back ", make("kbd", { text: "Esc" })));
   }
-  if (done && watching()) drawElsewhere(); else if (done) drawDone(); else $("item").replaceChildren(large(found));
-  $("item").className = done ? "rest" : found.url ? "picture" : "words";
+  if (done && watching()) drawElsewhere(); else if (done) drawDone(); else $("item").replaceChildren(found.sound ? player(found) : large(found));
+  $("item").className = done ? "rest" : found.sound ? "sound" : found.url ? "picture" : "words";
+  $("zoom").hidden = Boolean(found.sound);
   // A scrollable item must be focusable, so that the keyboard can scroll it.
   if ($("item").scrollHeight > $("item").clientHeight + 1 && !found.url) $("item").tabIndex = 0;
   else $("item").removeAttribute("tabindex");

@@ -270,7 +270,7 @@ function showData(context) {
     return;
   }
   const rest = make("input", { type: "checkbox", id: "rest" });
-  const links = FORMS.filter(([form]) => form !== "folders" || context.session?.kind === "image")
+  const links = FORMS.filter(([form]) => form !== "folders" || ["image", "sound"].includes(context.session?.kind))
     .map(([form, text]) => make("a", { text, "data-form": form, download: "" }));
   const every = make("input", { type: "checkbox", id: "every-class" });
   const aim = () => {
