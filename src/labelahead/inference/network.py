@@ -89,13 +89,20 @@ class FittedModel:
         """Return outputs (q, C) with dropout on the embedding."""
         return predict_with_dropout(self.model, self.inputs[at], rate, rng)
 
-    def start(self, outputs: Tensor) -> Tensor:
+    def start(self, outputs: Tensor, at: Tensor) -> Tensor:
         """Return the prior mean (q, C) of look-ahead, on the scale of one-hot targets.
 
         For a network trained with cross-entropy these are its probabilities p: y − p is the
         direction in which that loss pushes the outputs, as y − f is for squared loss.
         """
         return softmax(outputs) if self.loss == "cross-entropy" else outputs
+
+    def start_without_labels(self, outputs: Tensor, at: Tensor) -> Tensor:
+        """Return the prior mean (q, C) before the first label.
+
+        It is uniform: the predictions of an untrained network are noise.
+        """
+        return torch.full_like(self.start(outputs, at), 1 / outputs.shape[1])
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """Return the kernel between items as {"kernel": ...}, or {"features": ...} if a sketch is

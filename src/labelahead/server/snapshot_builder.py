@@ -277,7 +277,9 @@ def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Exa
     say("kernel", 0.5)
     model = ready.make_learner(2).network(0)
     assert isinstance(model, ExactModel)
-    units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
+    known = _find_known_test(ready)
+    units, guesses = _split_units(model, inputs[points])
+    test_units, test_guesses = _split_units(model, inputs[known])
     mixture, evaluation = model.get_mixture(), query_config.evaluation
     if len(points) > MAX_DENSE_ITEMS:
         evaluation = min(evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
@@ -292,10 +294,20 @@ def _build_exact_snapshot(ready: PreparedCampaign, say: ProgressCallback) -> Exa
         pool_facts=PoolFacts(compute_map(points, {"features": units})),
         units=units,
         weights=mixture.weights,
-        test=(model.normalise_rows(inputs[known]).cpu(), ready.answers.take(known))
-        if ready.answers and len(known)
-        else None,
+        test=(test_units, ready.answers.take(known)) if ready.answers and len(known) else None,
+        guesses=guesses,
+        test_guesses=test_guesses,
+        trust=tuple(model.trust.tolist()),
     )
+
+
+def _split_units(model: ExactModel, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return unit features (n, d) of inputs, and their guesses (n, G, C) if there are some."""
+    rows = model.normalise_rows(inputs).cpu()
+    if not model.guess_width:
+        return rows, None
+    features = model.take_features(rows)
+    return features, rows[:, features.shape[1] :].reshape(len(rows), len(model.trust), -1)
 
 
 def _choose_query_config(query_config: QueryConfig, items: int) -> QueryConfig:
