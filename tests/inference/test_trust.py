@@ -50,7 +50,7 @@ def test_fit_trust_equals_regression_of_explicit_leave_one_out_residuals(problem
     u = F.normalize(x, dim=1)[at]
     K, noise = u @ u.T, 0.1
     targets = F.one_hot(y[at], CLASSES).double() - 1 / CLASSES
-    guesses = torch.stack([make_guesses(y, p, rng)[at] - 1 / CLASSES for p in (0.8, 0.5)], 1)
+    guesses = torch.stack([make_guesses(y, p, rng)[at] - 1 / CLASSES for p in (0.85, 0.75)], 1)
 
     def leave_one_out(values):  # residuals by one refit per label
         out = []
