@@ -165,7 +165,7 @@ def test_one_class_seen_and_one_label_keep_the_initial_trust(problem):
 
 
 def test_missing_guesses_count_nothing(problem):
-    x, y, rng = problem
+    x, y, _ = problem
     at = torch.arange(15)
     none = torch.full((60, CLASSES), 1 / CLASSES, dtype=torch.float64)
     _, fitted = fit(x, y, at, none)
@@ -177,9 +177,7 @@ def test_hundred_classes_with_guesses_are_fitted():
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(150, 12, generator=rng, dtype=torch.float64), torch.arange(150) % 100
     g = F.one_hot(y, 100).double() * 0.8 + 0.002
-    learner = ExactLearner(
-        torch.cat([x, g - 0.01], 1), exact(x, 100).with_guessers(1, 100)
-    )
+    learner = ExactLearner(torch.cat([x, g - 0.01], 1), exact(x, 100).with_guessers(1, 100))
     fitted = learner.fit(torch.arange(30), y[:30])
     assert float((fitted.predict_proba(torch.arange(150)).argmax(1) == y).double().mean()) > 0.9
 

@@ -296,6 +296,7 @@ class ExactModel(nn.Module):
         self.register_buffer("trust", initial_trust(guessers))
         known = [classes if guess_classes is None else guess_classes] if guessers else []
         self.register_buffer("guess_classes", torch.tensor(known, dtype=torch.int64))
+        self.known_classes = sum(known)  # as a number: exporters cannot read tensors
         self._whitening: tuple[Tensor, Tensor] | None = None  # (support, whitening)
 
     def normalise_rows(self, x: Tensor) -> Tensor:
@@ -330,7 +331,7 @@ class ExactModel(nn.Module):
     @property
     def guess_width(self) -> int:
         """Number of columns that hold guesses, G·C."""
-        return len(self.trust) * int(self.guess_classes.sum())
+        return len(self.trust) * self.known_classes
 
     def take_features(self, units: Tensor) -> Tensor:
         """Return the columns of unit rows that the kernel compares, without the guesses."""
@@ -338,18 +339,21 @@ class ExactModel(nn.Module):
 
     def take_guesses(self, units: Tensor) -> Tensor:
         """Return the deviations (n, G, C) of the guesses in unit rows, float64."""
-        known = int(self.guess_classes.sum())
+        known = self.known_classes
         last = units[:, units.shape[1] - self.guess_width :].double()
-        blocks = last.reshape(len(units), len(self.trust), known)
+        blocks = last.view(-1, len(self.trust), known)
         return F.pad(blocks, (0, self.classes - known))
 
     def prior_mean(self, units: Tensor) -> Tensor:
         """Return the prior mean (n, C) at unit rows: 1/C, and what the guesses add to it."""
-        mean = torch.full(
-            (len(units), self.classes), 1 / self.classes, dtype=torch.float64, device=units.device
-        )
         if not self.guess_width:
-            return mean
+            return torch.full(
+                (units.shape[0], self.classes),
+                1 / self.classes,
+                dtype=torch.float64,
+                device=units.device,
+            )
+        mean = torch.zeros_like(units[:, :1], dtype=torch.float64) + 1 / self.classes  # for ONNX
         return mean + torch.einsum("ngc,g->nc", self.take_guesses(units), self.trust.to(mean))
 
     def get_mixture(self) -> Mixture:
@@ -401,7 +405,7 @@ class ExactModel(nn.Module):
             classes or self.classes,
             float(self.lift.sum()),
             guessers=len(self.trust),
-            guess_classes=int(self.guess_classes.sum()) if len(self.trust) else None,
+            guess_classes=self.known_classes if len(self.trust) else None,
         )
 
     def with_guessers(self, guessers: int, guess_classes: int) -> "ExactModel":
@@ -534,6 +538,7 @@ class ExactModel(nn.Module):
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
+        self.known_classes = int(self.guess_classes.sum())
         super()._load_from_state_dict(state, prefix, *args)
 
 

@@ -85,6 +85,11 @@ class Source:
     # class-names: the similarity of a text to the name of a class is a guess
     prior: Literal["none", "class-names"] = "none"
 
+    @property
+    def has_guesses(self) -> bool:
+        """Whether something is known about the items before any label."""
+        return bool(self.guesses) or self.prior != "none"
+
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:
             raise InputError(f"test_fraction is {self.test_fraction}; expected 0 up to below 1")

@@ -4,12 +4,14 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labelahead.data.class_names import ClassNameGuesser
 from labelahead.data.preprocessing import PICTURES, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
@@ -28,6 +30,9 @@ class PreprocessingModule(nn.Module):
 
     mean: Tensor
     std: Tensor
+    names_embeddings: Tensor
+    names_mean: Tensor
+    names_deviation: Tensor
 
     def __init__(self, reading: Preprocessor) -> None:
         super().__init__()
@@ -44,7 +49,10 @@ class PreprocessingModule(nn.Module):
         self.register_buffer("mean", reading.mean.view(column))
         self.register_buffer("std", reading.std.view(column))
         self.guess_width = reading.guess_width
-        self.class_names = reading.class_names
+        self.has_class_names = reading.class_names is not None
+        if reading.class_names is not None:
+            for key, tensor in asdict(reading.class_names).items():
+                self.register_buffer(f"names_{key}", tensor)
 
     def forward(self, x: Tensor) -> Tensor:
         """Convert (n, *shape) to (n, ...) float32."""
@@ -52,8 +60,8 @@ class PreprocessingModule(nn.Module):
         rows = ((values.to(self.mean.dtype) - self.mean) / self.std).float()
         if self.guess_width:  # nobody has guessed about these items
             rows = torch.cat([rows, torch.zeros_like(rows[:, :1]).repeat(1, self.guess_width)], 1)
-        if self.class_names is not None:
-            names = self.class_names
+        if self.has_class_names:
+            names = ClassNameGuesser(self.names_embeddings, self.names_mean, self.names_deviation)
             guess = names.guess(values[:, : names.embeddings.shape[1]]) - 1 / names.classes
             rows = torch.cat([rows, guess.float()], 1)
         return rows

@@ -92,7 +92,9 @@ class SnapshotBuilder:
         first_items: int = FIRST_ITEMS,
         max_active_items: int = MAX_ACTIVE_ITEMS,
     ) -> None:
-        self.data, self.answers = _set_test_items(loaded, test)
+        data, self.answers = _set_test_items(loaded, test)
+        # Guesses are in the order of the page's classes.
+        self.data = replace(data, classes=campaign.data.classes or data.classes)
         name, embedding, _ = choose_model_and_embedding(
             campaign, self.data
         )  # of all of it, not of the first few
@@ -307,7 +309,8 @@ def _split_units(model: ExactModel, inputs: Tensor) -> tuple[Tensor, Tensor | No
     if not model.guess_width:
         return rows, None
     features = model.take_features(rows)
-    return features, rows[:, features.shape[1] :].reshape(len(rows), len(model.trust), -1)
+    shape = len(rows), len(model.trust), model.known_classes
+    return features, rows[:, features.shape[1] :].reshape(shape)
 
 
 def _choose_query_config(query_config: QueryConfig, items: int) -> QueryConfig:
