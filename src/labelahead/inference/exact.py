@@ -30,7 +30,7 @@ from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
 from labelahead.inference.forecast import ErrorForecast, forecast_error
 from labelahead.inference.network import FittedModel
-from labelahead.inference.trust import fit_trust, initial_trust
+from labelahead.inference.trust import MIN_LABELS_TO_QUERY, fit_trust, initial_trust
 from labelahead.models import EXACT
 from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
@@ -608,17 +608,14 @@ class FittedExactModel(FittedModel):
         return torch.cat(parts)
 
     def start(self, outputs: Tensor, at: Tensor) -> Tensor:
-        """Return the prior mean (q, C), 1/C and the guesses: the posterior is conditioned on all
-        labels.
-        """
-        if not self.kernel_model.guess_width:
-            return torch.full_like(outputs, 1 / outputs.shape[1])
-        units = self.kernel_model.normalise_rows(self.inputs[at])
-        return self.kernel_model.prior_mean(units).to(outputs)
+        """Return the prior mean (q, C): the posterior is conditioned on all labels.
 
-    def start_without_labels(self, outputs: Tensor, at: Tensor) -> Tensor:
-        """Return the prior mean (q, C): the guesses count before the first label."""
-        return self.start(outputs, at)
+        It is 1/C, and after `MIN_LABELS_TO_QUERY` labels includes the guesses.
+        """
+        model = self.kernel_model
+        if not model.guess_width or len(model.support) < MIN_LABELS_TO_QUERY:
+            return torch.full_like(outputs, 1 / outputs.shape[1])
+        return model.prior_mean(model.normalise_rows(self.inputs[at])).to(outputs)
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """Return the mixture kernel, evaluated on demand. It is scalar and never sketched."""
@@ -796,8 +793,7 @@ class ExactLearner:
             or self.fit(labelled, labels).kernel_model
         )
         fitted, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
-        outputs = torch.zeros((len(points), self.classes), dtype=torch.float64, device=self.device)
-        start = fitted.start(outputs, points)
+        start = model.prior_mean(model.normalise_rows(self.inputs[points]).to(self.device))
         post = prior(start, **fitted.kernel_arguments(points, "pseudo"), noise=fitted.noise)
         first = torch.arange(len(labelled))
         if self._is_exact(len(labelled)):

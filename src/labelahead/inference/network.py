@@ -97,13 +97,6 @@ class FittedModel:
         """
         return softmax(outputs) if self.loss == "cross-entropy" else outputs
 
-    def start_without_labels(self, outputs: Tensor, at: Tensor) -> Tensor:
-        """Return the prior mean (q, C) before the first label.
-
-        It is uniform: the predictions of an untrained network are noise.
-        """
-        return torch.full_like(self.start(outputs, at), 1 / outputs.shape[1])
-
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """Return the kernel between items as {"kernel": ...}, or {"features": ...} if a sketch is
         requested.

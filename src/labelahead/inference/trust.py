@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labelahead.gp.linalg import cholesky, cholesky_inverse
 
-__all__ = ["MAX_TRUST", "fit_trust", "initial_trust"]
+__all__ = ["MAX_TRUST", "MIN_LABELS_TO_QUERY", "fit_trust", "initial_trust"]
 
 # The regression's prior: mean, for all guessers together, and standard deviation of each s_j.
 PRIOR_SUM = 0.55
@@ -27,6 +27,9 @@ MIN_STANDARD_ERROR = 0.02  # a few labels that agree by chance do not determine 
 # on seeds 100 to 103 (research/benchmarks/guesses.py).
 DISCOUNT = 0.45
 MAX_TRUST = 0.3  # of each guesser
+# Guesses count in predictions from the start, but items are queried by them only after so many
+# labels. Good guesses lose nothing by that, and wrong ones would waste the first queries.
+MIN_LABELS_TO_QUERY = 10
 
 
 def initial_trust(guessers: int) -> Tensor:

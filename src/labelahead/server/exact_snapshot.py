@@ -18,6 +18,7 @@ from labelahead.inference.exact import (
     mixture_kernel,
 )
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
+from labelahead.inference.trust import MIN_LABELS_TO_QUERY
 from labelahead.server.snapshot import (
     FitFacts,
     LeaveOneOutFacts,
@@ -100,7 +101,7 @@ class ExactSnapshot(Snapshot):
             alpha = pad(alpha, (0, classes - self.classes))
         return PoolPosterior.from_kernel(
             self.points,
-            self._make_prior_mean(class_mapping),
+            self._make_prior_mean(class_mapping, len(labels)),
             {"kernel": mixture_kernel(self.units, self.weights)},
             self.noise,
             labels,
@@ -113,9 +114,10 @@ class ExactSnapshot(Snapshot):
             initial_weights=alpha,
         )
 
-    def _make_prior_mean(self, class_mapping: Sequence[int | None]) -> Tensor:
-        """Return (n, C), uniform over the classes that are neither merged nor removed, with the
-        guesses.
+    def _make_prior_mean(self, class_mapping: Sequence[int | None], labels: int) -> Tensor:
+        """Return (n, C), uniform over the classes that are neither merged nor removed.
+
+        After `MIN_LABELS_TO_QUERY` labels it includes the guesses.
         """
         gone = [c for c, now in enumerate(class_mapping[: self.classes]) if now != c]
         start = torch.full(
@@ -124,7 +126,7 @@ class ExactSnapshot(Snapshot):
             dtype=torch.float64,
         )
         start[:, gone] = 0
-        if self.guesses is not None:
+        if self.guesses is not None and labels >= MIN_LABELS_TO_QUERY:
             trust = torch.tensor(self.trust, dtype=torch.float64)
             said = torch.einsum("ngc,g->nc", self.guesses.double(), trust)
             shared = [c for c in range(min(said.shape[1], self.classes)) if c not in gone]

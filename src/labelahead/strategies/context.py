@@ -129,10 +129,12 @@ class QueryContext:
 
     @cached_property
     def start(self) -> Tensor:
-        """(L + m, C) prior mean of look-ahead, on the scale of one-hot targets."""
-        if len(self.labelled):
-            return self.fitted.start(self.outputs, self.points)
-        return self.fitted.start_without_labels(self.outputs, self.points)
+        """(L + m, C) prior mean of look-ahead, on the scale of one-hot targets.
+
+        Before the first label it is uniform: the predictions of an untrained network are noise.
+        """
+        start = self.fitted.start(self.outputs, self.points)
+        return start if len(self.labelled) else torch.full_like(start, 1 / start.shape[1])
 
     @cached_property
     def kernel_arguments(self) -> dict[str, Any]:
