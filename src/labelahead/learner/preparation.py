@@ -181,11 +181,10 @@ def prepare_campaign(
 
     def network(classes: int, seed: int) -> nn.Module:
         if name == EXACT:
-            width = 0 if guesses is None else guesses.deviations.shape[1]
-            model = ExactModel(torch.zeros(prod(shape) - width), classes)
-            if guesses is not None:
-                model = model.with_guessers(len(guesses.names), len(guesses.classes))
-            return model
+            if guesses is None:
+                return ExactModel(torch.zeros(prod(shape)), classes)
+            blank = ExactModel(torch.zeros(prod(shape) - guesses.deviations.shape[1]), classes)
+            return blank.with_guessers(len(guesses.names), len(guesses.classes))
         return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
 
     return PreparedCampaign(
