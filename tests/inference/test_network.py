@@ -46,9 +46,9 @@ def test_predict_proba_is_softmax_or_nearest_point_of_the_simplex(loss):
     assert torch.allclose(p.sum(1), torch.ones(3, dtype=torch.float64))
     if loss == "cross-entropy":
         assert torch.allclose(p, torch.softmax(outputs, 1))
-        assert torch.allclose(fitted.start(outputs), p)
+        assert torch.allclose(fitted.start(outputs, torch.arange(len(outputs))), p)
         return
-    assert fitted.start(outputs) is outputs
+    assert fitted.start(outputs, torch.arange(len(outputs))) is outputs
     grid = torch.tensor([(i, j, 60 - i - j) for i in range(61) for j in range(61 - i)]) / 60
     nearest = torch.cdist(outputs, grid.double()).amin(1)
     assert bool(((p - outputs).norm(dim=1) <= nearest + 1e-9).all())

@@ -78,14 +78,22 @@ class Case:
             csv.writer(file).writerows([("item", "label"), *self.labels.items()])
 
     @property
+    def guesses(self) -> list[str]:
+        return self.tables["data"].get("guesses", [])
+
+    @property
     def options(self) -> list[str]:
         model, embedding = (
             self.tables.get("model", {}).get("name"),
             self.tables["data"].get("embedding"),
         )
         options_of_model = ["--model", model] if model else []
+        guesses = [word for name in self.guesses for word in ("--guesses", name)]
+        prior = self.tables["data"].get("prior")
         return [
             *options_of_model,
+            *guesses,
+            *(["--prior", prior] if prior else []),
             *(["--embedding", embedding] if embedding else []),
             "--threads",
             "1",
@@ -109,15 +117,16 @@ def make_table(folder: Path, columns: int, **more) -> Case:
     return Case(path, data.target_names, truth, labelled=30, **more)
 
 
-def make_texts(folder: Path) -> Case:
+def make_texts(folder: Path, **more) -> Case:
     rng, path = random.Random(0), folder / "texts.csv"
     names = [name for name in TOPICS for _ in range(20)]
     rng.shuffle(names)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["text"])
+        writer.writerow(["text", "llm"] if more else ["text"])
         for i, name in enumerate(names):
             other = rng.choice([*TOPICS])
+            guess = [name, name, other, ""][i % 4]
             writer.writerow(
                 [
                     " ".join(
@@ -126,10 +135,12 @@ def make_texts(folder: Path) -> Case:
                             *rng.sample(TOPICS[other].split(), 4),
                             str(i),
                         ]
-                    )
+                    ),
+                    *([guess] if more else []),
                 ]
             )
-    return Case(path, TOPICS, {str(i): name for i, name in enumerate(names)}, labelled=20)
+    truth = {str(i): name for i, name in enumerate(names)}
+    return Case(path, TOPICS, truth, labelled=20, **more)
 
 
 def make_photographs(folder: Path, **more) -> Case:
@@ -166,6 +177,9 @@ CASES = {
     "table of four columns": lambda folder: make_table(folder, 4),
     "table of three columns": lambda folder: make_table(folder, 3),
     "texts": make_texts,
+    "texts with guesses": lambda folder: make_texts(
+        folder, data={"guesses": ["llm"], "prior": "class-names", "classes": [*TOPICS]}
+    ),
     "photographs": make_photographs,
     "sounds": make_sounds,
     "trained network": lambda folder: make_table(
@@ -343,6 +357,16 @@ def predict_in_python(case: Case) -> dict[str, Predictions]:
             for item, row in zip(ids, p, strict=True)
         }
 
+    if prepared.guesses is not None:
+        features = inputs[:, : prepared.feature_width]
+        deviations = prepared.guesses.deviations.double().split(len(names), 1)
+        guesses = {
+            name: d + 1 / len(names)
+            for name, d in zip(prepared.guesses.names, deviations, strict=True)
+        }
+        learner = la.Learner(la.exact(features, len(names)), features, guesses=guesses)
+        learner.teach(labelled, class_numbers)
+        return {"Learner": to_predictions(learner.predict())}
     if exact:
         learner = la.Learner(la.exact(inputs, len(names)), inputs, "flip")
         learner.teach(labelled[:7], class_numbers[:7])
@@ -475,7 +499,7 @@ def test_every_interface_gives_the_same_class_and_probability(name, tmp_path):
     interfaces |= predict_by_label_command(case, out, tmp_path)
     found, by_onnx = predict_by_models(case, out, tmp_path)
     interfaces |= found | predict_by_query_command(case) | predict_in_python(case)
-    if "model" not in case.tables:
+    if "model" not in case.tables and not case.guesses:
         interfaces |= predict_by_pool(case, tmp_path)
     if name == "texts":
         interfaces |= predict_by_label_studio(case, tmp_path)

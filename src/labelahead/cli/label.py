@@ -102,6 +102,8 @@ def label(
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
+    guesses: shell.GuessesOpt = None,
+    prior: shell.PriorOpt = None,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,

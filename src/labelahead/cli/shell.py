@@ -123,6 +123,19 @@ EmbeddingOpt = Annotated[
         ),
     ),
 ]
+GuessesOpt = Annotated[
+    list[str] | None,
+    Option(
+        "--guesses",
+        help=(
+            "What is already said about the items: a column, a file or model:FOLDER. Repeatable."
+        ),
+    ),
+]
+PriorOpt = Annotated[
+    Text,
+    Option("--prior", help="class-names: similarity to the names of the classes. (default: none)"),
+]
 BatchSizeOpt = Annotated[
     Number,
     Option("--batch-size", min=1, help="Items an encoder takes at once. (default: by free memory)"),
@@ -197,6 +210,8 @@ OPTION_KEYS = {
     "classes": "data.classes",
     "id": "data.id",
     "embedding": "data.embedding",
+    "guesses": "data.guesses",
+    "prior": "data.prior",
     "batch_size": "data.batch_size",
     "encoder_workers": "data.workers",
     "model": "model.name",
@@ -217,7 +232,11 @@ OPTION_KEYS = {
 def list_given_options(context: typer.Context) -> dict[str, Any]:
     """Return the options of `OPTION_KEYS` that were given, by configuration key."""
     given = context.params
-    return {key: given[name] for name, key in OPTION_KEYS.items() if given.get(name) is not None}
+    return {
+        key: given[name]
+        for name, key in OPTION_KEYS.items()
+        if given.get(name) is not None and given[name] != []
+    }
 
 
 def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None) -> Any:

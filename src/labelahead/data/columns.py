@@ -16,6 +16,7 @@ __all__ = [
     "CategoricalColumn",
     "Column",
     "DateColumn",
+    "GuessColumn",
     "NumericColumn",
     "SentenceColumn",
     "TfidfColumn",
@@ -387,6 +388,15 @@ class VectorColumn:
         return made
 
 
+@dataclass(frozen=True)
+class GuessColumn:
+    """A column of guesses: class names, or probabilities in columns NAME:CLASS. It may be missing."""
+
+    name: str
+    classes: tuple[str, ...]
+    kind: ClassVar[str] = "guesses"
+
+
 def parse_vectors(values: Any) -> Array | None:
     """Return a column of lists of numbers as (n, d) float32.
 
@@ -411,7 +421,13 @@ def parse_vectors(values: Any) -> Array | None:
 
 
 Column = (
-    NumericColumn | DateColumn | CategoricalColumn | TfidfColumn | SentenceColumn | VectorColumn
+    NumericColumn
+    | DateColumn
+    | CategoricalColumn
+    | TfidfColumn
+    | SentenceColumn
+    | VectorColumn
+    | GuessColumn
 )
 
 
@@ -431,6 +447,7 @@ def column_from_dict(values: Mapping[str, Any]) -> Column:
             TfidfColumn,
             SentenceColumn,
             VectorColumn,
+            GuessColumn,
         )
     }
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "kind"}

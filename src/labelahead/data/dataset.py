@@ -23,6 +23,7 @@ __all__ = [
     "UNKNOWN",
     "Answers",
     "Data",
+    "Guesses",
     "Images",
     "Loaded",
     "Rows",
@@ -177,6 +178,19 @@ class Texts:
 
 
 @dataclass(frozen=True, eq=False)
+class Guesses:
+    """Guesses of one guesser about all items.
+
+    Attributes:
+        classes: the classes that the guesser knows.
+        probabilities: (n, C); a row of zeros is no guess.
+    """
+
+    classes: tuple[str, ...]
+    probabilities: Tensor = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
 class Data:
     """A data set without its labels; positions 0..n-1 identify its items everywhere.
 
@@ -201,6 +215,7 @@ class Data:
         records: the user's own columns, for exports.
         sounds: access to the items as sounds, if they are sounds.
         depends_on_seed: whether another seed would load other items or another test set.
+        guesses: what somebody already says about the items, by the name of the guesser.
 
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
@@ -225,6 +240,7 @@ class Data:
     records: Records | None = field(default=None, repr=False)
     sounds: SoundFiles | None = field(default=None, repr=False)
     depends_on_seed: bool = False
+    guesses: Mapping[str, Guesses] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in DATA_KINDS:
@@ -272,6 +288,10 @@ class Data:
             if self.texts is None
             else Texts(select_rows(self.texts.columns), self.texts.other_features[at]),
             vectors={name: values[at] for name, values in self.vectors.items()},
+            guesses={
+                name: replace(guess, probabilities=guess.probabilities[at])
+                for name, guess in self.guesses.items()
+            },
             build=(lambda: self.inputs[at]) if decoded is None else decoded.inputs,
             build_preprocessor=self.build_preprocessor
             if decoded is None

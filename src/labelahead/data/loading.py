@@ -11,6 +11,7 @@ from labelahead.data.classes import check_name
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
+from labelahead.data.guesses import attach_guesses, is_guess_model
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
 from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
@@ -39,6 +40,7 @@ def load(
     without: Sequence[str] = (),
     classes: Sequence[str] = (),
     id: str = AUTO,
+    guesses: Sequence[str] = (),
 ) -> Loaded:
     """Load a data set by its name or its path.
 
@@ -62,6 +64,7 @@ def load(
             a separator; subfolders with other names are not classes.
         id: the column with the ids of a table, "none" for row numbers, "auto" for a column called
             `id` if it exists. Files are identified by their names.
+        guesses: columns of a table that hold guesses; they are neither inputs nor displayed.
 
     Returns:
         The data, and the labels; the latter are None if no item has a label.
@@ -87,6 +90,7 @@ def load(
         without=tuple(without),
         classes=_check_class_names(classes),
         id=id,
+        guesses=tuple(guesses),
     )
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(
@@ -174,7 +178,9 @@ def load_source(source: Any, seed: int) -> Loaded:
         if option.name != "seed"
     }
     data, answers = load(source.name, seed=seed, **wanted)
-    return attach_named_vectors(data, getattr(source, "embedding", None)), answers
+    data = attach_named_vectors(data, getattr(source, "embedding", None))
+    files = [name for name in source.guesses if not is_guess_model(name)]
+    return attach_guesses(data, files, data.classes or source.classes), answers
 
 
 def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from labelahead.data.arrays import (
     read_npz_ids,
     to_input_tensor,
 )
-from labelahead.data.columns import SentenceColumn, VectorColumn, parse_entry
+from labelahead.data.columns import GuessColumn, SentenceColumn, VectorColumn, parse_entry
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.file_tree import (
     IMAGE_SUFFIXES,
@@ -35,6 +35,7 @@ from labelahead.data.folder import (
     ignore_pillow_warnings,
     read_text_files,
 )
+from labelahead.data.guesses import read_guess_column
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.preprocessing import (
@@ -170,9 +171,10 @@ def _describe_expected(preprocessor: Preprocessor) -> str:
 
 def _takes_single_text(preprocessor: Preprocessor) -> bool:
     """Return whether a text alone is an item."""
-    kinds = {c.kind for c in preprocessor.columns}
+    columns = [c for c in preprocessor.columns if not isinstance(c, GuessColumn)]
+    kinds = {c.kind for c in columns}
     # Several encoders may read the one column.
-    return kinds in ({"sentences"}, {"words"}) and len({c.name for c in preprocessor.columns}) == 1
+    return kinds in ({"sentences"}, {"words"}) and len({c.name for c in columns}) == 1
 
 
 def _read_table(path: Path) -> Table:
@@ -207,15 +209,19 @@ def encode_table_rows(
     Raises:
         InputError: if a column is missing, or an entry does not fit.
     """
-    missing = [c.name for c in preprocessor.columns if c.name not in table.columns]
+    needed = [c.name for c in preprocessor.columns if not isinstance(c, GuessColumn)]
+    missing = [name for name in needed if name not in table.columns]
     if missing:
         hint = did_you_mean(missing[0], table.columns)
         raise InputError(
             f"{where} has no column {missing[0]!r}, which the model was fitted on; {hint}expected "
-            f"all of {', '.join(c.name for c in preprocessor.columns)}"
+            f"all of {', '.join(needed)}"
         )
     blocks = []
     for column in preprocessor.columns:
+        if isinstance(column, GuessColumn):
+            blocks.append(read_guess_column(table, column, where))
+            continue
         values = table.columns[column.name]
         if isinstance(column, VectorColumn):
             blocks.append(column.apply(values, table.locate_row, where))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelahead.data.class_names import ClassNameGuesser
 from labelahead.data.columns import Column, column_from_dict, column_to_dict
 
 __all__ = ["Preprocessor"]
@@ -37,6 +38,8 @@ class Preprocessor:
         white: the value of a white pixel.
         features: the encoder of images or sounds, if there is one.
         columns: the fitted columns of a table.
+        class_names: the guesser by class names; its guesses follow the features of an input.
+        guess_width: so many columns of guesses, which further items do not have, come before them.
     """
 
     kind: str
@@ -46,6 +49,8 @@ class Preprocessor:
     white: int = 255
     features: str | None = None
     columns: tuple[Column, ...] = ()
+    class_names: ClassNameGuesser | None = None
+    guess_width: int = 0
 
     def to_dict(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return plain values for JSON, and tensors by name."""
@@ -59,11 +64,14 @@ class Preprocessor:
         tensors = {"mean": self.mean, "std": self.std} | {
             k: torch.from_numpy(v) for k, v in arrays.items()
         }
+        if self.class_names is not None:
+            tensors |= self.class_names.to_tensors()
         values = {
             "kind": self.kind,
             "shape": list(self.shape),
             "white": self.white,
             "features": self.features,
+            "guess_width": self.guess_width,
             "columns": [
                 {k: v for k, v in c.items() if not isinstance(v, np.ndarray)} for c in columns
             ],
@@ -90,4 +98,6 @@ class Preprocessor:
             values["white"],
             values["features"],
             tuple(columns),
+            ClassNameGuesser.from_tensors(tensors),
+            values.get("guess_width", 0),
         )

@@ -41,6 +41,7 @@ class LoadOptions:
     without: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     id: str = AUTO
+    guesses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, MAX_IMAGE_SIDE), ("limit", 1, None)):

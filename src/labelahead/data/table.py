@@ -142,6 +142,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     if id_column is not None:
         notes += (f"ids from the column {id_column!r}",)
     notes += _drop_columns(path, columns, options.without)
+    notes += _drop_guesses(columns, options.guesses)
     split = split_items(codes, options)
     held_out = torch.zeros(len(codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
@@ -237,6 +238,18 @@ def _drop_columns(
             )
         del columns[name]
     return (f"left out: {', '.join(names)}",) if names else ()
+
+
+def _drop_guesses(columns: dict[str, list[Any]], guessers: Sequence[str]) -> tuple[str, ...]:
+    """Remove the columns of guesses, which are no features, and return notes for the user."""
+    gone = [
+        name
+        for name in columns
+        if any(name == guesser or name.startswith(f"{guesser}:") for guesser in guessers)
+    ]
+    for name in gone:
+        del columns[name]
+    return (f"guesses, not features: {', '.join(gone)}",) if gone else ()
 
 
 def _encode_target(

@@ -30,6 +30,7 @@ from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
 from labelahead.inference.forecast import ErrorForecast, forecast_error
 from labelahead.inference.network import FittedModel
+from labelahead.inference.trust import MIN_LABELS_TO_QUERY, fit_trust, initial_trust
 from labelahead.models import EXACT
 from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
@@ -276,6 +277,10 @@ class ExactModel(nn.Module):
         classes: Number of outputs C.
         bias_feature: Value of a constant coordinate that is appended to every row; 0: none. The
             buffer is called `lift`, as in saved models.
+        guessers: Number of guessers G. The last G·C columns of every input are their guesses, as
+            deviations g − 1/C; 0 where a guesser said nothing. Inputs without these columns have no
+            guesses.
+        guess_classes: Number of classes that the guessers know; default: all.
     """
 
     centre: Tensor  # (d,)
@@ -284,8 +289,18 @@ class ExactModel(nn.Module):
     mixture: Tensor  # (4,)
     lift: Tensor  # (1,) one more coordinate of every row, or (0,)
     variance_scale: Tensor  # (1,) s²a² of `linear.calibration`, or (0,): not worked out yet
+    trust: Tensor  # (G,) in each guesser (`labelahead.inference.trust`)
+    guess_classes: Tensor  # (1,) classes that each guesser knows, or (0,) without guessers
 
-    def __init__(self, centre: Tensor, classes: int, bias_feature: float = 0.0) -> None:
+    def __init__(
+        self,
+        centre: Tensor,
+        classes: int,
+        bias_feature: float = 0.0,
+        *,
+        guessers: int = 0,
+        guess_classes: int | None = None,
+    ) -> None:
         super().__init__()
         self.classes = classes
         self.register_buffer("centre", centre)
@@ -296,16 +311,33 @@ class ExactModel(nn.Module):
             "lift", torch.tensor([bias_feature] if bias_feature else [], dtype=torch.float64)
         )
         self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("trust", initial_trust(guessers))
+        known = [classes if guess_classes is None else guess_classes] if guessers else []
+        self.register_buffer("guess_classes", torch.tensor(known, dtype=torch.int64))
+        self.known_classes = sum(known)  # as a number: exporters cannot read tensors
         self._whitening: tuple[Tensor, Tensor] | None = None  # (support, whitening)
 
     def normalise_rows(self, x: Tensor) -> Tensor:
         """Centre rows and scale them to unit length, (n, ...) -> (n, d).
 
-        A row that equals the centre stays zero.
+        A row that equals the centre stays zero. Guesses follow unchanged: (n, d + G·C).
         """
         if not len(self.centre):  # inputs are unit rows: see `for_unit_rows`
             return x.flatten(1)
-        rows = x.flatten(1).to(self.centre) - self.centre
+        if self.guess_width:
+            features, guesses = self._split_guesses(x.flatten(1))
+            return torch.cat([self._normalise_features(features), guesses.to(self.centre)], 1)
+        return self._normalise_features(x.flatten(1))
+
+    def _split_guesses(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Split inputs (n, d) or (n, d + G·C) into features and guesses, which are 0 if missing."""
+        width = len(self.centre)
+        if x.shape[1] == width:
+            return x, x.new_zeros(len(x), self.guess_width)
+        return x[:, :width], x[:, width:]
+
+    def _normalise_features(self, x: Tensor) -> Tensor:
+        rows = x.to(self.centre) - self.centre
         if len(self.lift):
             rows = torch.cat(
                 [rows, torch.ones_like(rows[:, :1]) * self.lift.to(rows)], 1
@@ -313,6 +345,34 @@ class ExactModel(nn.Module):
         peak = rows.abs().amax(1, keepdim=True)
         odd = (peak > 1e15) | ((peak < 1e-15) & (peak > 0))  # whose squares overflow or underflow
         return F.normalize(rows / torch.where(odd, peak, 1.0), dim=1, eps=1e-30)
+
+    @property
+    def guess_width(self) -> int:
+        """Number of columns that hold guesses, G·C."""
+        return len(self.trust) * self.known_classes
+
+    def take_features(self, units: Tensor) -> Tensor:
+        """Return the columns of unit rows that the kernel compares, without the guesses."""
+        return units[:, : units.shape[1] - self.guess_width] if self.guess_width else units
+
+    def take_guesses(self, units: Tensor) -> Tensor:
+        """Return the deviations (n, G, C) of the guesses in unit rows, float64."""
+        known = self.known_classes
+        last = units[:, units.shape[1] - self.guess_width :].double()
+        blocks = last.view(-1, len(self.trust), known)
+        return F.pad(blocks, (0, self.classes - known))
+
+    def prior_mean(self, units: Tensor) -> Tensor:
+        """Return the prior mean (n, C) at unit rows: 1/C, and what the guesses add to it."""
+        if not self.guess_width:
+            return torch.full(
+                (units.shape[0], self.classes),
+                1 / self.classes,
+                dtype=torch.float64,
+                device=units.device,
+            )
+        mean = torch.zeros_like(units[:, :1], dtype=torch.float64) + 1 / self.classes  # for ONNX
+        return mean + torch.einsum("ngc,g->nc", self.take_guesses(units), self.trust.to(mean))
 
     def get_mixture(self) -> Mixture:
         """Return the kernel mixture."""
@@ -325,35 +385,61 @@ class ExactModel(nn.Module):
 
     def kernel_inputs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return unit rows (n, d), the inputs of the kernel, and the prior mean (n, C)."""
-        mean = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
-        return self.normalise_rows(rows), mean
+        units = self.normalise_rows(rows)
+        return units, self.prior_mean(units).cpu()
 
     def kernel_arguments(self, units: Tensor) -> dict[str, Any]:
         """Return the mixture kernel between unit rows (n, d), as arguments of `prior`."""
-        return {"kernel": mixture_kernel(units, self.get_mixture().weights)}
+        return {"kernel": mixture_kernel(self.take_features(units), self.get_mixture().weights)}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute 1/C + K(x, X) α."""
+        """Compute the prior mean + K(x, X) α."""
         return self.predict_units(self.normalise_rows(x))
 
     def predict_units(self, units: Tensor) -> Tensor:
         """Return the outputs (n, C) for unit rows (n, d)."""
-        out = units.new_full((len(units), self.classes), 1 / self.classes)
+        out = self.prior_mean(units).to(units.dtype)
         if len(self.support):
-            K = mix_kernels(units @ self.support.T, self.get_mixture().weights)
+            K = self._cross_kernel(units)
             out = out + K @ self.alpha.to(K.dtype)
         return out
 
+    def _cross_kernel(self, units: Tensor) -> Tensor:
+        """Return the kernel (n, L) between unit rows and the labelled items, in their dtype."""
+        cosines = self.take_features(units) @ self.take_features(self.support).to(units.dtype).T
+        return mix_kernels(cosines, self.get_mixture().weights)
+
     @classmethod
-    def for_unit_rows(cls, classes: int) -> "ExactModel":
+    def for_unit_rows(cls, classes: int, guessers: int = 0) -> "ExactModel":
         """Create a model whose inputs are unit rows already, as `normalise_rows` of another model
         returns them.
         """
-        return cls(torch.zeros(0), classes)
+        return cls(torch.zeros(0), classes, guessers=guessers)
 
     def without_labels(self, classes: int | None = None) -> "ExactModel":
         """Return a model with the same preprocessing and no labels."""
-        return ExactModel(self.centre, classes or self.classes, float(self.lift.sum()))
+        return ExactModel(
+            self.centre,
+            classes or self.classes,
+            float(self.lift.sum()),
+            guessers=len(self.trust),
+            guess_classes=self.known_classes if len(self.trust) else None,
+        )
+
+    def with_guessers(self, guessers: int, guess_classes: int) -> "ExactModel":
+        """Return a model without labels that takes the guesses of so many guessers, too.
+
+        Args:
+            guessers: Number of guessers G.
+            guess_classes: Number of classes that they know.
+        """
+        return ExactModel(
+            self.centre,
+            self.classes,
+            float(self.lift.sum()),
+            guessers=guessers,
+            guess_classes=guess_classes,
+        )
 
     def predict_proba(self, x: Tensor, classes: int | None = None) -> Tensor:
         """Return calibrated class probabilities.
@@ -363,7 +449,8 @@ class ExactModel(nn.Module):
             classes: Number of classes, if the model has one output more (data with a single class).
 
         Returns:
-            (n, C) float64 on the CPU; 1/C before the first label.
+            (n, C) float64 on the CPU. Before the first label: the mean of the guesses, 1/C without
+            any.
         """
         return self.predict_proba_units(self.normalise_rows(x), classes)
 
@@ -379,23 +466,29 @@ class ExactModel(nn.Module):
             if len(self.support):
                 # float64: rounding of the cosines is multiplied by α, which is large if the noise
                 # is small.
-                K = mix_kernels(some.double() @ self.support.double().T, self.get_mixture().weights)
-                mean = (1 / self.classes + K @ self.alpha)[:, :count]
+                K = self._cross_kernel(some.double())
+                mean = (self.prior_mean(some) + K @ self.alpha)[:, :count]
                 spread = self.ensure_variance_scale() * self._variance_from_kernel(K).clamp_min(
                     MIN_VARIANCE
                 )
                 parts.append(gaussian_class_probabilities(mean, spread).cpu())
             else:
-                parts.append(torch.full((len(some), count), 1 / count, dtype=torch.float64))
+                parts.append(self._mean_guess(some, count).cpu())
         return torch.cat(parts)
+
+    def _mean_guess(self, units: Tensor, count: int) -> Tensor:
+        """Return the mean (n, count) of the guesses as probabilities."""
+        p = units.new_full((len(units), count), 1 / count, dtype=torch.float64)
+        if self.guess_width:
+            p = (p + self.take_guesses(units).mean(1)[:, :count]).clamp_min(0.0)
+        return p / p.sum(1, keepdim=True)
 
     def predict_variance(self, units: Tensor) -> Tensor:
         """Return posterior variances (n,) at unit rows (n, d); the prior variance is 1."""
         parts = [units.new_ones(0, dtype=torch.float64)]
         for some in torch.split(units, PREDICT_BATCH_ROWS):
-            K = mix_kernels(some.double() @ self.support.double().T, self.get_mixture().weights)
             parts.append(
-                self._variance_from_kernel(K)
+                self._variance_from_kernel(self._cross_kernel(some.double()))
                 if len(self.support)
                 else torch.ones_like(some[:, 0], dtype=torch.float64)
             )
@@ -409,7 +502,7 @@ class ExactModel(nn.Module):
         """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels."""
         if self._whitening is None or self._whitening[0] is not self.support:
             weights, noise = self.get_mixture().weights, self.get_mixture().noise
-            system = mix_kernels(_cosine_matrix(self.support), weights)
+            system = mix_kernels(_cosine_matrix(self.take_features(self.support)), weights)
             system.diagonal().add_(noise)
             lower, _ = cholesky(system, what="the kernel of the labelled items")
             eye = torch.eye(len(system), dtype=torch.float64, device=system.device)
@@ -436,16 +529,14 @@ class ExactModel(nn.Module):
             votes: (L,) bool, the labels to calibrate on (`labelahead.gp.calibration`); default:
                 all.
         """
-        mixture, n = self.get_mixture(), len(self.support)
+        mixture, features = self.get_mixture(), self.take_features(self.support)
         targets = (
-            mix_kernels(_cosine_matrix(self.support), mixture.weights) @ self.alpha
+            mix_kernels(_cosine_matrix(features), mixture.weights) @ self.alpha
             + mixture.noise * self.alpha
         )
-        start = torch.full(
-            (n, self.classes), 1 / self.classes, dtype=torch.float64, device=targets.device
-        )
-        post = prior(start, mixture_kernel(self.support, mixture.weights), noise=mixture.noise)
-        post = post.condition(torch.arange(n), targets + 1 / self.classes)
+        start = self.prior_mean(self.support)
+        post = prior(start, mixture_kernel(features, mixture.weights), noise=mixture.noise)
+        post = post.condition(torch.arange(len(features)), targets + start)
         self.variance_scale = targets.new_tensor([fit_scale(post, votes) ** 2 * post.amplitude()])
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
@@ -456,10 +547,16 @@ class ExactModel(nn.Module):
             "mixture",
             "lift",
             "variance_scale",
+            "trust",
+            "guess_classes",
         ):  # their shapes depend on the number of labels
+            if prefix + name not in state and name in ("trust", "guess_classes"):
+                # saved by a version without guesses
+                state[prefix + name] = getattr(self, name)[:0]  # type: ignore[index]
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
+        self.known_classes = int(self.guess_classes.sum())
         super()._load_from_state_dict(state, prefix, *args)
 
 
@@ -526,19 +623,29 @@ class FittedExactModel(FittedModel):
 
     def embedding(self, at: Tensor) -> Tensor:
         """Return unit features (q, d), float64."""
-        return self.kernel_model.normalise_rows(self.inputs[at]).cpu().double()
+        model = self.kernel_model
+        return model.take_features(model.normalise_rows(self.inputs[at])).cpu().double()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """Return outputs (q, C) after dropout on the unit features, which are normalised again."""
         parts = []
+        model = self.kernel_model
         for some in torch.split(at, PREDICT_BATCH_ROWS):
-            left = apply_dropout(self.kernel_model.normalise_rows(self.inputs[some]), rate, rng)
-            parts.append(self.kernel_model.predict_units(F.normalize(left, dim=1, eps=1e-30)))
+            units = model.normalise_rows(self.inputs[some])
+            features = model.take_features(units)
+            left = F.normalize(apply_dropout(features, rate, rng), dim=1, eps=1e-30)
+            parts.append(model.predict_units(torch.cat([left, units[:, features.shape[1] :]], 1)))
         return torch.cat(parts)
 
-    def start(self, outputs: Tensor) -> Tensor:
-        """Return the prior mean 1/C (q, C): the posterior is conditioned on all labels."""
-        return torch.full_like(outputs, 1 / outputs.shape[1])
+    def start(self, outputs: Tensor, at: Tensor) -> Tensor:
+        """Return the prior mean (q, C): the posterior is conditioned on all labels.
+
+        It is 1/C, and after `MIN_LABELS_TO_QUERY` labels includes the guesses.
+        """
+        model = self.kernel_model
+        if not model.guess_width or len(model.support) < MIN_LABELS_TO_QUERY:
+            return torch.full_like(outputs, 1 / outputs.shape[1])
+        return model.prior_mean(model.normalise_rows(self.inputs[at])).to(outputs)
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """Return the mixture kernel, evaluated on demand. It is scalar and never sketched."""
@@ -607,34 +714,60 @@ class ExactLearner:
         if len(labelled):
             support = model.normalise_rows(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
-            mixture, alpha = self._solve(labelled, support, targets)
+            mixture = self._choose_mixture(model.take_features(support), targets)
+            if model.guess_width:
+                model.trust = self._fit_trust(model, support, targets, mixture)
+                targets = targets + 1 / self.classes - model.prior_mean(support)
+            alpha = self._solve(labelled, model.take_features(support), targets, mixture)
             model.support = support
             model.alpha = alpha
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
             model.variance_scale = alpha.new_zeros(0)
-            predictions = targets - mixture.noise * alpha  # (K + σI)α = Y, so Kα = Y − σα
-            right = float((predictions.argmax(1) == targets.argmax(1)).double().mean())
+            # (K + σI)α = Y − m, so Kα = Y − m − σα
+            predictions = targets - mixture.noise * alpha
             loss = float((predictions - targets).square().sum(1).mean())
+            if model.guess_width:
+                predictions = predictions + model.prior_mean(support)
+            right = float((predictions.argmax(1) == labels.to(alpha.device)).double().mean())
             trained = TrainingResult(loss, right, 0, 0.0, (), time.perf_counter() - began)
         self._last_model.clear()
         self._last_model[tuple(labelled.tolist())] = model
         return FittedExactModel(model, self.inputs, "squared", trained, time.perf_counter() - began)
 
-    def _solve(self, labelled: Tensor, support: Tensor, targets: Tensor) -> tuple[Mixture, Tensor]:
-        """Return the mixture and α (L, C)."""
+    def _is_exact(self, labels: int) -> bool:
+        """Return whether so many labels are solved exactly."""
+        return self.max_exact_labels is None or labels <= self.max_exact_labels
+
+    def _choose_mixture(self, support: Tensor, targets: Tensor) -> Mixture:
+        """Choose the mixture by leave-one-out on all labels, or on evenly spaced ones."""
+        some, search = _canonical_order(support), self.mixture_search
+        if not self._is_exact(len(support)):
+            some = some[evenly_spaced(len(support), search.max_labels).to(support.device)]
+            return choose_mixture(_cosine_matrix(support[some]), targets[some], search)
+        return choose_mixture(_cosine_matrix(support)[some][:, some], targets[some], search)
+
+    def _fit_trust(
+        self, model: ExactModel, support: Tensor, targets: Tensor, mixture: Mixture
+    ) -> Tensor:
+        """Fit the trust (G,) on as many labels as the mixture is chosen by."""
+        some, most = _canonical_order(model.take_features(support)), self.mixture_search.max_labels
+        if len(some) > most:
+            some = some[evenly_spaced(len(some), most).to(some.device)]
+        cosines = _cosine_matrix(model.take_features(support[some]))
+        guesses = model.take_guesses(support[some])
+        return fit_trust(
+            mix_kernels(cosines, mixture.weights), mixture.noise, targets[some], guesses
+        )
+
+    def _solve(
+        self, labelled: Tensor, support: Tensor, targets: Tensor, mixture: Mixture
+    ) -> Tensor:
+        """Return α (L, C)."""
         self._last_nystrom.clear()
-        ranked = _canonical_order(support)
-        if self.max_exact_labels is None or len(support) <= self.max_exact_labels:
-            cosines = _cosine_matrix(support)
-            mixture = choose_mixture(
-                cosines[ranked][:, ranked], targets[ranked], self.mixture_search
-            )
-            return mixture, solve_leave_one_out(
-                mix_kernels(cosines, mixture.weights), mixture.noise, targets
-            )[0]
-        search = self.mixture_search
-        some = ranked[evenly_spaced(len(support), search.max_labels).to(support.device)]
-        mixture = choose_mixture(_cosine_matrix(support[some]), targets[some], search)
+        if self._is_exact(len(support)):
+            K = mix_kernels(_cosine_matrix(support), mixture.weights)
+            return solve_leave_one_out(K, mixture.noise, targets)[0]
+        assert self.max_exact_labels is not None
         start = prior(
             torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
         )
@@ -643,28 +776,30 @@ class ExactLearner:
         ).nystrom_labels
         assert settled is not None
         self._last_nystrom[tuple(labelled.tolist())] = settled
-        return mixture, settled.weights
+        return settled.weights
 
     def leave_one_out_predictions(
         self, labelled: Tensor, labels: Tensor, *, seed: int = 0, find_wrong_labels: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return the leave-one-out predictions (L, C) and residuals (L, C) of the labelled items."""
         settled = self._last_nystrom.get(tuple(labelled.tolist()))
-        if settled is not None:
-            return (
-                settled.leave_one_out_mean + 1 / self.classes,
-                settled.leave_one_out_mean - settled.targets,
-            )
         model = (
             self._last_model.get(tuple(labelled.tolist()))
             or self.fit(labelled, labels).kernel_model
         )
-        targets = F.one_hot(labels, self.classes).double() - 1 / self.classes
-        cosines, mixture = _cosine_matrix(model.support).cpu(), model.get_mixture()
+        start = model.prior_mean(model.support).cpu()
+        if settled is not None:
+            mean = settled.leave_one_out_mean
+            return mean + start.to(mean), mean - settled.targets
+        targets = F.one_hot(labels, self.classes).double() - start
+        cosines, mixture = (
+            _cosine_matrix(model.take_features(model.support)).cpu(),
+            model.get_mixture(),
+        )
         _, residual, _ = solve_leave_one_out(
             mix_kernels(cosines, mixture.weights), mixture.noise, targets
         )
-        return residual + targets + 1 / self.classes, residual
+        return residual + targets + start, residual
 
     def forecast_error(
         self,
@@ -690,14 +825,13 @@ class ExactLearner:
             or self.fit(labelled, labels).kernel_model
         )
         fitted, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
-        start = torch.full(
-            (len(points), self.classes), 1 / self.classes, dtype=torch.float64, device=self.device
-        )
+        start = model.prior_mean(model.normalise_rows(self.inputs[points]).to(self.device))
         post = prior(start, **fitted.kernel_arguments(points, "pseudo"), noise=fitted.noise)
         first = torch.arange(len(labelled))
-        if self.max_exact_labels is None or len(labelled) <= self.max_exact_labels:
+        if self._is_exact(len(labelled)):
             post = post.condition(first, labels)
         else:
+            assert self.max_exact_labels is not None
             post = approximate_posterior(
                 post, first, labels, self.max_exact_labels, F.pad(model.alpha, (0, 0, 0, len(at)))
             )

@@ -98,7 +98,7 @@ class FittedModel:
         """Return outputs (q, C) with dropout on the embedding."""
         return predict_with_dropout(self.model, self.inputs[at], rate, rng)
 
-    def start(self, outputs: Tensor) -> Tensor:
+    def start(self, outputs: Tensor, at: Tensor) -> Tensor:
         """Return the prior mean (q, C) of look-ahead, on the scale of one-hot targets.
 
         For a network trained with cross-entropy these are its probabilities p: y − p is the

@@ -80,6 +80,15 @@ class Source:
     # of an encoder by name; None: from the free memory, and from the number of cores
     batch_size: int | None = None
     workers: int | None = None
+    # what somebody already says about the items: columns, files, model:FOLDER or file.py:function
+    guesses: tuple[str, ...] = ()
+    # class-names: the similarity of a text to the name of a class is a guess
+    prior: Literal["none", "class-names"] = "none"
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether something is known about the items before any label."""
+        return bool(self.guesses) or self.prior != "none"
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_fraction < 1:
@@ -228,6 +237,12 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
         plain["data"] = {
             **data,
             "without": [name.strip() for name in data["without"].split(",") if name.strip()],
+        }
+    data = plain.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("guesses"), str):
+        plain["data"] = {
+            **data,
+            "guesses": [name.strip() for name in data["guesses"].split(",") if name.strip()],
         }
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("classes"), str):

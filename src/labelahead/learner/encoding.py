@@ -137,6 +137,7 @@ class EncodedInputs:
         embedding: Name of the embedding they came from.
         notes: What the user should know.
         reading: Returns how other items become such inputs; None if that is unknown.
+        embeddings: (n, d) by the encoder alone, without standardisation and other columns.
     """
 
     inputs: Tensor | Samples
@@ -145,6 +146,7 @@ class EncodedInputs:
     reading: Callable[[], Preprocessor | None] = lambda: (
         None
     )  # how other items become such inputs; None: nobody can tell
+    embeddings: Tensor | None = None  # (n, d) by the encoder alone
 
 
 def encode_inputs(
@@ -194,12 +196,14 @@ def encode_inputs(
         scale = joining[0] + mean * joining[1], std * joining[1]
     reading = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
-        return EncodedInputs(features, name, reading=lambda: reading)
+        return EncodedInputs(features, name, reading=lambda: reading, embeddings=made)
     weighed = (
         f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
         f"{features.shape[1]}"
     )
-    return EncodedInputs(join_columns(features, rest, pool), name, (weighed,), lambda: reading)
+    return EncodedInputs(
+        join_columns(features, rest, pool), name, (weighed,), lambda: reading, embeddings=made
+    )
 
 
 def _encode_block(

@@ -4,12 +4,14 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labelahead.data.class_names import ClassNameGuesser
 from labelahead.data.preprocessing import PICTURES, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
@@ -29,6 +31,9 @@ class PreprocessingModule(nn.Module):
 
     mean: Tensor
     std: Tensor
+    names_embeddings: Tensor
+    names_mean: Tensor
+    names_deviation: Tensor
 
     def __init__(self, reading: Preprocessor) -> None:
         super().__init__()
@@ -44,11 +49,23 @@ class PreprocessingModule(nn.Module):
         column = reading.mean.shape if whole else (-1, *[1] * (len(reading.shape) - 1))
         self.register_buffer("mean", reading.mean.view(column))
         self.register_buffer("std", reading.std.view(column))
+        self.guess_width = reading.guess_width
+        self.has_class_names = reading.class_names is not None
+        if reading.class_names is not None:
+            for key, tensor in asdict(reading.class_names).items():
+                self.register_buffer(f"names_{key}", tensor)
 
     def forward(self, x: Tensor) -> Tensor:
         """Convert (n, *shape) to (n, ...) float32."""
         values = x if self.trunk is None else self.trunk.features(scale_pixels(x))
-        return ((values.to(self.mean.dtype) - self.mean) / self.std).float()
+        rows = ((values.to(self.mean.dtype) - self.mean) / self.std).float()
+        if self.guess_width:  # nobody has guessed about these items
+            rows = torch.cat([rows, torch.zeros_like(rows[:, :1]).repeat(1, self.guess_width)], 1)
+        if self.has_class_names:
+            names = ClassNameGuesser(self.names_embeddings, self.names_mean, self.names_deviation)
+            guess = names.guess(values[:, : names.embeddings.shape[1]]) - 1 / names.classes
+            rows = torch.cat([rows, guess.float()], 1)
+        return rows
 
 
 class VarianceModule(nn.Module):
@@ -59,7 +76,7 @@ class VarianceModule(nn.Module):
     def __init__(self, model: ExactModel) -> None:
         super().__init__()
         self.weights = model.get_mixture().weights
-        self.support = model.support
+        self.support = model.take_features(model.support)
         self.register_buffer("white", model.compute_whitening())
 
     def kernel(self, units: Tensor) -> Tensor:
@@ -100,8 +117,9 @@ class ExportGraph(nn.Module):
             return (self._probabilities(self.network(x)),)
         model = self.network
         assert isinstance(model, ExactModel)
-        K = self.spread.kernel(model.normalise_rows(x))
-        outputs, variance = 1 / model.classes + K.double() @ model.alpha, self.spread(K)
+        units = model.normalise_rows(x)
+        K = self.spread.kernel(model.take_features(units))
+        outputs, variance = model.prior_mean(units) + K.double() @ model.alpha, self.spread(K)
         spread = self.factor * variance.clamp_min(MIN_VARIANCE)
         return _likelihoods(outputs[:, : self.classes], spread).float(), variance.float()
 

@@ -32,6 +32,7 @@ from labelahead.learner.encoding import (
     pin_embedding,
     require_embedding,
 )
+from labelahead.learner.guessers import PriorGuesses, describe_guesser, gather_guesses
 from labelahead.models import build_model, choose_default_model
 from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
@@ -58,6 +59,13 @@ class PreparedCampaign:
         None
     )  # returns how other items become such inputs
     depends_on_seed: bool = False  # whether another seed would load other items
+    guesses: PriorGuesses | None = None  # in the last columns of the inputs
+
+    @property
+    def feature_width(self) -> int:
+        """Number of columns of the inputs without the guesses."""
+        guesses = 0 if self.guesses is None else self.guesses.deviations.shape[1]
+        return int(self.rows.flatten(1).shape[1]) - guesses
 
     @property
     def rows(self) -> Tensor:
@@ -102,7 +110,14 @@ class PreparedCampaign:
         pool = torch.ones(len(self.rows), dtype=torch.bool).index_fill_(0, self.data.test, False)
         # Its linear systems are solved in float64.
         device = self.device if has_float64(torch.device(self.device)) else "cpu"
-        return ExactLearner(self.rows, exact(self.rows[pool], classes), device)
+        return ExactLearner(self.rows, self._make_exact(pool, classes), device)
+
+    def _make_exact(self, pool: Tensor, classes: int) -> ExactModel:
+        """Make the exact learner's model without labels, centred on the pool, (n,) bool."""
+        if self.guesses is None:
+            return exact(self.rows[pool], classes)
+        model = exact(self.rows[pool][:, : self.feature_width], classes)
+        return model.with_guessers(len(self.guesses.names), len(self.guesses.classes))
 
 
 def prepare_campaign(
@@ -129,6 +144,21 @@ def prepare_campaign(
     width, dropout = campaign.model.width, campaign.model.dropout
     how = EncoderOptions(source.batch_size, source.workers, device)
     seen = encode_inputs(name, data, embedding, source.size, progress, how)
+    guesses = gather_guesses(source, data, seen, device)
+    if guesses is not None:
+        if name != EXACT or not isinstance(seen.inputs, Tensor):
+            raise InputError(
+                f"guesses are prior knowledge of the model {EXACT}, but model is {name}; expected "
+                f"--model {EXACT}, or no guesses"
+            )
+        notes.append(
+            f"prior knowledge: {', '.join(map(describe_guesser, guesses.names))}; how much it "
+            "counts is learnt from the labels"
+        )
+        prior, read = guesses, seen.reading
+        seen = replace(
+            seen, inputs=guesses.append_to(seen.inputs), reading=lambda: prior.extend(read())
+        )
     inputs = seen.inputs
     notes += seen.notes
     training = override_training(
@@ -155,7 +185,10 @@ def prepare_campaign(
 
     def network(classes: int, seed: int) -> nn.Module:
         if name == EXACT:
-            return ExactModel(torch.zeros(prod(shape)), classes)
+            if guesses is None:
+                return ExactModel(torch.zeros(prod(shape)), classes)
+            blank = ExactModel(torch.zeros(prod(shape) - guesses.deviations.shape[1]), classes)
+            return blank.with_guessers(len(guesses.names), len(guesses.classes))
         return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
 
     return PreparedCampaign(
@@ -169,6 +202,7 @@ def prepare_campaign(
         tuple(notes),
         seen.reading,
         depends_on_seed=data.depends_on_seed and not handed,
+        guesses=guesses,
     )
 
 

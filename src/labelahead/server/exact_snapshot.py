@@ -18,6 +18,7 @@ from labelahead.inference.exact import (
     mixture_kernel,
 )
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
+from labelahead.inference.trust import MIN_LABELS_TO_QUERY
 from labelahead.server.snapshot import (
     FitFacts,
     LeaveOneOutFacts,
@@ -71,6 +72,9 @@ class ExactSnapshot(Snapshot):
         test: Units and classes of the test items.
         own_noise: Noise set by the user, instead of the noise selected with the weights.
         alpha: (n, C) α of the labels, the starting point of the solver.
+        guesses: (n, G, C) deviations g − 1/C of the guessers, if there are some.
+        test_guesses: Those about the test items.
+        trust: (G,) in each guesser.
     """
 
     units: Tensor
@@ -79,6 +83,9 @@ class ExactSnapshot(Snapshot):
     test: tuple[Tensor, Tensor] | None = None
     own_noise: float | None = None
     alpha: Tensor | None = None
+    guesses: Tensor | None = None
+    test_guesses: Tensor | None = None
+    trust: tuple[float, ...] = ()
 
     @property
     def classes(self) -> int:
@@ -94,7 +101,7 @@ class ExactSnapshot(Snapshot):
             alpha = pad(alpha, (0, classes - self.classes))
         return PoolPosterior.from_kernel(
             self.points,
-            self._make_prior_mean(class_mapping),
+            self._make_prior_mean(class_mapping, len(labels)),
             {"kernel": mixture_kernel(self.units, self.weights)},
             self.noise,
             labels,
@@ -107,8 +114,11 @@ class ExactSnapshot(Snapshot):
             initial_weights=alpha,
         )
 
-    def _make_prior_mean(self, class_mapping: Sequence[int | None]) -> Tensor:
-        """Return (n, C), uniform over the classes that are neither merged nor removed."""
+    def _make_prior_mean(self, class_mapping: Sequence[int | None], labels: int) -> Tensor:
+        """Return (n, C), uniform over the classes that are neither merged nor removed.
+
+        After `MIN_LABELS_TO_QUERY` labels it includes the guesses.
+        """
         gone = [c for c, now in enumerate(class_mapping[: self.classes]) if now != c]
         start = torch.full(
             (len(self.points), self.classes),
@@ -116,6 +126,11 @@ class ExactSnapshot(Snapshot):
             dtype=torch.float64,
         )
         start[:, gone] = 0
+        if self.guesses is not None and labels >= MIN_LABELS_TO_QUERY:
+            trust = torch.tensor(self.trust, dtype=torch.float64)
+            said = torch.einsum("ngc,g->nc", self.guesses.double(), trust)
+            shared = [c for c in range(min(said.shape[1], self.classes)) if c not in gone]
+            start[:, shared] += said[:, shared]
         return start
 
     def predict_proba(
@@ -161,6 +176,7 @@ class ExactSnapshot(Snapshot):
             noise=self.own_noise or fit.learnt.noise,
             weights=fit.learnt.mixture.weights,
             alpha=alpha,
+            trust=tuple(fit.model.trust.tolist()),
             fit_facts=self._describe_fit(fit, request, seconds),
         )
 
@@ -172,6 +188,7 @@ class ExactSnapshot(Snapshot):
         accuracy = None
         if self.test is not None:
             units, truth = self.test
+            units = self._join_guesses(units, self.test_guesses, fit.class_numbers.tolist())
             predicted = fit.class_numbers[fit.learnt.model(units).argmax(1)]
             accuracy = float((predicted == truth).double().mean())
         outputs, residuals = learner.leave_one_out_predictions(at, labels)
@@ -205,12 +222,12 @@ class ExactSnapshot(Snapshot):
         known = [(p, column[c]) for p, c in request.labels if p in index]
         at = index.rows_of(p for p, _ in known)
         labels = torch.tensor([c for _, c in known], dtype=torch.int64)
-        learner = ExactLearner(
-            self.units, ExactModel.for_unit_rows(len(column)), max_exact_labels=max_exact_labels
-        )
+        units = self._join_guesses(self.units, self.guesses, request.class_numbers)
+        blank = ExactModel.for_unit_rows(len(column), guessers=len(self.trust))
+        learner = ExactLearner(units, blank, max_exact_labels=max_exact_labels)
         confirmed = torch.tensor(request.confirmed, dtype=torch.int64)
         return ExactLabelFit(
-            self.units,
+            units,
             index,
             learner,
             learner.fit(at, labels),
@@ -219,3 +236,20 @@ class ExactSnapshot(Snapshot):
             torch.tensor(request.class_numbers),
             ~torch.isin(self.points[at], confirmed),
         )
+
+    @staticmethod
+    def _join_guesses(
+        units: Tensor, guesses: Tensor | None, class_numbers: Sequence[int]
+    ) -> Tensor:
+        """Return unit rows with the guesses about these classes, (n, d + G·C).
+
+        A class that was added later has no guesses.
+        """
+        if guesses is None:
+            return units
+        known = guesses.shape[2]
+        blocks = [
+            guesses[:, :, c] if c < known else torch.zeros_like(guesses[:, :, 0])
+            for c in class_numbers
+        ]
+        return torch.cat([units, torch.stack(blocks, 2).flatten(1).to(units.dtype)], 1)

@@ -164,6 +164,9 @@ def fit_labels(
             "date, or export the labels only"
         )
     campaign = replace(schedule.campaign, threads=None)
+    if campaign.data.has_guesses:
+        active = tuple(label_state.classes[c] for c in label_state.active_classes)
+        campaign = replace(campaign, data=replace(campaign.data, classes=active))
     reject_large_pool(campaign)
     held = dict.fromkeys(service.held_out, UNKNOWN)
     builder = SnapshotBuilder(campaign, (service.items.data, None), held, service.excluded)

@@ -140,6 +140,9 @@ def open_session(
         notes += _import_initial_labels(service, inputs, labels, start_from_folders)
         if not read_only:
             _record_settings(folder, campaign, {data.ids[p]: name for p, name in measured.items()})
+        if campaign.data.has_guesses:  # their columns are in the order of the page's classes
+            numbered = replace(campaign.data, classes=journal.label_state.classes)
+            campaign = replace(campaign, data=numbered)
         schedule = _make_schedule(inputs, service, campaign, held, every, refresh_every)
         try:
             yield Session(service, schedule, folder, tuple(notes), pool_worker)

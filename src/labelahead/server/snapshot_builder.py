@@ -93,7 +93,9 @@ class SnapshotBuilder:
         first_items: int = FIRST_ITEMS,
         max_active_items: int = MAX_ACTIVE_ITEMS,
     ) -> None:
-        self.data, self.answers = _set_test_items(loaded, test)
+        data, self.answers = _set_test_items(loaded, test)
+        # Guesses are in the order of the page's classes.
+        self.data = replace(data, classes=campaign.data.classes or data.classes)
         name, embedding, _ = choose_model_and_embedding(
             campaign, self.data
         )  # of all of it, not of the first few
@@ -279,7 +281,9 @@ def _build_exact_snapshot(ready: PreparedCampaign, report: ProgressCallback) -> 
     points = pool.unlabelled[order]  # the first ones are the evaluation set
     report("kernel", 0.5)
     model = ready.make_exact_learner(2).blank_model
-    units, known = model.normalise_rows(inputs[points]).cpu(), _find_known_test(ready)
+    known = _find_known_test(ready)
+    units, guesses = _split_units(model, inputs[points])
+    test_units, test_guesses = _split_units(model, inputs[known])
     mixture, evaluation = model.get_mixture(), query_config.evaluation
     if len(points) > MAX_DENSE_ITEMS:
         evaluation = min(evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
@@ -294,10 +298,21 @@ def _build_exact_snapshot(ready: PreparedCampaign, report: ProgressCallback) -> 
         pool_facts=PoolFacts(compute_map(points, {"features": units})),
         units=units,
         weights=mixture.weights,
-        test=(model.normalise_rows(inputs[known]).cpu(), ready.answers.take(known))
-        if ready.answers and len(known)
-        else None,
+        test=(test_units, ready.answers.take(known)) if ready.answers and len(known) else None,
+        guesses=guesses,
+        test_guesses=test_guesses,
+        trust=tuple(model.trust.tolist()),
     )
+
+
+def _split_units(model: ExactModel, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return unit features (n, d) of inputs, and their guesses (n, G, C) if there are some."""
+    rows = model.normalise_rows(inputs).cpu()
+    if not model.guess_width:
+        return rows, None
+    features = model.take_features(rows)
+    shape = len(rows), len(model.trust), model.known_classes
+    return features, rows[:, features.shape[1] :].reshape(shape)
 
 
 def _choose_query_config(query_config: QueryConfig, items: int) -> QueryConfig:

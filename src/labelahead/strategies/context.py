@@ -133,7 +133,7 @@ class QueryContext:
 
         Before the first label it is uniform: the predictions of an untrained network are noise.
         """
-        start = self.fitted.start(self.outputs)
+        start = self.fitted.start(self.outputs, self.points)
         return start if len(self.labelled) else torch.full_like(start, 1 / start.shape[1])
 
     @cached_property

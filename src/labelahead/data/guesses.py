@@ -1,0 +1,302 @@
+"""Guesses: what a language model, an old classifier or a heuristic says about the items.
+
+A guess is a class or a probability for every class. It may be missing. Guesses never become
+features: the exact learner takes them as prior knowledge (`labelahead.inference.trust`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelahead.data.columns import GuessColumn, parse_entry
+from labelahead.data.dataset import Data, Guesses
+from labelahead.data.label_values import normalise_name
+from labelahead.data.records import AUTO, choose_id_column, format_id, to_python_list
+from labelahead.data.split import expand_path
+from labelahead.data.table import Table, read_table
+from labelahead.data.table_writer import probability_column_name
+from labelahead.errors import InputError, did_you_mean
+
+__all__ = [
+    "CLASS_GUESS_PROBABILITY",
+    "attach_guesses",
+    "encode_class_guesses",
+    "is_guess_column",
+    "is_guess_file",
+    "is_guess_model",
+    "parse_guesses",
+    "read_guess_column",
+    "stack_deviations",
+]
+
+# A guess that is only a class counts as this probability of it. Trust is learnt from the labels, so
+# that the value matters little.
+CLASS_GUESS_PROBABILITY = 0.9
+GUESS_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx", ".npy")
+GUESS_COLUMNS = ("guess", "prediction", "predicted", "label", "class")
+MAX_NAMES_SHOWN = 5
+MODEL_PREFIX = "model:"
+SUM_TOLERANCE = 0.02  # probabilities may be rounded
+
+
+def is_guess_file(name: str) -> bool:
+    """Return whether a source of guesses is a file of them."""
+    return PurePosixPath(name).suffix.lower() in GUESS_SUFFIXES
+
+
+def is_guess_model(name: str) -> bool:
+    """Return whether a source of guesses is an exported model, as model:FOLDER."""
+    return name.startswith(MODEL_PREFIX)
+
+
+def is_guess_column(name: str) -> bool:
+    """Return whether a source of guesses is a column of the data."""
+    return not is_guess_model(name) and not is_guess_file(name)
+
+
+def encode_class_guesses(names: Sequence[Any], classes: Sequence[str], where: str) -> Tensor:
+    """Convert class names (n) to probabilities (n, C).
+
+    Args:
+        names: A class name or number per item; missing entries are empty or None.
+        classes: The class names.
+        where: The source, for messages.
+
+    Returns:
+        (n, C) float32; a missing guess is a row of zeros.
+
+    Raises:
+        InputError: A name is no class.
+    """
+    number = {normalise_name(name): i for i, name in enumerate(classes)}
+    at = []
+    unknown: dict[str, None] = {}
+    for name in names:
+        entry = parse_entry(name)
+        text = "" if entry is None else normalise_name(_class_text(entry))
+        if text and text not in number:
+            unknown[_class_text(entry)] = None
+        at.append(number.get(text, -1))
+    if unknown:
+        some = ", ".join(list(unknown)[:MAX_NAMES_SHOWN])
+        raise InputError(
+            f"{where} guesses {len(unknown)} classes that the project does not have ({some}); "
+            f"expected some of {', '.join(list(classes)[:20])}, or an empty field"
+        )
+    rest = (1 - CLASS_GUESS_PROBABILITY) / max(len(classes) - 1, 1)
+    out = torch.zeros(len(at), len(classes))
+    known = torch.tensor(at, dtype=torch.int64)
+    has = known >= 0
+    out[has] = rest
+    out[has.nonzero().squeeze(1), known[has]] = CLASS_GUESS_PROBABILITY
+    return out
+
+
+def _class_text(entry: Any) -> str:
+    """Return an entry as a class name; 3.0 is the class 3."""
+    return format_id(int(entry) if isinstance(entry, float) and entry.is_integer() else entry)
+
+
+def parse_guesses(values: Any, n: int, classes: Sequence[str], where: str = "guesses") -> Tensor:
+    """Check guesses given in Python or in a file and return probabilities (n, C).
+
+    Args:
+        values: (n, C) probabilities, or n class names or numbers. A row of zeros or NaN, None and
+            -1 mean that there is no guess.
+        n: Number of items.
+        classes: The class names.
+        where: The source, for messages.
+
+    Raises:
+        InputError: The number of items or classes differs, or a row is no distribution.
+    """
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    if not isinstance(array, np.ndarray):
+        array = list(array)
+        is_row = bool(array) and isinstance(array[0], list | tuple | np.ndarray | Tensor)
+        array = np.asarray(array, dtype=np.float64 if is_row else object)
+    if len(array) != n:
+        raise InputError(f"{where} has {len(array)} guesses; expected one for each of {n} items")
+    if array.ndim == 1:
+        names = [
+            classes[int(v)]
+            if isinstance(v, int | np.integer) and not isinstance(v, bool) and 0 <= v < len(classes)
+            else None
+            if isinstance(v, int | np.integer) and v == -1
+            else v
+            for v in array.tolist()
+        ]
+        return encode_class_guesses(names, classes, where)
+    if array.ndim != 2 or array.shape[1] != len(classes):
+        raise InputError(
+            f"{where} has shape {array.shape}; expected ({n},) classes or ({n}, {len(classes)}) "
+            "probabilities, a column per class"
+        )
+    return _check_probabilities(torch.from_numpy(np.array(array, dtype=np.float64)), where)
+
+
+def _check_probabilities(p: Tensor, where: str) -> Tensor:
+    """Return probabilities (n, C) float32; rows without a guess become zeros."""
+    none = torch.isnan(p).all(1) | (p == 0).all(1)
+    p = p.masked_fill(none[:, None], 0.0)
+    wrong = ~torch.isfinite(p).all(1) | (p < 0).any(1)
+    wrong |= ~none & ((p.sum(1) - 1).abs() > SUM_TOLERANCE)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise InputError(
+            f"{where}: the probabilities of item {row} are {_shorten(p[row].tolist())}; expected "
+            "numbers from 0 to 1 that sum to 1, or none at all"
+        )
+    return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
+
+
+def _shorten(values: list[float]) -> str:
+    more = ", ..." if len(values) > MAX_NAMES_SHOWN else ""
+    return ", ".join(f"{v:g}" for v in values[:MAX_NAMES_SHOWN]) + more
+
+
+def stack_deviations(guesses: Sequence[Guesses], classes: Sequence[str]) -> Tensor:
+    """Return g − 1/C of all guessers side by side, (n, G·C) float32; 0 where there is no guess.
+
+    Args:
+        guesses: Of each guesser, about its own classes.
+        classes: The classes of the columns. A class that a guesser does not know gets 0.
+    """
+    number = {normalise_name(name): i for i, name in enumerate(classes)}
+    parts = []
+    for guess in guesses:
+        pairs = [(i, number.get(normalise_name(name))) for i, name in enumerate(guess.classes)]
+        shared = [(i, to) for i, to in pairs if to is not None]
+        p = guess.probabilities[:, [i for i, _ in shared]].double()
+        total = p.sum(1, keepdim=True)
+        moved = torch.where(total > 0, p / total.clamp_min(1e-30) - 1 / max(len(shared), 1), 0.0)
+        block = torch.zeros(len(p), len(classes), dtype=torch.float64)
+        block[:, [to for _, to in shared]] = moved
+        parts.append(block)
+    return torch.cat(parts, 1).float()
+
+
+# --- Columns and files
+
+
+def attach_guesses(data: Data, sources: Sequence[str], classes: Sequence[str]) -> Data:
+    """Return the data with the guesses of columns and files.
+
+    Args:
+        data: The data set.
+        sources: Names of columns, or files.
+        classes: The class names.
+
+    Raises:
+        InputError: A column or file does not exist, or does not fit the items and classes.
+    """
+    if not sources:
+        return data
+    if len(classes) < 2:
+        raise InputError(
+            f"guesses is {', '.join(sources)}, but the classes are not known yet; expected their "
+            "names by --classes, two or more"
+        )
+    made = {name: Guesses(tuple(classes), _read_source(name, data, classes)) for name in sources}
+    return replace(data, guesses={**data.guesses, **made})
+
+
+def _read_source(name: str, data: Data, classes: Sequence[str]) -> Tensor:
+    if is_guess_file(name):
+        path = expand_path(name)
+        if not path.is_file():
+            raise InputError(f"{path} does not exist; expected a file of guesses")
+        if path.suffix.lower() == ".npy":
+            values = np.load(path, allow_pickle=False)
+            return parse_guesses(values, len(data), classes, str(path))
+        return _read_table_guesses(path, data, classes)
+    columns = {} if data.records is None else data.records.columns
+    table = {str(column): to_python_list(values) for column, values in columns.items()}
+    found = _find_guesses(table, name, classes, data.name)
+    if found is None:
+        raise InputError(
+            f"guesses names the column {name!r}, but {data.name} has none of that name; "
+            f"{did_you_mean(name, table)}expected one of its columns, or a file of guesses"
+        )
+    return found
+
+
+def _find_guesses(
+    columns: Mapping[str, Sequence[Any]], name: str, classes: Sequence[str], where: str
+) -> Tensor | None:
+    """Return the guesses of the column `name`, or of the columns `name:CLASS`; None without any."""
+    each = {c: columns.get(f"{name}:{c}") for c in classes}
+    given = {c: values for c, values in each.items() if values is not None}
+    if given:
+        if len(given) < len(classes):
+            lacking = next(c for c in classes if c not in given)
+            raise InputError(
+                f"{where} has the columns {name}:{next(iter(given))} and others, but not "
+                f"{name}:{lacking}; expected one for every class"
+            )
+        rows = [[_parse_probability(v) for v in values] for values in given.values()]
+        return _check_probabilities(torch.tensor(rows, dtype=torch.float64).T, f"{where}: {name}")
+    if name not in columns:
+        return None
+    return encode_class_guesses(columns[name], classes, f"{where}: column {name!r}")
+
+
+def read_guess_column(table: Table, column: GuessColumn, where: str) -> np.ndarray[Any, Any]:
+    """Return g − 1/C (n, C) of a column of guesses, zeros if the table does not have it."""
+    found = _find_guesses(table.columns, column.name, column.classes, where)
+    if found is None:
+        found = torch.zeros(len(table.lines), len(column.classes))
+    return stack_deviations([Guesses(column.classes, found)], column.classes).numpy()
+
+
+def _parse_probability(value: Any) -> float:
+    entry = parse_entry(value)
+    try:
+        return float("nan") if entry is None else float(entry)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"a probability of a guess is {value!r}; expected a number from 0 to 1"
+        ) from None
+
+
+def _read_table_guesses(path: Path, data: Data, classes: Sequence[str]) -> Tensor:
+    """Read a table of guesses; rows are matched by id, or by order if there is none."""
+    table = read_table(path)
+    names = {name.casefold(): name for name in table.columns}
+    usual = [names[name] for name in GUESS_COLUMNS if name in names]
+    if any(probability_column_name(c) in table.columns for c in classes):
+        usual = [probability_column_name("").removesuffix(":")]
+    if not usual:
+        raise InputError(
+            f"{path} has the columns {', '.join(list(table.columns)[:8])}; expected guesses in one "
+            f"called {', '.join(GUESS_COLUMNS[:-1])} or {GUESS_COLUMNS[-1]}, or probabilities in "
+            f"columns such as {probability_column_name(classes[0])}"
+        )
+    found = _find_guesses(table.columns, usual[0], classes, str(path))
+    assert found is not None
+    return _match_rows(table, found, path, data)
+
+
+def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> Tensor:
+    column = choose_id_column(str(path), table.columns, AUTO)
+    if column is None:
+        if len(found) != len(data):
+            raise InputError(
+                f"{path} has {len(found)} rows without ids, but {data.name} has {len(data)} items; "
+                "expected as many in the same order, or a column `id`"
+            )
+        return found
+    row_of = {name: i for i, name in enumerate(table.ids(str(path), column))}
+    rows = [row_of.get(name, -1) for name in data.ids]
+    if max(rows) < 0:
+        raise InputError(
+            f"none of the ids of {path} ({next(iter(row_of))}, ...) is an item of {data.name} "
+            f"({data.ids[0]}, ...); expected the ids of the items"
+        )
+    at = torch.tensor(rows)
+    return torch.where((at >= 0)[:, None], found[at.clamp_min(0)], torch.zeros(()))

@@ -1,0 +1,143 @@
+"""Guesses of a campaign, from files to exported predictions."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import labelahead as la
+from labelahead.errors import InputError
+from labelahead.learner.export import export_model
+from labelahead.learner.preparation import prepare_campaign
+
+CLASSES = ("low", "high")
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Numbers whose class is their sign, with the guesses of somebody who is right in 80 %."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 5))
+    y = (x[:, 0] > 0).astype(int)
+    said = np.where(rng.random(60) < 0.8, y, 1 - y)
+    path = tmp_path / "numbers.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*"abcde", "label", "llm"])
+        for row, label, guess in zip(x, y, said, strict=True):
+            writer.writerow([*(f"{v:.3f}" for v in row), CLASSES[label], CLASSES[guess]])
+    return path
+
+
+def make_campaign(table, **source):
+    return la.Campaign(
+        data=la.Source(str(table), target="label", **source),
+        budget=la.Budget(initial=0, labels=10, retrain_every=5),
+        threads=1,
+    )
+
+
+def export(prepared, count=12):
+    labels = {p: prepared.answers(p) for p in range(count)}
+    learner = prepared.make_learner(len(prepared.data.classes))
+    fitted = learner.fit(torch.arange(count), torch.tensor(list(labels.values())))
+    return export_model(prepared, fitted.model, labels, prepared.data.classes, {}), fitted
+
+
+def test_campaign_without_labels_predicts_the_guesses(table):
+    prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
+    fitted = prepared.make_learner(2).fit(torch.tensor([], dtype=torch.int64), torch.tensor([]))
+    guessed = prepared.data.guesses["llm"].probabilities
+    assert torch.allclose(fitted.predict_proba(torch.arange(60)), guessed.double(), atol=1e-6)
+
+
+def test_simulated_campaign_starts_from_the_guesses(table):
+    notes = []
+    campaign = make_campaign(table, guesses=("llm",))
+    result = la.run(campaign, on_ready=lambda prepared: notes.extend(prepared.notes))
+    without = la.run(make_campaign(table, without=("llm",)))
+    assert result.rounds[0].accuracy > without.rounds[0].accuracy
+    assert any("prior knowledge: llm" in note for note in notes)
+
+
+def test_exported_model_reads_the_column_of_guesses(table, tmp_path):
+    prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
+    model, fitted = export(prepared)
+    model.save(tmp_path / "model", onnx=False)
+    found = la.load_model(tmp_path / "model").predict(table)
+    expected = fitted.predict_proba(torch.arange(60))
+    assert torch.allclose(found.probabilities, expected, atol=1e-6)
+
+
+def test_exported_model_predicts_items_without_guesses(table, tmp_path):
+    prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
+    model, fitted = export(prepared)
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = {name: [row[name] for row in rows] for name in "abcde"}
+    found = model.predict(columns)
+    blind = torch.cat([prepared.rows[:, : prepared.feature_width], torch.zeros(60, 2)], 1)
+    assert torch.allclose(found.probabilities, fitted.model.predict_proba(blind), atol=1e-6)
+
+
+def test_guesses_of_an_exported_model_are_its_predictions(table, tmp_path):
+    model, fitted = export(prepare_campaign(make_campaign(table, without=("llm",))))
+    model.save(tmp_path / "old", onnx=False)
+    campaign = make_campaign(table, without=("llm",), guesses=(f"model:{tmp_path / 'old'}",))
+    prepared = prepare_campaign(campaign)
+    assert prepared.guesses.names == (f"model:{tmp_path / 'old'}",)
+    expected = fitted.predict_proba(torch.arange(60)) - 0.5
+    assert torch.allclose(prepared.guesses.deviations.double(), expected, atol=1e-6)
+
+
+def test_model_without_common_classes_is_refused_as_guesser(table, tmp_path):
+    prepared = prepare_campaign(make_campaign(table, without=("llm",)))
+    renamed = replace(prepared, data=replace(prepared.data, classes=("no", "yes")))
+    model, _ = export(renamed)
+    model.save(tmp_path / "old", onnx=False)
+    campaign = make_campaign(table, without=("llm",), guesses=(f"model:{tmp_path / 'old'}",))
+    with pytest.raises(InputError, match="none of which is a class of this project"):
+        prepare_campaign(campaign)
+
+
+def test_trained_network_refuses_guesses(table):
+    campaign = replace(make_campaign(table, guesses=("llm",)), model=la.Network("mlp"))
+    with pytest.raises(InputError, match="prior knowledge of the model exact, but model is mlp"):
+        prepare_campaign(campaign)
+
+
+def test_class_names_need_an_encoder_of_texts(table):
+    campaign = make_campaign(table, without=("llm",), prior="class-names")
+    with pytest.raises(InputError, match="does not read class names"):
+        prepare_campaign(campaign)
+
+
+def test_unknown_prior_is_refused():
+    with pytest.raises(InputError, match="prior is 'names'"):
+        la.run({"data": {"prior": "names"}})
+
+
+def test_learner_with_guesses_is_saved_and_loaded(tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 4, generator=rng)
+    y = (x[:, 0] > 0).long()
+    learner = la.Learner(la.exact(x, 2), x, guesses={"llm": y, "old": 1 - y})
+    assert torch.equal(learner.predict().argmax(1), torch.zeros(40).long())  # they contradict
+    learner.teach(list(range(12)), y[:12])
+    learner.train()
+    learner.save(tmp_path / "learner.pt")
+    with pytest.raises(InputError, match="was saved with guesses"):
+        la.Learner.load(tmp_path / "learner.pt", la.exact(x, 2), x)
+    again = la.Learner.load(
+        tmp_path / "learner.pt", la.exact(x, 2), x, guesses={"llm": y, "old": 1 - y}
+    )
+    assert torch.equal(again.predict(), learner.predict())
+    assert again.query(3) == learner.query(3)
+
+
+def test_learner_refuses_guesses_for_a_network():
+    x = torch.randn(10, 4)
+    with pytest.raises(InputError, match="prior knowledge of the exact learner"):
+        la.Learner(torch.nn.Linear(4, 2), x, guesses=[0] * 10)
