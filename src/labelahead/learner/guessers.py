@@ -17,6 +17,7 @@ from labelahead.data.dataset import Data, Guesses
 from labelahead.data.guesses import MODEL_PREFIX, is_guess_model, stack_deviations
 from labelahead.data.label_values import normalise_name
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
+from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.learner.config import Source
 from labelahead.learner.encoding import SENTENCES, EncodedInputs, is_encoder
@@ -124,7 +125,8 @@ def _fit_class_names(
 ) -> ClassNameGuesser:
     """Embed the names of the classes by the encoder of the items."""
     name = encoded.embedding
-    known = encoded.embeddings is not None and (name == SENTENCES or is_encoder(name, data))
+    alone = len(split_joined_embedding(name)) == 1
+    known = alone and (name == SENTENCES or is_encoder(name, data))
     if not known or encoded.embeddings is None:
         raise InputError(
             f"prior is {CLASS_NAMES}, but the embedding {name!r} does not read class names; "

@@ -19,7 +19,7 @@ from labelahead.errors import InputError
 from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
-from labelahead.inference.exact import predict_proba, wrap_fitted_model
+from labelahead.inference.exact import ExactModel, predict_proba, wrap_fitted_model
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training, predict

@@ -236,7 +236,7 @@ def _trace_probes(
 
 def _count_nodes(traced: Trace) -> int:
     """Number of nodes, with the steps of recurrent ones."""
-    steps = [node.steps for node in traced.nodes if hasattr(node, "steps")]
+    steps = [int(node.steps) for node in traced.nodes if hasattr(node, "steps")]
     return len(traced.nodes) + sum(NODES_PER_RECURRENCE_STEP * n for n in steps)
 
 

@@ -19,7 +19,7 @@ from labelahead.data.loading import load_source
 from labelahead.data.pool import Pool
 from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT
+from labelahead.inference.exact import EXACT, ExactModel
 from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
 from labelahead.learner.config import Campaign
