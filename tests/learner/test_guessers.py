@@ -6,11 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 
 import labelahead as la
 from labelahead.errors import InputError
 from labelahead.learner.export import export_model
+from labelahead.learner.labelling_query import query_items
 from labelahead.learner.preparation import prepare_campaign
+from labelahead.learner.stopping import wilson_interval
 
 CLASSES = ("low", "high")
 
@@ -141,3 +144,53 @@ def test_learner_refuses_guesses_for_a_network():
     x = torch.randn(10, 4)
     with pytest.raises(InputError, match="prior knowledge of the exact learner"):
         la.Learner(torch.nn.Linear(4, 2), x, guesses=[0] * 10)
+
+
+def test_guesses_follow_the_classes_of_a_query(table, tmp_path):
+    """The labels of a file may name the classes in another order than --classes."""
+    labels = tmp_path / "labels.csv"
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    unlabelled = tmp_path / "unlabelled.csv"
+    with unlabelled.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*"abcde", "llm"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    labels.write_text("item,label\n" + "".join(f"{i},{rows[i]['label']}\n" for i in range(5)))
+    found = []
+    for classes in (("high", "low"), ("low", "high")):
+        source = la.Source(str(unlabelled), guesses=("llm",), classes=classes)
+        campaign = la.Campaign(data=source, threads=1)
+        items, prepared = query_items(campaign, 55, labels=labels)
+        found.append({item.id: (item.prediction, item.probability) for item in items})
+        said = next(note for note in prepared.notes if note.startswith("llm: right for"))
+        right = sum(row["llm"] == row["label"] for row in rows[:5])
+        assert f"right for {right} of 5 labelled items" in said
+    assert found[0].keys() == found[1].keys()
+    for item, (prediction, probability) in found[0].items():
+        assert found[1][item][0] == prediction
+        assert found[1][item][1] == pytest.approx(probability, abs=1e-6)
+    plain, _ = query_items(
+        la.Campaign(data=la.Source(str(unlabelled), without=("llm",), classes=CLASSES), threads=1),
+        55,
+        labels=labels,
+    )
+    assert {i.id: i.probability for i in plain} != {i: p for i, (_, p) in found[0].items()}
+
+
+def test_quality_names_the_mistakes(table):
+    prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
+    at = torch.arange(30)
+    (note,) = prepared.guesses.describe_quality(at, prepared.answers.take(at), torch.tensor([0.2]))
+    guess = prepared.data.guesses["llm"].probabilities.argmax(1)[at]
+    truth = prepared.answers.take(at)
+    assert f"right for {int((guess == truth).sum())} of 30" in note
+    high = int(((guess == 0) & (truth == 1)).sum())
+    name = prepared.data.classes
+    assert f"{name[0]!r} where it is {name[1]!r} ({high})" in note
+
+
+def test_wilson_interval_equals_scipy():
+    found = wilson_interval(7, 30)
+    expected = binomtest(7, 30).proportion_ci(method="wilson")
+    assert found == pytest.approx((expected.low, expected.high), abs=1e-6)

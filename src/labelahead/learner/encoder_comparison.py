@@ -7,7 +7,6 @@ Only the labelled items and a random sample of the others are encoded, so that t
 before a whole pool is.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from labelahead.learner.config import Campaign, Network, Progress
 from labelahead.learner.encoding import can_be_joined, pin_embedding
 from labelahead.learner.labelling_query import collect_labels
 from labelahead.learner.preparation import prepare_campaign
+from labelahead.learner.stopping import wilson_interval
 from labelahead.seeds import make_generator
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
 AUTO_PREFIX = "auto:"
 SAMPLE_ITEMS = 500  # unlabelled items on which embeddings are centred
 MIN_LABELS = 4
-NORMAL_QUANTILE = 1.959964  # of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def compare_embeddings(
         EmbeddingScore(
             name,
             float(right[name].double().mean()),
-            *_wilson_interval(int(right[name].sum()), len(known)),
+            *wilson_interval(int(right[name].sum()), len(known)),
             len(known),
             widths[name],
             seconds[name],
@@ -181,14 +180,6 @@ def _sample_items(data: Data, given: dict[int, int], seed: int) -> tuple[Loaded,
     at = torch.cat([labelled, rest[drawn]])
     some: tuple[Data, Answers | None] = (data.select(at), None)
     return some, torch.tensor([given[int(p)] for p in labelled])
-
-
-def _wilson_interval(right: int, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927)."""
-    z2, share = NORMAL_QUANTILE**2, right / n
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = NORMAL_QUANTILE / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding
 
 
 def _sign_test(first: Tensor, second: Tensor) -> float:

@@ -4,6 +4,7 @@ The inputs of the exact learner are features followed by the deviations g − 1/
 (`labelahead.inference.trust`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.learner.config import Source
 from labelahead.learner.encoding import SENTENCES, EncodedInputs, is_encoder
+from labelahead.learner.stopping import wilson_interval
 from labelahead.models.encoders import TEXT, load_encoder
 from labelahead.models.sentence_encoder import embed_texts
 
 __all__ = ["CLASS_NAMES", "PriorGuesses", "describe_guesser", "gather_guesses"]
 
 CLASS_NAMES = "class-names"
+MAX_CONFUSIONS = 3  # shown to the user
 TEXT_PROMPT = "This text is about {}."
 IMAGE_PROMPT = "a photo of {}"
 
@@ -51,6 +54,44 @@ class PriorGuesses:
         """Return features (n, ...) with the columns of the guesses, (n, d + G·C)."""
         rows = inputs.flatten(1)
         return torch.cat([rows, self.deviations.to(rows.dtype)], 1)
+
+    def rearrange(self, classes: Sequence[str]) -> "PriorGuesses":
+        """Return the guesses with columns for other classes, or for the same in another order."""
+        number = {normalise_name(name): i for i, name in enumerate(self.classes)}
+        at = [number.get(normalise_name(name), -1) for name in classes]
+        blocks = self.deviations.view(-1, len(self.names), len(self.classes))
+        blocks = torch.nn.functional.pad(blocks, (0, 1))[:, :, at]  # the last column is zero
+        return replace(self, classes=tuple(classes), deviations=blocks.flatten(1))
+
+    def describe_quality(self, labelled: Tensor, labels: Tensor, trust: Tensor) -> tuple[str, ...]:
+        """Return a sentence on every guesser: how often it was right, and where it was wrong.
+
+        Args:
+            labelled: (L,) positions of the labelled items.
+            labels: (L,) their class numbers.
+            trust: (G,) in each guesser.
+        """
+        blocks = self.deviations.view(-1, len(self.names), len(self.classes))[labelled]
+        notes = []
+        for name, block, weight in zip(self.names, blocks.unbind(1), trust.tolist(), strict=True):
+            given = block.abs().sum(1) > 0
+            guess, truth = block.argmax(1)[given], labels[given]
+            right, count = int((guess == truth).sum()), int(given.sum())
+            if not count:
+                continue
+            low, high = wilson_interval(right, count)
+            wrong = Counter(
+                (int(g), int(t)) for g, t in zip(guess, truth, strict=True) if g != t
+            ).most_common(MAX_CONFUSIONS)
+            said = "; ".join(
+                f"{self.classes[g]!r} where it is {self.classes[t]!r} ({n})" for (g, t), n in wrong
+            )
+            notes.append(
+                f"{describe_guesser(name)}: right for {right} of {count} labelled items "
+                f"({low:.0%} to {high:.0%}), trust {weight:.2f}"
+                + (f"; mistakes: {said}" if said else "")
+            )
+        return tuple(notes)
 
     def extend(self, reading: Preprocessor | None) -> Preprocessor | None:
         """Return a preprocessor that adds the guesses of further items.

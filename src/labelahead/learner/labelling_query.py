@@ -15,6 +15,7 @@ from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
+from labelahead.inference.exact import ExactModel
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.strategies import find_strategy
@@ -58,6 +59,7 @@ def query_items(
     report("loading", 0, 1)
     prepared = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
     pool, names, notes = _label_pool(prepared, labels, prepared.campaign.data.classes)
+    prepared = prepared.for_classes(names)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
@@ -78,6 +80,9 @@ def query_items(
     seed = prepared.training.derive_seed(campaign.seed, 0)
     fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += fitted.trained.notes if fitted.trained else ()
+    if prepared.guesses is not None and isinstance(fitted.model, ExactModel):
+        trust = fitted.model.trust
+        notes += prepared.guesses.describe_quality(pool.labelled, pool.labels, trust)
     report("looking ahead", 0, n)
     chosen = propose(
         fitted.model,

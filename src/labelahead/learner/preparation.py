@@ -1,6 +1,6 @@
 """From a configuration to data and a network: the start of a campaign or a query."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -87,6 +87,14 @@ class PreparedCampaign:
             return None
         asking = _with_absolute_strategy(campaign.asking)
         return replace(self, campaign=replace(campaign, asking=asking))
+
+    def for_classes(self, names: Sequence[str]) -> "PreparedCampaign":
+        """Return the same campaign with guesses about these classes, in this order."""
+        if self.guesses is None or tuple(names) == self.guesses.classes:
+            return self
+        guesses = self.guesses.rearrange(names)
+        features = self.rows.flatten(1)[:, : self.feature_width]
+        return replace(self, inputs=guesses.append_to(features), guesses=guesses)
 
     def make_learner(
         self, classes: int, objective: MakeObjective | None = None

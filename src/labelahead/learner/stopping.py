@@ -1,5 +1,6 @@
 """Stopping advice: when further labels bring little. It never stops anything."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,10 @@ __all__ = [
     "required_hold_labels",
     "stop_advice",
     "stopping_progress",
+    "wilson_interval",
 ]
+
+NORMAL_QUANTILE = 1.959964  # of a 95 % interval
 
 MIN_LABELS = 50  # labels from which on the estimated error can be relied on (docs/results.md)
 MIN_FORECAST_DROP = 0.005  # share of the pool: so much should the next labels put right
@@ -150,3 +154,11 @@ def _is_good(reading: ErrorReading) -> bool:
         return False
     few_wrong = reading.error <= MAX_ERROR and reading.high <= MAX_UPPER_ERROR
     return reading.labels >= MIN_LABELS and few_wrong and reading.fall < MIN_FORECAST_DROP
+
+
+def wilson_interval(right: int, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927)."""
+    z2, share = NORMAL_QUANTILE**2, right / n
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = NORMAL_QUANTILE / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding
