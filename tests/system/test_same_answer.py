@@ -165,7 +165,8 @@ def make_sounds(folder: Path, **more) -> Case:
     path, truth = folder / "sounds", {}
     for i in range(36):
         kind = ("noise", "tone")[i % 2]
-        samples = make_sound(kind, i, 0.25, 8000) + 0.5 * make_sound("noise", 99 + i, 0.25, 8000)
+        # A faint tone in noise: probabilities of 1 would show nothing.
+        samples = 0.1 * make_sound(kind, i, 0.25, 8000) + make_sound("noise", 99 + i, 0.25, 8000)
         write_sound(path / f"s{i:02d}.flac", samples.clip(-1, 1), 8000)
         truth[f"s{i:02d}.flac"] = kind
     data = {"embedding": f"hf:{encoder}"}
@@ -499,7 +500,8 @@ def test_every_interface_gives_the_same_class_and_probability(name, tmp_path):
     interfaces |= predict_by_label_command(case, out, tmp_path)
     found, by_onnx = predict_by_models(case, out, tmp_path)
     interfaces |= found | predict_by_query_command(case) | predict_in_python(case)
-    if "model" not in case.tables and not case.guesses:
+    # A pool takes vectors of any kind.
+    if "model" not in case.tables and not case.guesses and name != "sounds":
         interfaces |= predict_by_pool(case, tmp_path)
     if name == "texts":
         interfaces |= predict_by_label_studio(case, tmp_path)
