@@ -45,7 +45,7 @@ def make_table(name: str) -> Path:
     path = TEXTS / f"{name}-guesses.csv"
     if path.exists():
         return path
-    rows = [row for part in drawn(name, TEXTS) for row in part][:]
+    rows = [row for part in drawn(name, TEXTS) for row in part]
     rng = random.Random(0)
     rng.shuffle(rows)
     rows = rows[:ITEMS]
@@ -112,10 +112,10 @@ def run_all(seeds: range, sets: list[str], guessers: list[str]) -> None:
                 print(name, guesser, seed, *(f"{a:.3f}" for a in curve), flush=True)
 
 
-def format_table() -> str:
+def format_table(given: list[dict[str, str]]) -> str:
     """Return accuracies without guesses, and differences with standard errors, in points."""
     rows: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-    for r in read_rows():
+    for r in given:
         curve = np.array([100 * float(r[f"at {n}"]) for n in COUNTS])
         rows.setdefault((r["set"], r["guesser"]), {})[r["seed"]] = curve
     lines = [
@@ -149,7 +149,7 @@ def main(words: list[str]) -> None:
     if given.what == "run":
         seeds = range(*map(int, given.seeds.split("-")))
         run_all(seeds, given.sets.split(","), given.guessers.split(","))
-    print(format_table())
+    print(format_table(read_rows()))
 
 
 if __name__ == "__main__":
