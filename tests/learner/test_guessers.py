@@ -126,24 +126,25 @@ def test_learner_with_guesses_is_saved_and_loaded(tmp_path):
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(40, 4, generator=rng)
     y = (x[:, 0] > 0).long()
-    learner = la.Learner(la.exact(x, 2), x, guesses={"llm": y, "old": 1 - y})
+    learner = la.Learner(la.exact(x, 2, guesses={"llm": y, "old": 1 - y}), x)
     assert torch.equal(learner.predict().argmax(1), torch.zeros(40).long())  # they contradict
     learner.teach(list(range(12)), y[:12])
     learner.train()
     learner.save(tmp_path / "learner.pt")
-    with pytest.raises(InputError, match="was saved with guesses"):
+    with pytest.raises(InputError, match="was saved with 2 guessers, but the model has 0"):
         la.Learner.load(tmp_path / "learner.pt", la.exact(x, 2), x)
-    again = la.Learner.load(
-        tmp_path / "learner.pt", la.exact(x, 2), x, guesses={"llm": y, "old": 1 - y}
-    )
+    blank = la.exact(x, 2, guesses={"llm": y, "old": 1 - y})
+    again = la.Learner.load(tmp_path / "learner.pt", blank, x)
     assert torch.equal(again.predict(), learner.predict())
     assert again.query(3) == learner.query(3)
 
 
-def test_learner_refuses_guesses_for_a_network():
+def test_guesses_about_other_items_are_refused():
     x = torch.randn(10, 4)
-    with pytest.raises(InputError, match="prior knowledge of the exact learner"):
-        la.Learner(torch.nn.Linear(4, 2), x, guesses=[0] * 10)
+    with pytest.raises(InputError, match="has 9 guesses; expected one for each of 10 items"):
+        la.exact(x, 2, guesses=[0] * 9)
+    with pytest.raises(InputError, match="guesses about 10 items, but there are 8 inputs"):
+        la.Learner(la.exact(x, 2, guesses=[0] * 10), x[:8])
 
 
 def test_guesses_follow_the_classes_of_a_query(table, tmp_path):

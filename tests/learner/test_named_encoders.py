@@ -304,7 +304,9 @@ def test_wrong_encoder_is_refused_before_any_work(encoders, tmp_path, name, mess
 def test_numbers_have_no_encoder(encoders, tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("a,b,label\n" + "".join(f"{i},{-i},{'xy'[i % 2]}\n" for i in range(12)))
-    with pytest.raises(InputError, match="an encoder of images or texts, but numbers has neither"):
+    with pytest.raises(
+        InputError, match="an encoder of images, texts or sounds, but numbers has none"
+    ):
         prepared(path, embedding=str(encoders / "bert"))
 
 

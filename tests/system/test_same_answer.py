@@ -365,7 +365,7 @@ def predict_in_python(case: Case) -> dict[str, Predictions]:
             name: d + 1 / len(names)
             for name, d in zip(prepared.guesses.names, deviations, strict=True)
         }
-        learner = la.Learner(la.exact(features, len(names)), features, guesses=guesses)
+        learner = la.Learner(la.exact(features, len(names), guesses), features)
         learner.teach(labelled, class_numbers)
         return {"Learner": to_predictions(learner.predict())}
     if exact:

@@ -31,6 +31,7 @@ __all__ = [
     "is_guess_model",
     "parse_guesses",
     "read_guess_column",
+    "resolve_guess_source",
     "stack_deviations",
 ]
 
@@ -57,6 +58,13 @@ def is_guess_model(name: str) -> bool:
 def is_guess_column(name: str) -> bool:
     """Return whether a source of guesses is a column of the data."""
     return not is_guess_model(name) and not is_guess_file(name)
+
+
+def resolve_guess_source(name: str) -> str:
+    """Return a source of guesses with an absolute path; the name of a column stays as it is."""
+    if is_guess_model(name):
+        return f"{MODEL_PREFIX}{expand_path(name.removeprefix(MODEL_PREFIX)).resolve()}"
+    return str(expand_path(name).resolve()) if is_guess_file(name) else name
 
 
 def encode_class_guesses(names: Sequence[Any], classes: Sequence[str], where: str) -> Tensor:

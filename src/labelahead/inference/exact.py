@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.batching import Samples
+from labelahead.data.dataset import Guesses
+from labelahead.data.guesses import parse_guesses, stack_deviations
 from labelahead.errors import InputError
 from labelahead.gp.calibration import fit_scale, gaussian_class_probabilities
 from labelahead.gp.covariance import CosineKernel
@@ -44,6 +46,7 @@ __all__ = [
     "FittedExactModel",
     "Mixture",
     "MixtureSearch",
+    "append_pool_guesses",
     "choose_mixture",
     "compute_bias_feature",
     "cosine_kernels",
@@ -316,6 +319,7 @@ class ExactModel(nn.Module):
         self.register_buffer("guess_classes", torch.tensor(known, dtype=torch.int64))
         self.known_classes = sum(known)  # as a number: exporters cannot read tensors
         self._whitening: tuple[Tensor, Tensor] | None = None  # (support, whitening)
+        self.pool_guesses: Tensor | None = None  # (n, G·C) about the items it was made for
 
     def normalise_rows(self, x: Tensor) -> Tensor:
         """Centre rows and scale them to unit length, (n, ...) -> (n, d).
@@ -876,13 +880,16 @@ def predict_proba(
     return wrap_fitted_model(model, inputs, loss).predict_proba(torch.arange(len(inputs)), classes)
 
 
-def exact(inputs: Tensor, classes: int) -> ExactModel:
+def exact(inputs: Tensor, classes: int, guesses: Any = None) -> ExactModel:
     """Create a model for `Learner` and `propose` that needs no training: kernel regression on inputs
     (n, ...).
 
     Args:
         inputs: (n, ...) features, rows or pixels of all items.
         classes: Number of classes, two or more.
+        guesses: What a language model, an old classifier or a heuristic says about the items:
+            (n, C) probabilities, or (n,) class numbers with -1 where there is none; a dictionary of
+            such arrays for several guessers. How much each counts is learnt from the labels.
 
     >>> import torch
     >>> import labelahead as la
@@ -903,9 +910,37 @@ def exact(inputs: Tensor, classes: int) -> ExactModel:
     # Half-precision features, as they are stored, are computed with in float32.
     rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
     # Summed in float64, the mean does not depend on the order of the rows.
-    return ExactModel(
+    model = ExactModel(
         rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows)
     )
+    if guesses is None:
+        return model
+    names = tuple(str(c) for c in range(classes))
+    each = guesses if isinstance(guesses, Mapping) else {"guesses": guesses}
+    parsed = [
+        Guesses(names, parse_guesses(values, len(rows), names, str(name)))
+        for name, values in each.items()
+    ]
+    model = model.with_guessers(len(parsed), classes)
+    model.pool_guesses = stack_deviations(parsed, names)
+    return model
+
+
+def append_pool_guesses(model: nn.Module, inputs: Tensor | Samples) -> Tensor | Samples:
+    """Return the inputs (n, ...) of a pool with the guesses that `exact` was given for it."""
+    guesses = model.pool_guesses if isinstance(model, ExactModel) else None
+    if guesses is None or not isinstance(inputs, Tensor):
+        return inputs
+    rows = inputs.flatten(1)
+    if rows.shape[1] == len(model.centre) + guesses.shape[1]:  # type: ignore[arg-type]
+        return inputs  # they have them already
+    if len(rows) != len(guesses):
+        raise InputError(
+            f"the model has guesses about {len(guesses)} items, but there are {len(rows)} inputs; "
+            "expected as many, in the same order"
+        )
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    return torch.cat([rows, guesses.to(rows)], 1)
 
 
 def compute_bias_feature(rows: Tensor) -> float:

@@ -18,13 +18,14 @@ from functools import cached_property
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Samples
+from labelahead.data import Data
 from labelahead.data.columns import SentenceColumn, parse_entry
 from labelahead.data.excel import split_sheet
 from labelahead.data.loading import TABLE_SUFFIXES
@@ -56,10 +57,10 @@ from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import EXACT, ExactModel, find_kernel_model, predict_proba
+from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
 from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
-from labelahead.learner.preparation import PreparedCampaign
 from labelahead.models import MODELS, build_model
 from labelahead.models.encoders import (
     AUDIO,
@@ -72,6 +73,7 @@ from labelahead.models.encoders import (
 )
 from labelahead.models.mel import MEL, embed_waves
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
+from labelahead.models.training import Training
 
 __all__ = [
     "LEAVE_ONE_OUT_CAVEAT",
@@ -470,8 +472,44 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 6) for value in values.tolist()]
 
 
+class FittedData(Protocol):
+    """What a model was fitted on, as `labelahead.learner.preparation` has it."""
+
+    @property
+    def campaign(self) -> Campaign:
+        """The configuration."""
+
+    @property
+    def data(self) -> Data:
+        """The data set."""
+
+    @property
+    def inputs(self) -> Tensor | Samples:
+        """(n, ...) the inputs of the model."""
+
+    @property
+    def rows(self) -> Tensor:
+        """The same as one tensor."""
+
+    @property
+    def training(self) -> Training:
+        """The recipe."""
+
+    @property
+    def reading(self) -> Callable[[], Preprocessor | None]:
+        """Returns how other items become such inputs."""
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether the last columns of the inputs are guesses."""
+
+    @property
+    def feature_width(self) -> int:
+        """Number of columns of the inputs without the guesses."""
+
+
 def export_model(
-    prepared: PreparedCampaign,
+    prepared: FittedData,
     network: nn.Module,
     labels: Mapping[int, int],
     classes: Sequence[str],
@@ -532,7 +570,7 @@ def export_model(
     return model
 
 
-def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> None:
+def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
     """Raise unless the exported preprocessing reproduces the inputs that the model was fitted on."""
     reading, data = model.reading, prepared.data
     at = torch.arange(min(4, len(data)))
@@ -575,7 +613,7 @@ def _check_preprocessing(model: ExportedModel, prepared: PreparedCampaign) -> No
     with torch.no_grad():
         seen = model.front(values)
     wanted = prepared.rows[at]
-    if prepared.guesses is not None:  # further items may have none
+    if prepared.has_guesses:  # further items may have none
         seen, wanted = (part[:, : prepared.feature_width] for part in (seen, wanted))
     if not torch.allclose(seen, wanted, rtol=1e-3, atol=1e-3):
         far = float((seen - wanted).abs().max())

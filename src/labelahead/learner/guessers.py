@@ -22,6 +22,7 @@ from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.learner.config import Source
 from labelahead.learner.encoding import SENTENCES, EncodedInputs, is_encoder
+from labelahead.learner.export import load_exported
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models.encoders import TEXT, load_encoder
 from labelahead.models.sentence_encoder import embed_texts
@@ -49,6 +50,11 @@ class PriorGuesses:
     classes: tuple[str, ...]
     deviations: Tensor
     class_names: ClassNameGuesser | None = None
+
+    def describe(self) -> str:
+        """Return one sentence for the user."""
+        names = ", ".join(map(describe_guesser, self.names))
+        return f"prior knowledge: {names}; how much it counts is learnt from the labels"
 
     def append_to(self, inputs: Tensor) -> Tensor:
         """Return features (n, ...) with the columns of the guesses, (n, d + G·C)."""
@@ -201,8 +207,6 @@ def _spell_out(name: str) -> str:
 
 def _predict_by_model(name: str, source: Source, data: Data) -> Guesses:
     """Return the predictions of an exported model for the items."""
-    from labelahead.learner.export import load_exported  # it imports campaigns
-
     folder = name.removeprefix(MODEL_PREFIX)
     model = load_exported(folder)
     wanted = {normalise_name(c) for c in (data.classes or source.classes)}

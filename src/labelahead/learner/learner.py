@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from dataclasses import replace as changed
 from pathlib import Path
@@ -12,14 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Inputs, Samples, as_inputs, count_samples
-from labelahead.data.dataset import Guesses
-from labelahead.data.guesses import parse_guesses, stack_deviations
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
-from labelahead.inference.exact import ExactModel, predict_proba, wrap_fitted_model
+from labelahead.inference.exact import (
+    ExactModel,
+    append_pool_guesses,
+    predict_proba,
+    wrap_fitted_model,
+)
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.models.training import AuxiliaryObjective, Training, predict
@@ -40,36 +43,6 @@ __all__ = ["Learner"]
 log = logging.getLogger("labelahead")
 SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # saved unchanged
 Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
-
-
-def append_guesses(model: nn.Module, inputs: Any, guesses: Any) -> tuple[ExactModel, Tensor]:
-    """Return a model that takes guesses, and inputs (n, d + G·C) with them.
-
-    Args:
-        model: The exact learner's model without labels.
-        inputs: (n, ...) features.
-        guesses: See `Learner`.
-
-    Raises:
-        InputError: The model is another one, or the guesses do not fit.
-    """
-    if not isinstance(model, ExactModel) or not isinstance(inputs, Tensor):
-        raise InputError(
-            f"guesses are prior knowledge of the exact learner, but model is a "
-            f"{type(model).__name__}; expected la.exact(inputs, classes) and one tensor of inputs"
-        )
-    classes = [str(c) for c in range(model.classes)]
-    each = guesses if isinstance(guesses, Mapping) else {"guesses": guesses}
-    parsed = [
-        Guesses(tuple(classes), parse_guesses(values, len(inputs), classes, str(name)))
-        for name, values in each.items()
-    ]
-    deviations = stack_deviations(parsed, classes)
-    rows = inputs.flatten(1)
-    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    return model.with_guessers(len(parsed), model.classes), torch.cat(
-        [rows, deviations.to(rows)], 1
-    )
 
 
 class Learner:
@@ -94,10 +67,6 @@ class Learner:
             squared).
         test: Positions that are never queried.
         seed: Of all random choices.
-        guesses: What a language model, an old classifier or a heuristic says about the items, as
-            prior knowledge of the exact learner: (n, C) probabilities, or (n,) class numbers with -1
-            where there is none; a dictionary of such arrays by name for several guessers. How much
-            each counts is learnt from the labels.
 
     Attributes:
         drift: Share of the candidates for which the linearised network, on which look-ahead is
@@ -122,14 +91,11 @@ class Learner:
         loss: str | None = None,
         test: Positions = (),
         seed: int = 0,
-        guesses: Any = None,
     ) -> None:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
-        if guesses is not None:
-            model, inputs = append_guesses(model, inputs, guesses)
         self.model = model
-        self.inputs = as_inputs(inputs)
+        self.inputs = append_pool_guesses(model, as_inputs(inputs))
         self.seed = seed
         self.query_config = (
             strategy if isinstance(strategy, QueryConfig) else QueryConfig(strategy=strategy)
@@ -339,7 +305,6 @@ class Learner:
         training: Trainer | None = None,
         strategy: Strategy | None = None,
         trust_code: bool = False,
-        guesses: Any = None,
     ) -> "Learner":
         """Load a saved learner into a model of the same architecture.
 
@@ -351,7 +316,6 @@ class Learner:
             strategy: The strategy, if it was given in Python.
             trust_code: Run a strategy of your own that the file names, even if this account has
                 never used it.
-            guesses: The same guesses as before, if there were some.
         """
         try:
             state = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -378,8 +342,12 @@ class Learner:
             raise InputError(
                 f"{path} was saved with the strategy {name}; expected it as `strategy`"
             )
-        if len(state["initial"].get("trust", ())) and guesses is None:
-            raise InputError(f"{path} was saved with guesses; expected them as `guesses`")
+        known = 0 if not isinstance(model, ExactModel) else len(model.trust)
+        if len(state["initial"].get("trust", ())) != known:
+            raise InputError(
+                f"{path} was saved with {len(state['initial'].get('trust', ()))} guessers, but the "
+                f"model has {known}; expected la.exact(inputs, classes, guesses=...) as before"
+            )
         try:
             model.load_state_dict(state["initial"])
         except RuntimeError as error:
@@ -390,10 +358,8 @@ class Learner:
             inputs,
             query_config if strategy is None else changed(query_config, strategy=strategy),
             training=training or Training(**state["training"]),
-            guesses=guesses,
             **{name: state[name] for name in SAVED_ARGUMENTS},
         )
-        model = learner.model
         model.load_state_dict(state["model"])
         model.eval()
         if len(state["labelled"]):

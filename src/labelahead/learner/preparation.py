@@ -12,6 +12,7 @@ from labelahead.batching import Samples
 from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import resolve_source
+from labelahead.data.guesses import resolve_guess_source
 from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
 from labelahead.data.vector_files import (
@@ -25,6 +26,7 @@ from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
 from labelahead.inference.network import NetworkLearner
 from labelahead.learner.config import Campaign, Network, Progress, Source, override_training
 from labelahead.learner.encoding import (
+    EncodedInputs,
     EncoderOptions,
     best_embedding,
     encode_inputs,
@@ -32,7 +34,7 @@ from labelahead.learner.encoding import (
     pin_embedding,
     require_embedding,
 )
-from labelahead.learner.guessers import PriorGuesses, describe_guesser, gather_guesses
+from labelahead.learner.guessers import PriorGuesses, gather_guesses
 from labelahead.models import build_model, choose_default_model
 from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
@@ -60,6 +62,11 @@ class PreparedCampaign:
     )  # returns how other items become such inputs
     depends_on_seed: bool = False  # whether another seed would load other items
     guesses: PriorGuesses | None = None  # in the last columns of the inputs
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether the last columns of the inputs are guesses."""
+        return self.guesses is not None
 
     @property
     def feature_width(self) -> int:
@@ -154,19 +161,8 @@ def prepare_campaign(
     seen = encode_inputs(name, data, embedding, source.size, progress, how)
     guesses = gather_guesses(source, data, seen, device)
     if guesses is not None:
-        if name != EXACT or not isinstance(seen.inputs, Tensor):
-            raise InputError(
-                f"guesses are prior knowledge of the model {EXACT}, but model is {name}; expected "
-                f"--model {EXACT}, or no guesses"
-            )
-        notes.append(
-            f"prior knowledge: {', '.join(map(describe_guesser, guesses.names))}; how much it "
-            "counts is learnt from the labels"
-        )
-        prior, read = guesses, seen.reading
-        seen = replace(
-            seen, inputs=guesses.append_to(seen.inputs), reading=lambda: prior.extend(read())
-        )
+        seen = _append_guesses(seen, guesses, name)
+        notes.append(guesses.describe())
     inputs = seen.inputs
     notes += seen.notes
     training = override_training(
@@ -193,10 +189,7 @@ def prepare_campaign(
 
     def network(classes: int, seed: int) -> nn.Module:
         if name == EXACT:
-            if guesses is None:
-                return ExactModel(torch.zeros(prod(shape)), classes)
-            blank = ExactModel(torch.zeros(prod(shape) - guesses.deviations.shape[1]), classes)
-            return blank.with_guessers(len(guesses.names), len(guesses.classes))
+            return ExactModel(torch.zeros(prod(shape)), classes)
         return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
 
     return PreparedCampaign(
@@ -212,6 +205,17 @@ def prepare_campaign(
         depends_on_seed=data.depends_on_seed and not handed,
         guesses=guesses,
     )
+
+
+def _append_guesses(seen: EncodedInputs, guesses: PriorGuesses, model: str) -> EncodedInputs:
+    """Return inputs with the columns of the guesses, also of further items."""
+    if model != EXACT or not isinstance(seen.inputs, Tensor):
+        raise InputError(
+            f"guesses are prior knowledge of the model {EXACT}, but model is {model}; expected "
+            f"--model {EXACT}, or no guesses"
+        )
+    inputs = guesses.append_to(seen.inputs)
+    return replace(seen, inputs=inputs, reading=lambda: guesses.extend(seen.reading()))
 
 
 def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
@@ -251,7 +255,8 @@ def _with_absolute_paths(source: Source) -> Source:
     """Make paths absolute, so that a campaign can be resumed from any folder."""
     name = source.name if source.name in DATASETS else resolve_source(source.name)
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
-    return replace(source, name=name, root=root)
+    guesses = tuple(map(resolve_guess_source, source.guesses))
+    return replace(source, name=name, root=root, guesses=guesses)
 
 
 # Data sets of small images whose pixels are the inputs; folders of photographs are embedded.

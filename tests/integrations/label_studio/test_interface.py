@@ -39,7 +39,7 @@ def test_label_of_no_or_several_choices_is_none(value):
         (CONFIG.replace("<Text", "<Audio"), "<Audio>"),
         (CONFIG.replace(CHOICES, CHOICES * 2), "has 2 <Choices>"),
         (CONFIG.replace("<Choices ", '<Choices choice="multiple" '), "several choices at once"),
-        (CONFIG.replace("<Choices ", '<Choices perRegion="true" '), "for each region"),
+        (CONFIG.replace("<Choices ", '<Choices perRegion="true" '), "to each region"),
         (CONFIG.replace('<Choice value="Cat"/>', ""), "has 1 <Choice>"),
         (CONFIG.replace("Cat", "dog"), "but for capital letters"),
         (CONFIG.replace("$photo", "photo"), "expected one field"),
