@@ -37,7 +37,7 @@ def test_outputs_and_embedding_are_those_of_the_network_at_the_points():
 def test_start_is_uniform_before_the_first_label():
     assert torch.equal(make_context(labelled=0).start, torch.full((23, 3), 1 / 3))
     context = make_context()
-    assert torch.equal(context.start, context.fitted.start(context.outputs))
+    assert torch.equal(context.start, context.fitted.start(context.outputs, context.points))
 
 
 def test_label_without_a_network_output_raises():
