@@ -33,6 +33,10 @@ class LogisticLearner:
     inputs: Tensor
     classes: int
 
+    def forecast_error(self, *_: object, **__: object) -> None:
+        """Return None: nothing is estimated beside the test items."""
+        return
+
     @classmethod
     def beside(cls, own: object) -> "LogisticLearner":
         """On the very features of an exact learner: centred over the pool, of length one."""
