@@ -4,7 +4,7 @@
     python -m research.results.guesses table
 
 Sets: 20 newsgroups, Reuters R8 and R52 (2,000 texts of each, 40 % of them for testing), sentence
-embeddings, the exact learner with `flip`, 5 random labels, then one batch of 5 after the other.
+embeddings, the exact learner with `flip`, no initial labels, one batch of 5 after the other.
 Guessers: the names of the classes, and simulated language models in a column: right in 30, 60, 75
 or 90 % of the texts with errors at random, in 60 % with every second class always mistaken for
 another, in 75 % with all errors in the longest texts, and never right.

@@ -24,7 +24,7 @@ PRIOR_SUM = 0.55
 PRIOR_DEVIATION = 0.35
 MIN_STANDARD_ERROR = 0.02  # a few labels that agree by chance do not determine s
 # Labels are queried where the kernel knows least, so that leave-one-out overrates guesses. Chosen
-# on seeds 100 to 103 (research/benchmarks/guesses.py).
+# in trials on seeds 100 to 103; docs/guesses.md has the result on others.
 DISCOUNT = 0.45
 MAX_TRUST = 0.3  # of each guesser
 # Guesses count in predictions from the start, but items are queried by them only after so many
