@@ -107,12 +107,14 @@ browser:
 
 # One process per core; an idle process steals work. Neighbouring tests stay together and share fixtures.
 BOTH := -n 2 --dist worksteal
+# One thread each: threads of OpenMP that wait for work take the time of the other process (a test of scikit-learn took six times as long).
+TESTS := OMP_NUM_THREADS=1 $(PY) -m pytest $(BOTH)
 test: $(VENV)/.installed-test browser ## run all tests except the slow ones
-	@$(PY) -m pytest $(BOTH) -m "not slow"
+	@$(TESTS) -m "not slow"
 
 .PHONY: test-slow
 test-slow: $(VENV)/.installed-test ## run the slow tests: further cases of long tests (some minutes)
-	@$(PY) -m pytest $(BOTH) -m slow
+	@$(TESTS) -m slow
 
 DEVICE ?= cuda
 .PHONY: test-device
@@ -120,7 +122,7 @@ test-device: $(VENV)/.installed-test ## run the tests of devices on a GPU: make 
 	@$(PY) -m pytest --device $(DEVICE) tests/test_devices.py tests/ntk/test_devices.py tests/acquisition/test_devices.py tests/learner/test_devices.py $(ARGS)
 
 test-research: $(VENV)/.installed-test ## run the tests of research/
-	@$(PY) -m pytest $(BOTH) research/tests $(ARGS)
+	@$(TESTS) research/tests $(ARGS)
 
 lint: $(VENV)/.installed-check ## check style and formatting with ruff
 	@$(PY) -m ruff check src tests research examples docs
@@ -152,7 +154,7 @@ test-oldest: $(OLDEST)/.installed ## run that subset with the oldest versions th
 	@OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 $(CORE) $(ARGS)
 
 slowest: $(VENV)/.installed-test browser ## run all tests and list the twenty slowest
-	@$(PY) -m pytest $(BOTH) --durations=20
+	@$(TESTS) --durations=20
 
 STRANGER := .venv-stranger
 ifeq ($(wildcard dist/*.whl),) # the wheel was removed
@@ -168,7 +170,7 @@ dist: $(VENV)/.installed-release $(STRANGER)/.installed ## build wheel and sdist
 
 dist-installed: $(STRANGER)/.installed
 
-BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed encoders scale
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed encoders scale vectors
 .PHONY: soak
 soak: $(VENV)/.installed-test ## stress the labelling server for twenty minutes: kills, undos, imports; no label lost, constant memory
 	@OMP_NUM_THREADS=1 $(PY) -m research bench soak $(ARGS)
@@ -178,7 +180,7 @@ $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) -m research bench $* $(ARGS)
 
 # Timed on one thread, like the competitors.
-bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-encoders bench-scale: ALONE := OMP_NUM_THREADS=1 #
+bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-encoders bench-scale bench-vectors: ALONE := OMP_NUM_THREADS=1 #
 
 bench-exact: $(VENV)/.installed-bench ## exact learner: choose its kernel, absorb a label, score a pool
 bench-kernel: $(VENV)/.installed-bench ## NTK against competitors: time, memory, roofline
@@ -195,6 +197,7 @@ bench-page: $(VENV)/.installed-test browser ## labelling page: time from key to 
 bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million items on a local Dask cluster, against modAL and scikit-activeml
 bench-flood: $(VENV)/.installed-test ## labelling page under a flood of idle connections, against plain uvicorn
 bench-embed: $(VENV)/.installed-bench ## photographs per second by encoder and size
+bench-vectors: $(VENV)/.installed-test ## a million vectors of 768 numbers from one file: memory and time
 bench-encoders: $(VENV)/.installed-test ## items per second of MiniLM, lite0 and encoders by name, against the libraries' plain loops
 
 # Without BackPACK's dependency torchvision: its build on PyPI crashes with the CPU build of torch.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.devices import PretendedDevice, RealDevice
+from tests.support.warm_processes import ColdPopen, warm_multiprocessing
 
 os.environ.setdefault("LABELAHEAD_VERIFY", "1")
 # Tests trust their own code; the state of the user who runs them stays unchanged.
@@ -17,6 +18,15 @@ os.environ["XDG_STATE_HOME"] = _state.name
 # A shell that runs the tests in the background makes them and their children ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+warm_multiprocessing()
+
+
+@pytest.fixture
+def cold_processes(monkeypatch):
+    """Spawn processes as users do: each is a new interpreter that imports torch itself."""
+    monkeypatch.setattr("multiprocessing.popen_spawn_posix.Popen", ColdPopen)
 
 
 @pytest.fixture(autouse=True)

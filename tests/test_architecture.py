@@ -125,13 +125,13 @@ def test_ntk_modules_are_layered():
                 assert layer_of[module] < layer_of[path.stem], f"{path.name} imports {target}"
 
 
-def test_functions_have_at_most_70_lines():
+def test_functions_have_at_most_60_lines():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
                 size = node.end_lineno - body[0].lineno if body else 0
-                assert size <= 70, f"{path.name}:{node.name} has {size} lines without its docstring"
+                assert size <= 60, f"{path.name}:{node.name} has {size} lines without its docstring"
 
 
 def test_modules_have_no_import_cycle():
@@ -225,40 +225,6 @@ def test_research_imports_public_names_only():
                 assert not private, f"{path.name} imports {private} from {node.module}"
 
 
-# Modules that are tested through others, and have no test file of their own yet. Remove a module
-# from this list when it gets one; the list must not grow.
-UNTESTED_MODULES = {
-    "data/arrays.py",
-    "data/classes.py",
-    "data/columns.py",
-    "data/loading.py",
-    "data/new_items.py",
-    "data/preprocessing.py",
-    "gp/covariance.py",
-    "learner/labelling_query.py",
-    "learner/model_card.py",
-    "learner/onnx.py",
-    "learner/preparation.py",
-    "model_loading.py",
-    "models/catalogue.py",
-    "models/feature_cache.py",
-    "models/layers.py",
-    "models/training/objective.py",
-    "models/training/settings.py",
-    "ntk/capture.py",
-    "ntk/factors.py",
-    "ntk/fallback.py",
-    "ntk/gram.py",
-    "ntk/layout.py",
-    "ntk/order.py",
-    "ntk/plan.py",
-    "ntk/recurrence.py",
-    "ntk/rules.py",
-    "ntk/sketch.py",
-    "ntk/terms.py",
-}
-
-
 def test_every_module_has_a_test_file_of_its_name():
     """src/labelahead/a/b.py is tested by tests/a/test_b.py."""
     modules = {
@@ -267,25 +233,19 @@ def test_every_module_has_a_test_file_of_its_name():
         if path.name not in ("__init__.py", "__main__.py")
     }
     tested = {m for m in modules if (ROOT / "tests" / m).with_name(f"test_{Path(m).name}").exists()}
-    assert modules - tested - UNTESTED_MODULES == set(), "write a test file for these"
-    assert UNTESTED_MODULES & tested == set(), "these have one: remove them from UNTESTED_MODULES"
-    assert modules >= UNTESTED_MODULES, "these do not exist"
-    assert len(UNTESTED_MODULES) <= 28
+    assert modules - tested == set(), "write a test file for these"
 
 
 MAX_PARAMETERS = 8
-# Functions with more parameters: `module function`. Remove a function from this list when its
-# parameters are grouped; the list must not grow.
+# Functions with more parameters: `module function`. All are documented entry points for users of the
+# library, and everything beyond their subject is keyword-only with a default: an options object
+# would only move the names, and break the calls of every script. Nothing internal belongs here.
 LONG_SIGNATURES = {
-    "data/arrays.py build_dataset",
-    "data/arrays.py build_from_tensor",
     "data/loading.py load",
     "models/image_encoder.py embed_images",
     "ntk/infinite.py infinite_kernel",
     "ntk/kernels.py kernel",
-    "ntk/recurrence.py forward",
     "outofcore/store.py embed",
-    "server/session.py open_session",
     "simulation/run.py resume",
     "simulation/run.py run",
     "strategies/query.py propose",
@@ -306,3 +266,15 @@ def test_functions_have_few_parameters():
                     found.add(f"{path.relative_to(PACKAGE).as_posix()} {node.name}")
     assert found - LONG_SIGNATURES == set(), "group the parameters in a frozen dataclass"
     assert LONG_SIGNATURES - found == set(), "these are short: remove them from LONG_SIGNATURES"
+
+
+def test_tests_patch_no_constant_of_the_package():
+    """What a test has to shrink is a parameter."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "setattr" in text else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "monkeypatch.setattr":
+                *owner, name = [ast.unparse(a).strip("'") for a in node.args[:-1]]
+                ours = "constants" not in owner  # of huggingface_hub, which has no parameters
+                constant = name.rpartition(".")[2].isupper()
+                assert not (ours and constant), f"{path.name}:{node.lineno} patches {name}"

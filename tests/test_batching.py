@@ -1,12 +1,13 @@
 """Inputs that are not a single tensor are accepted everywhere, with equal results."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import labelahead as la
-from labelahead.batching import Samples
+from labelahead.batching import Samples, as_inputs
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
 from labelahead.models.training.forward import compute_penultimate_features, predict, run_forward
@@ -244,7 +245,7 @@ def test_samples_refuse_invalid_inputs():
     left, right = others["tuple"]
     for inputs, message in (
         ([left, right], "are a list; expected a tensor"),
-        (x.numpy(), "are a ndarray"),
+        (x.tolist(), "are a list"),
         ((left, right[:5]), "same number of samples"),
         ({"left": left, "labels": right}, "without labels"),
         ({"left": left, "right": right.tolist()}, "'right': 'list'"),
@@ -269,3 +270,20 @@ def test_samples_refuse_invalid_inputs():
         run_forward(make_network(Halves), {"left": left})
     with pytest.raises(ModelError, match="returned dict"):
         run_forward(lambda left, right: {"scores": left}, (left, right))
+
+
+def test_arrays_share_memory_and_equal_tensors():
+    x, y, _ = make_input_forms(20)
+    array = x.numpy().copy()
+    array.flags.writeable = False
+    learners = [la.Learner(make_network(Whole), inputs) for inputs in (x, array)]
+    assert learners[1].inputs.data_ptr() == array.ctypes.data
+    for learner in learners:
+        learner.teach(range(6), y[:6])
+    assert torch.equal(learners[0].predict(), learners[1].predict())
+
+
+@pytest.mark.parametrize("dtype", [object, ">f4", str])
+def test_arrays_that_torch_cannot_read_raise(dtype):
+    with pytest.raises(InputError, match="torch cannot read"):
+        as_inputs(np.ones((4, 2)).astype(dtype))

@@ -12,12 +12,14 @@ import typer
 from typer.testing import CliRunner
 
 from labelahead.cli import app
+from labelahead.data import load_source
 from labelahead.learner.config import Budget, Campaign, Network, Source
 from labelahead.models import MODELS
 from labelahead.models.training import Training
 from labelahead.simulation.store import Round
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
+from tests.support.chat_server import run_chat_server
 from tests.support.public import PUBLIC
 
 ROOT = Path(__file__).parents[1]
@@ -83,6 +85,38 @@ def test_scale_guide_code_runs_and_lists_every_option(tmp_path, monkeypatch, cap
 def test_campaigns_guide_lists_every_configuration_key(kind):
     missing = [f.name for f in fields(kind) if not re.search(rf"\b{f.name}\b", GUIDE)]
     assert missing == []
+
+
+def test_recipes_of_guesses_run(tmp_path, monkeypatch, capsys):
+    """Commands and code of the page, with a stub in place of the language model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELAHEAD_LLM_FOLDER", str(tmp_path / "answers"))
+    page = (ROOT / "docs" / "guesses.md").read_text()
+    recipes = page.split("## Recipes")[1].split("\n## ")[0]
+    heuristic = re.search(r"```python\n(# heuristic.py.*?)```", page, re.DOTALL)
+    Path("heuristic.py").write_text(heuristic[1])
+    said = re.search(r"```text\n(id,guess.*?)```", recipes, re.DOTALL)
+    Path("said.csv").write_text(said[1])
+    texts = ["it is broken", "works well", "a refund, please", "great value"] * 3
+    rows = "".join(f'r{i},"{text}, says customer {i}"\n' for i, text in enumerate(texts))
+    Path("reviews.csv").write_text(f"id,text\n{rows}")
+    with run_chat_server() as server:
+        for block in re.findall(r"```(?:sh|python)\n(.*?)```", recipes, re.DOTALL):
+            here = block.replace("http://localhost:11434", server.url)
+            if not block.startswith("labelahead "):
+                exec(compile(here, "docs/guesses.md", "exec"), {})
+                continue
+            result = CliRunner().invoke(app, here.split()[1:])
+            assert result.exit_code == 0, result.output
+        assert len(server.requests) == len(texts) + 3
+    assert "3 answers" in capsys.readouterr().out
+    files = tuple(re.search(r"All of them at once: `(.*)`", recipes)[1].split("--guesses ")[1:])
+    files = tuple(name.strip() for name in files)
+    source = Source("reviews.csv", classes=("good", "bad"), guesses=files)
+    data, _ = load_source(source, 0)
+    assert tuple(data.guesses) == files
+    assert all(guess.probabilities.any() for guess in data.guesses.values())
+    assert data.guesses["old.csv"].probabilities.argmax(1).tolist() == [1, 0, 1, 0] * 3
 
 
 def test_docs_list_every_strategy_and_model():
@@ -229,3 +263,11 @@ def test_docstring_extension_converts_google_sections_to_lists():
     assert "**Parameters:**\n\n- ``at``\\ : Where, over two lines.\n" in text.replace(r"\ ``", "``")
     assert "**Returns:** (n,) of scores.\n" in text
     assert "**Raises:**\n\n- ``InputError``\\ : If not." in text.replace(r"\ ``", "``")
+
+
+def test_sources_guide_code_runs(capsys):
+    page = (ROOT / "docs" / "sources.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    torch.manual_seed(0)
+    exec(compile(code, "docs/sources.md", "exec"), {})
+    assert capsys.readouterr().out == "60\ntorch.Size([120, 2])\n40 (30,)\n"

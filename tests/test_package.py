@@ -42,6 +42,19 @@ print("torch" in sys.modules, "numpy" in sys.modules)
     assert run_python(code).split() == ["False", "False"]
 
 
+def test_import_of_modules_imports_no_optional_or_slow_library():
+    code = """
+import sys
+import labelahead.data
+optional = {"sklearn", "PIL", "pooch", "pyarrow", "requests", "pandas"}
+print(sorted(optional & set(sys.modules)))
+import labelahead.learner.encoder_comparison, labelahead.simulation.comparison
+slow = {"transformers", "timm", "sklearn", "scipy.signal", "scipy.stats", "matplotlib.pyplot"}
+print(sorted(slow & set(sys.modules)))
+"""
+    assert run_python(code).splitlines() == ["[]", "[]"]
+
+
 def test_catalogue_file_equals_the_registries():
     written = json.loads(FILE.read_text(encoding="utf-8"))
     assert written == build_entries(), "run: python -m labelahead.cli.catalogue"

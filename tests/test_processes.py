@@ -34,7 +34,10 @@ STARTS = {
         "from labelahead.outofcore import LocalProcesses; work = "
         "LocalProcesses(1).submit(print, name='print')"
     ),
-    "page": "from labelahead.server.worker import Worker; pipe = Worker({}, Path('.'))._start()",
+    "page": (
+        "from labelahead.data import from_arrays; from labelahead.server.worker import Worker; "
+        "pipe = Worker({}, from_arrays([[0.0]])[0], Path('.'))._start()"
+    ),
 }
 DRIVER = """
 import signal

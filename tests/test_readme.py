@@ -85,7 +85,7 @@ def test_readme_table_equals_the_measurements():
 def test_readme_limitations_equal_the_measurements():
     text = " ".join(README.split())
     for strategy, curve in mean_curves("svhn-exact").items():
-        assert f"{100 * curve[-1][1]:.0f} % either way" in text, strategy
+        assert f"reach {100 * curve[-1][1]:.0f} % with any strategy" in text, strategy
     _, random_labels, flip_labels = labels_needed("vowel-exact")
     assert f"({flip_labels:.0f} labels instead of {random_labels:.0f})" in text
     tables = {t.name: t for t in read_tables(TABLES)}

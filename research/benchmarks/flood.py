@@ -41,10 +41,10 @@ def serve_plain(data: Path, out: Path) -> None:
 
     from labelahead.learner.config import parse_campaign
     from labelahead.server.app import create_app
-    from labelahead.server.session import open_session
+    from labelahead.server.session import SessionOptions, open_session
 
     with open_session(
-        parse_campaign({"data": {"name": str(data)}, "threads": 1}), out, classes=CLASSES
+        parse_campaign({"data": {"name": str(data)}, "threads": 1}), out, SessionOptions(CLASSES)
     ) as session:
         session.schedule.start()
         listening = socket.create_server(("127.0.0.1", 0))

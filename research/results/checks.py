@@ -30,7 +30,7 @@ from research.studies.execution import Measured
 from research.studies.kernel.theorem_figures import kept
 from research.studies.lookahead.figures import METHODS, areas, final, gap, seconds
 
-YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "cannot be told", "not run"
+YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "inconclusive", "not run"
 NEAR = 0.15  # how near to a rate of −1/2 counts as near
 PAPER_SHARE = 0.15  # TH Fig 3.15: the pseudo-kernel's time over the full one's
 # correlation of our differences from random with a paper's, from which on they agree
@@ -212,7 +212,7 @@ def batches(e: Evidence) -> Found:
 def _level(apart: Sequence[Estimate], least: float) -> str:
     """Whether differences are shown to be at worst so much below zero.
 
-    All, some, none, or it cannot be told.
+    All, some, none, or inconclusive.
     """
     level = [d for d in apart if d.low is not None and d.low > -least]
     behind = [d for d in apart if d.high is not None and d.high < -least]

@@ -305,7 +305,7 @@ def require_same(table: Table, seed: int, own: Mapping[int, float], tables: Path
 class Cell(NamedTuple):
     """One learner at one number of labels.
 
-    chosen, random: ours asked by the default, or at random, minus it.
+    chosen, random: ours queried by the default, or at random, minus it.
     """
 
     accuracy: Estimate
@@ -354,7 +354,7 @@ def comparators_block(lines: Sequence[TrialLine], measured: Mapping[str, ByVaria
     cells = cells_of(lines, measured)
     titles = {
         RANDOM: "ours, random",
-        DEFAULT: f"**ours, asked by {DEFAULT}**",
+        DEFAULT: f"**ours, queried by {DEFAULT}**",
         **{n: r.about for n, r in COMPETITORS.items()},
     }
     rows = []

@@ -70,7 +70,7 @@ def run_missing(only: Sequence[str], data: Path, out: Path) -> list[str]:
 def summary(there: Sequence[EstimateLine]) -> list[str]:
     """Lines of a table: how far off, how often inside the interval, what the next labels brought."""
     lines = [
-        "| set | asked by | mean error, points | bias, points | inside the interval |",
+        "| set | queried by | mean error, points | bias, points | inside the interval |",
         "| --- | --- | ---: | ---: | ---: |",
     ]
     names = list(dict.fromkeys(x.table for x in there))

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from labelahead.simulation.comparison.statistics import Estimate, t_interval
-from labelahead.simulation.comparison.tables import seconds
+from labelahead.simulation.comparison.tables import format_seconds
 from research.results.numbers import DEFAULT, RANDOM, Numbers, contrast
 from research.results.table import Table
 from research.results.text import ByVariant, difference_text, spread
@@ -44,14 +44,14 @@ def _sequential(by: Mapping[str, Numbers]) -> str:
         else ""
     )
     return (
-        f"one by one minus its own batch: {at_once}; beyond doubt for {_list(good)}. One by one "
+        f"one by one minus its own batch: {at_once}; significant for {_list(good)}. One by one "
         "minus a batch that "
         f"goes on with predicted labels: {guessed}; "
         + (
             f"told apart for {_list(distinguished)}."
             if distinguished
             else (
-                "neither can be told from zero, so that what counts is going on after each pick, "
+                "neither differs significantly from zero, so that what counts is going on after each pick, "
                 "not the true answer."
             )
         )
@@ -96,7 +96,7 @@ def _ll4al(by: Mapping[str, Numbers]) -> str:
     low, high = (100 * pick(g.difference.mean for g in gains) for pick in (min, max))
     below = sum(g.verdict < 0 for g in gains)
     return (
-        f"LL4AL is {-high:.0f} to {-low:.0f} points below random, beyond doubt at {below} of "
+        f"LL4AL is {-high:.0f} to {-low:.0f} points below random, significantly at {below} of "
         f"{len(gains)} rates."
     )
 
@@ -116,7 +116,7 @@ def _kernels(by: Mapping[str, Numbers]) -> str:
             each.append(
                 f"{kind} {_told(_apart(by[kind], full, name))} points, {share:.1f} % of the seconds"
             )
-        spent = seconds(whole.query) if whole else "—"
+        spent = format_seconds(whole.query) if whole else "—"
         parts.append(f"`{name}` (full: {spent} s a query): {', '.join(each)}")
     return "minus the full kernel along the curve, paired by seed. " + "; ".join(parts) + "."
 
@@ -210,7 +210,7 @@ def _beside(n: Numbers, name: str) -> str:
 
 
 def _order(n: Numbers) -> str:
-    """Who ends where, the highest first, and who can be told from random."""
+    """Who ends where, the highest first, and who differs significantly from random."""
     ends = sorted(n.rows, key=lambda r: -r.final.mean)
     names_by_verdict = {
         w: [r.name for r in n.rows if r.gain is not None and r.gain.verdict == w] for w in (1, -1)
@@ -218,7 +218,7 @@ def _order(n: Numbers) -> str:
     return (
         f"at the end {', '.join(f'{r.name} {spread(r.final)}' for r in ends)} %. Along the curve, "
         "after correction, "
-        f"above random beyond doubt: {_list(names_by_verdict[1])}; below it: {_list(names_by_verdict[-1])}."
+        f"significantly above random: {_list(names_by_verdict[1])}; below it: {_list(names_by_verdict[-1])}."
     )
 
 

@@ -83,7 +83,7 @@ def said(lines: list[TrialLine]) -> str:
             seeds = sorted(set.intersection(*(set(c) for c in curves.values())))
             both = {start: 100 * np.array([curves[start][s] for s in seeds]) for start in STARTS}
             falls = {k: np.clip(-np.diff(v, axis=1), 0, None) for k, v in both.items()}
-            text.append(f"{case}, asked by {strategy}, {len(seeds)} seeds:")
+            text.append(f"{case}, queried by {strategy}, {len(seeds)} seeds:")
             for start in STARTS:
                 f, v = falls[start], both[start]
                 text.append(

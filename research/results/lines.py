@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from labelahead.errors import InputError
 from labelahead.files import replace_file
-from labelahead.simulation.comparison.summary import asking_seconds
+from labelahead.simulation.comparison.summary import query_seconds
 from labelahead.simulation.store import Round
 
 NUMBERS = Path(__file__).parents[1] / "data"
@@ -36,7 +36,7 @@ class Line(NamedTuple):
     def of(cls, variant: str, strategy: str, seed: int, entry: Round) -> "Line":
         """From the record of a round that was tested."""
         assert entry.accuracy is not None
-        spent = entry.seconds.get("train", 0.0), asking_seconds(entry)
+        spent = entry.seconds.get("train", 0.0), query_seconds(entry)
         return cls(variant, strategy, seed, entry.labels, entry.accuracy, *spent)
 
     @property

@@ -6,7 +6,13 @@ from math import inf, isinf
 import numpy as np
 
 from labelahead.simulation.comparison.statistics import Estimate, Omnibus, Saving
-from labelahead.simulation.comparison.tables import ALPHA, labels, mean, p_text, seconds
+from labelahead.simulation.comparison.tables import (
+    ALPHA,
+    format_labels,
+    format_mean,
+    format_p_value,
+    format_seconds,
+)
 from research.results.numbers import DEFAULT, RANDOM, Numbers, Ranking, Row, Versus, contrast
 from research.results.table import Table
 
@@ -46,7 +52,7 @@ def _outdated(table: Table) -> str:
 
 
 def _body(table: Table, measured: ByVariant) -> list[str]:
-    command = f"make results-{table.name}"
+    command = f"make results-{table.name.replace('peers-', 'competitors-')}"
     if measured is None:
         return [f"Not measured yet: `{command}`."]
     several = len(measured) > 1 or "" not in measured
@@ -76,7 +82,7 @@ def _body(table: Table, measured: ByVariant) -> list[str]:
 def _one(n: Numbers) -> str:
     leads = n.row(DEFAULT) is not None  # else nobody can be compared with it
     head = [
-        "asked by",
+        "queried by",
         "at the end, %",
         f"curve − {RANDOM}, points",
         "p",
@@ -96,8 +102,8 @@ def _cells(row: Row, budget: float, leads: bool) -> list[str]:
         _p(row.gain),
         _needs(row.saving, budget, row.name == RANDOM),
         *([difference_text(row.lead), _p(row.lead)] if leads else []),
-        seconds(row.query),
-        seconds(row.whole),
+        format_seconds(row.query),
+        format_seconds(row.whole),
     ]
 
 
@@ -118,7 +124,9 @@ def _variants(measured: Mapping[str, Numbers], spent: bool) -> str:
         else:
             rows.append([_name(name), *(spread(r and r.area) for r in cells)])
         if spent:
-            rows.append([f"{name}, s per query", *(seconds(r.query) if r else "—" for r in cells)])
+            rows.append(
+                [f"{name}, s per query", *(format_seconds(r.query) if r else "—" for r in cells)]
+            )
     what = f"curve − {RANDOM}, points" if RANDOM in names else "curve, %"
     return grid([what, *(v or "plain" for v in measured)], rows)
 
@@ -158,7 +166,7 @@ def overall_block(blocks: Mapping[str, Numbers], ranked: Sequence[Ranking]) -> s
         ),
     )
     head = [
-        "asked by",
+        "queried by",
         "tables",
         *(f"mean rank over {len(r.blocks)}" for r in ranked),
         f"curve − {RANDOM}, points",
@@ -235,7 +243,7 @@ def spread(e: Estimate | None, *, signed: bool = False) -> str:
     if e is None:
         return "—"
     half = "" if e.low is None or e.high is None else f" ± {50 * (e.high - e.low):.1f}"
-    return mean(e, signed=signed) + half
+    return format_mean(e, signed=signed) + half
 
 
 def difference_text(versus: Versus | None) -> str:
@@ -251,14 +259,14 @@ def _p(versus: Versus | None) -> str:
 
 def bare_p(p: float) -> str:
     """For a column that is headed p."""
-    return p_text(p).removeprefix("p ").removeprefix("= ")
+    return format_p_value(p).removeprefix("p ").removeprefix("= ")
 
 
 def _needs(s: Saving | None, budget: float, plain: bool) -> str:
     """Labels, and how many times as many random needs."""
     if s is None:
         return "—"
-    count = labels(s.other, budget)
+    count = format_labels(s.other, budget)
     if plain or isinf(s.other):
         return count
     if s.ratio_low is None or s.ratio_high is None:
@@ -287,14 +295,16 @@ def _contrasts(table: Table, measured: Mapping[str, Numbers]) -> str:
             versus = contrast(n.curves, one, two)
             if versus is not None:
                 where = f" ({variant})" if variant else ""
-                said.append(f"{one} − {two}{where} {difference_text(versus)}, {p_text(versus.p)}")
+                said.append(
+                    f"{one} − {two}{where} {difference_text(versus)}, {format_p_value(versus.p)}"
+                )
     return f"Along the curve, paired, each p by itself: {'; '.join(said)}." if said else ""
 
 
 def _friedman(o: Omnibus, blocks: str) -> str:
     name = "Friedman’s test" if o.test == "Friedman" else "Wilcoxon’s test"
     verdict = "the strategies differ" if o.p < ALPHA else "no difference is seen"
-    return f"{name} over {o.blocks} {blocks}: {p_text(o.p)}, {verdict}"
+    return f"{name} over {o.blocks} {blocks}: {format_p_value(o.p)}, {verdict}"
 
 
 def _unfinished(measured: Mapping[str, Numbers]) -> list[str]:
@@ -323,7 +333,7 @@ def _average(values: Sequence[float | None]) -> float:
 
 
 def _signed(value: float) -> str:
-    return "—" if isinf(value) else mean(Estimate(value, None, None, 1), signed=True)
+    return "—" if isinf(value) else format_mean(Estimate(value, None, None, 1), signed=True)
 
 
 def _name(name: str) -> str:

@@ -195,7 +195,7 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
             [strategy, *cells, "" if strategy == RANDOM else span(gap(ends[strategy], base), 1)]
         )
     head = [
-        "asked by",
+        "queried by",
         *(f"{s.initial + s.query * n:,} labels" for n in shown),
         f"end − {RANDOM}, 95 %",
     ]

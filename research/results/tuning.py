@@ -438,8 +438,8 @@ def _verdict(made: Sequence[Trial]) -> str:
     tested = [t for t in made if not VARIANTS[t.name].rival and t.p is not None]
     above, below = (sum(t.verdict == v for t in tested) for v in (1, -1))
     return (
-        f"Of {len(tested)} changes with two campaigns or more, {above or 'none'} can be told to be "
-        f"better than {FIRST_BUILT}, {below or 'none'} to be worse."
+        f"Of {len(tested)} changes with two campaigns or more, {above or 'none'} significantly better "
+        f"than {FIRST_BUILT}, {below or 'none'} significantly worse."
     )
 
 

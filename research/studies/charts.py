@@ -70,9 +70,9 @@ def slopes(rows: Sequence[Row], x: str, y: str) -> list[float]:
 
 def span(estimate: Estimate, digits: int = 2) -> str:
     """A mean with its interval, in words."""
-    text = f"{estimate.mean:.{digits}f}"
+    text = f"{estimate.mean:z.{digits}f}"  # no signed zero: its sign differs between machines
     if estimate.low is not None and estimate.high is not None:
-        text += f" [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+        text += f" [{estimate.low:z.{digits}f}, {estimate.high:z.{digits}f}]"
     return text.replace("-", "−")
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from labelahead.gp.posterior import Posterior, prior
     from labelahead.inference.exact import exact
     from labelahead.learner.config import Budget, Campaign, Network, Source
+    from labelahead.learner.language_model import LanguageModelGuesser
     from labelahead.learner.learner import Learner
     from labelahead.model_loading import load_model
     from labelahead.models.training import Training
@@ -46,6 +47,7 @@ __all__ = [
     "Campaign",
     "InputError",
     "LabelaheadError",
+    "LanguageModelGuesser",
     "Learner",
     "Network",
     "Pool",
@@ -79,6 +81,7 @@ _NAMES_BY_MODULE = {
     "gp.posterior": ("Posterior", "prior"),
     "inference.exact": ("exact",),
     "learner.config": ("Budget", "Campaign", "Network", "Source"),
+    "learner.language_model": ("LanguageModelGuesser",),
     "learner.learner": ("Learner",),
     "model_loading": ("load_model",),
     "models.training": ("Training",),

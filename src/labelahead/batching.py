@@ -1,15 +1,19 @@
 """Model inputs: a tensor, a tuple for `model(*x)` or a mapping for `model(**x)`, and many samples.
 
-A tensor (n, ...) holds n samples. `Samples` does the same for every other form: it has a length,
+A tensor (n, ...) holds n samples; an array is taken as a tensor that shares its memory. `Samples`
+does the same for every other form: it has a length,
 can be indexed by positions and moved to a device. It holds a mapping or tuple in memory, and reads
 the items of a data set when they are needed.
 """
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import default_collate
 
@@ -26,6 +30,7 @@ __all__ = [
     "list_tensors",
     "map_tensors",
     "read_batch",
+    "share_array",
     "take_samples",
 ]
 
@@ -146,20 +151,40 @@ Inputs = Batch | Samples
 
 
 def as_inputs(x: Any) -> Tensor | Samples:
-    """Return a tensor unchanged, and a mapping or tuple of tensors as `Samples`.
+    """Return a tensor unchanged, an array as a tensor, a mapping or tuple of tensors as `Samples`.
 
     Raises:
         InputError: for any other type.
     """
     if isinstance(x, Tensor | Samples):
         return x
+    if isinstance(x, np.ndarray):
+        return share_array(x)
     if isinstance(x, Mapping | tuple):
         return Samples(x)
     raise InputError(
-        f"inputs are a {type(x).__name__}; expected a tensor (n, ...), a mapping or tuple of "
-        "tensors, or "
-        "labelahead.Samples(dataset, collate): torch.as_tensor turns an array into a tensor"
+        f"inputs are a {type(x).__name__}; expected a tensor or an array (n, ...), a mapping or "
+        "tuple of tensors, or labelahead.Samples(dataset, collate)"
     )
+
+
+def share_array(x: NDArray[Any]) -> Tensor:
+    """Return an array (n, ...) as a tensor on the same memory, or on the same file if it is mapped.
+
+    Raises:
+        InputError: if its entries are not numbers, or not laid out as torch reads them.
+    """
+    try:
+        with warnings.catch_warnings():
+            # A file mapped for reading is not writable. Inputs are never written to.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(x)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"inputs are an array {x.shape} of {x.dtype}, which torch cannot read ({error}); "
+            "expected numbers such as float16 or float32 in native byte order, without negative "
+            "strides: numpy.ascontiguousarray(x, dtype=numpy.float32)"
+        ) from error
 
 
 def list_tensors(x: Batch) -> list[Tensor]:

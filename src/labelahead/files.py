@@ -34,7 +34,7 @@ __all__ = [
 
 
 def replace_file(path: Path, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: after a crash either the old or the new content is there, complete.
+    """Write a file atomically: after a crash the file has either the old or the new content.
 
     Args:
         path: the file; a device or a pipe is written to directly.

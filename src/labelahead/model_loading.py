@@ -51,17 +51,17 @@ def load_model(
     if encoder is not None:
         raise InputError(f"encoder is for an exported model, but {path} is none; leave it out")
     if (path / "labels.db").exists():
-        from labelahead.server.session_model import session_model
+        from labelahead.server.session import session_model
 
         return session_model(path, device=device, trust_code=trust_code)
     if (path / "config.toml").exists():
         if isinstance(network, nn.Module):
             raise InputError(
                 "network is a torch.nn.Module; a run expects its name, file.py:function, to build "
-                "it anew"
+                "a new one"
             )
         return run_model(path, network=network, device=device, trust_code=trust_code)
     raise InputError(
-        f"{path} holds no model; expected the folder of `export-model`, of `run --out`, or the "
-        "labels of a page"
+        f"{path} contains no model; expected a folder of `export-model`, `run --out` or a "
+        "labelling session"
     )

@@ -1,5 +1,7 @@
 """Acquisition functions against naive loops, with every option, before and after conditioning."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -46,6 +48,25 @@ def test_acquisitions_equal_naive_twins_before_and_after_conditioning(kind, fast
                 p, conditioned, p.targets[conditioned], remaining, EVALUATION, **options
             )
             ref.close(fast(v, None, **options), expected)
+
+
+@pytest.mark.parametrize("kind", ["dense-scalar", "low-rank", "dense-full"])
+@pytest.mark.parametrize(("fast", "naive", "options"), CASES, ids=IDS)
+def test_acquisitions_by_another_source_equal_naive_twins(kind, fast, naive, options):
+    p = ref.problem(kind)
+    noises = torch.full((24,), 0.2, dtype=torch.float64)  # of the source that is asked
+    noises[LABELLED] = torch.tensor([0.5, 0.01, 0.05, 3.0], dtype=torch.float64)
+    twin = replace(p, noises=noises)
+    post = p.prior().condition(LABELLED, p.targets[LABELLED], noises[LABELLED])
+    v = view(post, CANDIDATES, EVALUATION)
+    fast(v, None, **options)  # Its cache must not be taken for that of the other source.
+    v = v.with_noise(0.2)
+    expected = naive(twin, LABELLED, p.targets[LABELLED], CANDIDATES, EVALUATION, **options)
+    ref.close(fast(v, None, **options), expected)
+    v, labelled = v.condition([9], p.targets[[9]]), [*LABELLED, 9]
+    rest = [c for c in CANDIDATES if c != 9]
+    expected = naive(twin, labelled, p.targets[labelled], rest, EVALUATION, **options)
+    ref.close(fast(v, None, **options), expected)
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)

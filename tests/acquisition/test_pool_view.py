@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from labelahead.acquisition import flip, mlmoc, resolve, variance
 from labelahead.acquisition.pool_view import MAX_PENDING_ROWS, view
+from labelahead.errors import InputError
 from tests.support import reference_lookahead as ref
 from tests.support.lookahead_problems import CANDIDATES, CHANGE, make_view
 
@@ -77,3 +78,26 @@ def test_evaluation_defaults_to_the_candidates():
     after = v.condition([5], p.targets[[5]])
     assert after.evaluation.tolist() == CANDIDATES
     assert 5 not in after.candidates.tolist()
+
+
+@pytest.mark.parametrize("kind", ref.KINDS)
+def test_candidates_with_a_label_score_what_a_second_label_brings(kind):
+    """A second label by a source of noise 0.3, as in a refit with a row for each label."""
+    p = ref.problem(kind)
+    post = p.prior().condition(LABELLED, p.targets[LABELLED], 0.1)
+    with pytest.raises(InputError, match="already labelled"):
+        view(post, [3, 5], [1, 5, 9])
+    v = view(post, [3, 5], [1, 5, 9], noise=0.3, allow_labelled=True)
+    before = post.variance().view(24, p.b, p.b)
+    expected = []
+    for candidate in (3, 5):
+        later = post.condition([candidate], p.targets[[0]], 0.3, allow_labelled=True)
+        fall = before - later.variance().view(24, p.b, p.b)
+        others = [x for x in (1, 5, 9) if x != candidate]
+        expected.append(fall[others].diagonal(dim1=1, dim2=2).sum())
+    ref.close(variance(v), torch.stack(expected))
+    assert bool((variance(v) > 0).all())
+    after = v.condition([3], p.targets[[0]], allow_labelled=True)
+    assert after.candidates.tolist() == [5]
+    assert after.labelled.tolist() == [*LABELLED, 3]
+    assert after.noise == 0.3

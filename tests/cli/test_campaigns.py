@@ -334,7 +334,7 @@ def test_query_excludes_items_of_the_test_part(tmp_path):
     folder = write_images(tmp_path / "p", [*names, *(f"unlabelled/{i}.png" for i in range(4))])
     result = invoke("query", "--data", folder, "--n", 4, *SMALL_MODEL)
     assert all(name.startswith("unlabelled/") for name in read_ids(result))
-    assert "6 labels belong to the test part" in result.stderr
+    assert "6 labels are of test items" in result.stderr
 
 
 def test_query_adds_a_label_file_to_the_labels_of_the_data(tmp_path):

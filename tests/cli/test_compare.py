@@ -149,3 +149,27 @@ def test_compare_with_a_failed_campaign_exits_with_code_1(comparison):
     assert "rounds.jsonl" in read_output(result)
     assert "1 of 6 campaigns failed" in read_output(result)
     assert (comparison / "report" / "report.html").exists()  # a report of the other campaigns
+
+
+def test_compare_runs_every_strategy_from_every_start(tmp_path):
+    """A column of guesses that is always right: with it, the first round is already right."""
+    table = tmp_path / "numbers.csv"
+    rows = [
+        f"{(i * 37) % 101 / 100:.2f},{(i * 53) % 89},{'ab'[i % 2]},{'ab'[i % 2]}" for i in range(60)
+    ]
+    table.write_text("x,z,label,llm\n" + "\n".join(rows) + "\n")
+    words = ["compare", "--data", str(table), "--target", "label", "--strategies", "random"]
+    words += ["--seeds", "1", "--initial", "4", "--labels", "8", "--retrain-every", "4"]
+    words += ["--guesses", "llm", "--prior", "none", "--model", "exact", "--workers", "1"]
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert "1 strategies × 2 starts" in result.output
+    with (tmp_path / "out" / "report" / "rounds.csv").open(newline="") as file:
+        rounds = list(csv.DictReader(file))
+    accuracy = {(r["guesses"], r["labels"]): float(r["accuracy"]) for r in rounds}
+    assert accuracy["llm", "8"] > accuracy["none", "8"]
+    again = CliRunner().invoke(app, ["compare", "--out", str(tmp_path / "out")])
+    assert again.exit_code == 0, again.output
+    page = (tmp_path / "out" / "report" / "report.html").read_text()
+    assert "from llm" in page
+    assert "--prior none --guesses llm" in page

@@ -4,8 +4,6 @@ import csv
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from labelahead.cli import app
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.server.client import Client
 from tests.support.waiting import PATIENCE
+from tests.support.warm_processes import start_python
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "labelling.md").read_text()
@@ -24,15 +23,12 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "labelling.md").read_text()
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_label_command_serves_keeps_labels_and_stops_on_signals(tmp_path, monkeypatch):
     photos(tmp_path / "set", 6)
-    command = [sys.executable, "-m", "labelahead", "label", "set", "--classes", "cat,dog"]
+    command = ["-m", "labelahead", "label", "set", "--classes", "cat,dog"]
     for stop, extra in ((signal.SIGINT, []), (signal.SIGTERM, ["--token", "a-long-token"])):
-        process = subprocess.Popen(
+        process = start_python(
             [*command, "--no-browser", "--port", "0", "--model", "mlp", *extra],
             cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            new_session=True,
         )
         try:
             url = process.stdout.readline().strip()

@@ -50,7 +50,7 @@ def test_export_model_and_predict_commands_use_the_sessions_model(labelled, tmp_
     code, output = run_command("export-model", out, *to, "--device", "cpu")
     assert (code, "exists already" in output) == (1, True)
     code, output = run_command("predict", tmp_path, new)
-    assert (code, "holds no model" in output) == (1, True)
+    assert (code, "contains no model" in output) == (1, True)
     code, output = run_command(
         "predict", tmp_path / "model", new, "--out", tmp_path / "none" / "p.csv"
     )

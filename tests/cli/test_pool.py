@@ -22,51 +22,31 @@ N = 120
 INLINE = Inline()
 
 
-def test_cli_pool_embeds_queries_and_predicts(tmp_path):
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A store that `pool embed` wrote, a label file, a query of it, and the output of both."""
+    folder = tmp_path_factory.mktemp("stored")
     x, y = clouds(N)
-    parquet_pool(tmp_path / "pool", x)
+    parquet_pool(folder / "pool", x)
     labels = write_labels(
-        tmp_path / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in range(0, N, 6)]
+        folder / "labels.csv", [(f"item {i}", CLASSES[y[i]]) for i in range(0, N, 6)]
     )
-    store, invoke = str(tmp_path / "store"), CliRunner().invoke
-    done = invoke(
-        app, ["pool", "embed", str(tmp_path / "pool"), "--store", store, "--workers", "1"]
-    )
+    store, invoke = str(folder / "store"), CliRunner().invoke
+    done = invoke(app, ["pool", "embed", str(folder / "pool"), "--store", store, "--workers", "1"])
     assert done.exit_code == 0, done.output
-    assert "120 items in 3 parts, 6 numbers each" in done.output
-    queried = invoke(
-        app,
-        [
-            "pool",
-            "query",
-            store,
-            "--labels",
-            str(labels),
-            "--n",
-            "3",
-            "--format",
-            "json",
-            "--workers",
-            "1",
-        ],
-    )
+    query = [store, "--labels", str(labels), "--n", "3", "--format", "json", "--workers", "1"]
+    queried = invoke(app, ["pool", "query", *query])
     assert queried.exit_code == 0, queried.output
+    return store, labels, query, done, queried
+
+
+def test_cli_pool_embeds_queries_and_predicts(stored, tmp_path):
+    store, labels, _, done, queried = stored
+    assert "120 items in 3 parts, 6 numbers each" in done.output
     items = [row["id"] for row in json.loads(queried.stdout)]
     assert items == [q.id for q in LargePool(store, executor=INLINE).query(3, labels)]
-    predicted = invoke(
-        app,
-        [
-            "pool",
-            "predict",
-            store,
-            "--labels",
-            str(labels),
-            "--out",
-            str(tmp_path / "p"),
-            "--workers",
-            "1",
-        ],
-    )
+    out = ["--out", str(tmp_path / "p"), "--workers", "1"]
+    predicted = CliRunner().invoke(app, ["pool", "predict", store, "--labels", str(labels), *out])
     assert "120 predictions are in" in predicted.output
     assert "estimated error rate" in predicted.output
     assert dataset.dataset(tmp_path / "p").count_rows() == N
@@ -87,17 +67,14 @@ def test_cli_pool_incompatible_options_are_usage_errors(tmp_path, more, message)
     assert message in " ".join(result.output.split())
 
 
-def test_cli_pool_ask_is_a_deprecated_alias_of_query(tmp_path):
-    np.save(tmp_path / "x.npy", clouds(20)[0])
-    store, invoke = str(tmp_path / "s"), CliRunner().invoke
-    more = ["--classes", "a,b", "--n", "2", "--workers", "1"]
-    invoke(app, ["pool", "embed", str(tmp_path / "x.npy"), "--store", store, "--workers", "1"])
-    now, before = (invoke(app, ["pool", name, store, *more]) for name in ("query", "ask"))
+def test_cli_pool_ask_is_a_deprecated_alias_of_query(stored):
+    _, _, query, _, now = stored
+    before = CliRunner().invoke(app, ["pool", "ask", *query])
     assert now.exit_code == before.exit_code == 0
     assert before.stdout == now.stdout
     assert "use `pool query`" in before.stderr
     assert "deprecated" not in now.stderr
-    assert " ask " not in invoke(app, ["pool", "--help"]).output
+    assert " ask " not in CliRunner().invoke(app, ["pool", "--help"]).output
 
 
 @pytest.mark.slow

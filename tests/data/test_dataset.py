@@ -3,8 +3,7 @@
 import copy
 import dataclasses
 import pickle
-import subprocess
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,13 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from labelahead.data import Answers, Data, from_arrays, from_dataset, load
-from labelahead.data.arrays import compute_mean_std, crop_and_resize
-from labelahead.data.classes import encode_labels
 from labelahead.data.split import LoadOptions, split_items
 from labelahead.errors import InputError
+from tests.support.sounds import write_sounds
 
 
 def make_options(tmp_path=None, **more) -> LoadOptions:
@@ -43,30 +41,44 @@ def collect_reachable_objects(data):
         pending += list(getattr(reached_object, "__dict__", {}).values())
         pending += [c.cell_contents for c in getattr(reached_object, "__closure__", None) or ()]
         pending += [s for s in (getattr(reached_object, "__self__", None),) if s is not None]
+        if isinstance(reached_object, partial):
+            pending += [*reached_object.args, *reached_object.keywords.values()]
         if isinstance(reached_object, tuple | list):
             pending += reached_object
     return list(found.values())
 
 
-@pytest.mark.parametrize("source", ["digits", "arrays", "table", "npz", "torch", "folder"])
-def test_data_holds_no_reference_to_labels(tmp_path, source):
+def load_example(tmp_path, source):
+    """Return 12 items (20 digits) from a source of this kind, with their labels."""
     x, y = make_vectors(), np.arange(12) % 4
-    if source == "table":
-        rows = "".join(f"{r[0]},{c}\n" for r, c in zip(x, y, strict=True))
-        (tmp_path / "t.csv").write_text("v,label\n" + rows)
-        data, answers = load(tmp_path / "t.csv")
-    elif source == "npz":
+    if source == "digits":
+        return load("digits", limit=20)
+    if source == "arrays":
+        return from_arrays(x, y)
+    if source == "torch":
+        return from_dataset(TensorDataset(torch.tensor(x), torch.tensor(y)))
+    if source == "npz":
         np.savez(tmp_path / "a.npz", x=x, y=y)
-        data, answers = load(tmp_path / "a.npz")
-    elif source == "torch":
-        data, answers = from_dataset(TensorDataset(torch.tensor(x), torch.tensor(y)))
-    elif source == "folder":
-        for i, c in enumerate(y):
-            (tmp_path / f"class {c}").mkdir(exist_ok=True)
-            Image.fromarray(np.full((4, 4), i, np.uint8)).save(tmp_path / f"class {c}" / f"{i}.png")
-        data, answers = load(tmp_path)
-    else:
-        data, answers = load("digits", limit=20) if source == "digits" else from_arrays(x, y)
+        return load(tmp_path / "a.npz")
+    if source in ("table", "texts"):
+        word = "a text of more than a few words about the number " if source == "texts" else ""
+        rows = "".join(f"{word}{r[0]},{c}\n" for r, c in zip(x, y, strict=True))
+        (tmp_path / "t.csv").write_text("v,label\n" + rows)
+        return load(tmp_path / "t.csv")
+    if source == "sounds":
+        return load(write_sounds(tmp_path / "sounds", 12, class_folders=True), checked=False)
+    for i, c in enumerate(y):
+        (tmp_path / f"class {c}").mkdir(exist_ok=True)
+        Image.fromarray(np.full((4, 4), i, np.uint8)).save(tmp_path / f"class {c}" / f"{i}.png")
+    return load(tmp_path, checked=source == "folder")
+
+
+SOURCES = ["digits", "arrays", "torch", "npz", "table", "texts", "folder", "lazy folder"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_data_holds_no_reference_to_labels(tmp_path, source):
+    data, answers = load_example(tmp_path, source)
     _ = data.inputs
     labels = answers.take(torch.arange(len(data)))
     for reached_object in collect_reachable_objects(data):
@@ -76,6 +88,27 @@ def test_data_holds_no_reference_to_labels(tmp_path, source):
                 len(reached_object) == len(labels)
                 and bool((torch.as_tensor(reached_object) == labels).all())
             )
+
+
+@pytest.mark.parametrize("source", [*SOURCES, "sounds"])
+def test_data_of_every_source_can_be_saved_for_another_process(tmp_path, source):
+    """As the worker of the page receives them: with the same inputs, which it builds itself."""
+    data, _ = load_example(tmp_path, source)
+    part = data.select(torch.arange(len(data) - 1, 0, -2))
+    torch.save([data, part], tmp_path / "saved.pt")
+    loaded = torch.load(tmp_path / "saved.pt", mmap=True, weights_only=False)
+    for there, here in zip([data, part], loaded, strict=True):
+        assert (here.ids, here.classes, here.shape) == (there.ids, there.classes, there.shape)
+        assert torch.equal(here.test, there.test)
+        if source == "sounds":
+            assert torch.equal(here.sounds.read_wave(2)[0], there.sounds.read_wave(2)[0])
+            with pytest.raises(InputError, match="holds sounds, which are no numbers"):
+                _ = here.inputs
+            continue
+        assert "inputs" not in vars(here)
+        assert torch.equal(here.inputs, there.inputs)
+        assert here.preprocessor.shape == there.preprocessor.shape
+        assert torch.equal(here.preprocessor.mean, there.preprocessor.mean)
 
 
 def test_inputs_are_built_once_and_validated():
@@ -150,148 +183,6 @@ def test_answers_do_not_change_with_the_callers_tensor():
     answers = Answers(labels, ("a", "b"))
     labels[0] = 1
     assert answers(0) == 0
-
-
-# --- from_arrays ------------------------------------------------------------------------------
-
-
-def test_from_arrays_keeps_floating_vectors_unchanged():
-    x = make_vectors().astype(np.float32)
-    data, answers = from_arrays(x, test=[3, 1])
-    assert answers is None
-    assert data.kind == "vector"
-    assert data.images is None
-    assert np.array_equal(data.inputs.numpy(), x)
-    assert data.test.tolist() == [1, 3]
-    assert data.ids[11] == "11"
-
-
-def test_from_arrays_standardises_uint8_images_over_the_pool():
-    x = np.random.default_rng(0).integers(0, 255, (6, 5, 4, 3)).astype(np.uint8)
-    x[:, :, :, 2] = 7  # a constant channel
-    x[5] = 200  # the test item must not affect the statistics
-    data, _ = from_arrays(x, test=np.arange(6) == 5)
-    assert data.kind == "image"
-    assert data.shape == (3, 5, 4)
-    pool = data.inputs[:5]
-    assert torch.allclose(pool.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
-    assert torch.allclose(pool.std((0, 2, 3), correction=0), torch.tensor([1.0, 1, 0]), atol=1e-5)
-    assert any("channels" in note for note in data.notes)
-    shown = data.images.batch(torch.tensor([5, 0]), 4)
-    assert shown.shape == (2, 3, 4, 4)
-    assert shown.dtype == torch.uint8
-    assert (shown[0] == 200).all()
-    assert np.array_equal(data.images.batch(torch.tensor([0]), 4)[0].permute(1, 2, 0), x[0, :4])
-
-
-def test_grey_and_floating_images_can_be_displayed():
-    grey, _ = from_arrays(np.full((2, 8, 8), 9, dtype=np.uint8))
-    assert grey.shape == (1, 8, 8)
-    assert (grey.images.batch(torch.tensor([1]), 16) == 9).all()
-    floating, _ = from_arrays(torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
-    assert floating.kind == "image"
-    expected = (floating.inputs[:1] * 255).round().to(torch.uint8)
-    assert torch.equal(floating.images.batch(torch.tensor([0]), 8), expected)
-    with pytest.raises(InputError, match="0 to 1"):
-        floating.images.batch(torch.tensor([2]), 8)
-    assert floating.images.batch(torch.tensor([], dtype=torch.int64), 4).shape == (0, 3, 4, 4)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ([[1.0, np.nan]], "item 0, holds NaN"),
-        ([[1.0], [np.inf]], "item 1, holds NaN"),
-        ([[1e300]], "too large for float32"),
-        ([1.0, 2.0], r"shape \(2,\)"),
-        (np.empty((0, 3)), "at least one item"),
-        ([["a"]], "cannot be read as numbers"),
-        ([[1.0], [2.0, 3.0]], "cannot be read as numbers"),
-        ([[1j]], "real numbers"),
-        (None, "cannot be read as numbers"),
-    ],
-)
-def test_from_arrays_refuses_invalid_inputs(inputs, message):
-    with pytest.raises(InputError, match=message):
-        from_arrays(inputs)
-
-
-def test_from_arrays_refuses_mismatched_labels():
-    with pytest.raises(InputError, match="12 inputs and 3 labels"):
-        from_arrays(make_vectors(), [0, 1, 2])
-    with pytest.raises(InputError, match="test item 0 has no label"):
-        from_arrays(make_vectors(2), [None, 1], test=[0])
-    with pytest.raises(InputError, match="every item is in test"):
-        from_arrays(make_vectors(2), [0, 1], test=[0, 1])
-    with pytest.raises(InputError, match="mask of shape"):
-        from_arrays(make_vectors(2), [0, 1], test=np.array([True]))
-
-
-def test_from_arrays_converts_other_dtypes_to_float32():
-    for kind in ("f2", "i4", ">f8", "u2", "?", "g"):
-        data, _ = from_arrays(np.ones((2, 3), dtype=kind))
-        assert torch.equal(data.inputs, torch.ones(2, 3)), kind
-    read_only = np.ones((2, 3), dtype=np.float32)
-    read_only.flags.writeable = False
-    assert from_arrays(read_only)[0].inputs.sum() == 6
-
-
-# --- labels -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("labels", "codes", "names"),
-    [
-        ([0, 1, 2], [0, 1, 2], ("0", "1", "2")),
-        ([1, 3, 3], [0, 1, 1], ("1", "3")),
-        ([0, -1, 1], [0, -1, 1], ("0", "1")),
-        ([0.0, np.nan, 1.0], [0, -1, 1], ("0", "1")),
-        ([None, 2, 0, 1], [-1, 2, 0, 1], ("0", "1", "2")),
-        (["b", "a", "", None], [1, 0, -1, -1], ("a", "b")),
-        (["10", "9", "x"], [1, 0, 2], ("9", "10", "x")),
-        (np.array([[1], [0]]), [1, 0], ("0", "1")),
-        (np.array([True, False]), [1, 0], ("false", "true")),
-        (np.array([b"u", b"v"]), [0, 1], ("u", "v")),
-        (torch.tensor([1, 0]), [1, 0], ("0", "1")),
-        ([torch.tensor(1), np.int64(0)], [1, 0], ("0", "1")),
-        (np.array([3, 1], dtype=np.uint8), [1, 0], ("1", "3")),
-        ([-1, -1], [-1, -1], ()),
-    ],
-)
-def test_encode_labels_accepts_many_forms(labels, codes, names):
-    found, classes, notes = encode_labels(labels)
-    assert (found.tolist(), classes) == (codes, names)
-    assert found.dtype == torch.int64
-    assert bool(notes) == (names in (("1", "3"),))  # a note reports the renumbering
-
-
-@pytest.mark.parametrize(
-    ("labels", "classes", "message"),
-    [
-        ([0.5, 1], None, "regression"),
-        ([np.inf], None, "regression|class numbers"),
-        ([-2, 0], None, "hold -2"),
-        ([-1, 1, 1], None, "labels > 0"),
-        (5, None, "labels is a int"),
-        ([torch.zeros(2)], None, "Tensor"),
-        (np.eye(3), None, "argmax"),
-        ([2], ["a", "b"], "go up to 2"),
-        (["cta"], ["cat", "dog"], "did you mean 'cat'"),
-        ([[1, 2], [3]], None, "list"),
-        ([0], "ab", "list of class names"),
-        ([0], ["a", "a"], "twice"),
-        (np.array([1j]), None, "complex"),
-    ],
-)
-def test_encode_labels_refuses_invalid_labels(labels, classes, message):
-    with pytest.raises(InputError, match=message):
-        encode_labels(labels, classes)
-
-
-@given(st.lists(st.sampled_from(["a", "b", "7", "10", None]), min_size=1, max_size=30))
-def test_encode_labels_round_trips_names(labels):
-    codes, classes, _ = encode_labels(labels)
-    assert [None if c < 0 else classes[c] for c in codes.tolist()] == labels
 
 
 # --- choosing ---------------------------------------------------------------------------------
@@ -383,149 +274,3 @@ def test_load_options_accept_numpy_numbers():
     loaded = make_options(limit=np.int64(3), seed=np.int32(1), test_fraction=np.float32(0.5))
     assert (loaded.limit, loaded.seed) == (3, 1)
     assert type(loaded.limit) is int
-
-
-def test_compute_mean_std_is_accurate_far_from_zero():
-    values = torch.tensor([[1e6, 5.0], [1e6 + 1, 5.0], [1e6 + 2, 5.0], [0, 0]], dtype=torch.float64)
-    mean, std = compute_mean_std(values, torch.arange(3))
-    assert mean.tolist() == [1e6 + 1, 5]
-    assert std[0].item() == pytest.approx((2 / 3) ** 0.5, rel=1e-6)
-    assert std[1] == 1
-    noise = torch.full((4, 1), 1000.0)  # rounding of a constant is not amplified
-    noise[0] = torch.nextafter(noise[0], noise[0] + 1)
-    assert compute_mean_std(noise, torch.arange(4))[1] == 1
-
-
-def test_crop_and_resize_takes_the_central_square():
-    wide = torch.zeros(1, 1, 4, 8)
-    wide[..., 2:6] = 1
-    assert (crop_and_resize(wide, 4) == 1).all()
-    assert (crop_and_resize(wide, 2) == 1).all()
-    assert crop_and_resize(wide.transpose(2, 3), 6).shape == (1, 1, 6, 6)
-
-
-# --- torch data sets --------------------------------------------------------------------------
-
-
-class Items(Dataset):
-    def __init__(self, items, **more):
-        self.items = items
-        self.__dict__.update(more)
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, i):
-        return self.items[i]
-
-
-def test_from_dataset_accepts_every_item_form():
-    x = torch.arange(12.0).view(4, 3)
-    y = torch.tensor([0, 1, 1, 0])
-    pair, answers = from_dataset(TensorDataset(x, y), classes=["no", "yes"])
-    assert torch.equal(pair.inputs, x)
-    assert answers.take(torch.arange(4)).tolist() == [0, 1, 1, 0]
-    assert pair.classes == ("no", "yes")
-    assert pair.test.tolist() == []
-    plain, none = from_dataset(TensorDataset(x))
-    assert none is None
-    assert torch.equal(plain.inputs, x)
-    named, answers = from_dataset(
-        Items([{"x": r, "label": "ab"[int(c)]} for r, c in zip(x, y, strict=True)])
-    )
-    assert named.classes == ("a", "b")
-    assert answers(1) == 1
-    bare, _ = from_dataset(Items(list(x.numpy())))
-    assert torch.equal(bare.inputs, x)
-    carried, _ = from_dataset(
-        Items([(r, int(c)) for r, c in zip(x, y, strict=True)], classes=["u", "v", "w"])
-    )
-    assert carried.classes == ("u", "v", "w")
-
-
-def test_from_dataset_accepts_pillow_images():
-    picture = Image.new("RGB", (6, 4), (10, 20, 30))
-    data, answers = from_dataset(Items([(picture, 0), (picture, 1)]))
-    assert data.shape == (3, 4, 6)
-    assert data.images.batch(torch.tensor([0]), 4)[0, :, 0, 0].tolist() == [10, 20, 30]
-    assert answers(1) == 1
-
-
-def test_from_dataset_limit_keeps_original_positions():
-    x = torch.arange(50.0).view(50, 1)
-    data, answers = from_dataset(TensorDataset(x, torch.arange(50) % 2), limit=7)
-    assert len(data) == 7
-    assert [float(i) for i in data.ids] == data.inputs[:, 0].tolist()
-    assert answers.take(torch.arange(7)).tolist() == [int(i) % 2 for i in data.ids]
-    assert any("7 of 50" in note for note in data.notes)
-
-
-def test_from_dataset_reads_a_stream_up_to_the_limit():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            i = 0
-            while True:
-                yield torch.tensor([float(i)]), i % 3
-                i += 1
-
-    data, _ = from_dataset(Stream(), limit=5)
-    assert data.inputs[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert data.ids == ("0", "1", "2", "3", "4")
-
-
-def test_from_dataset_refuses_a_random_transform():
-    class Noise(Items):
-        def __getitem__(self, i):
-            return torch.rand(3), 0
-
-    with pytest.raises(InputError, match="random transform"):
-        from_dataset(Noise([0] * 4))
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([], "no items"),
-        ([(torch.zeros(2), 0), (torch.zeros(3), 0)], "item 1 is .* resizes"),
-        ([(torch.zeros(2), torch.zeros(3))], "expected one class"),
-        ([(torch.zeros(2), 0, 1)], "3 parts"),
-        ([{"sound": 1}], "keys sound"),
-        ([object()], "item 0|cannot be read"),
-        ([torch.tensor([float("nan")])], "holds NaN"),
-        ([(torch.zeros(2), 0.5)], "regression"),
-    ],
-)
-def test_from_dataset_refuses_mismatched_items(items, message):
-    with pytest.raises(InputError, match=message):
-        from_dataset(Items(items))
-
-
-def test_from_dataset_refuses_objects_that_are_no_dataset():
-    with pytest.raises(InputError, match="from_arrays"):
-        from_dataset(object())
-    with pytest.raises(InputError, match="limit"):
-        from_dataset(Items([torch.zeros(2)]), limit=0)
-
-
-# --- imports ----------------------------------------------------------------------------------
-
-
-def test_importing_data_imports_no_optional_library():
-    code = (
-        "import sys, labelahead.data;"
-        "bad = {'sklearn', 'PIL', 'pooch', 'pyarrow', 'requests', 'pandas'} & set(sys.modules);"
-        "assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_load_source_follows_the_configuration():
-    from labelahead.data import load_source
-    from labelahead.learner.config import Source
-
-    source = Source(limit=30, size=6, test_fraction=0.1, download=False)
-    data, answers = load_source(source, 3)
-    same, _ = load("digits", limit=30, size=6, test_fraction=0.1, download=False, seed=3)
-    assert torch.equal(data.inputs, same.inputs)
-    assert (data.ids, data.notes) == (same.ids, same.notes)
-    assert len(answers) == len(data)

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from labelahead.data import load
-from labelahead.data.folder import infer_folder_labels
-from labelahead.data.loading import get_data_name
+from labelahead.data.folder import arrange_by_ids, infer_folder_labels
+from labelahead.data.guesses import attach_guesses
 from labelahead.errors import InputError
 
 COLOUR = (200, 100, 50)
@@ -457,11 +457,23 @@ def test_single_folder_that_is_a_class_is_not_descended(tmp_path):
     assert infer_folder_labels(["cat/a/1.png", "cat/b/2.png"]).classes == ("a", "b")
 
 
-def test_get_data_name_equals_the_name_from_load(tmp_path):
-    make_class_folders(tmp_path / "photos.v2")
-    (tmp_path / "t.v2.csv").write_text("v,w\n1,2\n3,4\n")
-    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))
-    shutil.make_archive(str(tmp_path / "zipped"), "zip", tmp_path / "photos.v2")
-    for name in ("photos.v2", "t.v2.csv", "a.npz", "zipped.zip"):
-        assert get_data_name(str(tmp_path / name)) == load(tmp_path / name)[0].name
-    assert get_data_name("Digits") == load("digits")[0].name
+# --- order of a session -----------------------------------------------------------------------
+
+
+def test_arrange_by_ids_keeps_stored_order_and_appends_new_files(tmp_path):
+    for i in range(6):
+        save_image(tmp_path / "set" / f"0{i}.png", Image.new("RGB", (10, 10), (40 * i, 90, 7)))
+    (tmp_path / "guesses.csv").write_text(
+        "item,label\n" + "".join(f"0{i}.png,{'ab'[i % 2]}\n" for i in range(6))
+    )
+    loaded, _ = load(tmp_path / "set", checked=False)
+    loaded = attach_guesses(loaded, [str(tmp_path / "guesses.csv")], ("a", "b"))
+    data, answers = arrange_by_ids((loaded, None), ["05.png", "gone.png", "01.png"])
+    assert data.ids == ("05.png", "gone.png", "01.png", "00.png", "02.png", "03.png", "04.png")
+    assert answers is None
+    arranged = data.images.batch(torch.tensor([0, 2, 6]), 8)
+    assert torch.equal(arranged, loaded.images.batch(torch.tensor([5, 1, 4]), 8))
+    assert data.images.get_file_sizes()[1] is None
+    (guesses,) = data.guesses.values()
+    assert guesses.probabilities[[0, 2, 3]].argmax(1).tolist() == [1, 1, 0]
+    assert guesses.probabilities[1].tolist() == [0, 0]  # none for `gone.png`

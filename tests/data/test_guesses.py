@@ -11,6 +11,7 @@ from labelahead.data import load_source
 from labelahead.data.dataset import Guesses
 from labelahead.data.guesses import encode_class_guesses, parse_guesses, stack_deviations
 from labelahead.errors import InputError
+from labelahead.learner.guessers import write_guesses
 
 ROWS = [
     ("a", "1.5", "cat", "cat", ""),
@@ -84,6 +85,9 @@ def test_array_of_guesses_is_matched_by_order(table, tmp_path):
         ("id,probability:cat\na,0.2\n", "but not probability:dog"),
         ("id,probability:cat,probability:dog\na,0.2,0.2\n", "sum to 1"),
         ("id,probability:cat,probability:dog\na,x,0.2\n", "expected a number from 0 to 1"),
+        ("id,probability:cat,probability:dog\na,1.5,-0.5\n", "numbers from 0 to 1"),
+        ("id,probability:cat,probability:dog\na,,1.2\n", "numbers from 0 to 1"),
+        ("id,guess\na,cat\nb,dog\na,dog\n", "'a'"),
     ],
 )
 def test_unusable_file_of_guesses_is_refused(table, tmp_path, content, said):
@@ -91,6 +95,51 @@ def test_unusable_file_of_guesses_is_refused(table, tmp_path, content, said):
     file.write_text(content)
     with pytest.raises(InputError, match=said):
         load_source(Source(str(table), guesses=(str(file),), test_fraction=0), 0)
+
+
+def test_file_may_lack_a_class_that_was_added_later(tmp_path):
+    table = tmp_path / "items.csv"
+    table.write_text("id,size\na,1\nb,2\nc,3\nd,4\n")
+    file = tmp_path / "said.csv"
+    file.write_text("id,probability:cat,probability:dog\na,0.2,0.8\nb,,\nother,1,0\n")
+    source = Source(
+        str(table), guesses=(str(file),), classes=("cat", "fox", "dog"), test_fraction=0
+    )
+    data, _ = load_source(source, 0)
+    (guesses,) = data.guesses.values()
+    order = [guesses.classes.index(name) for name in ("cat", "fox", "dog")]
+    assert guesses.probabilities[0, order].tolist() == pytest.approx([0.2, 0, 0.8])
+    assert not guesses.probabilities[1:].any()
+    assert "said.csv: guesses for 1 of 4 items" in data.notes
+
+
+def test_files_of_guesses_may_name_files_without_suffix(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in (7, 8):
+        (folder / f"{i}.txt").write_text(f"text number {i}")
+    file = tmp_path / "said.csv"
+    file.write_text("id,guess\n8,dog\n")
+    data, _ = load_source(Source(str(folder), guesses=(str(file),), classes=("cat", "dog")), 0)
+    found = dict(zip(data.ids, next(iter(data.guesses.values())).probabilities, strict=True))
+    assert found["8.txt"].argmax() == 1
+    assert not found["7.txt"].any()
+
+
+def test_fields_that_were_escaped_for_spreadsheets_are_read(tmp_path):
+    data = tmp_path / "items.csv"
+    data.write_text("id,size\n=1,3\nb,4\n")
+    file = write_guesses(
+        tmp_path / "said.csv",
+        None,
+        ["=1", "b"],
+        ["-x", "y"],
+        torch.tensor([[0.9, 0.1], [0.0, 0.0]]),
+    )
+    assert "'-x" in file.read_text()
+    source = Source(str(data), guesses=(str(file),), classes=("-x", "y"))
+    found = next(iter(load_source(source, 0)[0].guesses.values())).probabilities
+    assert found[0].tolist() == pytest.approx([0.9, 0.1])
 
 
 def test_unknown_column_and_missing_file_are_refused(table, tmp_path):

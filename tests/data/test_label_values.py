@@ -97,7 +97,7 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     )
     assert has_note(
         data,
-        "taken as missing labels: 'NA' (1), 'None' (1), 'nan' (1), 'null' (1), 'n/a' (1), '?' (1)",
+        "treated as missing labels: 'NA' (1), 'None' (1), 'nan' (1), 'null' (1), 'n/a' (1), '?' (1)",
     )
     by_array, from_array = from_arrays(np.zeros((12, 2)), MIXED)
     assert by_array.classes == ("Cat", "dog")
@@ -110,7 +110,7 @@ def test_tables_arrays_label_files_and_imports_agree(tmp_path, caplog):
     assert classes == ("Cat", "dog")
     assert at.tolist() == np.flatnonzero(KNOWN).tolist()
     assert numbers.tolist() == answers.take(at).tolist()
-    assert "taken as missing labels" in caplog.text
+    assert "treated as missing labels" in caplog.text
     imported = read_import(tmp_path / "labels.csv", bare.ids, [])
     assert [(p, name) for p, name, _ in imported.labels] == [
         (p, classes[c]) for p, c in zip(at.tolist(), numbers.tolist(), strict=True)

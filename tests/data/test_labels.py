@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from labelahead.data import Data, read_labels
 from labelahead.data.columns import MISSING_VALUES
+from labelahead.data.labels import read_labels_by_source
 from labelahead.errors import InputError
 
 IDS = ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/a, b.jpg", "dog/ü.jpg")
@@ -275,6 +276,29 @@ def test_disagreement_is_an_error_until_resolved(tmp_path):
         [1],
         CAT_DOG,
     )
+
+
+def test_read_labels_by_source_keeps_the_label_of_every_annotator(tmp_path):
+    text = "id,label,source\n2.jpg,cat,anna\n2.jpg,dog,ben\n2.jpg,dog,ben\ncat/1.jpg,dog,\n"
+    found = read_labels_by_source(write_labels(tmp_path, text), make_data())
+    assert found == (((1, 0, "anna"), (1, 1, "ben"), (0, 1, "")), {}, CAT_DOG)
+    # The words of an export and addresses are no annotators.
+    text = "id,label,source\n2.jpg,cat,label\n2.jpg,dog,prediction\ncat/1.jpg,dog,http://h/1\n"
+    found = read_labels_by_source(write_labels(tmp_path, text), make_data())
+    assert found.labels == ((1, 0, ""), (0, 1, ""))
+    text = "id,label,source,annotator\n2.jpg,cat,web,anna\n2.jpg,dog,web,ben\n"
+    found = read_labels_by_source(write_labels(tmp_path, text), make_data())
+    assert found.labels == ((1, 0, "anna"), (1, 1, "ben"))
+    answers = [
+        {"annotator": "anna", "kind": "label", "label": "cat"},
+        {"annotator": "ben", "kind": "settle", "label": "dog"},
+    ]
+    row = {"item": "cat/1.jpg", "label": "dog", "source": "label", "answers": answers}
+    found = read_labels_by_source(write_labels(tmp_path, json.dumps(row), "l.jsonl"), make_data())
+    assert found == ((), {0: 1}, CAT_DOG)
+    path = write_labels(tmp_path, "item,label,by\n/x/2.jpg,cat,anna\n/y/2.jpg,dog,ben\n")
+    with pytest.raises(InputError, match=r"'/y/2.jpg' and '/x/2.jpg' both end in 'cat/2.jpg'"):
+        read_labels_by_source(path, make_data())
 
 
 def test_item_is_found_by_the_end_of_an_address(tmp_path):

@@ -19,7 +19,7 @@ def test_rows_of_follow_the_given_order():
 
 
 def test_unknown_position_raises_and_is_left_out_on_request():
-    with pytest.raises(InputError, match="item 8 is not in play"):
+    with pytest.raises(InputError, match="item 8 is not among the current candidates"):
         INDEX.rows_of([7, 8])
     assert 7 in INDEX
     assert 8 not in INDEX

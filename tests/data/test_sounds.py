@@ -14,7 +14,7 @@ import torch
 from labelahead.data import load
 from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.folder import arrange_by_ids
-from labelahead.data.sounds import ENCODER_SECONDS, MAX_SECONDS
+from labelahead.data.sounds import ENCODER_SECONDS, MAX_SECONDS, require_sound
 from labelahead.errors import InputError, MissingExtra
 from tests.support.sounds import make_sound, write_sound, write_sounds
 from tests.support.web_sessions import photo
@@ -171,3 +171,12 @@ def test_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(MissingExtra, match=r"pip install 'labelahead\[audio\]'"):
         load(tmp_path / "sounds")
+
+
+def test_require_sound_decodes_the_content(tmp_path):
+    path = write_sound(tmp_path / "a.flac", make_sound("tone"))
+    content = path.read_bytes()
+    require_sound(content)
+    for broken in (b"", b"no sound", content[: len(content) // 2]):
+        with pytest.raises(InputError):
+            require_sound(broken)

@@ -126,8 +126,8 @@ def test_json_lines_are_loaded_as_a_table(tmp_path):
             ['{"text": "a b c"}', '{"text": "a b'],
             r"line 2: no valid JSON .*; expected an object on every line",
         ),
-        (['{"text": "a b c"}', "", "[1, 2]"], "line 3: a list; expected one JSON object a line"),
-        ([""], "holds nothing; expected one JSON object a line"),
+        (['{"text": "a b c"}', "", "[1, 2]"], "line 3: a list; expected one JSON object per line"),
+        ([""], "is empty; expected one JSON object per line"),
         (['{"label": "a"}', '{"label": "b"}'], "has no column to learn from"),
     ],
 )

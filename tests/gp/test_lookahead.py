@@ -1,5 +1,7 @@
 """Look-ahead equals conditioning and a refit from scratch (LA-11), for every kernel and label."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -42,6 +44,22 @@ def test_lookahead_on_random_problems_equals_refitting(data, kind):
     for j, c in enumerate(candidates):
         expected = ref.predictions(p, labelled, p.targets[labelled], c, labels[j])
         ref.close(after[j], expected[x])
+
+
+@pytest.mark.parametrize("kind", ref.KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_lookahead_by_another_source_equals_refitting(kind, method):
+    p = ref.problem(kind)
+    noises = torch.full((24,), 0.3, dtype=torch.float64)
+    noises[LABELLED] = torch.tensor([0.02, 1.0, 0.1], dtype=torch.float64)
+    twin = replace(p, noises=noises)
+    post = p.prior().condition(LABELLED, p.targets[LABELLED], noises[LABELLED])
+    options = {"noise": 0.3, "allow_labelled": True}
+    futures = torch.cat(list(METHODS[method](post, [5, 3], p.targets[[9, 0]], **options)))
+    expected = ref.predictions(twin, LABELLED, p.targets[LABELLED], 5, p.targets[9])
+    ref.close(futures[0], expected)
+    second = post.condition([3], p.targets[[0]], [0.3], allow_labelled=True)
+    ref.close(futures[1], second.mean)
 
 
 def test_lookahead_equals_corrected_block_formula_of_paper():

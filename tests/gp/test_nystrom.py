@@ -46,16 +46,17 @@ class Twin:
     All by inverses.
     """
 
-    def __init__(self, targets):
+    def __init__(self, targets, sigma=None):
+        # With a noise per label, leave-one-out rescales the variance without it.
+        self.fixed = 0.0 if sigma is None else sigma
+        self.sigma = torch.full((L,), SIGMA).double() if sigma is None else sigma
         full, z = theta(), AT[evenly_spaced(L, K)]
         self.q = full[:, z] @ torch.linalg.solve(full[z][:, z], full[z])
         self.missed = 1 - self.q.diagonal()
-        self.noise = SIGMA + float(self.missed[AT].mean())
+        self.noise = self.sigma + float(self.missed[AT].mean())
         self.targets = targets
-        self.precision = torch.linalg.inv(
-            full[AT][:, AT] + SIGMA * torch.eye(L, dtype=torch.float64)
-        )
-        system = self.q[AT][:, AT] + self.noise * torch.eye(L, dtype=torch.float64)
+        self.precision = torch.linalg.inv(full[AT][:, AT] + torch.diag(self.sigma))
+        system = self.q[AT][:, AT] + torch.diag(self.noise)
         self.spanned = self.q - self.q[:, AT] @ torch.linalg.solve(system, self.q[AT])
         probes = REST.sort().values[evenly_spaced(len(REST), PROBES)]
         near = full[probes][:, AT]
@@ -72,7 +73,7 @@ class Twin:
 
         Α by the whole kernel, its divisor by each one's own.
         """
-        own = torch.diag(self.missed[AT] + SIGMA)
+        own = torch.diag(self.missed[AT] + self.sigma)
         left, true = (
             1 / torch.linalg.inv(self.q[AT][:, AT] + own).diagonal(),
             1 / self.precision.diagonal(),
@@ -80,9 +81,10 @@ class Twin:
         inside = evenly_spaced(L, K)
         for places in (inside, torch.tensor([i for i in range(L) if i not in inside.tolist()])):
             some = places[evenly_spaced(len(places), PROBES)]
-            left[places] *= true[some].mean() / left[some].mean()
+            ratio = (true - self.fixed)[some].mean() / (left - self.fixed)[some].mean()
+            left[places] = ((left - self.fixed) * ratio + self.fixed)[places]
         alpha = self.precision @ (self.targets - 1 / C)
-        return self.targets - left[:, None] * alpha, left - SIGMA
+        return self.targets - left[:, None] * alpha, left - self.sigma
 
 
 def same(a, b, tolerance=1e-6):
@@ -122,6 +124,38 @@ def test_leave_one_out_of_approximate_posterior_equals_formula():
     same(variance, left)
 
 
+NOISES = 10.0 ** torch.linspace(-2, 0.5, L, dtype=torch.float64)
+
+
+def test_approximate_posterior_with_noise_per_label_equals_formulas():
+    post = approximate(begun(), AT, LABELS, K, noise=NOISES)
+    same(post.mean, begun().condition(AT, LABELS, NOISES).mean)
+    twin = Twin(one_hot(LABELS).double(), NOISES)
+    same(post.covariance_block(REST, REST), twin.covariance()[REST][:, REST])
+    for ours, theirs in zip(predict_leave_one_out(post), twin.others(), strict=True):
+        same(ours, theirs)
+    same(post.noise_of_labels(), twin.noise)
+    other = one_hot((LABELS[[4, 40]] + 1) % C, C).double()
+    fixed = post.with_targets(torch.tensor([4, 40]), other)
+    change = (other - one_hot(LABELS[[4, 40]], C)) / twin.noise[[4, 40], None]
+    same(fixed.mean, post.mean + twin.spanned[:, AT[[4, 40]]] @ change)
+
+
+def test_approximate_posterior_with_noise_of_prior_changes_no_bit():
+    post, plain = (approximate(begun(), AT, LABELS, K, noise=n) for n in (SIGMA, None))
+    assert torch.equal(post.mean, plain.mean)
+    assert torch.equal(post.variance(), plain.variance())
+
+
+def test_later_label_of_another_source_is_conditioned_on_and_removed():
+    post, at = approximate(begun(), AT, LABELS, K), REST[[3]]
+    after, k = post.condition(at, torch.tensor([1]), 0.8), post.covariance_columns(at)[:, 0]
+    gain = (one_hot(torch.tensor(1), C) - post.mean[at[0]]) / (k[at[0]] + 0.8)
+    others = REST[at[0] != REST]
+    same(after.mean[others], post.mean[others] + k[others, None] * gain)
+    same(after.without_last_labels(1).mean, post.mean)
+
+
 def test_leave_one_out_of_approximate_posterior_is_near_refits():
     """By the whole kernel; the features' own regression misses it twice as far."""
     mean, _ = predict_leave_one_out(approximate(begun(), AT, LABELS, K))
@@ -135,7 +169,7 @@ def test_leave_one_out_of_approximate_posterior_is_near_refits():
     for i in range(L):
         rest, keep = AT[torch.arange(L) != i], targets[torch.arange(L) != i] - 1 / C
         refit = 1 / C + full[AT[i], rest] @ torch.linalg.solve(full[rest][:, rest] + system, keep)
-        average = twin.noise * torch.eye(L - 1, dtype=torch.float64)
+        average = float(twin.noise[0]) * torch.eye(L - 1, dtype=torch.float64)
         by_features = 1 / C + twin.q[AT[i], rest] @ torch.linalg.solve(
             twin.q[rest][:, rest] + average, keep
         )
@@ -193,7 +227,7 @@ def test_with_targets_equals_approximation_with_new_targets():
     k = twin.spanned
     at, noise = REST[[3, 8]], SIGMA + twin.own[REST[[3, 8]]]
     k = k - k[:, at] @ torch.linalg.solve(k[at][:, at] + torch.diag(noise), k[at])
-    same(fixed.mean, post.mean + k[:, AT[4], None] / twin.noise * change)
+    same(fixed.mean, post.mean + k[:, AT[4], None] / twin.noise[4] * change)
     assert torch.equal(fixed.all_labels()[1][:L], targets)
 
 

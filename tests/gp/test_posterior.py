@@ -1,6 +1,7 @@
 """Conditioning, gradient flow, warm starts and leave-one-out against refits from scratch."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelahead.errors import InputError
+from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.flow import gradient_flow
+from labelahead.gp.label_combination import combine_labels
 from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
@@ -235,6 +238,190 @@ def test_leave_one_out_is_largest_at_wrong_label():
     assert int(residuals.norm(dim=1).argmax()) == 17
     # the sign: prediction minus target
     assert (residuals[17] * (1 - 2 * wrong[17]) > 0).all()
+
+
+# --- labels with a noise of their own ---
+
+NOISES = torch.tensor([0.3, 1e-3, 2.0, 0.05, 0.01], dtype=torch.float64)
+
+
+def make_noisy(p, portions=1):
+    """Condition on LABELLED with NOISES in portions; return the posterior and the twin's problem."""
+    post = p.prior()
+    for part, noise in zip(
+        torch.tensor(LABELLED).chunk(portions), NOISES.chunk(portions), strict=True
+    ):
+        post = post.condition(part, p.targets[part], noise)
+    return post, replace(
+        p, noises=torch.zeros(24).double().index_put((torch.tensor(LABELLED),), NOISES)
+    )
+
+
+@pytest.mark.parametrize("portions", [1, 2, 5])
+def test_condition_with_noise_per_label_equals_refit(p, portions):
+    post, twin = make_noisy(p, portions)
+    mean, cov = ref.refit(twin, LABELLED, p.targets[LABELLED])
+    ref.close(post.mean, mean)
+    ref.close(post.covariance_columns([4, 2, 3]), cov_block(p, cov, range(24), [4, 2, 3]))
+    assert post.amplitude() == pytest.approx(ref.amplitude(twin, LABELLED, p.targets[LABELLED]))
+    x = ref.flat(LABELLED, p.b)
+    ref.close(post.system_matrix(), p.kernel[x][:, x] + torch.diag(twin.sigmas(LABELLED)))
+    moved = p.kernel[:, x] @ post.weights().reshape(len(x), -1)
+    ref.close(post.mean, p.outputs + moved.reshape(p.outputs.shape))
+    without = p.prior().condition(LABELLED, p.targets[LABELLED])
+    assert float((post.mean - without.mean).abs().max()) > 1e-2
+
+
+def test_condition_with_noise_of_prior_changes_no_bit(p):
+    without = p.prior().condition(LABELLED, p.targets[LABELLED])
+    post = p.prior().condition(LABELLED, p.targets[LABELLED], p.noise)
+    assert torch.equal(post.mean, without.mean)
+    assert torch.equal(post.variance(), without.variance())
+    assert torch.equal(post.weights(), without.weights())
+    assert torch.equal(leave_one_out(post), leave_one_out(without))
+
+
+def test_labels_with_and_without_noise_of_their_own_mix(p):
+    noises = torch.full((24,), p.noise, dtype=torch.float64)
+    noises[11] = 0.4
+    for order in ([[20, 3], [11], [7, 0]], [[11], [20, 3, 7, 0]]):
+        post, labelled = p.prior(), [x for part in order for x in part]
+        for part in order:
+            post = post.condition(part, p.targets[part], 0.4 if part == [11] else None)
+        twin = replace(p, noises=noises)
+        ref.close(post.mean, ref.refit(twin, labelled, p.targets[labelled])[0])
+        assert torch.allclose(post.noise_of_labels(), noises[labelled] * post.scale)
+
+
+@pytest.mark.parametrize("portions", [1, 2, 5])
+def test_with_targets_and_without_last_labels_keep_noise_per_label(p, portions):
+    if p.b > 1:
+        return
+    post, twin = make_noisy(p, portions)
+    assert post.can_revise_labels
+    which = torch.tensor([1, 4, 0])
+    changed = p.targets[LABELLED].clone()
+    changed[which] = torch.randn(3, 3, generator=torch.Generator().manual_seed(5)).double()
+    for one, labelled, targets in (
+        (post.with_targets(which, changed[which]), LABELLED, changed),
+        (post.without_last_labels(2), LABELLED[:-2], p.targets[LABELLED[:-2]]),
+    ):
+        mean, cov = ref.refit(twin, labelled, targets)
+        ref.close(one.mean, mean)
+        ref.close(one.variance(), cov.diagonal())
+        assert one.amplitude() == pytest.approx(ref.amplitude(twin, labelled, targets))
+        y = torch.tensor([[0.3, -1.0, 2.0]], dtype=torch.float64)
+        twin.noises[5] = 0.7
+        again = ref.refit(twin, [*labelled, 5], torch.cat([targets, y]))[0]
+        ref.close(one.condition([5], y, [0.7]).mean, again)
+
+
+def test_leave_one_out_with_noise_per_label_equals_refits(p):
+    post, twin = make_noisy(p)
+    rows = []
+    for i, held in enumerate(LABELLED):
+        rest = LABELLED[:i] + LABELLED[i + 1 :]
+        rows.append(ref.refit(twin, rest, p.targets[rest])[0][held] - p.targets[held])
+    ref.close(leave_one_out(post), torch.stack(rows))
+
+
+REPEATED = [20, 3, 20, 11, 3, 20]
+
+
+def make_repeated(p):
+    """Labels of three points by several sources that disagree: posterior, targets and noises."""
+    rng = torch.Generator().manual_seed(2)
+    targets = torch.randn(len(REPEATED), 3, generator=rng).double()
+    noises = torch.rand(len(REPEATED), generator=rng).double() + 0.01
+    return p.prior().condition(REPEATED, targets, noises, allow_labelled=True), targets, noises
+
+
+def refit_repeated(p, which, targets, noises):
+    """Solve the system in which every label has a row."""
+    at = [REPEATED[i] for i in which]
+    x = ref.flat(at, p.b)
+    scale = float(p.kernel.diagonal().mean())
+    system = p.kernel[x][:, x] + torch.diag((noises[which] * scale).repeat_interleave(p.b))
+    residual = (targets[which] - p.outputs[at]).reshape(len(x), -1)
+    mean = p.outputs + (p.kernel[:, x] @ torch.linalg.solve(system, residual)).reshape(24, 3)
+    return mean, p.kernel - p.kernel[:, x] @ torch.linalg.solve(system, p.kernel[x])
+
+
+def test_several_labels_of_one_point_equal_refit_with_a_row_each(p):
+    post, targets, noises = make_repeated(p)
+    mean, cov = refit_repeated(p, range(6), targets, noises)
+    ref.close(post.mean, mean)
+    ref.close(post.covariance_columns([4, 20]), cov_block(p, cov, range(24), [4, 20]))
+    with pytest.raises(InputError, match="already labelled"):
+        post.condition([20], targets[:1])
+    with pytest.raises(InputError, match="different ones"):
+        p.prior().condition([20, 20], targets[:2])
+    if p.b == 1:
+        shorter = post.without_last_labels(2)
+        ref.close(shorter.mean, refit_repeated(p, range(4), targets, noises)[0])
+        assert bool(shorter.is_labelled[20])
+        assert bool(shorter.is_labelled[3])
+        assert not bool(post.without_last_labels(3).is_labelled[11])
+        changed = targets.clone()
+        changed[2] = torch.tensor([1.0, 2.0, 3.0])
+        corrected = post.with_targets(torch.tensor([2]), changed[[2]])
+        ref.close(corrected.mean, refit_repeated(p, range(6), changed, noises)[0])
+
+
+def test_combined_labels_equal_a_row_for_each_label(p):
+    post, targets, noises = make_repeated(p)
+    labels = combine_labels(torch.tensor(REPEATED), targets, noises)
+    assert labels.at.tolist() == [20, 3, 11]
+    combined = p.prior().condition(*labels)
+    ref.close(combined.mean, post.mean)
+    every = range(24)
+    ref.close(combined.covariance_block(every, every), post.covariance_block(every, every))
+
+
+def test_leave_one_out_leaves_out_all_labels_of_a_point(p):
+    post, targets, noises = make_repeated(p)
+    rows = []
+    for i, held in enumerate(REPEATED):
+        rest = [j for j in range(6) if REPEATED[j] != held]
+        rows.append(refit_repeated(p, rest, targets, noises)[0][held] - targets[i])
+    ref.close(leave_one_out(post), torch.stack(rows))
+
+
+def test_posterior_at_further_or_fewer_points_keeps_noise_per_label():
+    x = torch.nn.functional.normalize(
+        torch.randn(24, 6, generator=torch.Generator().manual_seed(3)).double(), dim=1
+    )
+    start = torch.full((24, 3), 1 / 3, dtype=torch.float64)
+    targets = ref.problem("dense-scalar").targets
+    whole = prior(start, CosineKernel(x, torch.clone), noise=0.1)
+    whole = whole.condition(LABELLED, targets[LABELLED], NOISES)
+    # The labelled points are among the first 21.
+    part = prior(start[:21], CosineKernel(x[:21], torch.clone), noise=0.1)
+    part = part.condition(LABELLED, targets[LABELLED], NOISES).with_points(x[21:], start[21:])
+    ref.close(part.mean, whole.mean)
+    ref.close(part.variance(), whole.variance())
+    at = torch.tensor([5, 9, 1])
+    fewer = whole.restricted_to(at, whole.covariance_block(at[:2], at))
+    assert fewer.amplitude() == pytest.approx(whole.amplitude())
+    further = fewer.condition([1], targets[[9]], [0.6])
+    expected = whole.condition([9], targets[[9]], [0.6])
+    ref.close(further.mean, expected.mean[at])
+    ref.close(further.variance(), expected.variance()[at])
+    assert further.amplitude() == pytest.approx(expected.amplitude())
+
+
+@pytest.mark.parametrize(
+    ("noise", "match"),
+    [
+        ([0.1], "one relative noise for each"),
+        ([-0.1, 0.2], "finite numbers"),
+        ("much", "converted"),
+    ],
+)
+def test_condition_on_invalid_noise_raises(noise, match):
+    p = ref.problem("dense-scalar")
+    with pytest.raises(InputError, match=match):
+        p.prior().condition([0, 1], p.targets[:2], noise)
 
 
 # --- gradient flow ---

@@ -4,22 +4,28 @@ import copy
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import labelahead as la
 from labelahead.acquisition import flip, resolve, variance
 from labelahead.acquisition.pool_view import view
+from labelahead.batching import as_inputs
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact import (
+    BLOCK_NUMBERS,
     DEFAULT_SEARCH,
     KERNEL_DEPTHS,
     MIXTURE_GRID,
     ExactLearner,
     ExactModel,
+    FittedExactModel,
     Mixture,
     MixtureSearch,
     choose_mixture,
@@ -492,3 +498,51 @@ def test_exact_learner_drops_unit_features():
         torch.stack(expected),
         atol=1e-12,
     )
+
+
+class LargestTensor(TorchFunctionMode):
+    """Records the bytes of the largest storage that an operation returned, but for one of them."""
+
+    def __init__(self, known: Tensor) -> None:
+        super().__init__()
+        self.known, self.bytes = known.untyped_storage().data_ptr(), 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for value in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() != self.known:
+                self.bytes = max(self.bytes, value.untyped_storage().nbytes())
+        return out
+
+
+def test_file_mapped_into_memory_equals_tensor_and_is_not_copied(tmp_path):
+    n, width = 12_000, 768  # several blocks of rows and of columns
+    assert n * width > BLOCK_NUMBERS
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % C
+    centres = torch.randn(C, width, generator=rng) / 4
+    whole = (centres[y] + torch.randn(n, width, generator=rng)).half()
+    np.save(tmp_path / "vectors.npy", whole.numpy())
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    found = []
+    for x in (whole, mapped):
+        learner = la.Learner(la.exact(x, C), x, la.QueryConfig("resolve", candidates=200))
+        learner.teach(range(9), y[:9])
+        learner.train()
+        shared = as_inputs(x)
+        assert learner.inputs.data_ptr() == shared.data_ptr()
+        with LargestTensor(learner.inputs) as largest:
+            centre = la.exact(x, C).centre
+            queries, predictions = learner.query(3), learner.predict()
+        assert largest.bytes < 4 * n * width  # a copy in float32
+        found.append((queries, predictions, centre, learner.model))
+    (queries, predictions, centre, model), (mapped_queries, mapped_predictions, *_) = found
+    assert torch.equal(centre, found[1][2])
+    assert mapped_queries == queries
+    assert torch.equal(mapped_predictions, predictions)
+    # as without blocks
+    assert torch.equal(centre, whole.float().mean(0, dtype=torch.float64).float())
+    assert torch.equal(model.predict_proba(whole), predictions)
+    at = torch.arange(n)
+    units = FittedExactModel(model, whole).kernel_arguments(at, "pseudo")["kernel"].unit_vectors
+    assert torch.equal(units, model.normalise_rows(whole))

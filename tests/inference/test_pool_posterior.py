@@ -233,7 +233,7 @@ def test_unknown_position_raises():
     pool_posterior = PoolPosterior.from_prior(POINTS, make_prior())
     assert 40 in pool_posterior
     assert 7 not in pool_posterior
-    with pytest.raises(InputError, match="item 7 is not in play"):
+    with pytest.raises(InputError, match="item 7 is not among the current candidates"):
         pool_posterior.mean([40, 7])
 
 
@@ -268,7 +268,7 @@ def make_clustered_posterior(seed, labels, n=300, classes=4):
 @pytest.mark.parametrize("seed", range(4))
 def test_shortlist_updates_and_scores_like_full_posterior(seed, acquisition):
     pool_posterior, labels, truth = make_clustered_posterior(seed, 12 + 20 * seed)
-    shortlist = pool_posterior.build_shortlist(acquisition, 40)
+    shortlist = pool_posterior.build_shortlist(pool_posterior.scores(acquisition), 40)
     assert pool_posterior.rank_candidates(acquisition, 40) == shortlist.rank_candidates(acquisition)
     for _ in range(4):  # several labels before the full posterior is updated
         position, _ = shortlist.best(acquisition, ())
@@ -300,7 +300,7 @@ def test_shortlist_best_equals_overall_best():
         pool_posterior, labels, truth = make_clustered_posterior(seed, 8 + 4 * seed)
         for _ in range(5):
             position, _ = pool_posterior.best("flip", ())
-            shortlist = pool_posterior.build_shortlist("flip", 40)
+            shortlist = pool_posterior.build_shortlist(pool_posterior.scores("flip"), 40)
             labels[position] = truth[position]
             pool_posterior = pool_posterior.with_labels(labels)
             (shortlist_best, score), (best, best_score) = (
@@ -315,7 +315,7 @@ def test_shortlist_best_equals_overall_best():
 
 def test_shortlist_accepts_new_classes_and_refuses_removals():
     pool_posterior, labels, _truth = make_clustered_posterior(3, 20)
-    shortlist = pool_posterior.build_shortlist("flip", 40)
+    shortlist = pool_posterior.build_shortlist(pool_posterior.scores("flip"), 40)
     position, _ = shortlist.best("flip", ())
     labels[position] = 4
     wider, whole = shortlist.with_labels(labels, 5), pool_posterior.with_labels(labels, 5)
@@ -410,7 +410,7 @@ def test_shortlist_of_nystrom_posterior_scores_alike():
         make_labels(40),
         PosteriorOptions(evaluation=9, cache_cross_covariance=True, max_exact_labels=20),
     )
-    short = pool_posterior.build_shortlist("flip", 8)
+    short = pool_posterior.build_shortlist(pool_posterior.scores("flip"), 8)
     best = pool_posterior.rank_candidates("flip", 8)
     assert short.rank_candidates("flip") == best
     label = {best[0]: 1}

@@ -6,13 +6,21 @@ from torch.nn import functional as F
 
 from labelahead.inference.exact import ExactLearner, ExactModel, exact
 from labelahead.inference.trust import (
+    CONFUSION_GRID,
     DISCOUNT,
+    GATE_OFFSET,
+    GATE_SLOPE,
     MAX_TRUST,
+    MIN_GATE,
     MIN_STANDARD_ERROR,
     PRIOR_DEVIATION,
     PRIOR_SUM,
+    apply_trust,
+    compute_gate,
+    fit_confusions,
     fit_trust,
     initial_trust,
+    summarise_trust,
 )
 
 CLASSES = 3
@@ -44,44 +52,109 @@ def fit(x, y, at, *guesses):
     return learner, learner.fit(at, y[at])
 
 
-def test_fit_trust_equals_regression_of_explicit_leave_one_out_residuals(problem):
+@pytest.fixture
+def labels(problem):
+    """The kernel, targets and guesses of twenty labels."""
     x, y, rng = problem
     at = torch.arange(20)
     u = F.normalize(x, dim=1)[at]
-    K, noise = u @ u.T, 0.1
     targets = F.one_hot(y[at], CLASSES).double() - 1 / CLASSES
     guesses = torch.stack([make_guesses(y, p, rng)[at] - 1 / CLASSES for p in (0.85, 0.75)], 1)
+    return u @ u.T, targets, guesses
 
-    def leave_one_out(values):  # residuals by one refit per label
-        out = []
-        for i in range(len(at)):
-            rest = [j for j in range(len(at)) if j != i]
-            system = K[rest][:, rest] + noise * torch.eye(len(rest), dtype=torch.float64)
-            out.append(values[i] - K[i, rest] @ torch.linalg.solve(system, values[rest]))
-        return torch.stack(out)
 
-    def variance(i):
-        rest = [j for j in range(len(at)) if j != i]
+def leave_one_out(K, noise, values):
+    """Residuals and variances by one refit per label."""
+    residuals, variances = [], []
+    for i in range(len(K)):
+        rest = [j for j in range(len(K)) if j != i]
         system = K[rest][:, rest] + noise * torch.eye(len(rest), dtype=torch.float64)
-        return K[i, i] + noise - K[i, rest] @ torch.linalg.solve(system, K[rest, i])
+        residuals.append(values[i] - K[i, rest] @ torch.linalg.solve(system, values[rest]))
+        step = torch.linalg.solve(system, K[rest, i])
+        variances.append(K[i, i] + noise - K[i, rest] @ step)
+    return torch.stack(residuals), torch.stack(variances)
 
-    weight = torch.stack([1 / variance(i) for i in range(len(at))])
-    r = leave_one_out(targets).flatten()
-    q = torch.stack([leave_one_out(guesses[:, g]).flatten() for g in range(2)], 1)
-    w = weight.repeat_interleave(CLASSES)
+
+def explicit_sums(K, noise, targets, guesses):
+    """s by the regression, written out."""
+    residual, variance = leave_one_out(K, noise, targets)
+    r = residual.flatten()
+    q = [leave_one_out(K, noise, guesses[:, g])[0].flatten() for g in range(2)]
+    q = torch.stack(q, 1)
+    w = (1 / variance).repeat_interleave(CLASSES)
     normal = q.T @ (w[:, None] * q)
     estimate = torch.linalg.solve(normal, q.T @ (w * r))
     score = q * (w * (r - q @ estimate))[:, None]
     inverse = torch.linalg.inv(normal)
     spread = inverse @ (score.T @ score) @ inverse + MIN_STANDARD_ERROR**2 * torch.eye(2).double()
     certain = torch.eye(2).double() / PRIOR_DEVIATION**2
-    mean = torch.linalg.solve(
+    return torch.linalg.solve(
         certain + torch.linalg.inv(spread),
         certain @ torch.full((2,), PRIOR_SUM / 2).double() + torch.linalg.inv(spread) @ estimate,
-    )
-    expected = (DISCOUNT * mean).clamp(0, MAX_TRUST)
-    assert 0 < float(expected.min()) < MAX_TRUST  # so that the bounds do not decide
+    ).clamp(0, 1)
+
+
+def test_fit_trust_equals_explicit_regression_kernel_and_gate(labels):
+    K, targets, guesses = labels
+    noise = 0.1
+    sums = explicit_sums(K, noise, targets, guesses)
+    residual, _ = leave_one_out(K, noise, targets)
+    after = targets - torch.einsum("igc,g->ic", guesses, sums)
+    flat = guesses.flatten(1)
+    errors = {
+        t: leave_one_out(K + t**2 * flat @ flat.T, noise, after)[0].square().sum(1)
+        for t in CONFUSION_GRID
+    }
+    allowed = [
+        t
+        for t in CONFUSION_GRID
+        if t == 0
+        or float((errors[0.0] - errors[t]).mean())
+        > 2 * float((errors[0.0] - errors[t]).std() / 20**0.5)
+    ]
+    chosen = min(allowed, key=lambda t: float(errors[t].mean()))
+    grown = K + chosen**2 * flat @ flat.T
+    W = sums[:, None, None] * torch.eye(CLASSES).double()
+    alpha = torch.linalg.solve(grown + noise * torch.eye(20).double(), after)
+    W = W + chosen**2 * (flat.T @ alpha).view(2, CLASSES, CLASSES)
+    joint, _ = leave_one_out(grown, noise, after)
+    truth = targets.argmax(1)
+    without = targets - residual
+    combined = without + DISCOUNT * (residual - joint)
+    gain = (combined.argmax(1) == truth).double() - (without.argmax(1) == truth).double()
+    z = gain.mean() / (gain.std() / 20**0.5 + 0.5 / 20)
+    weight = torch.sigmoid(GATE_SLOPE * z + GATE_OFFSET)
+    expected = weight * (DISCOUNT * W).clamp(-MAX_TRUST, MAX_TRUST)
+    assert MIN_GATE < float(weight) < 0.999  # so that the gate takes part
+    assert 0 < float(summarise_trust(expected).min()) < MAX_TRUST
     assert torch.allclose(fit_trust(K, noise, targets, guesses), expected, atol=1e-7)
+
+
+def test_confusions_equal_the_posterior_of_a_larger_kernel(labels):
+    K, targets, _ = labels
+    shifted = F.one_hot((targets.argmax(1) + 1) % CLASSES, CLASSES).double() - 1 / CLASSES
+    found = fit_confusions(K, 0.1, targets, shifted[:, None], torch.zeros(1).double())
+    assert found.deviation > 0  # a guesser that always takes one class for the next is learnt
+    t = found.deviation
+    joint = K + t**2 * shifted @ shifted.T
+    alpha = torch.linalg.solve(joint + 0.1 * torch.eye(20).double(), targets)
+    # the mean of the kernel's part alone, given the learnt prior mean, equals that of both
+    added = apply_trust(found.weights, shifted[:, None])
+    rest = torch.linalg.solve(K + 0.1 * torch.eye(20).double(), targets - added)
+    assert torch.allclose(added + K @ rest, joint @ alpha, atol=1e-9)
+    residual, _ = leave_one_out(joint, 0.1, targets)
+    assert torch.allclose(found.residual, residual, atol=1e-9)
+    assert bool((found.weights[0].argmax(1) == (torch.arange(CLASSES) + 2) % CLASSES).all())
+
+
+def test_gate_closes_if_guesses_make_predictions_worse_and_opens_if_better():
+    labels = torch.zeros(30, dtype=torch.int64)
+    right, wrong = torch.eye(2).double()[labels], torch.eye(2).double()[labels + 1]
+    assert compute_gate(wrong, right, labels) == 0.0
+    assert compute_gate(right, wrong, labels) > 0.99
+    assert compute_gate(right, right, labels) == pytest.approx(
+        float(torch.sigmoid(torch.tensor(GATE_OFFSET)))
+    )
 
 
 def test_prediction_with_guesses_equals_explicit_posterior(problem):
@@ -93,12 +166,12 @@ def test_prediction_with_guesses_equals_explicit_posterior(problem):
     u = F.normalize(x - x.mean(0), dim=1)
     K = model.kernel_arguments(torch.cat([u, g - 1 / CLASSES], 1))["kernel"]
     K = K.prior_block(torch.arange(60), torch.arange(60)).double()
-    mean = 1 / CLASSES + float(model.trust[0]) * (g - 1 / CLASSES)
+    mean = 1 / CLASSES + (g - 1 / CLASSES) @ model.trust[0]
     system = K[at][:, at] + model.noise * torch.eye(len(at), dtype=torch.float64)
     step = torch.linalg.solve(system, F.one_hot(y[at], CLASSES).double() - mean[at])
     expected = mean + K[:, at] @ step
     assert torch.allclose(model(join(x, g)), expected, atol=1e-9)
-    assert 0 < float(model.trust[0]) <= MAX_TRUST
+    assert 0 < float(summarise_trust(model.trust)) <= MAX_TRUST
 
 
 def test_leave_one_out_predictions_with_guesses_equal_refits(problem):
@@ -125,7 +198,7 @@ def test_model_without_labels_predicts_the_guesses(problem):
     g = make_guesses(y, 0.7, rng)
     blank = exact(x, CLASSES).with_guessers(1, CLASSES)
     assert torch.allclose(blank.predict_proba(join(x, g)), g, atol=1e-12)
-    assert torch.equal(blank.trust, initial_trust(1))
+    assert torch.equal(blank.trust, initial_trust(1, CLASSES))
 
 
 def test_inputs_without_guess_columns_have_no_guesses(problem):
@@ -136,21 +209,24 @@ def test_inputs_without_guess_columns_have_no_guesses(problem):
     assert torch.equal(model(x), model(without))
 
 
-def test_guesser_that_is_always_wrong_is_not_trusted(problem):
+def test_guesser_that_is_always_wrong_is_unlearnt_by_forty_labels(problem):
     x, y, rng = problem
     at = torch.arange(40)
     _, fitted = fit(x, y, at, make_guesses(y, 0.0, rng))
     plain = ExactLearner(x, exact(x, CLASSES)).fit(at, y[at])
-    assert float(fitted.kernel_model.trust[0]) == 0.0
-    every = torch.arange(60)
-    assert torch.allclose(fitted.predict_proba(every), plain.predict_proba(every), atol=1e-9)
+    rest = torch.arange(40, 60)
+    assert float(summarise_trust(fitted.kernel_model.trust)) <= 0.0
+    right = [
+        float((m.predict_proba(rest).argmax(1) == y[rest]).double().mean()) for m in (fitted, plain)
+    ]
+    assert right[0] >= right[1]
 
 
 def test_trust_of_contradicting_guessers_goes_to_the_better_one(problem):
     x, y, rng = problem
     good, bad = make_guesses(y, 0.95, rng), make_guesses(y, 0.1, rng)
     _, fitted = fit(x, y, torch.arange(40), good, bad)
-    trust = fitted.kernel_model.trust
+    trust = summarise_trust(fitted.kernel_model.trust)
     assert float(trust[0]) > 0.15
     assert float(trust[1]) < 0.05
 
@@ -159,7 +235,7 @@ def test_one_class_seen_and_one_label_keep_the_initial_trust(problem):
     x, y, rng = problem
     g = make_guesses(y, 0.9, rng)
     _, fitted = fit(x, y, torch.tensor([0]), g)
-    assert torch.equal(fitted.kernel_model.trust, initial_trust(1))
+    assert torch.equal(fitted.kernel_model.trust, initial_trust(1, CLASSES))
     _, fitted = fit(x, y, torch.tensor([0, 3, 6]), g)  # all of class 0
     assert bool(torch.isfinite(fitted.predict_proba(torch.arange(60))).all())
 
@@ -209,3 +285,14 @@ def test_model_saved_without_guess_buffers_is_restored(problem):
     again = ExactModel(torch.zeros(6, dtype=torch.float64), CLASSES)
     again.load_state_dict(state)
     assert torch.equal(again(x), fitted.model(x))
+
+
+def test_model_saved_with_one_number_per_guesser_is_restored(problem):
+    x, y, rng = problem
+    g = make_guesses(y, 0.7, rng)
+    _, fitted = fit(x, y, torch.arange(12), g)
+    state = {**fitted.model.state_dict(), "trust": torch.tensor([0.2], dtype=torch.float64)}
+    again = ExactModel(torch.zeros(6), CLASSES)
+    again.load_state_dict(state)
+    assert torch.equal(again.trust, 0.2 * torch.eye(CLASSES).double()[None])
+    assert torch.equal(again.state_dict()["trust"], again.trust)

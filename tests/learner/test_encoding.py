@@ -1,8 +1,6 @@
 """Inputs of networks: named embeddings, vectors of the data, custom encoders, and combinations."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,6 +18,8 @@ from labelahead.models.image_encoder import is_image_encoder_available
 from labelahead.models.mel import compute_mel_statistics
 from labelahead.models.sentence_encoder import is_sentence_encoder_available
 from tests.support.sounds import write_sounds
+from tests.support.waiting import PATIENCE
+from tests.support.warm_processes import start_python
 
 OWN = """
 import torch
@@ -152,7 +152,7 @@ def test_custom_encoder_receives_images_rows_and_arrays(tmp_path, encoder_file):
         ("bad", "returned NaN or infinity"),
         ("columns", "failed on 30 items with TypeError"),
         ("number", "is a int; expected a function"),
-        ("missing", "names 'missing', which is not there"),
+        ("missing", "names 'missing', which does not exist"),
     ],
 )
 def test_custom_encoder_errors_are_reported(tmp_path, encoder_file, name, message):
@@ -244,10 +244,10 @@ prepare_campaign(parse_campaign({{"data": {{"name": {str(folder)!r}, "size": 32}
 print(sum(read_counts))
 """
     for expected in ("4", "0"):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == expected
+        process = start_python(["-c", code])
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
+        assert out.strip() == expected
 
 
 def test_sounds_are_embedded_by_mel_statistics_and_cached(tmp_path, monkeypatch):

@@ -13,11 +13,10 @@ from PIL import Image
 
 import labelahead as la
 from labelahead.data import from_arrays, load
-from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
+from labelahead.errors import InputError, MissingExtra, StorageError
 from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.inference.exact import ExactModel
 from labelahead.learner.export import load_exported, write_predictions
-from labelahead.learner.onnx import ExportGraph
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.sentence_encoder import is_sentence_encoder_available
 from labelahead.simulation.final_model import run_model
@@ -299,20 +298,6 @@ def test_vectors_named_like_a_backbone_are_vectors(tmp_path):
     assert np.mean([label == str(c) for label, c in zip(prediction.labels, y, strict=True)]) > 0.9
 
 
-def test_model_card_names_text_encoder(tmp_path, monkeypatch):
-    pytest.importorskip("onnxruntime")
-    if not is_sentence_encoder_available():
-        pytest.skip("without the extra texts")
-    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
-    source = write_table(tmp_path / "animals.csv")
-    run_campaign(tmp_path, data={"name": str(source), "embedding": "minilm"})
-    model = run_model(tmp_path / "run")
-    folder = model.save(tmp_path / "out", onnx=True)
-    assert "Those of 'said' come from the encoder minilm." in (folder / "README.md").read_text()
-    features = torch.randn(7, *model.reading.shape, generator=torch.Generator().manual_seed(1))
-    assert np.allclose(run_onnx(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4)
-
-
 def test_exported_model_predicts_given_vectors(tmp_path):
     x, y = blobs(60, (16,))
     rows = [
@@ -387,32 +372,6 @@ def test_exported_model_predicts_images_by_pixels(tmp_path, monkeypatch, model):
     assert fresh.items[0].endswith("new/00.png")
 
 
-@pytest.mark.parametrize("model", ["exact", slow("backbone")])
-def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
-    backbone = pytest.importorskip("labelahead.models.image_encoder")
-    if not backbone.is_image_encoder_available():
-        pytest.skip("without the extra photos")
-    monkeypatch.setenv("LABELAHEAD_DATA", str(tmp_path / "cache"))
-    source = write_images(tmp_path / "photos", 16)
-    run_campaign(
-        tmp_path,
-        model,
-        data={"name": str(source), "size": 64},
-        budget={"initial": 6, "labels": 10, "retrain_every": 4},
-    )
-    folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=True)
-    finished = la.load_model(folder)
-    about = json.loads((folder / "model.json").read_text())
-    assert about["reading"]["features"] == "lite0"
-    assert about["reading"]["shape"] == [3, 64, 64]
-    new = write_images(tmp_path / "new", 6, seed=4, classes=())
-    prediction = finished.predict(new)
-    assert prediction.labels == ["dark", "light"] * 3
-    data, _ = load(new)
-    p = run_onnx(folder, data.images.batch(torch.arange(6), 64).numpy())[0]
-    assert np.allclose(p, prediction.probabilities, atol=1e-4)
-
-
 def test_load_exported_runs_no_code(tmp_path):
     run_campaign(tmp_path)
     folder = run_model(tmp_path / "run").save(tmp_path / "out", onnx=False)
@@ -452,7 +411,7 @@ def test_load_exported_custom_network_requires_code(tmp_path):
 
 
 def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="holds no model"):
+    with pytest.raises(InputError, match="contains no model"):
         la.load_model(tmp_path)
     run_campaign(tmp_path)
     model = run_model(tmp_path / "run")
@@ -486,19 +445,6 @@ def test_export_invalid_arguments_raise(tmp_path, monkeypatch):
     with pytest.raises(MissingExtra):
         model.save(tmp_path / "asked", onnx=True)
     assert not (tmp_path / "asked").exists()
-
-
-def test_onnx_graph_with_different_outputs_raises(tmp_path):
-    pytest.importorskip("onnxruntime")
-    from labelahead.learner.onnx import write_onnx
-
-    run_campaign(tmp_path)
-    model = run_model(tmp_path / "run")
-    example = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
-    p, variance = model.outputs(example)
-    graph = ExportGraph(model.front, model.network, model.loss, 10)
-    with pytest.raises(LabelaheadError, match="differs from our own"):
-        write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
 
 
 def test_export_with_data_given_in_python_predicts(tmp_path):
@@ -540,65 +486,6 @@ def test_export_to_full_disk_raises_storage_error(tmp_path):
         signal.signal(signal.SIGXFSZ, old)
     assert "enforce" not in str(refused.value)
     assert not (tmp_path / "model").exists()
-
-
-def write_image_variants(folder):
-    """Write images in all supported forms: rotated, transparent, grey, palette, large, small."""
-    rng = np.random.default_rng(3)
-    folder.mkdir()
-    noise = Image.fromarray(rng.integers(0, 255, (31, 50, 3)).astype(np.uint8))
-    smooth = noise.resize((900, 640), Image.Resampling.BICUBIC)
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    smooth.save(folder / "large.jpg", quality=90)
-    smooth.save(folder / "turned.jpg", exif=turned)
-    noise.save(folder / "small.png")
-    noise.convert("L").save(folder / "grey.png")
-    noise.convert("P").save(folder / "palette.gif", transparency=3)
-    Image.fromarray(rng.integers(0, 255, (41, 33, 4)).astype(np.uint8)).save(
-        folder / "transparent.png"
-    )
-    smooth.crop((0, 0, 641, 322)).save(folder / "odd.bmp")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("shape", "white"), [((3, 48, 48), 255), ((3, 7, 7), 255), ((1, 20, 20), 16)]
-)
-def test_model_card_code_reproduces_image_preprocessing(tmp_path, shape, white):
-    """The code of the card, which needs Pillow and numpy only, equals our preprocessing."""
-    from labelahead.data.new_items import read_new_items
-    from labelahead.data.preprocessing import PICTURES, Preprocessor
-    from labelahead.learner.model_card import format_model_card
-
-    preprocessor = Preprocessor(PICTURES, shape, white=white)
-    description = {
-        "classes": ["a"],
-        "labels": {"a": 1},
-        "network": {"name": "exact"},
-        "accuracy": {},
-        "labelahead": "0",
-    }
-    description |= {
-        "made": "now",
-        "data": {"name": "set", "items": 1},
-        "threshold": None,
-        "reading": preprocessor.to_dict()[0],
-    }
-    text = format_model_card(description)
-    assert f"Resize the square to {shape[1]} x {shape[1]}, bilinear" in text
-    assert "nothing is stretched or padded" in text
-    steps = {}
-    exec(text.split("```python\n")[1].split("```")[0], steps)
-    folder = write_image_variants(tmp_path / "files")
-    for fresh in read_new_items(preprocessor, folder):
-        assert len(fresh.ids) == 7
-        assert not fresh.failed
-        for name, ours in zip(fresh.ids, fresh.values, strict=True):
-            item = steps["read_item"](folder / name)
-            assert item.dtype == np.uint8
-            assert item.shape == shape
-            assert np.array_equal(item, ours.numpy()), name
 
 
 def export_model(tmp_path):

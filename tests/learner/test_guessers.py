@@ -9,11 +9,17 @@ import torch
 from scipy.stats import binomtest
 
 import labelahead as la
+from labelahead.data.loading import load_source
 from labelahead.errors import InputError
+from labelahead.inference.exact import EXACT
+from labelahead.learner.config import parse_campaign, read_stored, to_toml
+from labelahead.learner.encoding import SENTENCES
 from labelahead.learner.export import export_model
+from labelahead.learner.guessers import offer_class_names
 from labelahead.learner.labelling_query import query_items
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import wilson_interval
+from labelahead.models.sentence_encoder import embed_texts
 
 CLASSES = ("low", "high")
 
@@ -63,6 +69,9 @@ def test_simulated_campaign_starts_from_the_guesses(table):
     without = la.run(make_campaign(table, without=("llm",)))
     assert result.rounds[0].accuracy > without.rounds[0].accuracy
     assert any("prior knowledge: llm" in note for note in notes)
+    (sentence,) = result.guessers
+    assert f"of {len(result.pool)} labelled items" in sentence
+    assert without.guessers == ()
 
 
 def test_exported_model_reads_the_column_of_guesses(table, tmp_path):
@@ -182,16 +191,155 @@ def test_guesses_follow_the_classes_of_a_query(table, tmp_path):
 def test_quality_names_the_mistakes(table):
     prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
     at = torch.arange(30)
-    (note,) = prepared.guesses.describe_quality(at, prepared.answers.take(at), torch.tensor([0.2]))
+    labels = prepared.answers.take(at)
+    model = prepared.make_learner(2).fit(at, labels).kernel_model
+    (note,) = prepared.guesses.describe_quality(model, labels)
     guess = prepared.data.guesses["llm"].probabilities.argmax(1)[at]
     truth = prepared.answers.take(at)
     assert f"right for {int((guess == truth).sum())} of 30" in note
     high = int(((guess == 0) & (truth == 1)).sum())
     name = prepared.data.classes
-    assert f"{name[0]!r} where it is {name[1]!r} ({high})" in note
+    assert f"{name[0]} against {name[1]} ({high})" in note
+    assert " worth " in note
 
 
 def test_wilson_interval_equals_scipy():
     found = wilson_interval(7, 30)
     expected = binomtest(7, 30).proportion_ci(method="wilson")
     assert found == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+# --- Classes with descriptions and examples
+
+
+def prepare_texts(tmp_path, classes):
+    path = tmp_path / "texts.csv"
+    texts = ["the rocket left its orbit", "bake the cake with butter and sugar"] * 6
+    path.write_text("text\n" + "".join(f"{text} number {i}\n" for i, text in enumerate(texts)))
+    source = {"name": str(path), "classes": str(classes), "prior": "class-names"}
+    return prepare_campaign(parse_campaign({"data": source, "threads": 1}))
+
+
+def test_class_file_gives_names_their_meaning(tmp_path):
+    """Cryptic names say nothing; their description or examples do."""
+    classes = tmp_path / "classes.csv"
+    classes.write_text(
+        "name,description,examples\nk1,,a moon landing|astronauts in space\nk2,cooking food.,\n"
+    )
+    prepared = prepare_texts(tmp_path, classes)
+    assert prepared.guesses.classes == ("k1", "k2")
+    assert (prepared.guesses.deviations.argmax(1) == torch.arange(12) % 2).all()
+    names = prepared.guesses.class_names.embeddings.double()
+    texts = ["This text is about k1.", "a moon landing", "astronauts in space"]
+    each = torch.nn.functional.normalize(embed_texts(texts, cache=None).double(), dim=1)
+    assert torch.allclose(names[0], each.mean(0), atol=1e-6)
+    alone = embed_texts(["This text is about k2: cooking food."], cache=None)[0]
+    cosine = torch.nn.functional.cosine_similarity(names[1], alone.double(), dim=0)
+    assert float(cosine) == pytest.approx(1, abs=1e-6)
+
+
+def test_class_file_is_stored_with_the_campaign(tmp_path):
+    classes = tmp_path / "classes.csv"
+    classes.write_text("name,description,examples\nspace,rockets,moon|stars\nfood,,\n")
+    campaign = prepare_texts(tmp_path, classes).campaign
+    classes.unlink()
+    stored = tmp_path / "config.toml"
+    stored.write_text(to_toml(campaign))
+    again = parse_campaign(read_stored(stored))
+    assert again.data == campaign.data
+    assert again.data.class_examples == {"space": ("moon", "stars")}
+
+
+# --- The user's own function
+
+
+def write_function(tmp_path, body):
+    path = tmp_path / "heuristic.py"
+    path.write_text(f"def guess(items):\n    {body}\n")
+    return f"{path}:guess"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return ['high' if float(row['a']) > 0 else 'low' for row in items]",
+        "import numpy\n    high = numpy.array([float(row['a']) > 0 for row in items]) * 0.8 + 0.1\n"
+        "    return numpy.stack([high, 1 - high], 1)",
+    ],
+)
+def test_function_guesses_classes_or_probabilities(table, tmp_path, body):
+    """The second one names the probabilities in the order of the classes: high, low."""
+    name = write_function(tmp_path, body)
+    prepared = prepare_campaign(make_campaign(table, without=("llm",), guesses=(name,)))
+    assert prepared.data.classes == ("high", "low")
+    first = torch.tensor([float(v) for v in column_of(table, "a")])
+    expected = 0.4 if "return [" in body else None
+    blocks = prepared.guesses.deviations
+    assert torch.equal(blocks.argmax(1), (first <= 0).long())
+    assert expected is None or blocks.max().item() == pytest.approx(expected)
+    assert "prior knowledge: guess" in " ".join(prepared.notes)
+
+
+def column_of(table, name):
+    with table.open(newline="") as file:
+        return [row[name] for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return ['medium'] * len(items)", "does not have .medium.; expected some of high, low"),
+        ("return ['low']", "has 1 guesses; expected one for each of 60"),
+        ("return 'low'", "returned a str for 60 items; expected a list"),
+        ("return 1 / 0", "failed on 60 items with ZeroDivisionError"),
+        ("return [[0.4, 0.4]] * len(items)", "expected numbers from 0 to 1 that sum to 1"),
+        ("return [[1.4, -0.4]] * len(items)", "expected numbers from 0 to 1 that sum to 1"),
+    ],
+)
+def test_function_that_returns_no_guesses_is_refused(table, tmp_path, body, message):
+    name = write_function(tmp_path, body)
+    with pytest.raises(InputError, match=message):
+        prepare_campaign(make_campaign(table, without=("llm",), guesses=(name,)))
+
+
+def test_function_may_have_no_guess(table, tmp_path):
+    name = write_function(tmp_path, "return [None] * len(items)")
+    prepared = prepare_campaign(make_campaign(table, without=("llm",), guesses=(name,)))
+    assert not prepared.guesses.deviations.any()
+
+
+def test_stored_function_of_somebody_else_is_not_run(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    ran = tmp_path / "ran"
+    name = write_function(tmp_path, f"open({str(ran)!r}, 'w')\n    return [None] * len(items)")
+    folder = tmp_path / "from-somebody"
+    folder.mkdir()
+    campaign = make_campaign(table, without=("llm",), guesses=("llm", name))
+    (folder / "config.toml").write_text(to_toml(campaign))
+    with pytest.raises(InputError, match=r"data.guesses\[1\].*add --trust-code"):
+        read_stored(folder / "config.toml")
+    read_stored(folder / "config.toml", {"data.guesses": [name]})  # typed by the user
+    read_stored(folder / "config.toml", trust_code=True)
+    assert not ran.exists()
+
+
+def test_language_model_is_only_asked_by_a_command(table):
+    campaign = make_campaign(table, without=("llm",), guesses=("llm:http://127.0.0.1:9",))
+    with pytest.raises(InputError, match="labelahead guess DATA --guesses llm:URL"):
+        prepare_campaign(campaign)
+
+
+@pytest.mark.parametrize(("classes", "offered"), [(("cars", "space_flight"), 1), (("0", "1"), 0)])
+def test_class_names_are_offered_for_texts_whose_classes_are_words(tmp_path, classes, offered):
+    path = tmp_path / "texts.csv"
+    rows = [
+        f'"a longer text about thing number {i}, with some words",{classes[i % 2]}'
+        for i in range(40)
+    ]
+    path.write_text("\n".join(["text,label", *rows]))
+    source = la.Source(str(path), target="label")
+    data, _ = load_source(source, 0)
+    assert len(offer_class_names(source, data, SENTENCES, EXACT)) == offered
+    assert offer_class_names(source, data, "words", EXACT) == ()
+    named = replace(source, prior="class-names")
+    assert offer_class_names(named, data, SENTENCES, EXACT) == ()

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from labelahead.acquisition import variance
+from labelahead.acquisition.sources import LabelSource
 from labelahead.errors import InputError
 from labelahead.inference.exact import exact
 from labelahead.learner.learner import Learner
@@ -26,7 +27,7 @@ def test_query_and_teach_until_pool_is_labelled(strategy):
     learner, y = make_taught_learner(strategy, retrain_every=7)
     learner.train()
     while len(learner.pool) < 50:
-        queried = learner.query(min(4, 50 - len(learner.pool)))
+        queried = learner.query(min(6, 50 - len(learner.pool)))
         assert not set(queried) & set(learner.pool.labelled.tolist())
         assert max(queried) < 50
         learner.teach(queried, y[queried])
@@ -265,3 +266,42 @@ def test_exact_learner_predicts_all_items_with_all_labels():
     ).float().mean() > 0.9  # 1/3 if the labels were ignored
     learner.train()
     torch.testing.assert_close(predicted, learner.predict(test))
+
+
+def make_priced_learner(**more):
+    x, y = blobs(60)
+    x = x + 3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    learner = Learner(exact(x, 3), x, test=range(50, 60), **more)
+    anna = LabelSource("anna", price=0.10)
+    llm = LabelSource("llm", price=0.001, error_rate=0.3)
+    return learner, y, anna, llm
+
+
+def test_query_sources_returns_pairs_within_budget_and_pool():
+    learner, y, anna, llm = make_priced_learner()
+    learner.teach(range(6), y[:6], source="anna")
+    chosen = learner.query_sources([anna, llm], 8, budget=0.25)
+    assert sum(q.price for q in chosen) <= 0.25
+    assert len({(q.position, q.source) for q in chosen}) == len(chosen) > 0
+    assert all(q.position < 50 for q in chosen)  # never the test part
+    assert not {q.position for q in chosen} & set(range(6))  # careful labels are final
+    assert learner.query_sources([anna], 3, value=1e-9) == []
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_query_sources_offers_labels_of_a_noisy_source_to_a_better_one(first):
+    """Also if the noisy source has given all labels so far."""
+    learner, y, anna, llm = make_priced_learner()
+    if first:
+        learner.teach(range(first), y[:first], source="anna")
+    learner.teach(range(first, 50), (y[first:50] + (torch.arange(50 - first) % 3 == 0)) % 3,
+                  source="llm")  # fmt: skip
+    chosen = learner.query_sources([anna, llm], 4)
+    assert {q.source for q in chosen} == {"anna"}  # the other one has said all it can
+    assert {q.position for q in chosen} <= set(range(first, 50))
+
+
+def test_query_sources_refuses_networks():
+    learner, _ = make_taught_learner()
+    with pytest.raises(InputError, match="cannot be weighed by a trained network"):
+        learner.query_sources([LabelSource("anna")], 1)

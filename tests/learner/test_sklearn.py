@@ -134,3 +134,164 @@ def test_partial_fit_adds_classes_unless_declared():
         Classifier().partial_fit(x, y, classes=["ant", "bee"])
     with pytest.raises(InputError, match="91 items requested"):
         Classifier().query(x, 91)
+
+
+# --- Guesses
+
+
+def make_guessed_clouds():
+    """Rows with labels, and the guesses of somebody who is right in 80 %."""
+    x, y = make_clouds()
+    rng = np.random.default_rng(0)
+    x = x + 8 * rng.normal(size=x.shape)  # hard to tell apart
+    said = np.where(rng.random(len(y)) < 0.8, y, rng.choice(np.unique(y), len(y)))
+    return x, y, said.astype(object)
+
+
+def test_classifier_with_guesses_equals_the_learner():
+    x, y, said = make_guessed_clouds()
+    said[::7] = None
+    p = np.random.default_rng(1).dirichlet(np.ones(3), len(y))
+    names, numbers = np.unique(y, return_inverse=True)
+    codes = [-1 if s is None else list(names).index(s) for s in said]
+    guesses = {"llm": torch.tensor(codes), "old": torch.from_numpy(p)}
+    rows = torch.from_numpy(x)
+    learner = la.Learner(la.exact(rows, 3, guesses=guesses), rows, "resolve")
+    learner.teach(list(range(30)), numbers[:30].tolist())
+    classifier = Classifier().fit(
+        x[:30],
+        y[:30],
+        X_pool=x[30:],
+        guesses={"llm": said[:30], "old": p[:30]},
+        pool_guesses={"old": p[30:], "llm": said[30:]},
+    )
+    found = classifier.predict_proba(x, {"old": p, "llm": said})
+    assert found == pytest.approx(learner.predict().numpy(), abs=1e-6)
+    assert classifier.model_.trust.sum() > 0
+    assert np.abs(found - classifier.predict_proba(x)).max() > 1e-3
+    queried = classifier.query(x[30:], 5, {"llm": said[30:], "old": p[30:]})
+    assert (queried + 30).tolist() == learner.query(5)
+    assert (classifier.predict(x, {"llm": said, "old": p}) == names[found.argmax(1)]).all()
+
+
+def test_guesses_of_partial_fit_equal_those_of_fit():
+    x, y, said = make_guessed_clouds()
+    order = np.argsort(y, kind="stable")  # the third class comes last
+    x, y, said = x[order], y[order], said[order]
+    whole = Classifier().fit(x, y, guesses=said)
+    p = np.eye(3)[np.unique(y).searchsorted(said.astype(str))]
+    parts = Classifier()
+    for at in np.array_split(np.arange(len(y)), 3):
+        known = sorted({*y[: at[-1] + 1]})
+        given = [s if s in known else None for s in said[at]]
+        parts.partial_fit(x[at], y[at], guesses=given)
+    assert parts.predict_proba(x, said).shape == (90, 3)
+    declared = Classifier().partial_fit(
+        x[:40], y[:40], classes=[*"abc", *np.unique(y)], guesses=said[:40]
+    )
+    assert declared.predict_proba(x).shape == (90, 6)
+    again = Classifier().partial_fit(x[:40], y[:40], np.unique(y), said[:40])
+    again.partial_fit(x[40:], y[40:], guesses=said[40:])
+    assert again.predict_proba(x, said) == pytest.approx(whole.predict_proba(x, said), abs=1e-9)
+    hard = Classifier().fit(x, y, guesses=p * 0.85 + 0.05)
+    assert hard.predict_proba(x, said) == pytest.approx(whole.predict_proba(x, said), abs=1e-6)
+
+
+def test_guesses_may_name_minus_one_and_classes_without_label():
+    x, _ = make_clouds(20)
+    y = np.where(x[:, 0] > 0, 1, -1)
+    first = [int(np.flatnonzero(y == 1)[0])]
+    with pytest.raises(InputError, match=r"name the class -1, but the classes are \[1\]"):
+        Classifier().fit(x[first], y[first], X_pool=x, pool_guesses=y)
+    classifier = Classifier().fit(x[first], y[first], X_pool=x, classes=[-1, 1], pool_guesses=y)
+    assert classifier.classes_.tolist() == [-1, 1]
+    guessed = classifier.predict_proba(x, y.astype(float))
+    assert np.abs(guessed - classifier.predict_proba(x)).max() > 1e-3
+    nothing = classifier.predict_proba(x, np.full(20, np.nan))
+    assert nothing == pytest.approx(classifier.predict_proba(x))
+
+
+def test_guesses_that_do_not_fit_are_refused():
+    x, y, said = make_guessed_clouds()
+    with pytest.raises(InputError, match="has 89 guesses; expected one for each of 90"):
+        Classifier().fit(x, y, guesses=said[:-1])
+    with pytest.raises(InputError, match="numbers from 0 to 1 that sum to 1"):
+        Classifier().fit(x, y, guesses=np.full((90, 3), 0.5))
+    with pytest.raises(InputError, match="there is a module"):
+        Classifier(torch.nn.Linear(16, 3)).fit(x, y, guesses=said)
+    with pytest.raises(InputError, match="but fit was given none"):
+        Classifier().fit(x, y).predict_proba(x, said)
+    with pytest.raises(InputError, match="those of 'new', but fit was given 'llm'"):
+        Classifier().fit(x, y, guesses={"llm": said}).predict_proba(x, {"new": said})
+    with pytest.raises(InputError, match="expected fit first"):
+        Classifier().query(x, 2, said)
+
+
+def make_disputed_labels():
+    """Return rows, labels, sources and items: anna and ben label 40 items each, 20 in common."""
+    x, y = make_clouds()
+    anna, ben = np.arange(40), np.arange(20, 60)
+    wrong = np.roll(np.unique(y), 1)[np.searchsorted(np.unique(y), y)]
+    said = np.where(np.arange(90) % 3 == 0, wrong, y)
+    items = np.concatenate([anna, ben])
+    labels = np.concatenate([y[anna], said[ben]])
+    return x, labels, ["anna"] * 40 + ["ben"] * 40, items
+
+
+def test_fit_with_sources_matches_a_learner_taught_by_source():
+    x, labels, sources, items = make_disputed_labels()
+    fitted = Classifier().fit(x[items], labels, sources=sources, items=items, X_pool=x[60:])
+    rows, codes = torch.from_numpy(x), np.searchsorted(fitted.classes_, labels)
+    learner = la.Learner(la.exact(rows, 3), rows, "resolve")
+    learner.teach(items[:40], codes[:40], source="anna")
+    learner.teach(items[40:], codes[40:], source="ben")
+    assert np.allclose(fitted.predict_proba(x), learner.predict(), atol=1e-6)
+    accuracy = learner.source_accuracy()
+    assert {name: row.labels for name, row in fitted.source_accuracy_.items()} == {
+        "anna": 40,
+        "ben": 40,
+    }
+    assert fitted.source_accuracy_["ben"].accuracy == pytest.approx(accuracy["ben"].accuracy)
+    assert accuracy["ben"].accuracy < accuracy["anna"].accuracy
+    ignored = Classifier().fit(x[items], labels, X_pool=x[60:])
+    assert not np.allclose(fitted.predict_proba(x), ignored.predict_proba(x), atol=1e-3)
+    learner.train()
+    wanted = la.propose(learner.model, rows, learner.pool, 4, "resolve")
+    assert (60 + fitted.query(x[60:], 4)).tolist() == wanted.positions.tolist()
+
+
+def test_fit_with_one_source_changes_nothing():
+    x, y = make_clouds()
+    plain = Classifier().fit(x[:30], y[:30])
+    named = Classifier().fit(x[:30], y[:30], sources=["anna"] * 30)
+    assert np.array_equal(named.predict_proba(x), plain.predict_proba(x))
+    assert named.query(x[30:], 3).tolist() == plain.query(x[30:], 3).tolist()
+    assert named.source_accuracy_ == plain.source_accuracy_ == {}
+
+
+def test_fit_with_sources_takes_guesses_by_row_and_labels_without_a_name():
+    x, labels, sources, items = make_disputed_labels()
+    unnamed = [None if s == "ben" else s for s in sources]
+    guesses = np.array(["ant", "bee", "cow"])[items % 3]
+    fitted = Classifier().fit(x[items], labels, sources=unnamed, items=items, guesses=guesses)
+    assert sorted(fitted.source_accuracy_) == ["", "anna"]
+    assert fitted._guesses.shape[0] == 60  # one row for each item
+    once = Classifier().fit(x[:40], labels[:40], guesses=guesses[:40])
+    assert torch.equal(fitted._guesses[:40], once._guesses)
+
+
+def test_fit_refuses_sources_that_it_cannot_use():
+    x, y = make_clouds(12)
+    names = ["anna", "ben"] * 6
+    with pytest.raises(InputError, match="11 sources for 12 labels; expected one each"):
+        Classifier().fit(x, y, sources=names[:11])
+    with pytest.raises(InputError, match="items are given without sources"):
+        Classifier().fit(x, y, items=range(12))
+    with pytest.raises(InputError, match="rows 0 and 1 of X are both item 7, but differ"):
+        Classifier().fit(x, y, sources=names, items=[7] * 12)
+    with pytest.raises(InputError, match="a source is 3; expected a name such as 'anna'"):
+        Classifier().fit(x, y, sources=[3] * 12)
+    with pytest.raises(InputError, match="sources are weighed by the exact learner"):
+        Classifier(torch.nn.Linear(16, 3)).fit(x, y, sources=names)
+    with pytest.raises(InputError, match="partial_fit cannot add labels; expected fit with all"):
+        Classifier().fit(x, y, sources=names).partial_fit(x, y)

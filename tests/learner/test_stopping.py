@@ -5,7 +5,7 @@ from labelahead.data import from_arrays
 from labelahead.inference.network import NetworkLearner
 from labelahead.learner.stopping import (
     ErrorReading,
-    _is_good,
+    _supports_stopping,
     estimate_leave_one_out,
     stop_advice,
     stopping_progress,
@@ -130,7 +130,7 @@ def test_stop_advice_is_none_on_noise(kind, seed):
     done = run(plan, data=make_noisy_data(kind, seed)).rounds
     readings = [ErrorReading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in done]
     assert all(r.error is not None for r in readings)
-    assert not any(_is_good(r) for r in readings)
+    assert not any(_supports_stopping(r) for r in readings)
     assert all(stop_advice(readings[: i + 1]) is None for i in range(len(readings)))
 
 

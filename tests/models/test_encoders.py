@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import socket
 import threading
 from dataclasses import replace
@@ -109,6 +110,36 @@ def test_encoder_of_spectrogram_patches_takes_sounds(folder):
         load_encoder(str(folder / "ast"), IMAGE)
 
 
+def test_whisper_averages_the_frames_of_the_sound_alone(folder):
+    wave = torch.randn(16_000, generator=torch.Generator().manual_seed(0))
+    found = load_encoder(str(folder / "whisper"), AUDIO).encode([(wave, 16_000)])
+    model = transformers.WhisperModel.from_pretrained(folder / "whisper").get_encoder().eval()
+    extractor = transformers.WhisperFeatureExtractor.from_pretrained(folder / "whisper")
+    given = extractor(wave.numpy(), sampling_rate=16_000, return_tensors="pt")
+    with torch.inference_mode():
+        states = model(given["input_features"]).last_hidden_state  # of 30 seconds
+    assert states.shape == (1, 1500, 32)
+    assert torch.allclose(found, states[:, :50].mean(1), atol=1e-5)  # a second has 50 states
+
+
+def test_clap_encodes_sounds_and_texts_in_one_space(folder):
+    """Longer sounds are cut at the beginning: the library draws a random part."""
+    heard, read = (load_encoder(str(folder / "clap"), kind) for kind in (AUDIO, TEXT))
+    generator = torch.Generator().manual_seed(0)
+    waves = [(torch.randn(n, generator=generator), 48_000) for n in (9000, 3 * 48_000)]
+    model = transformers.ClapModel.from_pretrained(folder / "clap").eval()
+    extractor = transformers.ClapFeatureExtractor.from_pretrained(folder / "clap")
+    found = heard.encode(waves)
+    with torch.inference_mode():
+        for row, (wave, rate) in zip(found, waves, strict=True):
+            given = extractor(wave[: 2 * rate].numpy(), sampling_rate=rate, return_tensors="pt")
+            expected = model.get_audio_features(**given).pooler_output[0]
+            assert torch.allclose(row, expected, atol=1e-5)
+    assert heard.width == read.width == read.encode(SENTENCES).shape[1] == 24
+    with pytest.raises(InputError, match="encodes sounds and texts, but these items are images"):
+        load_encoder(str(folder / "clap"), IMAGE)
+
+
 def test_long_sounds_are_encoded_in_smaller_batches(folder, monkeypatch):
     encoder = load_encoder(str(folder / "wav2vec2"), AUDIO)
     waves = [(torch.sin(torch.arange(4000) * (i + 1) / 99), 16_000) for i in range(5)]
@@ -121,7 +152,7 @@ def test_long_sounds_are_encoded_in_smaller_batches(folder, monkeypatch):
         return encode(given)
 
     monkeypatch.setattr(encoder.backend, "encode", count_and_encode)
-    monkeypatch.setattr("labelahead.models.encoders.MAX_AUDIO_BATCH_NUMBERS", 8000)
+    encoder = replace(encoder, max_audio_numbers=8000)
     assert torch.allclose(encoder.encode(waves), together, atol=1e-5)
     assert counts == [2, 2, 1]
 
@@ -152,6 +183,22 @@ def test_revision_follows_the_weights(folder, tmp_path):
     content[-1] ^= 1
     weights.write_bytes(content)
     assert resolve_encoder(str(copy)).revision != before.revision
+
+
+def test_pinned_folder_that_has_moved_is_reported_with_its_path(tmp_path):
+    gone = tmp_path / "gone"
+    with pytest.raises(InputError, match=r"the encoder was in .*gone, .*--encoder"):
+        resolve_encoder(f"hf:{gone}@{'0' * 40}")
+
+
+def test_loading_prints_no_progress_bar(folder, tmp_path, capfd):
+    copy = tmp_path / "bert"
+    copy.mkdir()
+    for path in (folder / "bert").iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    load_encoder(str(copy), TEXT)
+    assert "Loading" not in "".join(capfd.readouterr())
+    assert transformers.utils.logging.is_progress_bar_enabled()
 
 
 def test_hub_cache_is_read_without_a_network(folder, tmp_path, monkeypatch):
@@ -272,8 +319,18 @@ def test_broken_folder_is_refused_in_one_sentence(folder, tmp_path):
         resolve_encoder(str(tmp_path / "a"))
     config = json.loads((folder / "bert" / "config.json").read_text())
     (tmp_path / "a" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match=r"tokenizer without a vocabulary|cannot be loaded"):
         load_encoder(str(tmp_path / "a"), TEXT)
+
+
+def test_tokenizer_without_a_vocabulary_is_refused(folder, tmp_path):
+    """The library makes a tokenizer of special tokens alone where its files are missing."""
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(folder / "bert" / file, tmp_path / file)
+    with pytest.raises(InputError, match=r"tokenizer without a vocabulary|cannot be loaded"):
+        load_encoder(str(tmp_path), TEXT)
+    cat, dog = load_encoder(str(folder / "bert"), TEXT).encode(["the cat", "the dog"])
+    assert not torch.allclose(cat, dog, atol=1e-3)
 
 
 def test_code_of_a_repository_is_never_run(folder, tmp_path):

@@ -1,18 +1,16 @@
 """The image encoder: feature values, cache, resumption, and the whole network."""
 
 import logging
-import os
 
 import pytest
 import torch
 from torch import nn
 
 import labelahead as la
-from labelahead.errors import InputError, MissingExtra, StorageError
+from labelahead.errors import InputError, MissingExtra
 from labelahead.models import build_model, embed_images, scale_pixels, standardise_features
-from labelahead.models import feature_cache as blocks
 from labelahead.models import image_encoder as backbone
-from labelahead.models.feature_cache import FeatureCache
+from labelahead.models.feature_cache import make_key
 from labelahead.models.image_encoder import FEATURE_COUNT
 from labelahead.models.training import Training, train
 from tests.support.reference_tangent import relative
@@ -35,11 +33,6 @@ class CountingImages:
             rng = torch.Generator().manual_seed(i)
             rows.append(torch.randint(0, 256, (3, size, size), generator=rng))
         return torch.stack(rows).to(torch.uint8)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_ITEMS", 4)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +70,6 @@ def test_scale_pixels_maps_uint8_to_minus_one_to_one():
     assert x.flatten().tolist() == [0, 255, 51]
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_cache_returns_equal_features_without_reading_images(tmp_path):
     first, read_count = embed_raw(10, cache=tmp_path, fingerprint="a", batch=3)
     assert read_count == 10
@@ -88,7 +80,6 @@ def test_cache_returns_equal_features_without_reading_images(tmp_path):
     assert not list(tmp_path.rglob("*.partial"))
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_cache_finds_images_in_any_order_and_among_others(tmp_path):
     class NamedImages(CountingImages):
         def __init__(self, names):
@@ -100,7 +91,7 @@ def test_cache_finds_images_in_any_order_and_among_others(tmp_path):
 
     def embed_named(names):
         images = NamedImages(names)
-        keys = [blocks.make_key(str(i)) for i in names]
+        keys = [make_key(str(i)) for i in names]
         out = embed_images(
             images, len(names), cache=tmp_path, keys=keys, size=SIZE, standardised=False
         )
@@ -120,72 +111,12 @@ def embed_uncached(images, n):
     return embed_images(images, n, cache=None, size=SIZE, standardised=False, batch=1)
 
 
-@pytest.mark.usefixtures("small_blocks")
 def test_cache_key_depends_on_fingerprint_and_size(tmp_path):
     embed_raw(2, cache=tmp_path, fingerprint="a")
     assert embed_raw(2, cache=tmp_path, fingerprint="b")[1] == 2
     images = CountingImages()
     embed_images(images, 2, cache=tmp_path, fingerprint="a", size=SIZE + 8)
     assert images.read_count == 2
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_interrupted_embedding_continues_from_the_cache(tmp_path):
-    def stop(done, n):
-        if done >= 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_raw(10, cache=tmp_path, fingerprint="a", batch=2, progress=stop)
-    progress_calls = []
-    out, read_count = embed_raw(
-        10, cache=tmp_path, fingerprint="a", batch=2, progress=lambda *p: progress_calls.append(p)
-    )
-    assert read_count == 6  # the cache has the first block of four
-    assert progress_calls == [(4, 10), (6, 10), (8, 10), (10, 10)]
-    assert torch.equal(out, embed_raw(10, cache=None, batch=2)[0])
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "longer"])
-def test_damaged_cache_file_is_reported_and_recomputed(tmp_path, damage, caplog):
-    want, _ = embed_raw(8, cache=tmp_path, fingerprint="a")
-    one, two = sorted(tmp_path.rglob("*.f32"))
-    content = bytearray(one.read_bytes())
-    if damage == "flip":
-        content[1000] ^= 1
-    one.write_bytes(
-        {
-            "flip": bytes(content),
-            "cut": bytes(content[:-100]),
-            "empty": b"",
-            "swap": two.read_bytes(),
-            "longer": bytes(content) + b"x",
-        }[damage]
-    )
-    with caplog.at_level(logging.WARNING, logger="labelahead"):
-        got, read_count = embed_raw(8, cache=tmp_path, fingerprint="a")
-    assert read_count == 4
-    assert "damaged" in caplog.text
-    assert torch.equal(got, want)
-    assert embed_raw(8, cache=tmp_path, fingerprint="a")[1] == 0
-
-
-def test_failing_disk_loses_only_the_cache(tmp_path, monkeypatch, caplog):
-    def raise_disk_full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", raise_disk_full)
-    with caplog.at_level(logging.WARNING, logger="labelahead"):
-        embed_raw(2, cache=tmp_path, fingerprint="a")
-    assert "No space left" in caplog.text
-    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
-
-
-def test_unusable_cache_folder_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be used"):
-        FeatureCache(tmp_path / "file", "key")
 
 
 def test_embed_images_refuses_invalid_batches():

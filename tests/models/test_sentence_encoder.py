@@ -1,11 +1,12 @@
 """The sentence encoder against recorded values, transformers, sentence-transformers; its cache."""
 
+import sys
+
 import pytest
 import torch
 
 import labelahead as la
 from labelahead.errors import MissingExtra
-from labelahead.models import feature_cache as blocks
 from labelahead.models import sentence_encoder as sentences
 from labelahead.models.sentence_encoder import (
     EMBEDDING_SIZE,
@@ -34,9 +35,9 @@ def encoder():
     return SentenceEncoder()
 
 
-def encode_texts(encoder, texts):
+def encode_texts(encoder, texts, **options):
     rows = torch.empty(len(texts), EMBEDDING_SIZE)
-    assert list(encoder.encode_into(texts, rows))[-1] == len(texts)
+    assert list(encoder.encode_into(texts, rows, **options))[-1] == len(texts)
     return rows
 
 
@@ -97,10 +98,10 @@ def test_encoder_equals_sentence_transformers(encoder):
     assert (encode_texts(encoder, TEXTS) - want).abs().max() < 1e-5
 
 
-def test_embedding_does_not_depend_on_the_batch(encoder, monkeypatch):
+def test_embedding_does_not_depend_on_the_batch(encoder):
     together = encode_texts(encoder, TEXTS)
-    monkeypatch.setattr(sentences, "TOKENS_PER_PASS", 1)  # one at a time
-    assert (together - encode_texts(encoder, TEXTS)).abs().max() < 1e-6
+    one_by_one = encode_texts(encoder, TEXTS, tokens_per_pass=1)
+    assert (together - one_by_one).abs().max() < 1e-6
     assert torch.allclose(together.norm(dim=1), torch.ones(len(TEXTS)))
 
 
@@ -114,25 +115,16 @@ def test_tokenize_ignores_the_rest_of_a_long_text(encoder):
     assert len(encoder.tokenize("漢字" * 200_000)) == MAX_TOKENS
 
 
-def test_interrupted_embedding_continues_from_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_ITEMS", 3)
+def test_cached_texts_are_not_tokenised_again(tmp_path, monkeypatch):
     read = []
     tokens = SentenceEncoder.tokenize
     monkeypatch.setattr(
         SentenceEncoder, "tokenize", lambda self, text: read.append(text) or tokens(self, text)
     )
-
-    def stop(done, n):
-        if done >= 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_texts(TEXTS, cache=tmp_path, progress=stop)
-    read.clear()
     progress_calls = []
     out = embed_texts(TEXTS, cache=tmp_path, progress=lambda *p: progress_calls.append(p))
-    assert read == TEXTS[3:]  # the cache has the first block
-    assert (progress_calls[0], progress_calls[-1]) == ((3, 8), (8, 8))
+    assert read == TEXTS
+    assert progress_calls[-1] == (8, 8)
     read.clear()
     assert torch.equal(out, embed_texts(TEXTS, cache=tmp_path))
     assert not read
@@ -140,7 +132,7 @@ def test_interrupted_embedding_continues_from_the_cache(tmp_path, monkeypatch):
 
 
 def test_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all", "tokenizers", "transformers"))
+    monkeypatch.setitem(sys.modules, sentences.PACKAGES[0], None)  # as if not installed
     assert not sentences.is_sentence_encoder_available()
     with pytest.raises(MissingExtra, match=r"labelahead\[texts\]"):
         SentenceEncoder()
@@ -179,7 +171,7 @@ def test_campaign_on_texts_uses_sentence_embeddings(reviews_file, model, tmp_pat
 
 
 def test_campaign_without_the_extra_uses_words_with_a_note(reviews_file, monkeypatch, tmp_path):
-    monkeypatch.setattr(sentences, "PACKAGES", ("not_there_at_all",))
+    monkeypatch.setitem(sys.modules, sentences.PACKAGES[0], None)
     config = {
         "data": {"name": str(reviews_file)},
         "model": {"name": "exact"},

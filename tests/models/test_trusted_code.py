@@ -223,11 +223,11 @@ def test_foreign_comparison_is_neither_resumed_nor_reported(tmp_path, switch_acc
 
 def test_foreign_session_model_is_refused(tmp_path, switch_account):
     from labelahead.learner.config import parse_campaign
-    from labelahead.server.session import open_session
+    from labelahead.server.session import SessionOptions, open_session
 
     images, net = photos(tmp_path / "photos"), write_code(tmp_path / "project")
     tables = {"data": {"name": str(images)}, "model": {"name": f"{net}:make"}, "threads": 1}
-    with open_session(parse_campaign(tables), tmp_path / "session", classes=["a", "b"]):
+    with open_session(parse_campaign(tables), tmp_path / "session", SessionOptions(["a", "b"])):
         pass
     switch_account("stranger")
     for command in (

@@ -146,9 +146,9 @@ def test_module_is_imported_from_the_working_directory(code_file, monkeypatch):
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("made", "already made"),
+        ("made", "is a network, not a function"),
         ("number", "is a int; expected a function or class"),
-        ("missing", "'missing', which is not there; the module has .*plain"),
+        ("missing", "'missing', which does not exist; the module has .*plain"),
         ("needs", "needs secret"),
         ("positional", "needs secret"),
         ("raises", r"raises\(\) raised KeyError: 'boom'"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import labelahead as la
+from labelahead.gp.flow import gradient_flow
 from tests.support.reference_tangent import relative
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -113,7 +114,7 @@ def test_gradient_flow_follows_gradient_descent():
     K = la.kernel(net, x)
     rate, optimiser = 0.02, None
     for steps in (0, 25, 200):
-        predicted = la.gp.flow.gradient_flow(f, K, torch.arange(6), y[:6], rate * steps)
+        predicted = gradient_flow(f, K, torch.arange(6), y[:6], rate * steps)
         twin = TwoLayer(6, 16384, torch.tanh)
         twin.load_state_dict(net.state_dict())
         optimiser = torch.optim.SGD(twin.parameters(), lr=rate)

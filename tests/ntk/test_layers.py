@@ -5,10 +5,7 @@ import torch
 from torch import nn
 
 import labelahead as la
-from labelahead import ntk as tangent
-from labelahead.ntk import factors
 from labelahead.ntk.layers import FastLayers
-from labelahead.ntk.limits import BufferSizes, use_buffer_sizes
 from tests.support.reference_tangent import jacobian, kernels, relative
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -143,42 +140,3 @@ def test_kernel_with_pools_and_norms_equals_jacobian_products():
     for kind in want:
         assert relative(la.kernel(model, x, kind=kind, verify=True), want[kind]) < 1e-10
     assert relative(la.kernel(model, x, rules=False), want["pseudo"]) < 1e-10
-
-
-@pytest.mark.parametrize(
-    ("layer", "space"),
-    [
-        (nn.Conv1d(16, 3, 3, padding=2, dilation=2), (40,)),
-        (nn.Conv2d(12, 5, 3, padding=1), (9, 40)),
-        (nn.Conv2d(12, 5, (2, 3), padding=(1, 0), dilation=(3, 1)), (9, 40)),
-        (nn.Conv2d(24, 6, 3, groups=2, padding=1), (5, 40)),
-        (nn.Conv3d(4, 3, (2, 3, 3), stride=(1, 2, 1), padding=1), (4, 5, 40)),
-    ],
-)
-def test_convolution_gradients_by_offset_equal_jacobian(layer, space, monkeypatch):
-    sizes = BufferSizes(min_offset_positions=1, patch_entries=1 << 14)  # a few samples at a time
-    ran = []
-    real = factors._convolution_gradients_by_offset
-    monkeypatch.setattr(
-        factors, "_convolution_gradients_by_offset", lambda *given: ran.append(1) or real(*given)
-    )
-    torch.manual_seed(0)
-    model = nn.Sequential(layer.double(), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3).double())
-    x = torch.randn(7, layer.in_channels, *space)
-    model(x)
-    model = model.eval()
-    J = jacobian(model, x)
-    want = kernels(J, J)
-    for kind in want:
-        with use_buffer_sizes(sizes):
-            found = la.kernel(model, x, kind=kind, verify=True)
-        assert relative(found, want[kind]) < 1e-10
-    cotangents = torch.randn(7, 3)
-    direction = {k: torch.randn_like(p) for k, p in model.named_parameters()}
-    own = torch.einsum("nc,ncp->np", cotangents, J)
-    flat = torch.cat([v.flatten() for v in direction.values()])
-    with use_buffer_sizes(sizes):
-        squares, products = tangent.norms_and_products(model, x, cotangents, direction)
-    assert relative(squares, own.square().sum(1)) < 1e-10
-    assert relative(products, own @ flat) < 1e-10
-    assert ran

@@ -7,14 +7,18 @@ import pytest
 import torch
 from PIL import Image
 
+from labelahead.data import load
 from labelahead.errors import InputError
+from labelahead.learner.encoding import encode_inputs
 from labelahead.models.image_encoder import embed_images as embed_pictures
 from labelahead.models.image_encoder import is_image_encoder_available
+from labelahead.models.mel import MEL_WIDTH
 from labelahead.models.sentence_encoder import embed_texts, is_sentence_encoder_available
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore import partitions as parts
 from labelahead.outofcore.store import read_ids, read_manifest, take_rows
 from tests.support.large_pools import Inline, clouds, parquet_pool, read_features
+from tests.support.sounds import write_sounds
 
 INLINE = Inline()
 
@@ -23,7 +27,7 @@ def test_embed_parquet_vectors_stores_rows_and_names(tmp_path):
     x, _ = clouds(47)
     pool = parquet_pool(tmp_path / "pool", x)
     manifest = embed(pool, tmp_path / "store", rows=10, executor=INLINE)
-    assert manifest.reading.kind == "vectors"
+    assert manifest.schema.kind == "vectors"
     assert sum(e.rows for e in manifest.entries) == 47
     assert np.array_equal(read_features(manifest), x.astype(np.float32).astype(np.float16))
     assert [name for e in manifest.entries for name in read_ids(e)] == [
@@ -90,11 +94,11 @@ def test_embed_texts_uses_encoder(tmp_path, monkeypatch):
         pa.table({"id": list(range(23)), "text": texts}), pool / "a.parquet", row_group_size=10
     )
     manifest = embed(pool, tmp_path / "store", dtype="float32", rows=8, executor=INLINE)
-    assert (manifest.reading.kind, len(manifest.entries)) == ("text", 3)
+    assert (manifest.schema.kind, len(manifest.entries)) == ("text", 3)
     naive = embed_texts([t or "" for t in texts], cache=None).numpy()
     assert np.allclose(read_features(manifest), naive, atol=1e-5)
     entry = manifest.entries[1]
-    shown = parts.read_rows(manifest.reading, entry.part, [7, 0])
+    shown = parts.read_rows(manifest.schema, entry.part, [7, 0])
     assert shown == [{"id": 15, "text": texts[15]}, {"id": 8, "text": texts[8]}]
     queries = LargePool(tmp_path / "store", executor=INLINE).query(
         23, classes=("a", "b"), evaluation=10
@@ -135,8 +139,6 @@ def test_embed_images_with_a_broken_file_raises_or_skips_it(tmp_path):
     embed(pool, tmp_path / "store", skip_unreadable=True, **how)
     assert not list((tmp_path / "store" / "parts").glob("*.partial"))
     (pool / "b" / "broken.jpg").unlink()
-    from labelahead.data import load
-
     data, _ = load(pool, test_fraction=0.0)
     naive = embed_pictures(data.images, 4, cache=None, standardised=False)
     at = [list(data.ids).index(name) for name in names]
@@ -246,3 +248,44 @@ def test_empty_partitions_are_ignored(tmp_path):
     np.save(tmp_path / "none.npy", x[:0])
     with pytest.raises(InputError, match=r"nothing of .* can be read"):
         embed(tmp_path / "none.npy", tmp_path / "c", executor=INLINE)
+
+
+def test_embed_sounds_equals_the_embedding_in_memory(tmp_path):
+    pool = write_sounds(tmp_path / "pool", 7, class_folders=True, rate=22_050, seconds=0.2)
+    (pool / "tone" / "notes.txt").write_text("recorded indoors")
+    (pool / "tone" / "broken.FLAC").write_bytes(b"no sound")
+    how = {"rows": 3, "dtype": "float32", "executor": INLINE}
+    with pytest.raises(InputError, match=r"1 of 3 parts cannot .* tone/broken.FLAC cannot be read"):
+        embed(pool, tmp_path / "store", **how)
+    manifest = embed(pool, tmp_path / "store", skip_unreadable=True, **how)
+    assert (manifest.schema.kind, len(manifest.entries)) == ("sounds", 3)
+    assert list(manifest.left_out) == ["tone/broken.FLAC"]
+    (pool / "tone" / "broken.FLAC").unlink()
+    data, _ = load(pool, test_fraction=0.0)
+    assert [name for entry in manifest.entries for name in read_ids(entry)] == list(data.ids)
+    naive = encode_inputs("exact", data, "mel", None).inputs
+    assert np.array_equal(read_features(manifest), naive.numpy())
+    half = embed(pool, tmp_path / "half", encoder="mel", executor=INLINE)
+    assert np.array_equal(read_features(half), naive.numpy().astype(np.float16))
+
+
+def test_sound_pools_that_cannot_be_embedded_raise(tmp_path):
+    pool = write_sounds(tmp_path / "pool", 2)
+    with pytest.raises(InputError, match=r"encoder is 'lite0'; expected mel for sounds, or an id"):
+        embed(pool, tmp_path / "store", encoder="lite0", executor=INLINE)
+    with pytest.raises(InputError, match=r"column and id are for Parquet, but .* holds sounds"):
+        embed(pool, tmp_path / "store", column="text", executor=INLINE)
+    Image.new("RGB", (8, 8)).save(pool / "cover.png")
+    with pytest.raises(
+        InputError, match=r"1 pictures \(cover.png\) and 2 sounds \(s00-noise.wav\); .* of one kind"
+    ):
+        embed(pool, tmp_path / "store", executor=INLINE)
+
+
+def test_network_sees_the_embeddings_of_sounds(tmp_path):
+    pool = write_sounds(tmp_path / "pool", 4, seconds=0.2)
+    schema, listed = parts.list_partitions(
+        str(pool), column=None, id=None, encoder="mel", dtype="float32", rows=2, skip=True
+    )
+    assert parts.item_shape(schema, listed) == (MEL_WIDTH,)
+    assert next(parts.iterate_batches(schema, listed[0])).features.shape == (2, MEL_WIDTH)

@@ -5,11 +5,14 @@ import pyarrow.dataset as dataset
 import pytest
 import torch
 
+from labelahead.data import load
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.learner.encoding import encode_inputs
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.scoring import posterior_at
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool, write_labels
+from tests.support.sounds import write_sounds
 
 N = 120
 INLINE = Inline()
@@ -188,3 +191,25 @@ def test_bias_feature_matches_in_memory_value(tmp_path):
     embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=INLINE)
     large = LargePool(tmp_path / "store", dtype=torch.float64)
     assert large.bias_feature == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
+
+
+def test_sounds_are_queried_and_predicted_as_in_memory(tmp_path):
+    folder = write_sounds(tmp_path / "pool", 30, class_folders=True, seconds=0.2)
+    data, answers = load(folder, test_fraction=0.0)
+    embed(folder, tmp_path / "store", dtype="float32", rows=8, executor=INLINE)
+    large = LargePool(tmp_path / "store", executor=INLINE, dtype=torch.float64)
+    at = list(range(0, 30, 4))
+    labels = {data.ids[i]: data.classes[answers(i)] for i in at}
+    done = large.predict(labels, tmp_path / "out", evaluation=10)
+    rows = dataset.dataset(tmp_path / "out").to_table().sort_by("id").to_pylist()
+    assert [row["file_name"] for row in rows] == [row["id"] for row in rows] == list(data.ids)
+    inputs = encode_inputs("exact", data, "mel", None).inputs.double()
+    learner = ExactLearner(inputs, ExactModel(inputs.mean(0), 2))
+    numbers = torch.tensor([answers(i) for i in at])
+    p = learner.fit(torch.tensor(at), numbers).predict_proba(torch.arange(30)).max(1)
+    assert [row["prediction"] for row in rows] == [data.classes[i] for i in p.indices]
+    assert np.allclose([row["probability"] for row in rows], p.values, atol=1e-6)
+    assert sum(done.counts.values()) == 30
+    queries = large.query(3, labels, evaluation=10)
+    assert len({q.id for q in queries} - labels.keys()) == 3
+    assert [q.record for q in queries] == [{"file_name": q.id} for q in queries]

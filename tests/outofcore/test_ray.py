@@ -139,4 +139,4 @@ def test_unreachable_ray_raises():
         "connect_executor('ray://127.0.0.1:9'): pass"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
-    assert "no Ray answers at ray://127.0.0.1:9" in run.stderr
+    assert "no Ray cluster answers at ray://127.0.0.1:9" in run.stderr

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import mixture_kernel
+from labelahead.inference.exact import exact, mixture_kernel
 from labelahead.outofcore import LargePool, embed, scoring
 from tests.support.large_pools import CLASSES, Inline, all_at_once, clouds
 
@@ -144,3 +145,35 @@ def test_with_points_extends_posterior():
     assert torch.allclose(
         extended.condition([30], targets[:1]).mean, whole.condition([30], targets[:1]).mean
     )
+
+
+# The fit, scores and probabilities are small; the features stay on the device.
+EXITS = ("gp/", "acquisition/", "inference/", "outofcore/scoring.py:")
+
+
+@pytest.mark.parametrize("double", [True, False], ids=["cuda-like", "mps-like"])
+def test_items_are_scored_and_predicted_on_a_device_as_on_the_cpu(pool, double, open_device):
+    large, _, y = pool
+    labels = {make_item_name(int(i)): CLASSES[y[i]] for i in range(0, N, 7)}
+    store = large.store
+    queries, tables = [], []
+    with open_device(float64=double, allowed_exits=EXITS) as device:
+        for where in ("cpu", str(device.device)):
+            there = LargePool(store, executor=Inline(), dtype=torch.float64, device=where)
+            items = there.query(5, labels, mode="top", evaluation=40, candidates=N, finalists=20)
+            queries.append([(item.position, round(item.score, 9)) for item in items])
+            target = f"{store}-{where.partition(':')[0]}"
+            tables.append(there.predict(labels, target, evaluation=40).counts)
+    assert queries[0] == queries[1]
+    assert tables[0] == tables[1]
+
+
+def test_model_of_several_sources_is_refused():
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = exact(x, 2)
+    units, start = model.kernel_inputs(x)
+    labels = torch.tensor([0, 1, 0, 1])
+    assert scoring.posterior_at(model, units, start, labels).labelled.tolist() == [0, 1, 2, 3]
+    model.label_noise = torch.tensor([0.0, 1.0, 0.0, 1.0])
+    with pytest.raises(InputError, match="several sources"):
+        scoring.posterior_at(model, units, start, labels)

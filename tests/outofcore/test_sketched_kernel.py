@@ -136,8 +136,8 @@ def test_features_computed_on_a_device_equal_those_of_the_cpu(tmp_path):
     with PretendedDevice(allowed_exits=("outofcore/", *ALLOWED_EXITS)) as device:
         there, *_ = make_store(tmp_path, "cross-entropy", device=str(device.device))
         assert device.operations["mm"] + device.operations["addmm"]
-    assert large.manifest.reading.device == "cpu"
-    assert there.manifest.reading.device == "lazy:0"
+    assert large.manifest.schema.device == "cpu"
+    assert there.manifest.schema.device == "lazy:0"
     assert not {e.features for e in large.entries} & {e.features for e in there.entries}
     second, _ = there.read_items(torch.arange(N), INLINE)
     torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import fsspec
 import numpy as np
@@ -19,6 +17,7 @@ from labelahead.outofcore.addresses import write_file
 from labelahead.outofcore.store import read_blocks, read_ids, read_manifest, take_rows
 from tests.support.large_pools import Inline, clouds, parquet_pool, read_features
 from tests.support.waiting import until
+from tests.support.warm_processes import start_python
 
 INLINE = Inline()
 
@@ -92,7 +91,7 @@ class Standing(Inline):
 
 embed({str(pool)!r}, {str(store)!r}, executor=Standing())
 """
-    run = subprocess.Popen([sys.executable, "-c", script])
+    run = start_python(["-c", script])
     until(lambda: len(list(store.glob("parts/*.json"))) >= 3 or run.poll() is not None)
     run.send_signal(signal.SIGKILL)
     run.wait()

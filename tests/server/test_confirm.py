@@ -15,7 +15,7 @@ from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.server.fitting import build_exported_model
 from labelahead.server.journal import Journal
-from labelahead.server.session import open_session
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.web_answers import answer
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
@@ -287,7 +287,9 @@ def test_removed_class_is_never_predicted_by_an_older_network(tmp_path):
 
 def test_duplicate_class_names_are_refused_before_a_folder_is_made(tmp_path):
     for names in (["cat", "cat"], ["cat", "Cat"]):
-        session = open_session(make_campaign(tmp_path), tmp_path / "out", classes=names)
+        session = open_session(
+            make_campaign(tmp_path), tmp_path / "out", SessionOptions(classes=names)
+        )
         with pytest.raises(InputError, match="expected every class once"), session:
             pass
         assert not (tmp_path / "out").exists()  # refused before a folder is made

@@ -250,7 +250,7 @@ class JournalMachine(RuleBasedStateMachine):
             return  # repeated after its class was removed
         answer = (who, position, label)
         if self.naive.keys.get(key, answer) != answer:
-            with pytest.raises(InputError, match="came with another answer"):
+            with pytest.raises(InputError, match="was used for another answer"):
                 self.journal.add_event("label", *answer, key=f"k{key}")
             return
         event = self.journal.add_event("label", *answer, key=f"k{key}")
@@ -492,7 +492,7 @@ def test_repeated_keys_are_recorded_once_also_after_reopening(tmp_path):
     with open_journal(tmp_path) as journal:
         first = journal.add_event("label", "anna", 0, 1, key="k")
         for other in (("label", "anna", 3, 1), ("label", "ben", 0, 1), ("label", "anna", 0, 0)):
-            with pytest.raises(InputError, match="'k' came with another answer"):
+            with pytest.raises(InputError, match="'k' was used for another answer"):
                 journal.add_event(*other, key="k")
         undo = journal.undo_answer("anna", key="u")
         assert journal.undo_answer("anna", key="u") == undo

@@ -10,7 +10,6 @@ import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from labelahead import files
 from labelahead.errors import InputError, StorageError
 from labelahead.server import journal as journal_module
 from labelahead.server.journal import Journal, copy_journal, read_item_names, read_journal
+from tests.support.warm_processes import start_python
 
 ITEMS = [f"{i}.jpg" for i in range(4000)]
 COMPANIONS = ("labels.db-wal", "labels.db-shm")
@@ -45,8 +45,7 @@ def kill_after(folder, answers):
             journal.add_event("label", "anna", position, position % 2)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert start_python(["-c", textwrap.dedent(script)]).wait() == -signal.SIGKILL
 
 
 @posix

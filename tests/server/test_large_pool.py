@@ -3,10 +3,13 @@
 It starts with a sample, adds items, and is exact on the items it has loaded.
 """
 
+import io
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 import torch
 
 from labelahead.errors import InputError
@@ -15,20 +18,24 @@ from labelahead.inference.exact import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.pool import Labelled
-from labelahead.server import large_pool as large
 from labelahead.server.journal import read_item_names
-from labelahead.server.session_model import session_model
+from labelahead.server.large_pool import PoolSizes
+from labelahead.server.session import session_model
 from tests.support.large_pools import CLASSES, Inline, clouds, text_pool
+from tests.support.sounds import write_sounds
 from tests.support.web_sessions import CHANGE, page, progress_once
 
 N = 400
-PAGE_OPTIONS = {"tables": {"model": {"name": "auto"}}, "classes": CLASSES, "executor": Inline()}
+PAGE_OPTIONS = {
+    "tables": {"model": {"name": "auto"}},
+    "classes": CLASSES,
+    "executor": Inline(),
+    "pool_sizes": PoolSizes(60, 20),
+}
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "SAMPLE_ITEMS", 60)
-    monkeypatch.setattr(large, "CANDIDATES_PER_SCORING", 20)
+def store(tmp_path):
     x, y = clouds(N)
     embed(
         text_pool(tmp_path / "pool", x),
@@ -234,3 +241,23 @@ def test_journal_of_another_pool_is_refused(store, tmp_path):
         page(tmp_path / "another", tmp_path / "labels", **PAGE_OPTIONS),
     ):
         pass
+
+
+def test_page_plays_the_sounds_of_a_pool(tmp_path):
+    folder = write_sounds(tmp_path / "pool", 30, seconds=0.2)
+    embed(folder, tmp_path / "store", executor=Inline())
+    options = PAGE_OPTIONS | {"classes": CLASSES[:2], "pool_sizes": PoolSizes(10, 5)}
+    with page(tmp_path / "store", tmp_path / "labels", **options) as (client, session):
+        assert client.get("/api/session").json()["kind"] == "sound"
+        items = session.service.items
+        shown = items.describe_item(3)
+        heard = client.get(shown["sound"]).content
+        played, rate = soundfile.read(io.BytesIO(heard), dtype="int16")
+        wanted, _ = soundfile.read(folder / items.ids[3], dtype="int16")
+        assert rate == 16_000
+        assert np.abs(played.astype(int) - wanted).max() <= 1
+        assert client.get(shown["url"]).headers["content-type"].startswith("image/svg+xml")
+        with items.make_opener()(3) as file:
+            assert file.read() == (folder / items.ids[3]).read_bytes()
+        (folder / items.ids[4]).unlink()
+        assert "cannot be read" in items.find_problem(4)

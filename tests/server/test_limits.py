@@ -30,6 +30,7 @@ from labelahead.server.rate_limit import MAX_FAILED_ATTEMPTS
 from labelahead.server.session import TEMPORARY_PREFIX
 from labelahead.simulation.store import Store
 from tests.support.waiting import PATIENCE
+from tests.support.warm_processes import start_python
 from tests.support.web_sessions import CHANGE, page, photos
 
 TOKEN = "a-token-of-some-length"
@@ -38,25 +39,19 @@ TOKEN = "a-token-of-some-length"
 @contextlib.contextmanager
 def run_label_command(folder, out, *more, limits="", env=None):
     """Run the command and yield its port, process and output lines; limits: ulimit of its shell."""
-    command = [
-        sys.executable,
-        "-m",
-        "labelahead",
-        "label",
-        str(folder),
-        "--classes",
-        "a,b",
-        "--out",
-        str(out),
-    ]
+    command = ["-m", "labelahead", "label", str(folder), "--classes", "a,b", "--out", str(out)]
     command += ["--no-browser", "--port", "0", "--model", "mlp", *more]
-    process = subprocess.Popen(
-        ["bash", "-c", f'{limits} exec "$@"', "bash", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | (env or {}),
-    )
+    environment = os.environ | (env or {})
+    if limits:
+        process = subprocess.Popen(
+            ["bash", "-c", f'{limits} exec "$@"', "bash", sys.executable, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    else:
+        process = start_python(command, env=environment)
     try:
         lines = []
         for line in process.stdout:

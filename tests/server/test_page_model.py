@@ -197,7 +197,7 @@ def test_explain_effect_with_more_classes_than_are_tried():
     assert (
         found["effect"]
         .sentence(names)
-        .startswith("None of the 12 likeliest answers changes the class")
+        .startswith("None of the 12 most probable answers changes the class")
     )
 
 
@@ -237,7 +237,7 @@ def test_page_model_without_labels_predicts_no_class():
     assert page_model.explain(int(POSITIONS[0]))["if"] == []
     updated = page_model.with_labels({int(POSITIONS[1]): 2}, C)
     assert updated.predict_classes(int(POSITIONS[0]))  # with one label there are predictions
-    with pytest.raises(InputError, match="not in play"):
+    with pytest.raises(InputError, match="not among the current candidates"):
         page_model.explain(1000)
 
 
@@ -286,3 +286,26 @@ def test_acquisition_is_resolve_until_two_classes_are_labelled():
     two = one.with_labels({0: 1, 3: 1, 5: 2}, 3)
     assert two.acquisition == "flip"
     assert two.with_labels({0: 1, 3: 1}, 3).acquisition == "resolve"
+
+
+def test_explain_of_a_shortlist_with_later_labels_equals_the_whole_model():
+    earlier = {int(POSITIONS[0]): 1, int(POSITIONS[1]): 0}
+    whole = PageModel.from_snapshot(make_snapshot(trained=earlier), earlier, C)
+    shortlist = whole.build_shortlist()
+    later = {int(POSITIONS[k]): k % C for k in (4, 7, 8)}
+    before = shortlist.pool_posterior.mean([int(POSITIONS[9])])[0]
+    whole, shortlist = whole.with_labels({**earlier, **later}, C), shortlist.with_labels(later, C)
+    at = int(POSITIONS[9])
+    expected, found = whole.explain(at), shortlist.explain(at)
+    assert [c for c, _ in found["now"]] == [c for c, _ in expected["now"]]
+    assert found["if"] == expected["if"]
+    assert found["effect"].variance_share == pytest.approx(expected["effect"].variance_share)
+    assert [row[:3] for row in found["affected"]] == [row[:3] for row in expected["affected"]]
+    # Earlier labels are in its prior: the contributions are those of the later ones.
+    rows = found["because"] + found["against"]
+    assert {p: c for p, c, _ in rows} == later
+    likeliest = found["now"][0][0]
+    change = shortlist.pool_posterior.mean([at])[0, likeliest] - before[likeliest]
+    assert sum(weight for *_, weight in rows) == pytest.approx(float(change))
+    weights = whole.pool_posterior.posterior.weights()[-len(later) :]
+    torch.testing.assert_close(shortlist.pool_posterior.posterior.weights(), weights)

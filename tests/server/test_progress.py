@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+import labelahead as la
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
+from labelahead.server.progress import explain_item
+from labelahead.server.session import SessionOptions, open_session
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
 from tests.support.slow import slow
@@ -76,3 +79,20 @@ def test_random_sample_changes_the_error_estimate_and_not_the_network(tmp_path):
     assert right == pytest.approx((round(right[0]), round(right[1])))
     assert min(right) >= 0
     assert first.squared_error != second.squared_error
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_guesses_are_hidden_from_an_annotator_until_the_answer(tmp_path, shown):
+    table = tmp_path / "numbers.csv"
+    table.write_text("id,a,b,llm\n" + "".join(f"n{i},{i},{i % 3},high\n" for i in range(12)))
+    source = la.Source(str(table), guesses=("llm",), classes=("low", "high"))
+    options = SessionOptions(classes=("low", "high"), show_guesses=shown)
+    with open_session(la.Campaign(data=source, threads=1), tmp_path / "out", options) as session:
+        service = session.service
+        expected = [{"guesser": "llm", "label": 1, "p": 0.9}]
+        before = explain_item(service, 3, "anna")["guesses"]
+        assert before == (expected if shown else [])
+        service.add_labels([(3, "low", "anna")])
+        assert explain_item(service, 3, "anna")["guesses"] == expected
+        assert explain_item(service, 3, "ben")["guesses"] == (expected if shown else [])
+        assert explain_item(service, 4, "anna")["guesses"] == (expected if shown else [])

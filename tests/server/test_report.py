@@ -12,6 +12,15 @@ from labelahead.errors import InputError
 from labelahead.server.report import write_report
 from tests.support.web_sessions import page, photos
 
+GUESSER = {
+    "name": "class names",
+    "right": 3,
+    "count": 5,
+    "trust": 0.2,
+    "worth": 40,
+    "relation": "about",
+    "mistakes": [[0, 1, 2]],
+}
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -57,7 +66,7 @@ def test_write_report_of_an_open_session_shows_its_journal_and_rounds(tmp_path):
                 "error_low": 0.1,
                 "error_high": 0.5,
             },
-            {"labels": 5, "accuracy": 0.875},
+            {"labels": 5, "accuracy": 0.875, "guessers": [GUESSER]},
         ]
         lines = [*map(json.dumps, rounds), '{"labels": 6, "accu']
         (out / "rounds.jsonl").write_text("\n".join(lines))
@@ -70,16 +79,35 @@ def test_write_report_of_an_open_session_shows_its_journal_and_rounds(tmp_path):
         'points="480.0,100.0 480.0,20.0"' in written.page.read_text()
     )  # 50 to 90 % at 4 of 5 labels
     rows = [tuple(row[:3]) for row in tables.rows]
+    assert "class names: right for 3 of 5 labelled items" in written.page.read_text()
+    assert "where they are wrong: dark against &lt;script&gt;" in written.page.read_text()
     for row in [
         ("dark", "4", ""),
         (HOSTILE, "1", ""),
         ("anna", "5", "0"),
         ("ben", "2", "1"),
         (item, f"anna: {HOSTILE}, ben: dark", "dark"),
+        ("anna, ben", "2", "1"),
         ("4", "75.0 %", "50.0 to 90.0 % (estimated)"),
         ("5", "87.5 %", "measured on the test set"),
     ]:
         assert row in rows
+
+
+def test_report_shows_how_reliable_each_annotator_is(tmp_path):
+    out = tmp_path / "labels"
+    with page(photos(tmp_path / "set", 8), out, classes=["dark", HOSTILE]) as (_, session):
+        session.service.record_answer("anna", 0, "label", 0)
+        session.service.record_answer("ben", 0, "label", 1)
+        source = {"who": "ben", "labels": 1, "accuracy": 0.61, "low": 0.4, "high": 0.8}
+        row = {"labels": 4, "accuracy": 0.9, "sources": [{**source, "confusions": [[0, 1, 0.25]]}]}
+        (out / "rounds.jsonl").write_text(json.dumps(row) + "\n")
+        report = TableParser(write_report(out).page.read_text())
+    rows = [tuple(cells) for cells in report.rows]
+    assert ("ben", "1", "0", "61 % (40 % to 80 %)", f"{HOSTILE} for dark (25 %)") in rows
+    assert ("anna", "1", "0", "", "") in rows
+    assert ("anna, ben", "1", "0", "0.00") in rows
+    assert "script" not in report.tags
 
 
 def test_report_command_reports_a_session(tmp_path):

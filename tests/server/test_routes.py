@@ -60,6 +60,10 @@ def test_two_annotators_get_different_items_and_their_conflict_is_settled(tmp_pa
         people = client.get("/api/people").json()
         assert [p["who"] for p in people["people"]] == ["anna", "ben"]
         assert (people["compared"], people["agree"]) == (1, 0)
+        pair = {"who": "anna", "other": "ben", "items": 1, "agreeing": 0, "kappa": 0.0}
+        assert people["pairs"] == [pair]
+        assert people["alpha"] == 0.0
+        assert [p["reliability"] for p in people["people"]] == [None, None]  # before the first fit
         assert [a["who"] for a in people["conflicts"][0]["answers"]] == ["anna", "ben"]
         assert people["conflicts"][0]["counts"] == 1
         answer(client, queried["anna"], 0, kind="settle", who="cleo")

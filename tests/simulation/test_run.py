@@ -1,6 +1,9 @@
+import copy
 import json
+import shutil
 import sys
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -36,13 +39,13 @@ def outcome(result):
 def test_run_is_reproducible_from_seed(strategy, start):
     campaign = replace(
         SMALL,
-        asking=QueryConfig(strategy),
+        asking=QueryConfig(strategy, retrainings=5),
         training={"steps": 15, "start": start},
-        budget=Budget(initial=5, labels=11, retrain_every=3),
+        budget=Budget(initial=5, labels=8, retrain_every=3),
     )
-    assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))
-    other = replace(campaign, seed=1)
-    assert outcome(run(campaign, data=data()))[1] != outcome(run(other, data=data()))[1]
+    first = outcome(run(campaign, data=data()))
+    assert first == outcome(run(campaign, data=data()))
+    assert first[1] != outcome(run(replace(campaign, seed=1), data=data()))[1]
 
 
 def test_comparison_file_stores_the_start_of_training(tmp_path):
@@ -78,13 +81,27 @@ def read_folder_config(folder):
     return parse_campaign(tomllib.loads((folder / "config.toml").read_text()))
 
 
+@pytest.fixture(scope="module")
+def run_whole(tmp_path_factory):
+    """Return a function mode -> folder of a campaign, its outcome, the weights of each round."""
+
+    @cache
+    def run_mode(mode):
+        campaign = replace(
+            SMALL, asking=QueryConfig("flip", mode), training={"steps": 15, "start": "warm"}
+        )
+        folder = tmp_path_factory.mktemp(mode) / "a"
+        found = outcome(run(campaign, data=data(), out=folder))
+        return folder, found, train_weights(campaign)
+
+    return run_mode
+
+
 @pytest.mark.parametrize("keep", range(0, 17, 2))
 @pytest.mark.parametrize("mode", ["sequential", "greedy", "top"])
-def test_resume_after_any_label_gives_same_result(tmp_path, keep, mode):
-    campaign = replace(
-        SMALL, asking=QueryConfig("flip", mode), training={"steps": 15, "start": "warm"}
-    )
-    whole = run(campaign, data=data(), out=tmp_path / "a")
+def test_resume_after_any_label_gives_same_result(tmp_path, run_whole, keep, mode):
+    folder, whole, weights = run_whole(mode)
+    shutil.copytree(folder, tmp_path / "a")
     labels, rounds = tmp_path / "a" / "labels.jsonl", tmp_path / "a" / "rounds.jsonl"
     kept = labels.read_bytes().split(b"\n")[:keep]
     labels.write_bytes(b"".join(line + b"\n" for line in kept) + b'{"position": 3, "la')
@@ -96,21 +113,21 @@ def test_resume_after_any_label_gives_same_result(tmp_path, keep, mode):
         path.unlink()
     if finished:
         with Store.open(tmp_path / "a") as store:
-            store.save_weights(finished - 1, train_weights_until(campaign, finished - 1))
+            store.save_weights(finished - 1, weights[finished - 1])
     again = resume(tmp_path / "a", data=data())
-    assert outcome(again) == outcome(whole)
+    assert outcome(again) == whole
 
 
-def train_weights_until(campaign, number):
+def train_weights(campaign):
+    """Return the weights after each round."""
     from labelahead.learner.preparation import prepare_campaign
     from labelahead.simulation.loop import run_rounds
     from labelahead.simulation.run import build_simulation
 
-    ready, states = prepare_campaign(campaign, data()), []
-    for entry in run_rounds(build_simulation(ready), keep=states.append):
-        if entry.number == number:
-            return states[-1].model.state_dict()
-    raise AssertionError
+    ready, states, weights = prepare_campaign(campaign, data()), [], []
+    for _ in run_rounds(build_simulation(ready), keep=states.append):
+        weights.append(copy.deepcopy(states[-1].model.state_dict()))
+    return weights
 
 
 def test_recorded_labels_are_kept_if_query_changes(tmp_path):

@@ -38,7 +38,7 @@ def create_store(folder, config="seed = 1\n"):
 
 def test_store_round_trip(tmp_path):
     with Store.open(create_store(tmp_path / "a")) as store:
-        assert store.read_config() == "seed = 1\n"
+        assert (tmp_path / "a" / "config.toml").read_text() == "seed = 1\n"
         assert [(e.position, e.label, e.round, e.by) for e in store.read_labels()] == [
             (7, 2, 0, "oracle"),
             (3, 0, 0, "ann"),

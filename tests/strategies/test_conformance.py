@@ -65,7 +65,7 @@ def propose(net, inputs, pool, n, query_config, **more):
 
 
 def make_query_config(name: str, mode: str | None = None, **more) -> QueryConfig:
-    return QueryConfig(strategy=name, mode=mode, retrainings=6, **more)
+    return QueryConfig(strategy=name, mode=mode, retrainings=3, **more)
 
 
 def make_oracle(y):

@@ -41,7 +41,7 @@ def test_find_strategy_accepts_names_values_and_files(tmp_path):
     [
         ("flop", "did you mean 'flip'.*or your own as file.py:name"),
         ("own.py:number", "is a int; expected a labelahead Strategy, or a function"),
-        ("own.py:nothing", "names 'nothing', which is not there"),
+        ("own.py:nothing", "names 'nothing', which does not exist"),
         ("nowhere.py:mine", "no file 'nowhere.py'"),
         ("given:first", "resume\\(folder, strategy=...\\)"),
         ("flip:greedy", "expected 'flip', and 'greedy' as `mode`"),

@@ -6,8 +6,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -16,6 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from tests.support.waiting import PATIENCE, until
+from tests.support.warm_processes import start_python
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -43,8 +42,8 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.data = data
         self.command = [
-            sys.executable,
             "-m",
             "labelahead",
             "label",
@@ -66,9 +65,7 @@ class Server:
     def start(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "LABELAHEAD_VERIFY": "0"}
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+            self.process = start_python(self.command, output=log, env=environment, new_session=True)
         until(self._is_up, lambda: f"the server did not start:\n{self.log.read_text()}")
 
     def _is_up(self) -> bool:
@@ -189,4 +186,4 @@ class Annotator:
 
     def close(self) -> None:
         self.context.close()
-        assert self.errors == []
+        assert self.errors == [], self.errors

@@ -7,10 +7,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.waiting import until
+from tests.support.warm_processes import start_python
 
 ENDED = "the scheduler ended"
 
@@ -68,8 +68,8 @@ class Cluster:
         return self.workers[-1]
 
     def _start(self, role, *args):
-        command = [sys.executable, "-m", "dask", role, *args, *self.security]
-        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=self.env)
+        command = ["-m", "dask", role, *args, *self.security]
+        return start_python(command, output=self.log, env=self.env)
 
     def kill(self, process):
         process.send_signal(signal.SIGKILL)

@@ -1,12 +1,11 @@
 """Run commands of the command line in this process and in others."""
 
 import os
-import subprocess
-import sys
 
 from typer.testing import CliRunner
 
 from labelahead.cli import app
+from tests.support.warm_processes import start_python
 
 runner = CliRunner()
 
@@ -26,11 +25,5 @@ def check_no_traceback(result) -> None:
 
 
 def start_command(*arguments, cwd):
-    return subprocess.Popen(
-        [sys.executable, "-m", "labelahead", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return start_python(["-m", "labelahead", *arguments], cwd=cwd, env=environment)

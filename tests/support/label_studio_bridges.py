@@ -8,7 +8,7 @@ from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
 from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
-from labelahead.server.session import open_session
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import KEY, RECORDED
 from tests.support.waiting import until
 
@@ -27,7 +27,8 @@ def open_bridge(
     connection = Connection.open(studio.url, KEY, studio.project, out)
     fetched = connection.fetch_tasks(lambda done, of: None)
     tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
-    with open_session(parse_campaign(tables), out, classes=connection.interface.choices) as session:
+    options = SessionOptions(connection.interface.choices)
+    with open_session(parse_campaign(tables), out, options) as session:
         if start_schedule:
             session.schedule.start()
         bridge = connection.make_bridge(session.service, fetched, predictions=predictions)

@@ -31,6 +31,7 @@ class Problem:
     targets: Tensor
     kind: str
     noise: float = 1e-3
+    noises: Tensor | None = None  # (n,) relative noise of a label at each point; None: `noise`
 
     @property
     def b(self) -> int:
@@ -39,6 +40,14 @@ class Problem:
     @property
     def sigma(self) -> float:
         return self.noise * float(self.kernel.diagonal().mean())
+
+    def sigmas(self, at) -> Tensor:
+        """Noise variances (q·b,) of labels at points (q,)."""
+        scale = float(self.kernel.diagonal().mean())
+        every = self.noises
+        if every is None:
+            every = torch.full((len(self.outputs),), self.noise, dtype=torch.float64)
+        return (every * scale)[list(map(int, at))].repeat_interleave(self.b)
 
     def prior(self) -> Posterior:
         if self.kind.startswith("dense"):
@@ -70,7 +79,7 @@ def refit(p: Problem, labelled, targets: Tensor) -> tuple[Tensor, Tensor]:
     if len(labelled) == 0:
         return p.outputs.clone(), p.kernel.clone()
     x = flat(labelled, b)
-    system = p.kernel[x][:, x] + p.sigma * torch.eye(len(x), dtype=torch.float64)
+    system = p.kernel[x][:, x] + torch.diag(p.sigmas(labelled))
     residual = (targets - p.outputs[list(map(int, labelled))]).reshape(len(x), -1)
     mean = p.outputs + (p.kernel[:, x] @ torch.linalg.solve(system, residual)).reshape(
         p.outputs.shape
@@ -181,7 +190,7 @@ def eer(p, labelled, targets, candidates, evaluation, probability="simplex", bas
 def _variance_reductions(p: Problem, cov: Tensor, x: int, j: int) -> tuple[Tensor, Tensor]:
     """Return k(x,x) and its reduction by a label at j, b×b each."""
     at, to = flat([x], p.b), flat([j], p.b)
-    u = cov[to][:, to] + p.sigma * torch.eye(p.b, dtype=torch.float64)
+    u = cov[to][:, to] + torch.diag(p.sigmas([j]))
     k = cov[at][:, to]
     return cov[at][:, at], k @ torch.linalg.inv(u) @ k.T
 
@@ -205,7 +214,7 @@ def amplitude(p: Problem, labelled, targets: Tensor) -> float:
     scale = float(p.kernel.diagonal().mean())
     x = flat(labelled, p.b)
     if x:
-        system = p.kernel[x][:, x] + p.sigma * torch.eye(len(x), dtype=torch.float64)
+        system = p.kernel[x][:, x] + torch.diag(p.sigmas(labelled))
         centred = (targets - targets.mean(0)).reshape(len(x), -1)
         value = float((centred * torch.linalg.solve(system, centred)).sum())
         if value > 1e-9:

@@ -15,7 +15,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "dog",
 
 
 def save_tiny_encoders(root: Path) -> Path:
-    """Save one tiny encoder of each family: vit, dinov2, bert, clip, wav2vec2, ast."""
+    """Save one tiny encoder of each family: vit, dinov2, bert, clip, wav2vec2, ast, whisper, clap."""
     torch.manual_seed(0)
     t = transformers
     t.ViTModel(t.ViTConfig(**SMALL, image_size=32, patch_size=8)).save_pretrained(root / "vit")
@@ -48,10 +48,37 @@ def save_tiny_encoders(root: Path) -> Path:
     ast = t.ASTConfig(**SMALL, **bins, patch_size=8, frequency_stride=8, time_stride=8)
     t.ASTModel(ast).save_pretrained(root / "ast")
     t.ASTFeatureExtractor(**bins).save_pretrained(root / "ast")
+    _save_whisper(root / "whisper")
+    _save_clap(root / "clap", text)
     return root
+
+
+def _save_whisper(folder):
+    t = transformers
+    layers = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "vocab_size": 20}
+    layers |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    t.WhisperModel(t.WhisperConfig(**layers, decoder_ffn_dim=64, **tokens)).save_pretrained(folder)
+    t.WhisperFeatureExtractor().save_pretrained(folder)
+
+
+def _save_clap(folder, text):
+    t = transformers
+    sound = {"num_mel_bins": 16, "spec_size": 64, "window_size": 4, "patch_embeds_hidden_size": 16}
+    sound |= {"hidden_size": 64, "depths": [1, 1, 1], "num_attention_heads": [2, 2, 2]}
+    text = {**text, "max_position_embeddings": 20}
+    config = t.ClapConfig(text_config=text, audio_config=sound, projection_dim=24)
+    t.ClapModel(config).save_pretrained(folder)
+    t.ClapFeatureExtractor(
+        feature_size=16, max_length_s=2, truncation="rand_trunc"
+    ).save_pretrained(folder)
+    _save_tokenizer(folder)
 
 
 def _save_tokenizer(folder):
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(WORDS))
-    transformers.BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
+    # Version 5 of transformers reads the vocabulary here; it ignores `vocab_file=`.
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder)
+    assert set(WORDS) <= set(tokenizer.get_vocab())
+    tokenizer.save_pretrained(folder)

@@ -28,7 +28,7 @@ from labelahead.server.client import Client
 from labelahead.server.journal import read_journal
 from labelahead.server.label_state import build_label_state
 from labelahead.server.serve import serve
-from labelahead.server.session import TEMPORARY_PREFIX, open_session
+from labelahead.server.session import TEMPORARY_PREFIX, SessionOptions, open_session
 from tests.support.waiting import until
 from tests.support.web_sessions import photo, photos
 
@@ -269,7 +269,9 @@ class Trials:
             return pid, port
         try:
             tables = {"data": {"name": str(self.data)}, "model": {"name": "mlp"}, "threads": 1}
-            with open_session(parse_campaign(tables), self.out, classes=CLASSES) as session:
+            with open_session(
+                parse_campaign(tables), self.out, SessionOptions(classes=CLASSES)
+            ) as session:
                 serve(session, port=port, browser=False, on_message=lambda url: None)
         finally:
             os._exit(1)

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
-from labelahead.server.session import open_session
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.waiting import until
 
 HOME = "http://127.0.0.1:8765"
@@ -42,7 +42,7 @@ def page(source, out, *, token=None, hosts=None, start=False, tables=None, **opt
     campaign = parse_campaign(
         {"data": {"name": str(source)}, "model": {"name": "mlp"}, "threads": 1} | (tables or {})
     )
-    with open_session(campaign, out, **options) as session:
+    with open_session(campaign, out, SessionOptions(**options)) as session:
         host_options = {} if hosts is None else {"hosts": hosts}
         app = create_app(session.service, session.schedule, token=token, **host_options)
         if start:

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -19,6 +17,7 @@ from tests.support.clusters import Cluster
 from tests.support.comparisons import tiny
 from tests.support.large_pools import Inline
 from tests.support.waiting import PATIENCE, Gate, until
+from tests.support.warm_processes import start_python
 
 pytest.importorskip("distributed")
 
@@ -112,7 +111,7 @@ def test_run_cluster_campaign_refuses_campaigns_of_another_comparison(tmp_path):
     error, _ = run_cluster_campaign(
         tmp_path / "c", comparison.campaign_for(parse_contender("random"), 0), unshared, "mine"
     )
-    assert "expected a folder that all of them share" in error
+    assert "expected a folder that all workers share" in error
 
 
 @pytest.mark.slow
@@ -130,7 +129,6 @@ def test_ctrl_c_stops_campaigns_on_the_cluster_and_they_can_be_resumed(tmp_path)
     options += ["--set=training.steps=8", "--strategies=margin", "--seeds=1"]
     with Cluster(tmp_path, workers=1) as cluster:
         command = [
-            sys.executable,
             "-m",
             "labelahead",
             "compare",
@@ -140,14 +138,7 @@ def test_ctrl_c_stops_campaigns_on_the_cluster_and_they_can_be_resumed(tmp_path)
             "--cluster",
             cluster.address,
         ]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            start_new_session=True,
-        )
+        process = start_python(command, cwd=tmp_path, new_session=True)
         until(lambda: (run_folder / "rounds.jsonl").exists() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
@@ -158,22 +149,11 @@ def test_ctrl_c_stops_campaigns_on_the_cluster_and_they_can_be_resumed(tmp_path)
         until(lambda: is_unlocked(run_folder))
         assert not is_finished(run_folder)
         assert len(Store(run_folder).read_rounds()) <= 2
-        resumed = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "labelahead",
-                "compare",
-                "--out",
-                "a",
-                "--cluster",
-                cluster.address,
-            ],
-            capture_output=True,
-            text=True,
+        resumed = start_python(
+            ["-m", "labelahead", "compare", "--out", "a", "--cluster", cluster.address],
             cwd=tmp_path,
-            timeout=PATIENCE,
         )
-        assert resumed.returncode == 0, resumed.stderr
-        assert "on the cluster" in resumed.stdout
+        out, err = resumed.communicate(timeout=PATIENCE)
+        assert resumed.returncode == 0, err
+        assert "on the cluster" in out
     assert is_finished(run_folder)

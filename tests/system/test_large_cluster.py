@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 
 
 @pytest.mark.slow
-def test_scheduler_kill_loses_no_label_and_scoring_is_retried(store, tmp_path, monkeypatch):  # noqa: F811
+def test_scheduler_kill_loses_no_label_and_scoring_is_retried(store, tmp_path):  # noqa: F811
     store_folder, y = store
     with Cluster(tmp_path, workers=2) as cluster:
         options = PAGE_OPTIONS | {"executor": cluster.address, "refresh_every": 10, "every": 5}
@@ -25,8 +25,7 @@ def test_scheduler_kill_loses_no_label_and_scoring_is_retried(store, tmp_path, m
             query = client.get("/api/question").json()
             for _ in range(9):
                 query = answer(client, query, y)
-            monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 3)
-            monkeypatch.setattr("labelahead.server.schedule.RETRY_SECONDS", 0.5)
+            session.schedule.retry_seconds = 0.5
             cluster.kill(cluster.scheduler)
             for _ in range(6):  # the tenth label requests a scoring that fails
                 query = answer(client, query, y)
@@ -41,7 +40,6 @@ def test_scheduler_kill_loses_no_label_and_scoring_is_retried(store, tmp_path, m
             time.sleep(1)  # a kernel refit meanwhile must not clear the message
             assert "Labels are safe" in client.get("/api/progress").json()["training"]["message"]
             (tmp_path / "again").mkdir()
-            monkeypatch.setattr("labelahead.outofcore.execution.CONNECT_SECONDS", 60)
             with Cluster(tmp_path / "again", workers=1, port=urlsplit(cluster.address).port):
                 progress_once(
                     client, lambda p: p["training"]["idle"] and not p["training"]["message"]

@@ -26,16 +26,18 @@ from labelahead.cli import app as commands
 from labelahead.data.new_items import read_new_items
 from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
+from labelahead.integrations.label_studio.predictions import write_predictions
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.sklearn import Classifier
 from labelahead.models import build_model
+from labelahead.models.encoders import IMAGE, load_encoder
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.store import embed
 from labelahead.seeds import derive_training_seed
 from labelahead.server.app import create_app
 from labelahead.server.client import Client
-from labelahead.server.session import open_session
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import KEY, replay
 from tests.support.sounds import make_sound, write_sound
 from tests.support.tiny_encoders import save_tiny_encoders
@@ -182,6 +184,9 @@ CASES = {
         folder, data={"guesses": ["llm"], "prior": "class-names", "classes": [*TOPICS]}
     ),
     "photographs": make_photographs,
+    "photographs by an encoder": lambda folder: make_photographs(
+        folder, data={"embedding": f"hf:{save_tiny_encoders(folder / 'encoders') / 'vit'}"}
+    ),
     "sounds": make_sounds,
     "trained network": lambda folder: make_table(
         folder, 7, model={"name": "mlp"}, training={"steps": 60}
@@ -218,8 +223,7 @@ def open_case_session(case: Case, out: Path, *, start: bool):
     with open_session(
         parse_campaign(case.tables),
         out,
-        classes=case.classes,
-        labels=None if (out / "labels.db").exists() else case.file,
+        SessionOptions(case.classes, labels=None if (out / "labels.db").exists() else case.file),
     ) as session:
         if start:
             session.schedule.start()
@@ -320,7 +324,14 @@ def predict_by_models(
     )
     by_onnx: Predictions = {}
     for part in read_new_items(model.reading, case.source, model):
-        p = runtime.run(None, {"items": part.values.numpy()})[0]
+        given = {"items": part.values.numpy()}
+        if runtime.get_inputs()[0].name == "pixel_values":  # the encoder is in it, too
+            pictures = [Image.open(case.source / Path(i).name).convert("RGB") for i in part.ids]
+            prepared = load_encoder(case.tables["data"]["embedding"], IMAGE).backend.prepare(
+                pictures
+            )
+            given = {key: value.numpy() for key, value in prepared.items()}
+        p = runtime.run(None, given)[0]
         by_onnx |= {
             Path(i).name: (model.classes[row.argmax()], float(row.max()))
             for i, row in zip(part.ids, p, strict=True)
@@ -367,7 +378,12 @@ def predict_in_python(case: Case) -> dict[str, Predictions]:
         }
         learner = la.Learner(la.exact(features, len(names), guesses), features)
         learner.teach(labelled, class_numbers)
-        return {"Learner": to_predictions(learner.predict())}
+        return {
+            "Learner": to_predictions(learner.predict()),
+            "Classifier": to_predictions(
+                predict_by_classifier(features, guesses, labelled, class_numbers)
+            ),
+        }
     if exact:
         learner = la.Learner(la.exact(inputs, len(names)), inputs, "flip")
         learner.teach(labelled[:7], class_numbers[:7])
@@ -397,6 +413,24 @@ def predict_in_python(case: Case) -> dict[str, Predictions]:
     return {"Classifier": to_predictions(p), "Learner": to_predictions(before)}
 
 
+def predict_by_classifier(features, guesses, labelled, class_numbers):
+    """Predict by `Classifier` with guesses, among them missing ones, as probabilities."""
+    x, y = features.numpy(), np.array(class_numbers)
+    rest = [p for p in range(len(x)) if p not in set(labelled)]
+    rows = {}
+    for name, p in guesses.items():
+        missing = (p == p[:, :1]).all(1)
+        rows[name] = p.masked_fill(missing[:, None], torch.nan).numpy()
+    classifier = Classifier().fit(
+        x[labelled],
+        y,
+        X_pool=x[rest],
+        guesses={name: p[labelled] for name, p in rows.items()},
+        pool_guesses={name: p[rest] for name, p in rows.items()},
+    )
+    return torch.from_numpy(classifier.predict_proba(x, rows))
+
+
 def predict_by_pool(case: Case, tmp_path: Path) -> dict[str, Predictions]:
     """Predict by an out-of-core pool of the same embeddings."""
     prepared = prepare_campaign(parse_campaign(case.tables))
@@ -416,12 +450,23 @@ def predict_by_pool(case: Case, tmp_path: Path) -> dict[str, Predictions]:
     }
 
 
+def make_studio_guess(row: dict[str, str], number: int) -> list[dict]:
+    """Return the guess of a row as a prediction of another model in Label Studio."""
+    if not row.get("llm"):
+        return []
+    region = {"from_name": "topic", "value": {"choices": [row["llm"]]}}
+    return [{"id": number, "model_version": "other", "result": [region]}]
+
+
 def predict_by_label_studio(case: Case, tmp_path: Path) -> dict[str, Predictions]:
     """Predict by pre-annotations of tasks with the same texts."""
     with case.source.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with replay() as studio:
-        tasks = [{"id": i, "data": {"text": row["text"]}} for i, row in enumerate(rows, 1)]
+        tasks = [
+            {"id": i, "data": {"text": row["text"]}, "predictions": make_studio_guess(row, i)}
+            for i, row in enumerate(rows, 1)
+        ]
         studio.replies["tasks"] = {"total": len(tasks), "tasks": tasks}
         studio.replies["project"]["label_config"] = (
             '<View><Text name="text" value="$text"/><Choices name="topic" toName="text">'
@@ -431,9 +476,15 @@ def predict_by_label_studio(case: Case, tmp_path: Path) -> dict[str, Predictions
         studio.replies["annotations"] = []
         connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "studio")
         fetched = connection.fetch_tasks(lambda done, of: None)
-        tables = {"data": {"name": str(fetched.folder)}, "threads": 1}
+        data = {key: case.tables["data"][key] for key in ("prior",) if key in case.tables["data"]}
+        if case.guesses:
+            file, _ = write_predictions(connection.studio, connection.interface, tmp_path)
+            data["guesses"] = [str(file)]
+        tables = {"data": {"name": str(fetched.folder), **data}, "threads": 1}
         with open_session(
-            parse_campaign(tables), tmp_path / "studio", classes=connection.interface.choices
+            parse_campaign(tables),
+            tmp_path / "studio",
+            SessionOptions(connection.interface.choices),
         ) as session:
             session.schedule.start()
             until(
@@ -482,6 +533,7 @@ SLOW = {
     "table",
     "table of four columns",
     "table of three columns",
+    "photographs by an encoder",
     "trained network on pixels",
     "trained network, cross-entropy",
 }  # similar cases run every time
@@ -503,7 +555,7 @@ def test_every_interface_gives_the_same_class_and_probability(name, tmp_path):
     # A pool takes vectors of any kind.
     if "model" not in case.tables and not case.guesses and name != "sounds":
         interfaces |= predict_by_pool(case, tmp_path)
-    if name == "texts":
+    if name in ("texts", "texts with guesses"):
         interfaces |= predict_by_label_studio(case, tmp_path)
     check_equal_predictions(interfaces, expected, IN_MEMORY)
     check_equal_predictions(by_onnx, expected, THROUGH_ONNX)

@@ -4,12 +4,12 @@ reading of new files.
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 from tests.support.slow import slow
+from tests.support.warm_processes import start_python
 from tests.support.web_requests import REQUEST_KINDS
 
 TRIALS = 5
@@ -21,7 +21,6 @@ TRIALS = 5
 )
 def test_server_kill_during_requests_loses_duplicates_and_leaves_nothing(kind, tmp_path):
     command = [
-        sys.executable,
         "-c",
         "from tests.support.web_requests import main; main()",
         str(tmp_path),
@@ -31,10 +30,11 @@ def test_server_kill_during_requests_loses_duplicates_and_leaves_nothing(kind, t
     ]
     paths = os.pathsep.join(sys.path)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert result.returncode == 0, result.stderr[-2000:]
-    report = json.loads(result.stdout.splitlines()[-1])
-    assert report["bad"] == [], result.stderr[-2000:]
+    process = start_python(command, env=environment)
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-2000:]
+    report = json.loads(out.splitlines()[-1])
+    assert report["bad"] == [], err[-2000:]
     assert report["killed"] == TRIALS
     assert report["acknowledged"] >= TRIALS // 2  # they were killed while serving requests
     assert report["workers"]  # and while a worker ran

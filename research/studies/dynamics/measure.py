@@ -15,7 +15,7 @@ from labelahead.models import build_model
 from labelahead.models.training import Training, predict, train
 from labelahead.ntk import infinite_kernel, kernel
 from labelahead.seeds import make_generator
-from labelahead.simulation.comparison.summary import asking_seconds
+from labelahead.simulation.comparison.summary import query_seconds
 from labelahead.simulation.run import Result
 from labelahead.strategies.dynamical import dynamics, gains, total_gradient
 from research.studies.design import Cell, Row
@@ -182,7 +182,7 @@ def rounds(s: Any, cell: Cell) -> list[Row]:
             "accuracy": r.accuracy,
             "steps": r.steps,
             "train_accuracy": r.train_accuracy,
-            "asking_seconds": round(asking_seconds(r), 4),
+            "asking_seconds": round(query_seconds(r), 4),
             "train_seconds": round(r.seconds["train"], 4),
             **spread.get(r.labels, {}),
         }

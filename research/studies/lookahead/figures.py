@@ -147,7 +147,7 @@ def _speed(s: Any, rows: Sequence[Row], spent: dict[str, float], scale: float) -
             f"{spent['naive'] / spent['ntk-few']:.0f} times as long, "
             f"measured, and the kernel's choices end {span(ahead)} points from those of "
             "retraining, "
-            f"{word if sure(ahead) else 'which cannot be told from zero'}."
+            f"{word if sure(ahead) else 'which does not differ significantly from zero'}."
         )
     if "ntk-solve" in s.arms:
         one, other = final(s, rows, "ntk-solve"), final(s, rows, "ntk")
@@ -329,7 +329,7 @@ def differences(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
         for word, names in (
             ("is better than", better),
             ("is worse than", worse),
-            ("cannot be told from", unknown),
+            ("does not differ significantly from", unknown),
         )
         if names
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.simulation.comparison.summary import asking_seconds
+from labelahead.simulation.comparison.summary import query_seconds
 from labelahead.simulation.run import Result
 from labelahead.strategies.baselines import matching_infinite_kernel
 from research.studies.design import Cell, Row
@@ -86,7 +86,7 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
             "accuracy": r.accuracy,
             "process_accuracy": own.get(r.labels),
             "candidates": count,
-            "seconds": round(asking_seconds(r), 6) if r.asked else None,
+            "seconds": round(query_seconds(r), 6) if r.asked else None,
             "train_seconds": round(r.seconds["train"], 4),
         }
         for r in done.rounds

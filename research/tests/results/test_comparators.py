@@ -157,8 +157,9 @@ def test_strength_equals_grid_search():
         search = GridSearchCV(
             LogisticRegression(max_iter=300), {"C": list(STRENGTHS)}, cv=folds
         ).fit(x, y)
-        assert strength(x, y) == search.best_params_["C"]
-        chosen.add(strength(x, y))
+        found = strength(x, y)
+        assert found == search.best_params_["C"]
+        chosen.add(found)
     assert len(chosen) > 1
     assert strength(x, np.arange(27) // 2) == 1.0  # no class has three labels
     assert strength(x, np.array([0] * 25 + [1, 2])) in STRENGTHS  # a fold may lack a class
@@ -288,7 +289,7 @@ def test_comparators_block_reports_first_level_and_behind(tmp_path):
     )
     block = comparators_block(lines, measured)
     assert "| **Vowels, a table** |  |  |  |  |\n| ours, random | 31.0 ± 3.0 ▼ |" in block
-    assert "| **ours, asked by flip** | 51.0 ± 2.5 |" in block
+    assert "| **ours, queried by flip** | 51.0 ± 2.5 |" in block
     assert (
         "| centred + LR without intercept, margin | 31.0 ± 2.4 ▼ | 31.0 ± 2.4 ▼ | 61.0 ± 2.4 ▲ | "
         "53.0 ±" in block

@@ -64,7 +64,7 @@ def test_claims_without_numbers_are_not_run(tmp_path):
     text = papers_block(empty)
     assert "results/studies" not in text  # no link to missing studies
     assert (
-        f"Of {len(CLAIMS)} lines: yes 0, in part 0, no 0, cannot be told 0, not run {len(CLAIMS)}."
+        f"Of {len(CLAIMS)} lines: yes 0, in part 0, no 0, inconclusive 0, not run {len(CLAIMS)}."
         in text
     )
 
@@ -586,7 +586,7 @@ def test_table_block_shows_pending_and_inconclusive_notes_first(tmp_path):
     text = table_block(read_table(path), made)
     assert (
         "**Rerun pending**: LL4AL has changed.\n\n**As run, not conclusive**: Too short.\n\n| "
-        "asked by" in text
+        "queried by" in text
     )
 
 

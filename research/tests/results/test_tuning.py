@@ -386,8 +386,8 @@ def test_tuning_block_contains_differences(tmp_path):
     row = f"| regulariser 1e-2 instead of 1e-3 | 4 | +{100 * mean:.2f} ± {100 * half:.2f} ▲ | "
     assert row in text
     assert "then left: outputs and kernel are means over three networks (+0.50)" in text
-    assert "Of 2 changes with two campaigns or more, 1 can be told to be better" in text
-    assert "better than `flip` as first built, none to be worse" in text
+    assert "Of 2 changes with two campaigns or more, 1 significantly better" in text
+    assert "better than `flip` as first built, none significantly worse" in text
     assert "for all together by itself: not measured yet." in text
     assert "not run yet: summed over all items but the one that is asked for, " in text
     assert "one by one on predicted labels" in text

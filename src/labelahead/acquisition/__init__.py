@@ -31,11 +31,23 @@ from labelahead.acquisition.functions import (
     variance,
 )
 from labelahead.acquisition.pool_view import View, view
+from labelahead.acquisition.sources import (
+    LabelSource,
+    SourceQuery,
+    SourceView,
+    parse_prices,
+    select_pairs,
+    source_view,
+    unbiased_targets,
+)
 
 __all__ = [
     "ACQUISITIONS",
     "Acquisition",
+    "LabelSource",
     "Selection",
+    "SourceQuery",
+    "SourceView",
     "View",
     "best",
     "changes",
@@ -44,9 +56,13 @@ __all__ = [
     "flip",
     "greedy",
     "mlmoc",
+    "parse_prices",
     "resolve",
+    "select_pairs",
     "sequential",
+    "source_view",
     "top",
+    "unbiased_targets",
     "variance",
     "view",
 ]

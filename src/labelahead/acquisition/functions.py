@@ -121,10 +121,12 @@ def emoc(
             * (p * residual_norms).sum(1)
             / view.innovation_factors()[:, 0, 0].square()
         )
-    which, label = p.nonzero(as_tuple=True)
+    candidate_rows, label = p.nonzero(as_tuple=True)
     targets = torch.nn.functional.one_hot(label, p.shape[1]).to(p)
-    change = _sum_changes(view, which, targets, baseline, method, squared, chunk)
-    return torch.zeros_like(p[:, 0]).index_add_(0, which, change * p[which, label])
+    change = _sum_changes(view, candidate_rows, targets, baseline, method, squared, chunk)
+    return torch.zeros_like(p[:, 0]).index_add_(
+        0, candidate_rows, change * p[candidate_rows, label]
+    )
 
 
 def _sum_squared_changes(view: View, targets: Tensor, baseline: str) -> Tensor:
@@ -156,7 +158,7 @@ def _sum_absolute_covariances(view: View, chunk: int) -> Tensor:
 
 def _sum_changes(
     view: View,
-    which: Tensor,
+    candidate_rows: Tensor,
     targets: Tensor,
     baseline: str,
     method: str,
@@ -165,13 +167,13 @@ def _sum_changes(
 ) -> Tensor:
     """Σₓ ‖f₊(x) − baseline(x)‖ (or its square) for pairs of candidate (q,) and target (q, C)."""
     if method == "block" and view.posterior.width == 1:
-        return _sum_changes_scalar(view, which, targets, baseline, chunk)
+        return _sum_changes_scalar(view, candidate_rows, targets, baseline, chunk)
     now = view.values(baseline)[view.evaluation]
     level = (view.values("linearised")[view.evaluation] - now).square().sum(1)
     parts = []
-    every = torch.split(which, chunk)
+    every = torch.split(candidate_rows, chunk)
     for pairs, after in zip(
-        every, predict_lookahead(view, which, targets, method, chunk), strict=True
+        every, predict_lookahead(view, candidate_rows, targets, method, chunk), strict=True
     ):
         size = (after - now).square().sum(2)
         rows, points = _self_entries(view, pairs)
@@ -181,7 +183,7 @@ def _sum_changes(
 
 
 def _sum_changes_scalar(
-    view: View, which: Tensor, targets: Tensor, baseline: str, chunk: int
+    view: View, candidate_rows: Tensor, targets: Tensor, baseline: str, chunk: int
 ) -> Tensor:
     """Do `_sum_changes` for a scalar kernel by ‖d + k g‖² = ‖d‖² + k (2 d·g + k ‖g‖²).
 
@@ -190,7 +192,7 @@ def _sum_changes_scalar(
     drift = view.values("linearised")[view.evaluation] - view.values(baseline)[view.evaluation]
     parts = []
     for pairs, label_targets in zip(
-        torch.split(which, chunk), torch.split(targets, chunk), strict=True
+        torch.split(candidate_rows, chunk), torch.split(targets, chunk), strict=True
     ):
         k = view.covariance(pairs)
         g = view.scaled_residuals(label_targets, pairs)[:, 0].to(k.dtype)
@@ -206,13 +208,21 @@ def _sum_changes_scalar(
 
 
 def predict_lookahead(
-    view: View, which: Tensor, targets: Tensor, method: str, chunk: int
+    view: View, candidate_rows: Tensor, targets: Tensor, method: str, chunk: int
 ) -> Iterator[Tensor]:
     """Iterate over look-ahead predictions at the evaluation points, (≤chunk, e, C) at a time."""
     if method not in METHODS:
         raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
-    at = view.candidates[which]
-    return METHODS[method](view.posterior, at, targets, evaluate=view.evaluation, chunk=chunk)
+    at = view.candidates[candidate_rows]
+    return METHODS[method](
+        view.posterior,
+        at,
+        targets,
+        evaluate=view.evaluation,
+        chunk=chunk,
+        noise=view.noise,
+        allow_labelled=True,  # The view has checked its candidates.
+    )
 
 
 def eer(
@@ -245,17 +255,19 @@ def eer(
     True
     """
     p = view.probabilities(probability, baseline)
-    which, label = p.nonzero(as_tuple=True)
+    candidate_rows, label = p.nonzero(as_tuple=True)
     targets = torch.nn.functional.one_hot(label, p.shape[1]).to(p)
     if method == "block" and view.posterior.width == 1:
-        entropies = _sum_entropies_scalar(view, which, targets, probability, chunk)
+        entropies = _sum_entropies_scalar(view, candidate_rows, targets, probability, chunk)
     else:
-        entropies = _sum_entropies(view, which, targets, probability, method, chunk)
-    return -torch.zeros_like(p[:, 0]).index_add_(0, which, entropies * p[which, label])
+        entropies = _sum_entropies(view, candidate_rows, targets, probability, method, chunk)
+    return -torch.zeros_like(p[:, 0]).index_add_(
+        0, candidate_rows, entropies * p[candidate_rows, label]
+    )
 
 
 def _sum_entropies_scalar(
-    view: View, which: Tensor, targets: Tensor, probability: str, chunk: int
+    view: View, candidate_rows: Tensor, targets: Tensor, probability: str, chunk: int
 ) -> Tensor:
     """Σₓ H(p₊(x)) for pairs of candidate (q,) and target (q, C), scalar kernel: (q,).
 
@@ -265,7 +277,7 @@ def _sum_entropies_scalar(
     level = entropy(probabilities(mean, probability, 0), 0)[0]
     parts = []
     for pairs, label_targets in zip(
-        torch.split(which, chunk), torch.split(targets, chunk), strict=True
+        torch.split(candidate_rows, chunk), torch.split(targets, chunk), strict=True
     ):
         k = view.covariance(pairs)
         g = view.scaled_residuals(label_targets, pairs)[:, 0].to(k.dtype).T[:, :, None]
@@ -278,14 +290,14 @@ def _sum_entropies_scalar(
 
 
 def _sum_entropies(
-    view: View, which: Tensor, targets: Tensor, probability: str, method: str, chunk: int
+    view: View, candidate_rows: Tensor, targets: Tensor, probability: str, method: str, chunk: int
 ) -> Tensor:
     """Σₓ H(p₊(x)) as in `_sum_entropies_scalar`, for any kernel and method: (q,)."""
     level = entropy(probabilities(view.values("linearised")[view.evaluation], probability))
     parts = []
-    every = torch.split(which, chunk)
+    every = torch.split(candidate_rows, chunk)
     for pairs, after in zip(
-        every, predict_lookahead(view, which, targets, method, chunk), strict=True
+        every, predict_lookahead(view, candidate_rows, targets, method, chunk), strict=True
     ):
         entropies = entropy(probabilities(after, probability))
         rows, points = _self_entries(view, pairs)

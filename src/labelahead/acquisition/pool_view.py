@@ -14,7 +14,7 @@ from torch import Tensor
 from labelahead.acquisition.probability import probabilities
 from labelahead.errors import InputError
 from labelahead.gp import checks
-from labelahead.gp.checks import Positions
+from labelahead.gp.checks import Noise, Positions
 from labelahead.gp.covariance import Covariance, LowRankKernel, take
 from labelahead.gp.linalg import block_solve, symmetric_product
 from labelahead.gp.lookahead import innovation_factors
@@ -41,12 +41,12 @@ class StoredCrossCovariance:
     pending_rows: Tensor | None = None  # (t, m·b)
     pending_cols: Tensor | None = None  # (t, e·b)
 
-    def rows(self, which: Tensor) -> Tensor:
+    def rows(self, candidate_rows: Tensor) -> Tensor:
         """Rows (q,) of the flat candidates, pending downdates included: (q, e·b). Do not modify."""
-        rows = take(self.block, which, 0)
+        rows = take(self.block, candidate_rows, 0)
         if self.pending_rows is None or self.pending_cols is None:
             return rows
-        left = self.pending_rows[:, which].T.to(rows.dtype)
+        left = self.pending_rows[:, candidate_rows].T.to(rows.dtype)
         return torch.addmm(rows, left, self.pending_cols.to(rows.dtype), alpha=-1)
 
     def product(self, right: Tensor) -> Tensor:
@@ -113,9 +113,9 @@ class ProjectedCrossCovariance:
         assert isinstance(self.covariance.prior, LowRankKernel)
         return self.covariance.prior
 
-    def rows(self, which: Tensor) -> Tensor:
+    def rows(self, candidate_rows: Tensor) -> Tensor:
         """Rows (q,) of the flat candidates: (q, e·b), computed on every call."""
-        return self.covariance.block(self.at_rows[which], self.at_cols)
+        return self.covariance.block(self.at_rows[candidate_rows], self.at_cols)
 
     def gram(self) -> Tensor:
         """Ψ_eᵀ Ψ_e: (k, k), products in the features' dtype, summed in float64; cached."""
@@ -236,10 +236,12 @@ class _ViewCache:
     cross_covariance: CrossCovariance | None = None
     # Moments of the candidates of `cross_covariance`, with the terms of the candidates themselves.
     moments: Moments | None = None
-    innovation_factors: Tensor | None = None
+    innovation_factors: dict[float | None, Tensor] = field(default_factory=dict)  # by noise
     drift: Tensor | None = None
     labels: Tensor | None = None  # (n,) argmax f
     evaluation_index: Tensor | None = None  # (m,)
+    # (m,) rows of the shared sums that belong to the remaining candidates; None: all of them.
+    rows: Tensor | None = None
 
 
 class View:
@@ -256,6 +258,7 @@ class View:
         baseline: The predictions from which changes are measured and hypothetical labels are taken:
             "outputs" (f, of a network trained on all labels) or "linearised" (f_lin, once there are
             labels that the network was not trained on).
+        noise: Relative noise of the source that would give the next label; None: that of the prior.
 
     >>> pool_view.candidates.tolist(), pool_view.labelled.tolist()
     ([2, 3, 4, 5], [0, 1])
@@ -272,22 +275,24 @@ class View:
         embedding: Tensor | None,
         *,
         baseline: str = "outputs",
+        noise: float | None = None,
         cache_cross_covariance: bool = False,
-        rows: Tensor | None = None,
         cache: _ViewCache | None = None,
     ) -> None:
         if baseline not in SOURCES:
             raise InputError(f"baseline is {baseline!r}; expected one of {', '.join(SOURCES)}")
         self.baseline = baseline
+        self.noise = noise
         self.posterior = posterior
         self.candidates = candidates
         self.evaluation = evaluation
         self.embedding = embedding
         self._cache_cross_covariance = cache_cross_covariance
-        # Rows of the shared sums that belong to the remaining candidates.
-        device = candidates.device
-        self._rows = torch.arange(len(candidates), device=device) if rows is None else rows
         self._cache = _ViewCache() if cache is None else cache
+        rows = self._cache.rows
+        self._rows = (
+            torch.arange(len(candidates), device=candidates.device) if rows is None else rows
+        )
 
     def __repr__(self) -> str:
         return (
@@ -319,14 +324,34 @@ class View:
         """
         if baseline == self.baseline:
             return self
+        return self._copy(baseline=baseline, noise=self.noise)
+
+    def with_noise(self, noise: float | None) -> "View":
+        """Return the view in which another source would give the next label: u = k(x',x') + σ_s.
+
+        Args:
+            noise: Relative noise of that source; None: that of the prior.
+
+        Returns:
+            A view that shares everything computed so far.
+
+        >>> careless = pool_view.with_noise(1.0)
+        >>> bool((la.acquisition.variance(careless) < la.acquisition.variance(pool_view)).all())
+        True
+        """
+        self.posterior.check_noise(noise, 1)
+        return self._copy(baseline=self.baseline, noise=noise)
+
+    def _copy(self, *, baseline: str, noise: float | None) -> "View":
+        """Return the same view with another baseline or noise, and the same cache."""
         return View(
             self.posterior,
             self.candidates,
             self.evaluation,
             self.embedding,
             baseline=baseline,
+            noise=noise,
             cache_cross_covariance=self._cache_cross_covariance,
-            rows=self._rows,
             cache=self._cache,
         )
 
@@ -361,22 +386,23 @@ class View:
             1, best[:, None], 1.0
         )
 
-    def scaled_residuals(self, targets: Tensor, which: Tensor | None = None) -> Tensor:
+    def scaled_residuals(self, targets: Tensor, candidate_rows: Tensor | None = None) -> Tensor:
         """u⁻¹ (y' − f_lin(x')), which k(x,x') maps to the change at x: (q, C) -> (q, b, C/b).
 
         which: (q,) indices into `candidates`, default all of them.
         """
         factors, at = self.innovation_factors(), self.candidates
-        if which is not None:
-            factors, at = factors[which], at[which]
+        if candidate_rows is not None:
+            factors, at = factors[candidate_rows], at[candidate_rows]
         surprise = targets - self.posterior.mean[at]
         return block_solve(factors, surprise.view(len(at), self.posterior.width, -1))
 
     def innovation_factors(self) -> Tensor:
         """Cholesky factors of u = k(x',x') + σI: (m, b, b)."""
-        if self._cache.innovation_factors is None:
-            self._cache.innovation_factors = innovation_factors(self.posterior, self.candidates)
-        return self._cache.innovation_factors
+        known = self._cache.innovation_factors
+        if self.noise not in known:
+            known[self.noise] = innovation_factors(self.posterior, self.candidates, self.noise)
+        return known[self.noise]
 
     def drift(self) -> Tensor:
         """d = f_lin − f at the evaluation points, (e, C)."""
@@ -385,16 +411,18 @@ class View:
             self._cache.drift = take(self.posterior.mean, at, 0) - take(self.outputs, at, 0)
         return self._cache.drift
 
-    def covariance(self, which: Tensor) -> Tensor:
+    def covariance(self, candidate_rows: Tensor) -> Tensor:
         """Covariance between some candidates and all evaluation points, in the kernel's dtype.
 
         which: (q,) indices into `candidates`. (q, e); full kernel: (q, C, e, C). Do not modify.
         """
-        flat = self._cross_covariance().rows(self.posterior.flat_positions(self._rows[which]))
+        flat = self._cross_covariance().rows(
+            self.posterior.flat_positions(self._rows[candidate_rows])
+        )
         if self.posterior.width == 1:
             return flat
         b = self.posterior.width
-        return flat.view(len(which), b, len(self.evaluation), b)
+        return flat.view(len(candidate_rows), b, len(self.evaluation), b)
 
     def evaluation_index(self) -> Tensor:
         """(m,) index of each candidate among the evaluation points; −1 if it is not one of them."""
@@ -446,31 +474,37 @@ class View:
             self._cache.moments = Moments(squares, drift.view(len(squares), b, -1))
         return self._cache.moments
 
-    def condition(self, at: Positions, targets: Tensor) -> "View":
+    def condition(
+        self, at: Positions, targets: Tensor, noise: Noise = None, *, allow_labelled: bool = False
+    ) -> "View":
         """Return the view given further labels: at (q,) positions, targets (q, C).
 
-        Labelled candidates leave `candidates`. `evaluation` stays as given: a labelled point's
-        covariance is of the order of σ, so it adds the same to every candidate's sum. Results so
-        far are updated, not recomputed. The network is not trained on the new labels, so the
-        baseline becomes f_lin. k −= w wᵀ, and with z = k w
+        `noise` and `allow_labelled` are those of `Posterior.condition`; the noise defaults to that
+        of the view. Candidates that receive a label leave `candidates`. `evaluation` stays as
+        given: a labelled point's covariance is of the order of σ, so it adds the same to every
+        candidate's sum. Results so far are updated, not recomputed. The network is not trained on
+        the new labels, so the baseline becomes f_lin. k −= w wᵀ, and with z = k w
 
             s −= 2 w z − w² ‖w‖²,    k d' = k d + z g − w (w·d'),    d' = d + w g.
         """
-        step = self.posterior.compute_update(at, targets)
-        keep = ~step.posterior.is_labelled[self.candidates]
+        noise = self.noise if noise is None else noise
+        step = self.posterior.compute_update(at, targets, noise, allow_labelled=allow_labelled)
+        new = step.posterior.labelled[len(self.posterior.labelled) :]
+        keep = ~torch.isin(self.candidates, new)
         cache, before = _ViewCache(labels=self._cache.labels), self._cache.cross_covariance
         if before is not None and step.downdate is not None:
             cache.cross_covariance, current = before.update(step)
             if self._cache.moments is not None and current:
                 cache.moments = self._update_moments(before, step)
+            cache.rows = self._rows[keep]
         return View(
             step.posterior,
             self.candidates[keep],
             self.evaluation,
             self.embedding,
             baseline="linearised",
+            noise=self.noise,
             cache_cross_covariance=self._cache_cross_covariance,
-            rows=self._rows[keep] if cache.cross_covariance is not None else None,
             cache=cache,
         )
 
@@ -483,7 +517,8 @@ class View:
             self._cache.cross_covariance,
             _ViewCache(
                 cross_covariance=self._cache.cross_covariance,
-                innovation_factors=self._cache.innovation_factors,
+                innovation_factors=self._cache.innovation_factors.copy(),
+                rows=self._rows if self._cache.cross_covariance is not None else None,
             ),
         )
         other = View(
@@ -492,8 +527,8 @@ class View:
             self.evaluation,
             self.embedding,
             baseline=self.baseline,
+            noise=self.noise,
             cache_cross_covariance=self._cache_cross_covariance,
-            rows=self._rows if k is not None else None,
             cache=cache,
         )
         if k is not None and self._cache.moments is not None:
@@ -534,6 +569,8 @@ def view(
     embedding: Tensor | None = None,
     *,
     baseline: str = "outputs",
+    noise: float | None = None,
+    allow_labelled: bool = False,
     cache_cross_covariance: bool = False,
 ) -> View:
     """Build the view of a posterior for acquisition functions.
@@ -545,6 +582,10 @@ def view(
         embedding: (n, h) for strategies that need one.
         baseline: "outputs" if the outputs are those of a network trained on all labels;
             "linearised" if they are a prior mean, or labels have arrived since.
+        noise: Relative noise of the source that would give the next label (a person, a language
+            model); default: that of the prior. `View.with_noise` changes it at no cost.
+        allow_labelled: Whether candidates may have a label already: what a second label, of another
+            source, would bring. Condition with `allow_labelled=True` then, too.
         cache_cross_covariance: Store k(candidates, evaluation), m·e numbers, even if the kernel is
             given by features: labels that arrive one by one then cost a fraction.
 
@@ -559,7 +600,9 @@ def view(
     torch.Size([2])
     """
     at = posterior.check_positions(candidates, "candidates")
-    posterior.require_unlabelled(at, "candidates")
+    if not allow_labelled:
+        posterior.require_unlabelled(at, "candidates")
+    posterior.check_noise(noise, 1)
     where = at
     if evaluation is not None:
         where = posterior.check_positions(evaluation, "evaluation")
@@ -577,5 +620,6 @@ def view(
         where,
         embedding,
         baseline=baseline,
+        noise=noise,
         cache_cross_covariance=cache_cross_covariance,
     )

@@ -3,6 +3,18 @@
 from labelahead.cli.shell import app  # first: prints an install hint if typer or rich is missing
 
 # Importing these modules registers their commands with `app`.
-from labelahead.cli import campaigns, compare, encoders, label, label_studio, models, pool  # isort: skip
+from labelahead.cli import campaigns, compare, encoders, guess, label, label_studio  # isort: skip
+from labelahead.cli import models, pool, route  # isort: skip
 
-__all__ = ["app", "campaigns", "compare", "encoders", "label", "label_studio", "models", "pool"]
+__all__ = [
+    "app",
+    "campaigns",
+    "compare",
+    "encoders",
+    "guess",
+    "label",
+    "label_studio",
+    "models",
+    "pool",
+    "route",
+]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from labelahead.cli import shell
+from labelahead.cli import guess, shell
 from labelahead.cli.shell import (
     Number,
     Option,
@@ -37,13 +37,20 @@ def run(
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
     prior: shell.PriorOpt = None,
+    llm_model: guess.LlmModelOpt = None,
+    prompt: guess.PromptOpt = None,
+    llm_limit: guess.LimitOpt = None,
+    llm_rate: guess.RateOpt = None,
+    llm_price_input: guess.PriceInputOpt = None,
+    llm_price_output: guess.PriceOutputOpt = None,
+    yes: guess.YesOpt = False,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     strategy: shell.StrategyOpt = None,
     mode: shell.ModeOpt = None,
     kernel: shell.KernelOpt = None,
-    candidates: shell.CandOpt = None,
+    candidates: shell.CandidatesOpt = None,
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
@@ -80,9 +87,10 @@ def run(
         campaign = shell.build_campaign(context)
         if (campaign.data.embedding or "").startswith("auto:"):
             raise UsageError(
-                "--embedding auto: chooses by labels, which a simulation has yet to query; name one "
-                "embedding, or see `labelahead encoders`"
+                "--embedding auto: chooses by labels, which a simulation has yet to query; name "
+                "one embedding, or see `labelahead encoders`"
             )
+        campaign = guess.ask_language_model(context, campaign)
         chosen = "labels" in shell.gather_settings(context).get("budget", {})
         if against is not None:
             _check_strategy(against)
@@ -106,15 +114,17 @@ def run(
             from labelahead.simulation.paired import run_paired
 
             _show_pairs(
-                lambda **watch: run_paired(
-                    campaign, against, seeds, out=place, shorten=not chosen, **watch
+                lambda **callbacks: run_paired(
+                    campaign, against, seeds, out=place, shorten=not chosen, **callbacks
                 )
             )
         return
     with report_errors(lambda: _resume_hint(place)):
         if against is None:
             _run_campaign(
-                lambda **watch: run_campaign(campaign, out=place, shorten=not chosen, **watch),
+                lambda **callbacks: run_campaign(
+                    campaign, out=place, shorten=not chosen, **callbacks
+                ),
                 campaign,
             )
         else:
@@ -158,7 +168,9 @@ def resume(
                 raise UsageError(
                     "paired campaigns continue with their original settings; leave the options out"
                 )
-            _show_pairs(lambda **watch: resume_paired(folder, trust_code=trust_code, **watch))
+            _show_pairs(
+                lambda **callbacks: resume_paired(folder, trust_code=trust_code, **callbacks)
+            )
             return
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} contains no campaign; expected the folder of a `run --out`")
@@ -167,7 +179,9 @@ def resume(
         )
         shell.announce_device(campaign.device)
         _run_campaign(
-            lambda **watch: resume_campaign(folder, changes, trust_code=trust_code, **watch),
+            lambda **callbacks: resume_campaign(
+                folder, changes, trust_code=trust_code, **callbacks
+            ),
             campaign,
         )
 
@@ -186,6 +200,13 @@ def query(
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
     prior: shell.PriorOpt = None,
+    llm_model: guess.LlmModelOpt = None,
+    prompt: guess.PromptOpt = None,
+    llm_limit: guess.LimitOpt = None,
+    llm_rate: guess.RateOpt = None,
+    llm_price_input: guess.PriceInputOpt = None,
+    llm_price_output: guess.PriceOutputOpt = None,
+    yes: guess.YesOpt = False,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
@@ -195,7 +216,7 @@ def query(
     strategy: shell.StrategyOpt = None,
     mode: shell.ModeOpt = None,
     kernel: shell.KernelOpt = None,
-    candidates: shell.CandOpt = None,
+    candidates: shell.CandidatesOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     device: shell.DeviceOpt = None,
@@ -224,6 +245,7 @@ def query(
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
         campaign = shell.build_campaign(context)
         shell.announce_device(campaign.device)
+        campaign = guess.ask_language_model(context, campaign)
         campaign = shell.choose_embedding(campaign, labels)
         from labelahead.cli.terminal import ProgressText
         from labelahead.files import replace_file
@@ -277,14 +299,16 @@ def _check_strategy(strategy: str) -> None:
         raise UsageError(f"--against: {error}") from error
 
 
-def _run_campaign(go: Callable[..., Any], campaign: Any) -> None:
+def _run_campaign(start: Callable[..., Any], campaign: Any) -> None:
     """Run a campaign, show its rounds, and print where the results are."""
     from labelahead.cli.terminal import build_rounds_table, show_campaign
 
     title = _campaign_title(campaign)
-    with show_campaign(out, campaign.budget.labels, title) as watch:
-        result = go(
-            progress=watch.progress, on_round=watch.round, on_ready=partial(_show_ready, watch)
+    with show_campaign(out, campaign.budget.labels, title) as callbacks:
+        result = start(
+            progress=callbacks.progress,
+            on_round=callbacks.round,
+            on_ready=partial(_show_ready, callbacks),
         )
     out.print()
     out.print(build_rounds_table(result.rounds))
@@ -333,12 +357,17 @@ def _run_against(campaign: Any, baseline: str, folder: Path, *, shorten: bool) -
         print_line("there are no test items, so --against has nothing to compare", "yellow")
         _print_results(pair.result, title)
         return
-    ours, theirs = (strategy, pair.result.rounds), (name, pair.rounds)
-    out.print(build_comparison_table(ours, theirs))
+    strategy_result, baseline_result = (strategy, pair.result.rounds), (name, pair.rounds)
+    out.print(build_comparison_table(strategy_result, baseline_result))
     out.print()
-    out.print(summarize_comparison(ours, theirs), style="bold", markup=False, highlight=False)
+    out.print(
+        summarize_comparison(strategy_result, baseline_result),
+        style="bold",
+        markup=False,
+        highlight=False,
+    )
     out.print(ONE_SEED_NOTE, style="dim", markup=False, highlight=False)
-    _print_results(pair.result, title, strategy, theirs)
+    _print_results(pair.result, title, strategy, baseline_result)
 
 
 def _campaign_title(campaign: Any) -> str:
@@ -348,11 +377,11 @@ def _campaign_title(campaign: Any) -> str:
     return f"{name}, {find_strategy(campaign.asking.strategy).name}, seed {campaign.seed}"
 
 
-def _show_ready(watch: Any, prepared: Any) -> None:
+def _show_ready(callbacks: Any, prepared: Any) -> None:
     """Print the notes of the data, and show the final budget."""
     for note in prepared.notes:
         out.print(note, style="dim", markup=False, highlight=False)
-    watch.total = prepared.campaign.budget.labels
+    callbacks.total = prepared.campaign.budget.labels
 
 
 def _print_results(
@@ -361,6 +390,8 @@ def _print_results(
     """Print where the results are, and draw the learning curve."""
     from labelahead.cli.terminal import write_curve_png
 
+    for sentence in result.guessers:
+        print_line(sentence, on=out)
     print_line(f"\nthe results are in {result.folder}", on=out)
     if not any(r.accuracy is not None for r in result.rounds):
         return
@@ -379,12 +410,12 @@ ONE_SEED_NOTE = (
 )
 
 
-def _show_pairs(go: Callable[..., Any]) -> None:
+def _show_pairs(start: Callable[..., Any]) -> None:
     """Run pairs of campaigns, show their progress, and print the ratio of labels."""
     from labelahead.cli.terminal import PairProgress, build_pairs_table, summarize_ratio
 
-    watch = PairProgress(out)
-    result = go(on_campaign=watch.campaign)
+    callbacks = PairProgress(out)
+    result = start(on_campaign=callbacks.campaign)
     out.print()
     out.print(build_pairs_table(result))
     out.print()

@@ -1,5 +1,6 @@
 """`labelahead compare` and `labelahead report`: compare strategies, and report the results."""
 
+import json
 import shlex
 import time
 from collections.abc import Iterator
@@ -64,10 +65,22 @@ def compare(
     embedding: Annotated[
         Text, Option("--embedding", help="Embeddings to compare, comma-separated; one: for all.")
     ] = None,
+    classes: shell.ClassesOpt = None,
+    guesses: Annotated[
+        list[str] | None,
+        Option(
+            "--guesses",
+            help="Start from a column, a file, model:FOLDER or file.py:function; several: compare.",
+        ),
+    ] = None,
+    prior: Annotated[
+        Text,
+        Option("--prior", help="Start from class-names, none or both (none,class-names): compare."),
+    ] = None,
     model: shell.ModelOpt = None,
     width: shell.WidthOpt = None,
     kernel: shell.KernelOpt = None,
-    candidates: shell.CandOpt = None,
+    candidates: shell.CandidatesOpt = None,
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
@@ -88,8 +101,8 @@ def compare(
 ) -> None:
     """Compare strategies with the same splits, seed sets and training, over several seeds.
 
-    With several embeddings, every strategy runs on each of them. Run it again with the same --out to
-    continue, or to add strategies, embeddings and seeds.
+    With several embeddings or starts (guesses), every strategy runs on each of them. Run it again
+    with the same --out to continue, or to add strategies, embeddings and seeds.
 
     Examples:
 
@@ -100,6 +113,8 @@ def compare(
       labelahead compare --out runs/b --seeds 10
 
       labelahead compare --data photos/ --strategies random,flip --embedding lite0,facebook/dinov2-small
+
+      labelahead compare --data texts.csv --strategies flip --guesses old.csv --prior none,class-names
 
       labelahead compare --out /shared/b --cluster tcp://127.0.0.1:8786
     """
@@ -193,6 +208,7 @@ def _resolve_comparison(
         Comparison,
         campaign_tables,
         cross_with_embeddings,
+        cross_with_guesses,
         merge_comparisons,
         parse_contenders,
         read_comparison,
@@ -218,6 +234,8 @@ def _resolve_comparison(
             names = cross_with_embeddings(names, several)
         elif before is not None and given is None:
             names = cross_with_embeddings(names, before.embeddings)
+        starts = _split_starts(context)
+        names = cross_with_guesses(names, starts or (before.guesses if before else ()))
     except InputError as error:
         raise UsageError(str(error)) from error
     campaign = shell.build_campaign(context, campaign_tables(before.campaign) if before else None)
@@ -233,6 +251,26 @@ def _resolve_comparison(
         except InputError as error:
             raise UsageError(str(error)) from error
     return comparison
+
+
+def _split_starts(context: typer.Context) -> list[str]:
+    """Return the starts to compare; one alone stays an option of all campaigns."""
+    from labelahead.data.guesses import is_guess_column
+
+    given = context.params
+    prior = [name.strip() for name in (given["prior"] or "").split(",") if name.strip()]
+    unknown = next((name for name in prior if name not in ("none", "class-names")), None)
+    if unknown is not None:
+        raise UsageError(f"--prior is {unknown!r}; expected none, class-names or none,class-names")
+    starts = list(dict.fromkeys([*prior, *(given["guesses"] or ())]))
+    if len(starts) < 2:
+        return []
+    given["prior"] = given["guesses"] = None
+    # A column of guesses is no feature, for no start.
+    columns = [name for name in starts if name not in prior and is_guess_column(name)]
+    if columns:
+        given["changes"] = [*(given["changes"] or []), f"data.guesses={json.dumps(columns)}"]
+    return starts
 
 
 def _run_comparison(
@@ -297,10 +335,13 @@ def _write_session_report(folder: Path, accuracy: list[float] | None, target: Pa
 
 
 def _count_strategies(comparison: "Comparison") -> str:
-    several = len(comparison.embeddings)
-    if not several:
-        return f"{len(comparison.contenders)} strategies"
-    return f"{len(comparison.contenders) // several} strategies × {several} embeddings"
+    arms = {"embeddings": len(comparison.embeddings), "starts": len(comparison.guesses)}
+    count, words = len(comparison.contenders), ""
+    for name, several in arms.items():
+        if several:
+            count //= several
+            words += f" × {several} {name}"
+    return f"{count} strategies{words}"
 
 
 # --- display while it runs: bars on a terminal, elsewhere one line per campaign ---

@@ -33,11 +33,12 @@ def encoders(
     encoder_workers: shell.WorkersOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
+    device: shell.DeviceOpt = None,
     config: shell.ConfigOpt = None,
     changes: shell.SetOpt = None,
     trust_code: shell.TrustOpt = False,
 ) -> None:
-    """Compare embeddings by the leave-one-out accuracy on the labels there are.
+    """Compare embeddings by the leave-one-out accuracy on your labels.
 
     Only the labelled items and 500 others are encoded. The best embeddings are also joined (a+b).
 
@@ -52,6 +53,7 @@ def encoders(
         names = split_embedding_names(embedding)
         context.params["embedding"] = None
         campaign, words = shell.build_campaign(context), ProgressText()
+        shell.announce_device(campaign.device)
         with err.status("loading") as status:
             scores = compare_embeddings(
                 campaign,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from labelahead.cli import shell
+from labelahead.cli import guess, shell
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_line, report_errors
 from labelahead.errors import import_extra
 
@@ -35,7 +35,7 @@ TokenOpt = Annotated[
     ),
 ]
 BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")]
-TakeOpt = Annotated[Path | None, Option("--labels", help="Import the labels in this file.")]
+ImportOpt = Annotated[Path | None, Option("--labels", help="Import the labels in this file.")]
 FoldersOpt = Annotated[
     bool, Option("--start-from-folders", help="Import the labels that the data contain.")
 ]
@@ -43,7 +43,9 @@ TestOpt = Annotated[
     Text,
     Option("--test", help="Test set: a file of item,label, or a fraction of the labelled data."),
 ]
-EveryOpt = Annotated[int, Option("--retrain-every", min=1, help="Labels between two trainings.")]
+RetrainEveryOpt = Annotated[
+    int, Option("--retrain-every", min=1, help="Labels between two trainings.")
+]
 OverlapOpt = Annotated[
     float,
     Option(
@@ -53,13 +55,16 @@ OverlapOpt = Annotated[
         help="Fraction of queries that repeat an item of another annotator.",
     ),
 ]
+ShowGuessesOpt = Annotated[
+    bool, Option("--show-guesses", help="Show guesses before the answer; people then follow them.")
+]
 BudgetOpt = Annotated[
     int | None, Option("--budget", min=1, help="Number of labels you plan to give.")
 ]
 ExportOpt = Annotated[
     Text, Option("--export", help="Export the labels and exit: csv, jsonl, parquet, hf, ...")
 ]
-ToOpt = Annotated[Path | None, Option("--to", help="Output file or folder of --export.")]
+ExportPathOpt = Annotated[Path | None, Option("--to", help="Output file or folder of --export.")]
 ClusterOpt = Annotated[
     Text, Option("--cluster", help="With a `pool embed` store: the Dask scheduler that scores it.")
 ]
@@ -69,7 +74,7 @@ RefreshOpt = Annotated[
         "--refresh-every", min=1, help="With a `pool embed` store: labels between two rescorings."
     ),
 ]
-RestOpt = Annotated[
+WithPredictionsOpt = Annotated[
     bool, Option("--rest", help="With --export: add predictions for unlabelled items.")
 ]
 ProbabilitiesOpt = Annotated[
@@ -94,7 +99,7 @@ def label(
     port: PortOpt = 8765,
     token: TokenOpt = None,
     browser: BrowserOpt = True,
-    labels: TakeOpt = None,
+    labels: ImportOpt = None,
     start_from_folders: FoldersOpt = False,
     test: TestOpt = None,
     target: shell.TargetOpt = None,
@@ -104,19 +109,27 @@ def label(
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
     prior: shell.PriorOpt = None,
+    llm_model: guess.LlmModelOpt = None,
+    prompt: guess.PromptOpt = None,
+    llm_limit: guess.LimitOpt = None,
+    llm_rate: guess.RateOpt = None,
+    llm_price_input: guess.PriceInputOpt = None,
+    llm_price_output: guess.PriceOutputOpt = None,
+    yes: guess.YesOpt = False,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
-    every: EveryOpt = 10,
+    every: RetrainEveryOpt = 10,
     overlap: OverlapOpt = 0.1,
+    show_guesses: ShowGuessesOpt = False,
     budget: BudgetOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     device: shell.DeviceOpt = None,
     export: ExportOpt = None,
-    to: ToOpt = None,
-    rest: RestOpt = False,
+    to: ExportPathOpt = None,
+    rest: WithPredictionsOpt = False,
     probabilities: ProbabilitiesOpt = False,
     pictures_at: PicturesAtOpt = None,
     cluster: ClusterOpt = None,
@@ -146,12 +159,16 @@ def label(
         check_option_combinations(context)
         campaign = shell.build_campaign(context, _read_stored_settings(context))
         shell.announce_device(campaign.device)
+        campaign = guess.ask_language_model(
+            context, campaign, _read_session_classes(campaign, folder)
+        )
         campaign = shell.choose_embedding(campaign, labels, _stored_settings(campaign, folder))
         more = {
             "start_from_folders": start_from_folders,
             "test": _parse_test(test),
             "overlap": overlap,
             "budget": budget,
+            "show_guesses": show_guesses,
         }
         more |= {
             "executor": cluster,
@@ -171,11 +188,11 @@ def open_session_with_notes(
     """Open a session and print its notes."""
     for module in ("fastapi", "uvicorn", "jinja2"):
         import_extra(module, "web", "the labelling page")
-    from labelahead.server.session import open_session
+    from labelahead.server.session import SessionOptions, open_session
 
     with ExitStack() as session:
         with err.status("loading"):
-            ready = session.enter_context(open_session(campaign, folder, **options))
+            ready = session.enter_context(open_session(campaign, folder, SessionOptions(**options)))
         for note in ready.notes:
             print_line(note, "dim")
         yield ready
@@ -186,6 +203,14 @@ def _stored_settings(campaign: Any, folder: Path | None) -> Path:
     from labelahead.server.session import session_folder
 
     return session_folder(folder, campaign.data.name) / "session.toml"
+
+
+def _read_session_classes(campaign: Any, folder: Path | None) -> list[str]:
+    """Return the classes of an existing session; none if there is no session."""
+    from labelahead.server.journal import read_class_names
+    from labelahead.server.session import session_folder
+
+    return read_class_names(session_folder(folder, campaign.data.name))
 
 
 def _read_stored_settings(context: typer.Context) -> dict[str, Any] | None:

@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 import typer
 
-from labelahead.cli import shell
+from labelahead.cli import guess, shell
 from labelahead.cli.label import (
     ClusterOpt,
-    EveryOpt,
     ExportOpt,
+    ExportPathOpt,
     HostOpt,
     PortOpt,
     ProbabilitiesOpt,
     RefreshOpt,
-    RestOpt,
-    ToOpt,
+    RetrainEveryOpt,
+    WithPredictionsOpt,
     check_option_combinations,
     open_session_with_notes,
     write_export,
@@ -55,6 +55,16 @@ PicturesOpt = Annotated[
         "--pictures-at", help="With --pool: URL prefix of images. (default: upload local images)"
     ),
 ]
+GuessesOpt = Annotated[
+    list[str] | None,
+    Option(
+        "--guesses",
+        help=(
+            "What is already said about the tasks: predictions (of other models in the project), a "
+            "file by task id, model:FOLDER, file.py:function or llm:URL. Repeatable."
+        ),
+    ),
+]
 Answer = TypeVar("Answer")
 
 
@@ -71,13 +81,22 @@ def label_studio(
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
-    every: EveryOpt = 10,
+    guesses: GuessesOpt = None,
+    prior: shell.PriorOpt = None,
+    llm_model: guess.LlmModelOpt = None,
+    prompt: guess.PromptOpt = None,
+    llm_limit: guess.LimitOpt = None,
+    llm_rate: guess.RateOpt = None,
+    llm_price_input: guess.PriceInputOpt = None,
+    llm_price_output: guess.PriceOutputOpt = None,
+    yes: guess.YesOpt = False,
+    every: RetrainEveryOpt = 10,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     device: shell.DeviceOpt = None,
     export: ExportOpt = None,
-    to: ToOpt = None,
-    rest: RestOpt = False,
+    to: ExportPathOpt = None,
+    rest: WithPredictionsOpt = False,
     probabilities: ProbabilitiesOpt = False,
     pool: PoolOpt = None,
     cluster: ClusterOpt = None,
@@ -179,12 +198,32 @@ def _open_task_session(
     )
     campaign, choices = shell.build_campaign(context, {"data": named}), connection.interface.choices
     shell.announce_device(campaign.device)
+    campaign = guess.ask_language_model(
+        context, _with_predictions(campaign, connection), connection.interface.choices
+    )
     with open_session_with_notes(
         campaign, connection.folder, classes=choices, every=context.params["every"]
     ) as ready:
         bridge = connection.make_bridge(ready.service, fetched, predictions=predictions)
         _reconcile(bridge)
         yield ready, bridge
+
+
+def _with_predictions(campaign: Any, connection: Any) -> Any:
+    """Return the campaign with a file in place of the predictions in the project."""
+    from dataclasses import replace
+
+    from labelahead.integrations.label_studio.predictions import PREDICTIONS, write_predictions
+
+    if PREDICTIONS not in campaign.data.guesses:
+        return campaign
+    with err.status("reading predictions"):
+        file, count = _retry_until_reachable(
+            lambda: write_predictions(connection.studio, connection.interface, connection.folder)
+        )
+    print_line(f"guesses: {count} predictions of other models", "dim")
+    names = [str(file) if name == PREDICTIONS else name for name in campaign.data.guesses]
+    return replace(campaign, data=replace(campaign.data, guesses=tuple(names)))
 
 
 @contextmanager
@@ -194,6 +233,8 @@ def _open_pool_session(
     """Open a session on an out-of-core pool and the bridge that imports its items as tasks."""
     given = context.params
     campaign = shell.build_campaign(context, {"data": {"name": given["pool"]}})
+    if campaign.data.has_guesses:
+        raise UsageError("--guesses and --prior do not go with --pool; leave them out")
     shell.announce_device(campaign.device)
     how = {
         "classes": connection.interface.choices,
@@ -279,8 +320,8 @@ def _read_key() -> str:
         return key
     if not sys.stdin.isatty():
         raise UsageError(
-            f"no access token is set; put it into the variable {KEY_VARIABLE}: Label Studio shows it "
-            "under Account & Settings"
+            f"no access token is set; put it into the variable {KEY_VARIABLE}: Label Studio shows "
+            "it under Account & Settings"
         )
     return str(
         typer.prompt("Label Studio's access token (Account & Settings)", hide_input=True, err=True)

@@ -47,8 +47,17 @@ CaOpt = Annotated[
 ]
 CertOpt = Annotated[Text, Option("--tls-cert", help="With --cluster tls://: client certificate.")]
 KeyOpt = Annotated[Text, Option("--tls-key", help="With --cluster tls://: client key.")]
+DeviceOpt = Annotated[
+    Text,
+    Option(
+        "--device", help="Where workers compute: auto, cpu, cuda, cuda:N or mps. (default: cpu)"
+    ),
+]
 ClassesOpt = Annotated[
-    str, Option("--classes", help="Class names, comma-separated, if some have no label yet.")
+    str,
+    Option(
+        "--classes", help="Class names, comma-separated or in a file, if some have no label yet."
+    ),
 ]
 EvaluationOpt = Annotated[
     int, Option("--evaluation", min=1, help="Size of the random evaluation set.")
@@ -59,7 +68,7 @@ SeedOpt = Annotated[int, Option("--seed", help="Random seed of the sample.")]
 @pool.command()
 def embed(
     source: Annotated[
-        str, typer.Argument(help="Parquet or .npy files, or images: a path, s3://, gs://.")
+        str, typer.Argument(help="Parquet or .npy files, images or sounds: a path, s3://, gs://.")
     ],
     store: Annotated[
         str,
@@ -75,7 +84,8 @@ def embed(
         Text,
         Option(
             "--encoder",
-            help="minilm for texts, lite0 or lite2 for images, or a Hugging Face id or folder.",
+            help="minilm for texts, lite0 or lite2 for images, mel for sounds, or a Hugging Face id "
+            "or folder.",
         ),
     ] = None,
     model: Annotated[
@@ -103,10 +113,7 @@ def embed(
     skip_unreadable: Annotated[
         bool, Option("--skip-unreadable", help="Leave out items that cannot be read.")
     ] = False,
-    device: Annotated[
-        Text,
-        Option("--device", help="Where workers compute: cpu, cuda, cuda:N, mps. (default: cpu)"),
-    ] = None,
+    device: DeviceOpt = None,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
@@ -127,10 +134,7 @@ def embed(
     with report_errors("; the written features are kept: run the same command to continue"):
         from labelahead.outofcore import embed as work_out
 
-        where = device or "cpu"
-        if cluster is None and device is not None:
-            where = announce_device(device)
-
+        where = _choose_device(device, cluster)
         with (
             open_executor(workers, cluster, tls_ca, tls_cert, tls_key) as engine,
             _show_progress() as progress,
@@ -156,7 +160,9 @@ def embed(
         for name, why in list(manifest.left_out.items())[:5]:
             print_line(f"{name} is left out: {why}", "yellow")
         lost_errors = (
-            f"; {len(manifest.left_out)} partitions or images left out" if manifest.left_out else ""
+            f"; {len(manifest.left_out)} partitions, images or sounds left out"
+            if manifest.left_out
+            else ""
         )
         print_line(
             f"{items:,} items in {len(manifest.entries):,} parts, "
@@ -206,6 +212,7 @@ def query(
         ),
     ] = None,
     seed: SeedOpt = 0,
+    device: DeviceOpt = None,
     form: Annotated[str, Option("--format", help="csv or json.")] = "csv",
     file: Annotated[
         Path | None, Option("--out", help="Output file. (default: standard output)")
@@ -234,7 +241,7 @@ def query(
         from labelahead.files import replace_file
         from labelahead.learner.labelling_query import format_query_items
 
-        with _open_pool(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
+        with _open_pool(store, device, workers, cluster, tls_ca, tls_cert, tls_key) as large:
             items = large.query(
                 n,
                 labels,
@@ -265,6 +272,7 @@ def predict(
     ] = False,
     evaluation: EvaluationOpt = 1000,
     seed: SeedOpt = 0,
+    device: DeviceOpt = None,
     workers: WorkersOpt = None,
     cluster: ClusterOpt = None,
     tls_ca: CaOpt = None,
@@ -278,7 +286,7 @@ def predict(
       labelahead pool predict features/ --labels labels.csv --out predictions/
     """
     with report_errors():
-        with _open_pool(store, workers, cluster, tls_ca, tls_cert, tls_key) as large:
+        with _open_pool(store, device, workers, cluster, tls_ca, tls_cert, tls_key) as large:
             how = {"evaluation": evaluation, "seed": seed, "probabilities": probabilities}
             done = large.predict(labels, to, classes=_split_names(classes), **how)
         for name, count in done.counts.items():
@@ -288,10 +296,24 @@ def predict(
         print_line(f"{len(large):,} predictions are in {done.folder.removeprefix('file://')}")
 
 
-def _split_names(classes: str) -> list[str]:
-    from labelahead.data.label_values import split_class_names
+def _choose_device(device: str | None, cluster: str | None) -> str:
+    """Return the device of the workers, and print it.
 
-    return split_class_names(classes)
+    Raises:
+        UsageError: There is no such device here; that of a cluster cannot be checked.
+    """
+    if cluster is None:
+        return announce_device(device or "cpu")
+    if device == "auto":
+        raise UsageError("--device is auto, but this machine does not see the workers; name one")
+    print_line(f"device of the workers: {device or 'cpu'}", "dim")
+    return device or "cpu"
+
+
+def _split_names(classes: str) -> list[str]:
+    from labelahead.data.class_files import parse_class_list
+
+    return list(parse_class_list(classes).names)
 
 
 @contextmanager
@@ -320,12 +342,13 @@ def open_executor(workers: int | None, cluster: str | None, *tls: str | None) ->
 
 @contextmanager
 def _open_pool(
-    store: str, workers: int | None, cluster: str | None, *tls: str | None
+    store: str, device: str | None, workers: int | None, cluster: str | None, *tls: str | None
 ) -> Iterator[Any]:
     from labelahead.outofcore import LargePool
 
+    where = _choose_device(device, cluster)
     with open_executor(workers, cluster, *tls) as engine, _show_progress() as progress:
-        yield LargePool(store, executor=engine, progress=progress)
+        yield LargePool(store, executor=engine, progress=progress, device=where)
 
 
 @contextmanager

@@ -48,14 +48,14 @@ def report_errors(hint: str | Callable[[], str] = "") -> Iterator[None]:
         hint: Text to append when the command is interrupted, or a function that returns it.
     """
 
-    def more() -> str:
+    def add_hint() -> str:
         return hint if isinstance(hint, str) else hint()
 
     try:
-        with raise_on_sigint(more):
+        with raise_on_sigint(add_hint):
             yield
     except KeyboardInterrupt:
-        print_line(f"interrupted{more()}", "yellow")
+        print_line(f"interrupted{add_hint()}", "yellow")
         sys.stdout.flush()
         exit_after_interrupt()
         raise typer.Exit(130) from None
@@ -87,8 +87,8 @@ def print_line(text: str, style: str = "", on: Console = err) -> None:
     on.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(show_version: bool) -> None:
+    if show_version:
         from labelahead import __version__
 
         out.print(f"labelahead {__version__}", highlight=False)
@@ -128,7 +128,8 @@ GuessesOpt = Annotated[
     Option(
         "--guesses",
         help=(
-            "What is already said about the items: a column, a file or model:FOLDER. Repeatable."
+            "Prior knowledge: a column or file of guesses, model:FOLDER, file.py:function or llm:URL. "
+            "Repeatable."
         ),
     ),
 ]
@@ -149,7 +150,10 @@ ClassesOpt = Annotated[
     Text,
     Option(
         "--classes",
-        help='Class names, comma-separated ("a, b" in quotes). (default: those of the data)',
+        help=(
+            'Class names, comma-separated ("a, b" in quotes), or a file of names, descriptions and '
+            "examples. (default: those of the data)"
+        ),
     ),
 ]
 IdOpt = Annotated[
@@ -167,7 +171,7 @@ StrategyOpt = Annotated[
 ]
 ModeOpt = Annotated[Text, Option("--mode", help="Batch selection: top, greedy or sequential.")]
 KernelOpt = Annotated[Text, Option("--kernel", help="Kernel: pseudo, single, trace or full.")]
-CandOpt = Annotated[Number, Option("--candidates", help="Maximum number of items to score.")]
+CandidatesOpt = Annotated[Number, Option("--candidates", help="Maximum number of items to score.")]
 InitialOpt = Annotated[
     Number, Option("--initial", help="Size of the random seed set. (default: 20)")
 ]
@@ -235,7 +239,7 @@ def list_given_options(context: typer.Context) -> dict[str, Any]:
     return {
         key: given[name]
         for name, key in OPTION_KEYS.items()
-        if given.get(name) is not None and given[name] != []
+        if given.get(name) is not None and given[name] != ()  # not given, of repeatable options
     }
 
 
@@ -309,13 +313,13 @@ def choose_embedding(campaign: Any, labels: Path | None, stored: Path | None = N
     return campaign
 
 
-def find_typed_code(context: typer.Context, *more: str) -> set[str]:
+def find_typed_code(context: typer.Context, *add_hint: str) -> set[str]:
     """Return the names of code given on this command line, by options or --set, and those in `more`."""
     from labelahead.learner.config import merge_tables
     from labelahead.models.trusted_code import find_code_names
 
     named = merge_tables(None, context.params.get("changes") or [], list_given_options(context))
-    return {*find_code_names(named).values(), *more}
+    return {*find_code_names(named).values(), *add_hint}
 
 
 def gather_settings(context: typer.Context) -> dict[str, Any]:

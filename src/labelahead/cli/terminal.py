@@ -231,11 +231,13 @@ def write_curve_png(
     return path
 
 
-def build_comparison_table(ours: Curve, baseline: Curve) -> Table:
+def build_comparison_table(strategy_result: Curve, baseline: Curve) -> Table:
     """Build a table of the accuracies of two campaigns, one row per number of labels."""
-    columns = [{r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (ours, baseline)]
+    columns = [
+        {r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (strategy_result, baseline)
+    ]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("labels", ours[0], baseline[0]):
+    for name in ("labels", strategy_result[0], baseline[0]):
         table.add_column(name, justify="right", min_width=9)
     for labels in sorted({*columns[0], *columns[1]}):
         table.add_row(
@@ -244,18 +246,19 @@ def build_comparison_table(ours: Curve, baseline: Curve) -> Table:
     return table
 
 
-def summarize_comparison(ours: Curve, baseline: Curve) -> str:
+def summarize_comparison(strategy_result: Curve, baseline: Curve) -> str:
     """Report how many labels the baseline needed for the final accuracy of the first campaign."""
-    (name, rounds), (other, theirs) = ours, baseline
+    (name, rounds), (other, baseline_rounds) = strategy_result, baseline
     goal = rounds[-1].accuracy or 0.0
     first, then = (
-        next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None) for of in (rounds, theirs)
+        next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None)
+        for of in (rounds, baseline_rounds)
     )
     sentence = f"test accuracy {goal:.1%}: {name} needed {first} labels; "
     if then is None:
         return sentence + (
-            f"{other} did not reach it with {theirs[-1].labels} labels "
-            f"({theirs[-1].accuracy or 0.0:.1%})."
+            f"{other} did not reach it with {baseline_rounds[-1].labels} labels "
+            f"({baseline_rounds[-1].accuracy or 0.0:.1%})."
         )
     return sentence + f"{other} needed {then} labels."
 

@@ -5,6 +5,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from labelahead.data.dataset import (
     check_image_size,
     find_first_nonfinite,
     hash_tensor,
+    refuse_inputs,
 )
 from labelahead.data.preprocessing import NUMBERS, PICTURES, Preprocessor
 from labelahead.data.records import Records, choose_id_column, read_ids
@@ -42,6 +44,8 @@ from labelahead.data.split import LoadOptions, Split, name_from_path, split_item
 from labelahead.errors import InputError, import_extra
 
 __all__ = [
+    "ClassLabels",
+    "Content",
     "NumericInputs",
     "PixelInputs",
     "build_dataset",
@@ -137,7 +141,8 @@ def from_arrays(
     checked_ids = None if ids is None else _check_ids(ids, len(values), name)
     if isinstance(values, Samples):
         return _wrap_samples(name, values, codes, names, split, checked_ids)
-    return build_from_tensor(name, values, codes, names, split, standardise=False, ids=checked_ids)
+    labels = ClassLabels(codes, names)
+    return build_from_tensor(name, values, labels, split, standardise=False, ids=checked_ids)
 
 
 def _check_ids(ids: Sequence[Any], n: int, name: str) -> tuple[str, ...]:
@@ -161,12 +166,10 @@ def _wrap_samples(
 ) -> Loaded:
     """Make a data set of inputs that are not a single tensor."""
     ids = ids or tuple(map(str, range(len(samples))))
-
-    def build() -> Tensor:
-        raise InputError(
-            f"{name} has samples that are no tensor; expected something that takes them as they are"
-        )
-
+    message = (
+        f"{name} has samples that are no tensor; expected something that takes them as they are"
+    )
+    build = partial(refuse_inputs, message)
     data = Data(
         name, classes, split.test, ids, "samples", split.notes, None, (), build, samples=samples
     )
@@ -245,8 +248,7 @@ def from_dataset(
     return build_from_tensor(
         type(dataset).__name__,
         values,
-        codes,
-        names,
+        ClassLabels(codes, names),
         split,
         notes=all_notes,
         standardise=False,
@@ -382,8 +384,7 @@ def load_npz(path: Path, options: LoadOptions) -> Loaded:
     data, answers = build_from_tensor(
         name_from_path(path),
         values,
-        codes,
-        class_names,
+        ClassLabels(codes, class_names),
         split,
         notes=all_notes,
         size=options.size,
@@ -577,7 +578,9 @@ def to_input_tensor(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
         values = values.unsqueeze(1)
     if values.ndim == 4 and values.shape[1] not in (1, 3) and values.shape[-1] in (1, 3, 4):
         values = values.permute(0, 3, 1, 2).contiguous()
-        notes.append(f"{name}: last dimension taken for the channels and moved to the front")
+        notes.append(
+            f"{name}: the last dimension is interpreted as channels and moved to the front"
+        )
     if values.dtype == torch.uint8 and values.ndim == 4:
         return values, tuple(notes)
     as_float = values.to(torch.float32)
@@ -587,7 +590,10 @@ def to_input_tensor(inputs: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
         what = "a number too large for float32" if large else "NaN or infinity"
         raise InputError(f"{name}, item {bad}, holds {what}; expected finite numbers; repair it")
     if values.ndim == 3 or values.ndim > 4:
-        notes.append(f"{name}: shape {tuple(values.shape[1:])} is no picture, so taken as it is")
+        notes.append(
+            f"{name}: shape {tuple(values.shape[1:])} is not a picture; its numbers are used "
+            "unchanged"
+        )
     return as_float, tuple(notes)
 
 
@@ -606,11 +612,48 @@ def _array_to_tensor(inputs: Any) -> Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
+@dataclass(frozen=True, eq=False)
+class ClassLabels:
+    """The labels of some items.
+
+    Attributes:
+        numbers: (n,) class numbers, -1 where unknown.
+        classes: the class names.
+        column: the name and the entries of the label column, as in the user's file.
+    """
+
+    numbers: Tensor
+    classes: tuple[str, ...]
+    column: tuple[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What is known of the items besides their inputs.
+
+    Attributes:
+        ids: the ids; default: the positions in the source.
+        images: access to the items as images, if they are images.
+        rows: the rows of a table, for display.
+        texts: the running text.
+        build: returns the inputs, if the text determines them, or if there are none.
+        preprocessor: the preprocessor of further items, if not that of the inputs.
+        records: the user's own columns.
+    """
+
+    ids: tuple[str, ...] | None = None
+    images: Images | None = None
+    rows: Rows | None = None
+    texts: Texts | None = None
+    build: Callable[[], Tensor] | None = None
+    preprocessor: Preprocessor | None = None
+    records: Records | None = None
+
+
 def build_from_tensor(
     name: str,
     values: Tensor,
-    codes: Tensor,
-    classes: tuple[str, ...],
+    labels: ClassLabels,
     split: Split,
     *,
     notes: tuple[str, ...] = (),
@@ -638,76 +681,52 @@ def build_from_tensor(
             values, torch.zeros(()), torch.ones(()), *_find_display_range(values), size
         )
     images = model_inputs if values.ndim == 4 and values.shape[1] in (1, 3) else None
-    return build_dataset(
-        name,
-        model_inputs,
-        images,
-        split,
-        codes[keep],
-        classes,
-        ids=ids,
-        notes=(*notes, *split.notes),
-    )
+    kept = replace(labels, numbers=labels.numbers[keep])
+    content = Content(ids=ids, images=images)
+    return build_dataset(name, model_inputs, kept, split, (*notes, *split.notes), content)
 
 
 def build_dataset(
     name: str,
     model_inputs: "InMemoryInputs",
-    images: Images | None,
+    labels: ClassLabels,
     split: Split,
-    labels: Tensor,
-    classes: tuple[str, ...],
-    *,
     notes: tuple[str, ...],
-    ids: tuple[str, ...] | None = None,
-    rows: Rows | None = None,
-    texts: Texts | None = None,
-    build: Callable[[], Tensor] | None = None,
-    preprocessor: Preprocessor | None = None,
-    records: Records | None = None,
-    column: tuple[str, Any] | None = None,
+    content: Content,
 ) -> Loaded:
     """Make data and answers of the kept items.
 
     Args:
         name: the name of the data set.
         model_inputs: the inputs.
-        images: access to the items as images, if they are images.
+        labels: of the kept items.
         split: which items are kept, and the test set.
-        labels: (q,) class numbers, -1 where unknown.
-        classes: the class names.
         notes: decisions taken while loading, for the user.
-        ids: the ids; default: the positions in the source.
-        rows: the rows of a table, for display.
-        texts: the running text.
-        build: returns the inputs, if not `model_inputs`.
-        preprocessor: the preprocessor of further items, if not that of `model_inputs`.
-        records: the user's own columns.
-        column: the name and the entries of the label column.
+        content: what else is known of the kept items.
 
     Returns:
         The data, and the answers; the latter are None if no item has a label.
     """
-    ids = ids or tuple(str(int(i)) for i in split.keep)
+    ids = content.ids or tuple(str(int(i)) for i in split.keep)
+    has_shape = content.texts is None and all(model_inputs.shape)
     data = Data(
         name=name,
-        classes=classes,
+        classes=labels.classes,
         test=split.test,
         ids=ids,
         kind="image" if len(model_inputs.shape) == 3 else "vector",
         notes=notes,
-        images=images,
-        shape=model_inputs.shape if texts is None and all(model_inputs.shape) else (),
-        build=build or model_inputs.inputs,
-        rows=rows,
-        texts=texts,
-        build_preprocessor=model_inputs.make_preprocessor
-        if preprocessor is None
-        else lambda: preprocessor,
-        records=records,
+        images=content.images,
+        shape=model_inputs.shape if has_shape else (),
+        build=content.build or model_inputs.inputs,
+        rows=content.rows,
+        texts=content.texts,
+        further_items=content.preprocessor or model_inputs.make_preprocessor,
+        records=content.records,
         depends_on_seed=split.depends_on_seed,
     )
-    return data, Answers(labels, ids, column) if bool((labels >= 0).any()) else None
+    numbers = labels.numbers
+    return data, Answers(numbers, ids, labels.column) if bool((numbers >= 0).any()) else None
 
 
 def _compute_scales(values: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:

@@ -77,26 +77,25 @@ def require_distinct_classes(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def merge_class_lists(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+def merge_class_lists(names: tuple[str, ...], requested: Sequence[str]) -> tuple[str, ...]:
     """Return the classes found in the data, then the listed ones that are missing there.
 
     Raises:
         InputError: if classes are listed and a label is not among them.
     """
-    if not wanted:
+    if not requested:
         return names
-    refuse_unlisted_labels(names, require_distinct_classes(wanted))
-    return (*names, *(c for c in wanted if c not in names))
+    refuse_unlisted_labels(names, require_distinct_classes(requested))
+    return (*names, *(c for c in requested if c not in names))
 
 
-def refuse_unlisted_labels(names: Sequence[str], wanted: Sequence[str]) -> None:
+def refuse_unlisted_labels(names: Sequence[str], requested: Sequence[str]) -> None:
     """Raise if a name is not in a list of classes; an empty list allows every name."""
-    unlisted = next((name for name in names if wanted and name not in wanted), None)
+    unlisted = next((name for name in names if requested and name not in requested), None)
     if unlisted is not None:
         raise InputError(
-            f"a label is {unlisted!r}, but --classes names {', '.join(wanted)}; "
-            f"{did_you_mean(unlisted, wanted)}"
-            "correct the label, or add the class to the list"
+            f"a label is {unlisted!r}, but --classes names {', '.join(requested)}; "
+            f"{did_you_mean(unlisted, requested)}correct the label, or add the class to the list"
         )
 
 
@@ -298,7 +297,8 @@ def _label_text(value: Any, item: int, where: str) -> str | None:
     label = parse_label(value)
     if isinstance(label, tuple):
         raise InputError(
-            f"{where} hold several classes per item: item {item} has {value!r:.80}; {SEVERAL_CLASSES_ADVICE}"
+            f"{where} hold several classes per item: item {item} has {value!r:.80}; "
+            f"{SEVERAL_CLASSES_ADVICE}"
         )
     if label is None or (
         isinstance(label, str) and not (isinstance(value, float) and not value.is_integer())

@@ -3,7 +3,7 @@
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -118,8 +118,8 @@ def refuse_infinite(name: str, numbers: Array, locate_row: LocateRow, where: str
     at = np.flatnonzero(np.isinf(numbers))
     if len(at):
         raise InputError(
-            f"{where}: column {name!r}, {locate_row(int(at[0]))}, is infinite; expected finite numbers "
-            "(leave the field empty if it is unknown)"
+            f"{where}: column {name!r}, {locate_row(int(at[0]))}, is infinite; expected finite "
+            "numbers (leave the field empty if it is unknown)"
         )
 
 
@@ -279,7 +279,7 @@ class CategoricalColumn:
             notes.append(f"{name}: {rare} of {len(levels)} categories share one, `other`")
         gaps = sum(t is None for t in texts)
         if gaps:
-            notes.append(f"{name}: {gaps} missing, a category of their own")
+            notes.append(f"{name}: {gaps} missing, treated as a separate category")
         kept = tuple(sorted(levels[:MAX_CATEGORIES]))
         block = cls(name, kept, (True,) * (len(kept) + 2)).apply(entries)
         used = np.asarray(block[pool].any(axis=0))
@@ -390,10 +390,14 @@ class VectorColumn:
 
 @dataclass(frozen=True)
 class GuessColumn:
-    """A column of guesses: class names, or probabilities in columns NAME:CLASS. It may be missing."""
+    """A column of guesses: class names, or probabilities in columns NAME:CLASS. It may be missing.
+
+    former: Normalised former names of classes -> present name; None: removed.
+    """
 
     name: str
     classes: tuple[str, ...]
+    former: Mapping[str, str | None] = field(default_factory=dict)
     kind: ClassVar[str] = "guesses"
 
 

@@ -3,8 +3,8 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ __all__ = [
     "check_image_size",
     "find_first_nonfinite",
     "hash_tensor",
+    "refuse_inputs",
 ]
 
 DATA_KINDS = ("image", "vector", "samples")
@@ -210,12 +211,14 @@ class Data:
         rows: the rows of a table, for display.
         texts: the running text of a table or of text files.
         vectors: (n, d) embeddings that came with the data, by name.
-        build_preprocessor: returns the preprocessor of further items; None if there is none.
+        further_items: the preprocessor of further items, or what returns it; None if there is none.
         samples: the inputs of kind "samples", which have no tensor `inputs`.
         records: the user's own columns, for exports.
         sounds: access to the items as sounds, if they are sounds.
         depends_on_seed: whether another seed would load other items or another test set.
         guesses: what somebody already says about the items, by the name of the guesser.
+        former_classes: normalised name that a class had before it was renamed or merged -> its
+            present name; None: it was removed. Guesses may use these names.
 
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
@@ -235,12 +238,15 @@ class Data:
     rows: Rows | None = field(default=None, repr=False)
     texts: Texts | None = field(default=None, repr=False)
     vectors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    build_preprocessor: Callable[[], Preprocessor | None] = field(default=lambda: None, repr=False)
+    further_items: Preprocessor | Callable[[], Preprocessor] | None = field(
+        default=None, repr=False
+    )
     samples: Samples | None = field(default=None, repr=False)
     records: Records | None = field(default=None, repr=False)
     sounds: SoundFiles | None = field(default=None, repr=False)
     depends_on_seed: bool = False
     guesses: Mapping[str, Guesses] = field(default_factory=dict, repr=False)
+    former_classes: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in DATA_KINDS:
@@ -254,10 +260,15 @@ class Data:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: another process builds the inputs when it needs them."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
     @property
     def preprocessor(self) -> Preprocessor | None:
         """The preprocessor that turns further items into inputs, if there is one."""
-        return self.build_preprocessor()
+        given = self.further_items
+        return given if given is None or isinstance(given, Preprocessor) else given()
 
     @property
     def file_names(self) -> Sequence[str]:
@@ -292,10 +303,8 @@ class Data:
                 name: replace(guess, probabilities=guess.probabilities[at])
                 for name, guess in self.guesses.items()
             },
-            build=(lambda: self.inputs[at]) if decoded is None else decoded.inputs,
-            build_preprocessor=self.build_preprocessor
-            if decoded is None
-            else decoded.make_preprocessor,
+            build=partial(_take_inputs, self, at) if decoded is None else decoded.inputs,
+            further_items=self.further_items if decoded is None else decoded.make_preprocessor,
             samples=None if self.samples is None else self.samples[at],
             records=None if self.records is None else self.records.take(positions),
             sounds=None if self.sounds is None else self.sounds.select(at),
@@ -321,6 +330,16 @@ class Data:
                 "finite numbers, so repair or remove it"
             )
         return inputs
+
+
+def _take_inputs(data: Data, at: Tensor) -> Tensor:
+    """Return the inputs at (q,) positions; a function of its own, so that `Data` can be pickled."""
+    return data.inputs[at]
+
+
+def refuse_inputs(message: str) -> Tensor:
+    """Raise the error of data that are no tensor; bound to a message, a `build` of `Data`."""
+    raise InputError(message)
 
 
 class Answers:

@@ -1,4 +1,4 @@
-"""Files below a folder or in a zip: which there are, and how to open them."""
+"""List and open the files below a folder or in a zip."""
 
 import hashlib
 import os
@@ -201,8 +201,8 @@ def find_files(root: Path, *, links: bool = True) -> FileTree:
             names, folders = _list_zip_members(root)
     except (zipfile.BadZipFile, OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures, sounds or "
-            "texts"
+            f"{root} cannot be read ({error}); expected a folder or a zip archive of pictures, "
+            "sounds or texts"
         ) from error
     pictures = {
         n for n in names if os.path.splitext(n)[1].lower() in IMAGE_SUFFIXES

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from labelahead.data.arrays import (
+    ClassLabels,
+    Content,
     InMemoryInputs,
     NumericInputs,
     PixelInputs,
@@ -34,6 +36,7 @@ from labelahead.data.dataset import (
     as_positions,
     check_image_size,
     hash_tensor,
+    refuse_inputs,
 )
 from labelahead.data.file_tree import (
     FileTree,
@@ -160,12 +163,12 @@ class ImageFiles(ItemFiles, Images):
         """Return the message for a file that cannot be read."""
         if self.decoded is None:
             return (
-                f"{printable_name(name)} cannot be read ({reason}); expected a whole picture: repair or "
-                "remove it"
+                f"{printable_name(name)} cannot be read ({reason}); expected a whole picture: "
+                "repair or remove it"
             )
         return (
-            f"{printable_name(name)} could be read before and cannot now ({reason}); put it back or "
-            "load the folder again"
+            f"{printable_name(name)} could be read before and cannot now ({reason}); put it back "
+            "or load the folder again"
         )
 
     def content_hash(self) -> str:
@@ -253,7 +256,11 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
         data.name, items, split, labels, data.classes, data.notes
     )
     vectors = {name: _arrange_rows(values, at) for name, values in data.vectors.items()}
-    return replace(arranged, vectors=vectors), answers
+    guesses = {
+        name: replace(guess, probabilities=_arrange_rows(guess.probabilities, at))
+        for name, guess in data.guesses.items()
+    }
+    return replace(arranged, vectors=vectors, guesses=guesses), answers
 
 
 def _arrange_rows(values: Tensor, at: Tensor) -> Tensor:
@@ -276,25 +283,17 @@ def _build_file_dataset(
     records = Records({FILE_NAME: list(ids)})
     if isinstance(items, ImageFiles):
         inputs = items.as_inputs(split.pool)
-        return build_dataset(
-            name, inputs, items, split, labels, classes, ids=ids, notes=notes, records=records
-        )
+        content = Content(ids=ids, images=items, records=records)
+        return build_dataset(name, inputs, ClassLabels(labels, classes), split, notes, content)
     assert isinstance(items, SoundFiles)
-
-    def refuse_inputs() -> Tensor:
-        raise InputError(f"{name} holds sounds, which are no numbers; expected an embedding")
-
+    message = f"{name} holds sounds, which are no numbers; expected an embedding"
     data, answers = build_dataset(
         name,
         NumericInputs(torch.zeros(len(ids), 0), torch.zeros(()), torch.ones(())),
-        None,
+        ClassLabels(labels, classes),
         split,
-        labels,
-        classes,
-        ids=ids,
-        notes=notes,
-        build=refuse_inputs,
-        records=records,
+        notes,
+        Content(ids=ids, build=partial(refuse_inputs, message), records=records),
     )
     return replace(data, sounds=items), answers
 
@@ -340,8 +339,9 @@ def load_folder(
             or "no other files either"
         )
         raise InputError(
-            f"{path} holds no pictures ({found}); expected files such as .jpg or .png, or "
-            "else .wav, .mp3 or .txt, in one subfolder for each class, or directly in it if they have no labels"
+            f"{path} holds no pictures ({found}); expected files such as .jpg or .png, or else "
+            ".wav, .mp3 or .txt, in one subfolder for each class, or directly in it if they have "
+            "no labels"
         )
     require_heif_decoder([printable_name(n) for n in names], str(path))
     folders = [f for f in files.folders if not set(f.split("/")) & set(leave_out)]
@@ -433,12 +433,9 @@ def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: st
     return build_dataset(
         name or name_from_path(path),
         NumericInputs(words.other_features, torch.zeros(()), torch.ones(())),
-        None,
+        ClassLabels(labels, classes),
         split,
-        labels,
-        classes,
-        ids=ids,
-        notes=tuple(
+        tuple(
             note.replace("picture", "text")
             for note in (
                 *layout.notes,
@@ -448,11 +445,14 @@ def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: st
                 *split.notes,
             )
         ),
-        rows=Rows(column, "text", files=True),
-        texts=words,
-        build=partial(build_word_inputs, words, split.pool, str(path)),
-        preprocessor=Preprocessor(COLUMNS, (0,)),
-        records=Records({FILE_NAME: list(ids), **column}),
+        Content(
+            ids=ids,
+            rows=Rows(column, "text", files=True),
+            texts=words,
+            build=partial(build_word_inputs, words, split.pool, str(path)),
+            preprocessor=Preprocessor(COLUMNS, (0,)),
+            records=Records({FILE_NAME: list(ids), **column}),
+        ),
     )
 
 
@@ -482,8 +482,8 @@ def read_text_files(
             foreign.append(name)
     notes = (
         [
-            f"{len(cut)} texts are longer than {MAX_TEXT_BYTES >> 20} MB: {_list_first(cut)}: only that "
-            "is read"
+            f"{len(cut)} texts are longer than {MAX_TEXT_BYTES >> 20} MB: {_list_first(cut)}: only "
+            "that is read"
         ]
         if cut
         else []
@@ -540,7 +540,8 @@ def _describe_skipped_files(
     notes = []
     if files.outside:
         notes.append(
-            f"{len(files.outside)} links lead out of the folder: {_list_first(files.outside)}: left out"
+            f"{len(files.outside)} links lead out of the folder: {_list_first(files.outside)}: "
+            "left out"
         )
     if dropped:
         notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
@@ -740,7 +741,7 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
 
 
 def decode_picture(files: FileTree, name: str) -> Any:
-    """Decode one file for an encoder with a processor of its own: RGB, in its own proportions.
+    """Decode one file for an encoder that has its own processor: RGB, with the original proportions.
 
     JPEG is decoded at a reduced scale, at least 512 pixels a side, and other images of 2048 pixels
     and more a side are reduced by a whole factor: encoders take 224 to 518. Threads call this, so
@@ -782,7 +783,8 @@ def _open_upright(stream: BinaryIO, size: int, pil: Any) -> Any:
             raise InputError(f"{width} x {height} pixels; {most}")
         image.draft(None, (2 * size, 2 * size))  # JPEG is decoded smaller right away: quicker
         image.load()
-        return _to_rgb(ops.exif_transpose(image), pil)
+        ops.exif_transpose(image, in_place=True)  # otherwise upright pictures are copied
+        return _to_rgb(image, pil)
 
 
 def _to_rgb(image: Any, pil: Any) -> Any:

@@ -7,6 +7,7 @@ features: the exact learner takes them as prior knowledge (`labelahead.inference
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from labelahead.data.records import AUTO, choose_id_column, format_id, to_python
 from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.data.table_writer import probability_column_name
+from labelahead.data.text import unescape_formulas
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
@@ -28,11 +30,14 @@ __all__ = [
     "encode_class_guesses",
     "is_guess_column",
     "is_guess_file",
+    "is_guess_function",
     "is_guess_model",
+    "is_language_model",
     "parse_guesses",
     "read_guess_column",
     "resolve_guess_source",
     "stack_deviations",
+    "update_guesses",
 ]
 
 # A guess that is only a class counts as this probability of it. Trust is learnt from the labels, so
@@ -42,12 +47,16 @@ GUESS_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx
 GUESS_COLUMNS = ("guess", "prediction", "predicted", "label", "class")
 MAX_NAMES_SHOWN = 5
 MODEL_PREFIX = "model:"
+LANGUAGE_MODEL_PREFIX = "llm:"
 SUM_TOLERANCE = 0.02  # probabilities may be rounded
+# Normalised former names of classes -> present name; None: removed.
+FormerClasses = Mapping[str, str | None]
+NO_FORMER: FormerClasses = MappingProxyType({})
 
 
 def is_guess_file(name: str) -> bool:
     """Return whether a source of guesses is a file of them."""
-    return PurePosixPath(name).suffix.lower() in GUESS_SUFFIXES
+    return not is_language_model(name) and PurePosixPath(name).suffix.lower() in GUESS_SUFFIXES
 
 
 def is_guess_model(name: str) -> bool:
@@ -55,25 +64,52 @@ def is_guess_model(name: str) -> bool:
     return name.startswith(MODEL_PREFIX)
 
 
+def is_guess_function(name: str) -> bool:
+    """Return whether a source of guesses is the user's own code, as file.py:function."""
+    return name.rpartition(":")[0].endswith(".py") and not is_guess_model(name)
+
+
+def is_language_model(name: str) -> bool:
+    """Return whether a source of guesses is the address of a language model, as llm:URL."""
+    return name.startswith(LANGUAGE_MODEL_PREFIX)
+
+
 def is_guess_column(name: str) -> bool:
     """Return whether a source of guesses is a column of the data."""
-    return not is_guess_model(name) and not is_guess_file(name)
+    others = (is_guess_model, is_guess_file, is_guess_function, is_language_model)
+    return not any(is_other(name) for is_other in others)
 
 
 def resolve_guess_source(name: str) -> str:
     """Return a source of guesses with an absolute path; the name of a column stays as it is."""
+    if is_language_model(name):
+        return name
+    if is_guess_function(name):
+        file, _, function = name.rpartition(":")
+        return f"{expand_path(file).resolve()}:{function}"
     if is_guess_model(name):
         return f"{MODEL_PREFIX}{expand_path(name.removeprefix(MODEL_PREFIX)).resolve()}"
     return str(expand_path(name).resolve()) if is_guess_file(name) else name
 
 
-def encode_class_guesses(names: Sequence[Any], classes: Sequence[str], where: str) -> Tensor:
+def _number_names(classes: Sequence[str], former: FormerClasses) -> dict[str, int | None]:
+    """Return the number of the class of every normalised name; None: the class was removed."""
+    number: dict[str, int | None] = {normalise_name(name): i for i, name in enumerate(classes)}
+    for name, present in former.items():
+        number.setdefault(name, None if present is None else number.get(normalise_name(present)))
+    return number
+
+
+def encode_class_guesses(
+    names: Sequence[Any], classes: Sequence[str], where: str, former: FormerClasses = NO_FORMER
+) -> Tensor:
     """Convert class names (n) to probabilities (n, C).
 
     Args:
         names: A class name or number per item; missing entries are empty or None.
         classes: The class names.
         where: The source, for messages.
+        former: Former names of classes. A guess of a removed class is missing.
 
     Returns:
         (n, C) float32; a missing guess is a row of zeros.
@@ -81,7 +117,7 @@ def encode_class_guesses(names: Sequence[Any], classes: Sequence[str], where: st
     Raises:
         InputError: A name is no class.
     """
-    number = {normalise_name(name): i for i, name in enumerate(classes)}
+    number = _number_names(classes, former)
     at = []
     unknown: dict[str, None] = {}
     for name in names:
@@ -89,7 +125,8 @@ def encode_class_guesses(names: Sequence[Any], classes: Sequence[str], where: st
         text = "" if entry is None else normalise_name(_class_text(entry))
         if text and text not in number:
             unknown[_class_text(entry)] = None
-        at.append(number.get(text, -1))
+        found = number.get(text)
+        at.append(-1 if found is None else found)
     if unknown:
         some = ", ".join(list(unknown)[:MAX_NAMES_SHOWN])
         raise InputError(
@@ -110,7 +147,13 @@ def _class_text(entry: Any) -> str:
     return format_id(int(entry) if isinstance(entry, float) and entry.is_integer() else entry)
 
 
-def parse_guesses(values: Any, n: int, classes: Sequence[str], where: str = "guesses") -> Tensor:
+def parse_guesses(
+    values: Any,
+    n: int,
+    classes: Sequence[str],
+    where: str = "guesses",
+    former: FormerClasses = NO_FORMER,
+) -> Tensor:
     """Check guesses given in Python or in a file and return probabilities (n, C).
 
     Args:
@@ -119,6 +162,7 @@ def parse_guesses(values: Any, n: int, classes: Sequence[str], where: str = "gue
         n: Number of items.
         classes: The class names.
         where: The source, for messages.
+        former: Former names of classes.
 
     Raises:
         InputError: The number of items or classes differs, or a row is no distribution.
@@ -139,7 +183,7 @@ def parse_guesses(values: Any, n: int, classes: Sequence[str], where: str = "gue
             else v
             for v in array.tolist()
         ]
-        return encode_class_guesses(names, classes, where)
+        return encode_class_guesses(names, classes, where, former)
     if array.ndim != 2 or array.shape[1] != len(classes):
         raise InputError(
             f"{where} has shape {array.shape}; expected ({n},) classes or ({n}, {len(classes)}) "
@@ -168,25 +212,65 @@ def _shorten(values: list[float]) -> str:
     return ", ".join(f"{v:g}" for v in values[:MAX_NAMES_SHOWN]) + more
 
 
-def stack_deviations(guesses: Sequence[Guesses], classes: Sequence[str]) -> Tensor:
+def stack_deviations(
+    guesses: Sequence[Guesses], classes: Sequence[str], former: FormerClasses = NO_FORMER
+) -> Tensor:
     """Return g − 1/C of all guessers side by side, (n, G·C) float32; 0 where there is no guess.
 
     Args:
         guesses: Of each guesser, about its own classes.
         classes: The classes of the columns. A class that a guesser does not know gets 0.
+        former: Former names of classes, which guessers may know; the probabilities of merged
+            classes are added.
     """
-    number = {normalise_name(name): i for i, name in enumerate(classes)}
+    number = _number_names(classes, former)
     parts = []
     for guess in guesses:
         pairs = [(i, number.get(normalise_name(name))) for i, name in enumerate(guess.classes)]
         shared = [(i, to) for i, to in pairs if to is not None]
+        columns = sorted({to for _, to in shared})
         p = guess.probabilities[:, [i for i, _ in shared]].double()
+        at = torch.tensor([columns.index(to) for _, to in shared], dtype=torch.int64)
+        p = p.new_zeros(len(p), len(columns)).index_add_(1, at, p)
         total = p.sum(1, keepdim=True)
-        moved = torch.where(total > 0, p / total.clamp_min(1e-30) - 1 / max(len(shared), 1), 0.0)
+        moved = torch.where(total > 0, p / total.clamp_min(1e-30) - 1 / max(len(columns), 1), 0.0)
         block = torch.zeros(len(p), len(classes), dtype=torch.float64)
-        block[:, [to for _, to in shared]] = moved
+        block[:, columns] = moved
         parts.append(block)
     return torch.cat(parts, 1).float()
+
+
+def update_guesses(guess: Guesses, classes: Sequence[str], former: FormerClasses) -> Guesses:
+    """Return the guesses of a column or file as they are read with these classes.
+
+    Args:
+        guess: As they were read with earlier classes.
+        classes: The present classes.
+        former: Former names of classes.
+    """
+    p, classes = guess.probabilities, tuple(classes)
+    if guess.classes == classes:
+        return guess
+    if _are_class_guesses(p):
+        best, has = p.argmax(1).tolist(), p.any(1).tolist()
+        names = [guess.classes[b] if given else None for b, given in zip(best, has, strict=True)]
+        return Guesses(classes, encode_class_guesses(names, classes, "the column", former))
+    number = _number_names(classes, former)
+    out = torch.zeros(len(p), len(classes))
+    for column, name in zip(p.T, guess.classes, strict=True):
+        to = number.get(normalise_name(name))
+        if to is not None:
+            out[:, to] += column
+    return Guesses(classes, out / out.sum(1, keepdim=True).clamp_min(1e-30))
+
+
+def _are_class_guesses(p: Tensor) -> bool:
+    """Return whether probabilities (n, C) are classes, as `encode_class_guesses` encodes them."""
+    given = p[p.any(1)]
+    rest = (1 - CLASS_GUESS_PROBABILITY) / max(p.shape[1] - 1, 1)
+    encoded = torch.full_like(given, rest)
+    encoded.scatter_(1, given.argmax(1, keepdim=True), CLASS_GUESS_PROBABILITY)
+    return torch.equal(given, encoded)
 
 
 # --- Columns and files
@@ -211,7 +295,12 @@ def attach_guesses(data: Data, sources: Sequence[str], classes: Sequence[str]) -
             "names by --classes, two or more"
         )
     made = {name: Guesses(tuple(classes), _read_source(name, data, classes)) for name in sources}
-    return replace(data, guesses={**data.guesses, **made})
+    notes = tuple(
+        f"{PurePosixPath(name).name}: guesses for {count} of {len(data)} items"
+        for name, guesses in made.items()
+        if (count := int(guesses.probabilities.any(1).sum())) < len(data)
+    )
+    return replace(data, guesses={**data.guesses, **made}, notes=(*data.notes, *notes))
 
 
 def _read_source(name: str, data: Data, classes: Sequence[str]) -> Tensor:
@@ -221,11 +310,11 @@ def _read_source(name: str, data: Data, classes: Sequence[str]) -> Tensor:
             raise InputError(f"{path} does not exist; expected a file of guesses")
         if path.suffix.lower() == ".npy":
             values = np.load(path, allow_pickle=False)
-            return parse_guesses(values, len(data), classes, str(path))
+            return parse_guesses(values, len(data), classes, str(path), data.former_classes)
         return _read_table_guesses(path, data, classes)
     columns = {} if data.records is None else data.records.columns
     table = {str(column): to_python_list(values) for column, values in columns.items()}
-    found = _find_guesses(table, name, classes, data.name)
+    found = _find_guesses(table, GuessColumn(name, tuple(classes), data.former_classes), data.name)
     if found is None:
         raise InputError(
             f"guesses names the column {name!r}, but {data.name} has none of that name; "
@@ -235,28 +324,61 @@ def _read_source(name: str, data: Data, classes: Sequence[str]) -> Tensor:
 
 
 def _find_guesses(
-    columns: Mapping[str, Sequence[Any]], name: str, classes: Sequence[str], where: str
+    columns: Mapping[str, Sequence[Any]], column: GuessColumn, where: str
 ) -> Tensor | None:
     """Return the guesses of the column `name`, or of the columns `name:CLASS`; None without any."""
-    each = {c: columns.get(f"{name}:{c}") for c in classes}
-    given = {c: values for c, values in each.items() if values is not None}
+    name, number = column.name, _number_names(column.classes, column.former)
+    given = {c: columns[f"{name}:{c}"] for c in column.classes if f"{name}:{c}" in columns}
+    for key, values in columns.items():
+        suffix = key.removeprefix(f"{name}:")
+        if suffix != key and normalise_name(suffix) in column.former:
+            given[suffix] = values
     if given:
-        if len(given) < len(classes):
-            lacking = next(c for c in classes if c not in given)
-            raise InputError(
-                f"{where} has the columns {name}:{next(iter(given))} and others, but not "
-                f"{name}:{lacking}; expected one for every class"
-            )
-        rows = [[_parse_probability(v) for v in values] for values in given.values()]
-        return _check_probabilities(torch.tensor(rows, dtype=torch.float64).T, f"{where}: {name}")
+        return _read_probabilities(given, number, column, where)
     if name not in columns:
         return None
-    return encode_class_guesses(columns[name], classes, f"{where}: column {name!r}")
+    found = f"{where}: column {name!r}"
+    return encode_class_guesses(columns[name], column.classes, found, column.former)
+
+
+def _read_probabilities(
+    given: Mapping[str, Sequence[Any]],
+    number: Mapping[str, int | None],
+    column: GuessColumn,
+    where: str,
+) -> Tensor:
+    """Return (n, C) of the columns NAME:CLASS; a class without a column is one the guesser lacks.
+
+    Args:
+        given: Class as it is in the table -> values.
+        number: Number of the class of every normalised name; None: it was removed.
+        column: The columns.
+        where: The source, for messages.
+    """
+    name, classes = column.name, column.classes
+    rows = [[_parse_probability(v) for v in values] for values in given.values()]
+    present = {number[normalise_name(c)] for c in given}
+    lacking = next((c for i, c in enumerate(classes) if i not in present), None)
+    try:
+        p = _check_probabilities(torch.tensor(rows, dtype=torch.float64).T, f"{where}: {name}")
+    except InputError as error:
+        if lacking is None:
+            raise
+        raise InputError(
+            f"{error}. There are the columns {name}:{next(iter(given))} and others, but not "
+            f"{name}:{lacking}"
+        ) from error
+    out = torch.zeros(len(p), len(classes))
+    for values, c in zip(p.T, given, strict=True):
+        to = number[normalise_name(c)]
+        if to is not None:
+            out[:, to] += values
+    return out / out.sum(1, keepdim=True).clamp_min(1e-30) if column.former else out
 
 
 def read_guess_column(table: Table, column: GuessColumn, where: str) -> np.ndarray[Any, Any]:
     """Return g − 1/C (n, C) of a column of guesses, zeros if the table does not have it."""
-    found = _find_guesses(table.columns, column.name, column.classes, where)
+    found = _find_guesses(table.columns, column, where)
     if found is None:
         found = torch.zeros(len(table.lines), len(column.classes))
     return stack_deviations([Guesses(column.classes, found)], column.classes).numpy()
@@ -274,10 +396,17 @@ def _parse_probability(value: Any) -> float:
 
 def _read_table_guesses(path: Path, data: Data, classes: Sequence[str]) -> Tensor:
     """Read a table of guesses; rows are matched by id, or by order if there is none."""
-    table = read_table(path)
+    table = (
+        _unescape(read_table(path)) if path.suffix.lower() in (".csv", ".tsv") else read_table(path)
+    )
     names = {name.casefold(): name for name in table.columns}
     usual = [names[name] for name in GUESS_COLUMNS if name in names]
-    if any(probability_column_name(c) in table.columns for c in classes):
+    former = data.former_classes
+    if any(probability_column_name(c) in table.columns for c in classes) or any(
+        normalise_name(name.removeprefix(probability_column_name(""))) in former
+        for name in table.columns
+        if name.startswith(probability_column_name(""))
+    ):
         usual = [probability_column_name("").removesuffix(":")]
     if not usual:
         raise InputError(
@@ -285,9 +414,23 @@ def _read_table_guesses(path: Path, data: Data, classes: Sequence[str]) -> Tenso
             f"called {', '.join(GUESS_COLUMNS[:-1])} or {GUESS_COLUMNS[-1]}, or probabilities in "
             f"columns such as {probability_column_name(classes[0])}"
         )
-    found = _find_guesses(table.columns, usual[0], classes, str(path))
+    found = _find_guesses(table.columns, GuessColumn(usual[0], tuple(classes), former), str(path))
     assert found is not None
     return _match_rows(table, found, path, data)
+
+
+def _unescape(table: Table) -> Table:
+    """Undo what keeps spreadsheets from running a field, in a text table that labelahead wrote."""
+    columns = {
+        unescape_formulas(name): [unescape_formulas(v) if isinstance(v, str) else v for v in values]
+        for name, values in table.columns.items()
+    }
+    return replace(table, columns=columns)
+
+
+def _has_file_names(data: Data) -> bool:
+    """Return whether the ids of the items are names of files."""
+    return bool(data.file_names) or (data.rows is not None and data.rows.files)
 
 
 def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> Tensor:
@@ -301,6 +444,8 @@ def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> Tensor:
         return found
     row_of = {name: i for i, name in enumerate(table.ids(str(path), column))}
     rows = [row_of.get(name, -1) for name in data.ids]
+    if max(rows) < 0 and _has_file_names(data):  # without the suffix, as Label Studio's task ids
+        rows = [row_of.get(PurePosixPath(name).stem, -1) for name in data.ids]
     if max(rows) < 0:
         raise InputError(
             f"none of the ids of {path} ({next(iter(row_of))}, ...) is an item of {data.name} "

@@ -52,7 +52,7 @@ def split_class_names(text: str) -> list[str]:
 
 
 def parse_label(value: Any) -> Any:
-    """Return a label as text, None if it is empty, and a tuple if there are several.
+    """Return a label as text, None if it is empty, a tuple if it lists several classes.
 
     Floats without a fraction are written as integers, booleans as "true" and "false". A list with
     one entry, or a text written as such a list, is that entry. Any other value (a mapping, for
@@ -140,7 +140,7 @@ class LabelNormaliser:
             )
         if words:
             notes.append(
-                f"taken as missing labels: {', '.join(words)}; --classes (data.classes) names "
+                f"treated as missing labels: {', '.join(words)}; --classes (data.classes) names "
                 "classes"
             )
         return tuple(notes)
@@ -205,5 +205,6 @@ def refuse_combined_labels(names: Iterable[str], known: Collection[str], where: 
             ", ..." if len(combined) > MAX_EXAMPLES else ""
         )
         raise InputError(
-            f"{where} seem to hold several classes per item, such as {shown}; {SEVERAL_CLASSES_ADVICE}"
+            f"{where} seem to hold several classes per item, such as {shown}; "
+            f"{SEVERAL_CLASSES_ADVICE}"
         )

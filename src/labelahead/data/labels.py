@@ -1,11 +1,12 @@
 """Read label files: parse their entries, and find the items that they name.
 
-    read_labels   strict, for `query --labels` and `label --test`: anything unclear is an error
-    read_import   lenient, for the labelling page: anything unclear is returned and reported
+    read_labels             strict, for networks and `label --test`: anything unclear is an error
+    read_labels_by_source   strict, for the exact learner: all labels of an item by annotator
+    read_import             lenient, for the labelling page: anything unclear is reported
 
 Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`; other
-columns in them are ignored. Exports of version 0.2 had `item`, `who` and `at`, and row numbers as
-ids.
+columns in them are ignored. In other files the column `source` names the annotator if no other
+does. Exports of version 0.2 had `item`, `who` and `at`, and row numbers as ids.
 
 An item is found by its id; by its file name, with or without suffix, if no other item has the same;
 by the end of a URL or an absolute path; and by its position. A column `index` always holds
@@ -48,7 +49,15 @@ from labelahead.data.text import (
 )
 from labelahead.errors import InputError, did_you_mean, import_extra
 
-__all__ = ["LabelFile", "read_import", "read_labelled_names", "read_labels", "read_labels_for_ids"]
+__all__ = [
+    "LabelFile",
+    "LabelsBySource",
+    "read_import",
+    "read_labelled_names",
+    "read_labels",
+    "read_labels_by_source",
+    "read_labels_for_ids",
+]
 
 log = logging.getLogger("labelahead")
 
@@ -60,7 +69,9 @@ ITEM_ID_FIELD = "item_id"
 ITEM_COLUMNS = (ITEM_ID_FIELD, "item", "path", "file", "filename", "file_name", "image", "text")
 LABEL_COLUMNS = ("label", "class", "target", "choice", "choices")
 ANNOTATOR_COLUMNS = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
-SOURCE_COLUMN = "source"  # only in our exports: "prediction" if a model gave the label
+# In our exports: "prediction" if a model gave the label, else "label". Elsewhere who gave it.
+SOURCE_COLUMN = "source"
+EXPORT_SOURCES = ("label", "prediction")
 # Columns that identify our own exports.
 EXPORT_COLUMNS = frozenset(("id", "label", "annotator", "labelled_at", SOURCE_COLUMN))
 EXPORT_COLUMNS_0_2 = frozenset(("item", "label", "who", "at", SOURCE_COLUMN, "confidence"))
@@ -213,11 +224,109 @@ def read_labels_for_ids(
         classes: further names that are certainly classes.
         rows: positions by row number, as for `read_import`.
     """
-    path = file.path if isinstance(file, LabelFile) else Path(file)
-    entries = file.entries if isinstance(file, LabelFile) else read_entries(path)
+    file = file if isinstance(file, LabelFile) else LabelFile.read(file)
     finder = _ItemFinder(ids, files, rows)
-    certain = (*known, *classes)
-    reader = LabelNormaliser(certain)
+    reader = LabelNormaliser((*known, *classes))
+    answers_by_position = _collect_answers(file, finder, reader, known, classes)
+    labels = {
+        position: _resolve_label(file.path, ids[position], answers)
+        for position, answers in answers_by_position.items()
+    }
+    names = _list_classes(file.path, reader, set(labels.values()), known, classes)
+    number = {name: i for i, name in enumerate(names)}
+    codes = torch.tensor([number[name] for name in labels.values()], dtype=torch.int64)
+    return torch.tensor(list(labels), dtype=torch.int64), codes, names
+
+
+class LabelsBySource(NamedTuple):
+    """All labels of a file, by who gave them.
+
+    Attributes:
+        labels: (position, class number, annotator) in the order of the file; the annotator is ""
+            where the file names none. A pair of position and annotator occurs once.
+        resolved: position -> class number, of items whose disagreement somebody resolved. They are
+            not in `labels`.
+        classes: The class names: those of the data, then new ones.
+    """
+
+    labels: tuple[tuple[int, int, str], ...]
+    resolved: dict[int, int]
+    classes: tuple[str, ...]
+
+
+def read_labels_by_source(
+    path: str | Path, data: Data, classes: Sequence[str] = ()
+) -> LabelsBySource:
+    """Read a label file strictly, with all labels of an item by different annotators.
+
+    Args:
+        path: the label file or folder.
+        data: the data set.
+        classes: further names that are certainly classes.
+
+    Raises:
+        InputError: as `read_labels`, but labels contradict only if one annotator gave both.
+
+    >>> from pathlib import Path
+    >>> from labelahead.data import from_arrays
+    >>> from labelahead.data.labels import read_labels_by_source
+    >>> data, _ = from_arrays([[0.0], [1.0]], classes=["no", "yes"])
+    >>> _ = Path("two.csv").write_text("item,label,annotator\\n0,yes,anna\\n0,no,ben\\n")
+    >>> read_labels_by_source("two.csv", data).labels
+    ((0, 1, 'anna'), (0, 0, 'ben'))
+    """
+    rows = None if data.records is None else data.records.positions_by_row_number()
+    file, finder = LabelFile.read(path), _ItemFinder(data.ids, data.file_names, rows)
+    reader = LabelNormaliser((*data.classes, *classes))
+    labels: dict[tuple[int, str], str] = {}  # by position and annotator
+    resolved: dict[int, str] = {}
+    for position, answers in _collect_answers(file, finder, reader, data.classes, classes).items():
+        item = data.ids[position]
+        _require_same_file(file.path, item, answers)
+        if any(answer.entry.is_resolution for answer in answers):
+            resolved[position] = _resolve_label(file.path, item, answers)
+            continue
+        by_source: dict[str, list[_LabelledEntry]] = {}
+        for answer in answers:
+            by_source.setdefault(_name_source(answer.entry, file.path), []).append(answer)
+        for source, own in by_source.items():
+            labels[position, source] = _resolve_label(file.path, item, own)
+    used = {*labels.values(), *resolved.values()}
+    names = _list_classes(file.path, reader, used, data.classes, classes)
+    number = {name: i for i, name in enumerate(names)}
+    return LabelsBySource(
+        tuple((position, number[label], source) for (position, source), label in labels.items()),
+        {position: number[label] for position, label in resolved.items()},
+        names,
+    )
+
+
+def _name_source(entry: Entry, path: Path) -> str:
+    """Return the annotator of an entry, "" if there is none."""
+    person = _get_annotator(entry)
+    where = f"{path}, {entry.where}: the annotator's name"
+    return "" if person is None else check_name(person, where)
+
+
+def _list_classes(
+    path: Path, reader: LabelNormaliser, used: set[str], known: tuple[str, ...], more: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the known classes, then the new ones that labels use; log what was normalised."""
+    for note in reader.notes():
+        log.warning("%s: %s", path, note)
+    refuse_combined_labels(used, (*known, *more), f"{path}: the labels")
+    return (*known, *sort_names(used - set(known)))
+
+
+def _collect_answers(
+    file: LabelFile,
+    finder: "_ItemFinder",
+    reader: LabelNormaliser,
+    known: tuple[str, ...],
+    classes: Sequence[str],
+) -> dict[int, list[_LabelledEntry]]:
+    """Return the entries with a label by position; raise if an item or a label is unclear."""
+    path, entries, certain = file.path, file.entries, (*known, *classes)
     by_file = {as_file_name(name): name for name in certain}
     answers_by_position: dict[int, list[_LabelledEntry]] = {}
     predictions = 0
@@ -235,10 +344,11 @@ def read_labels_for_ids(
             log.warning("%s: %r was left out of the data, so its label is too", where, item)
             continue
         if len(positions) != 1:
-            raise finder.refusal(entry, item, positions, where)
+            raise finder.describe_mismatch(entry, item, positions, where)
         if isinstance(entry.label, tuple) and all(isinstance(label, str) for label in entry.label):
             raise InputError(
-                f"{where}: the label holds several classes, {', '.join(entry.label):.80}; {SEVERAL_CLASSES_ADVICE}"
+                f"{where}: the label holds several classes, {', '.join(entry.label):.80}; "
+                f"{SEVERAL_CLASSES_ADVICE}"
             )
         if not isinstance(entry.label, str):
             raise InputError(
@@ -251,17 +361,7 @@ def read_labels_for_ids(
         answers_by_position.setdefault(positions[0], []).append(_LabelledEntry(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
-    labels = {
-        position: _resolve_label(path, ids[position], answers)
-        for position, answers in answers_by_position.items()
-    }
-    for note in reader.notes():
-        log.warning("%s: %s", path, note)
-    refuse_combined_labels(set(labels.values()), certain, f"{path}: the labels")
-    names = (*known, *sort_names(set(labels.values()) - set(known)))
-    number = {name: i for i, name in enumerate(names)}
-    codes = torch.tensor([number[name] for name in labels.values()], dtype=torch.int64)
-    return torch.tensor(list(labels), dtype=torch.int64), codes, names
+    return answers_by_position
 
 
 def _resolve_label(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> str:
@@ -272,18 +372,33 @@ def _resolve_label(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> 
         where = f"{path}, {other.entry.where}"
         if other.label != first.label:
             raise InputError(
-                f"{where}: {other.item!r} is labelled {other.label!r}{_format_annotator(other.entry)}, but "
-                f"{first.label!r}"
-                f"{_format_annotator(first.entry)} at {first.entry.where}; expected one label for each item, so "
-                "remove one"
+                f"{where}: {other.item!r} is labelled "
+                f"{other.label!r}{_format_annotator(other.entry)}, but "
+                f"{first.label!r}{_format_annotator(first.entry)} at {first.entry.where}; expected "
+                f"one label for each item, so remove one{_format_advice(first, other)}"
             )
+    _require_same_file(path, item, answers)
+    return first.label
+
+
+def _format_advice(first: _LabelledEntry, other: _LabelledEntry) -> str:
+    """Return which commands use the labels of two annotators, "" if one gave both labels."""
+    if _get_annotator(first.entry) == _get_annotator(other.entry):
+        return ""
+    return " (only `query` and `encoders` with the exact learner weigh several annotators)"
+
+
+def _require_same_file(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> None:
+    """Raise if two paths or URLs that end in the name of one item differ: they are two files."""
+    first = answers[0]
+    for other in answers[1:]:
+        where = f"{path}, {other.entry.where}"
         if other.item != first.item and _is_address(other.item) and _is_address(first.item):
             raise InputError(
                 f"{where}: {other.item!r} and {first.item!r} both end in {item!r}, but they are "
                 "two files; expected "
                 "different items, so write the paths that they have here"
             )
-    return first.label
 
 
 def _format_annotator(entry: Entry) -> str:
@@ -480,7 +595,7 @@ class _ItemFinder:
         """
         if entry.is_position:
             text = str(entry.names[0]).strip()
-            return ([int(text)] if self._in_range(text) else []), text
+            return ([int(text)] if self._is_position(text) else []), text
         names = [str(name) for name in entry.names]
         if self.rows is not None and entry.is_version_0_2:
             return ([self.rows[names[0]]] if names[0] in self.rows else []), names[0]
@@ -498,7 +613,9 @@ class _ItemFinder:
             several = several or positions
         return several, names[0] if names else f"{entry.where}, without a name"
 
-    def refusal(self, entry: Entry, item: str, positions: Sequence[int], where: str) -> InputError:
+    def describe_mismatch(
+        self, entry: Entry, item: str, positions: Sequence[int], where: str
+    ) -> InputError:
         """Return the error for an entry that means no item, or several."""
         if entry.is_position:
             return InputError(
@@ -530,21 +647,21 @@ class _ItemFinder:
             upload = re.sub(
                 "^[0-9a-f]{8}-", "", parts[-1]
             )  # Label Studio's prefix of uploaded files
-            return self._by_end(parts[-1]) or self._by_end(upload)
+            return self._find_by_path_end(parts[-1]) or self._find_by_path_end(upload)
         if "/" in plain:
             return []  # a relative path of another file
-        positions = self._by_end(plain)
+        positions = self._find_by_path_end(plain)
         return (
             [int(plain)]
-            if not positions and not self.numbered and self._in_range(plain)
+            if not positions and not self.numbered and self._is_position(plain)
             else positions
         )
 
-    def _by_end(self, name: str) -> Sequence[int]:
+    def _find_by_path_end(self, name: str) -> Sequence[int]:
         """Return the positions of the items with this file name, with or without suffix."""
         return next((known[name] for known in self.ends if name in known), [])
 
-    def _in_range(self, text: str) -> bool:
+    def _is_position(self, text: str) -> bool:
         return text.isdecimal() and len(text) < 19 and int(text) < self.size
 
 
@@ -631,7 +748,8 @@ def _read_csv(path: Path) -> Iterator[Entry]:
         yield parser.parse(cells, path, where)
     if not header:
         raise InputError(
-            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a header"
+            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a "
+            "header"
         )
 
 
@@ -643,7 +761,8 @@ def _read_excel(path: Path) -> Iterator[Entry]:
     rows = sheet.rows
     if not rows:
         raise InputError(
-            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a header"
+            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a "
+            "header"
         )
     header = [str(name or "").casefold() for name in rows[0][1]]
     parser = _RowParser.for_columns(header)
@@ -670,7 +789,7 @@ def _check_columns(names: Collection[str], where: str) -> None:
         None,
     )
     if twice is not None:
-        raise InputError(f"{where}: column {twice!r} is there twice; expected it once")
+        raise InputError(f"{where}: column {twice!r} occurs twice; expected it once")
 
 
 def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
@@ -824,7 +943,7 @@ def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
                 is_class = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
                 folded[column] = names[column][number] if is_class else None
         entry = parser.parse(folded, path, f"{inside}row {i}")
-        yield replace(entry, literal=SOURCE_COLUMN in folded or bool(names))
+        yield replace(entry, literal=entry.literal or bool(names))
 
 
 def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
@@ -929,10 +1048,18 @@ def _parse_row(
         raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
     if not names and label is not None:
         raise InputError(
-            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected {EXPECTED_COLUMNS}"
+            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected "
+            f"{EXPECTED_COLUMNS}"
         )
-    annotator = next((row[name] for name in ANNOTATOR_COLUMNS if row.get(name) is not None), None)
-    is_prediction = str(row.get(SOURCE_COLUMN, "")).casefold() == "prediction"
+    source = format_id(row.get(SOURCE_COLUMN))
+    is_export_source = not source or source.casefold() in EXPORT_SOURCES
+    # Where an item comes from is not who labelled it.
+    is_person = not is_export_source and not _is_address(source)
+    annotator = next(
+        (row[name] for name in ANNOTATOR_COLUMNS if row.get(name) not in (None, "")),
+        source if is_person else None,
+    )
+    is_prediction = source.casefold() == "prediction"
     default_id = None if row.keys() >= TASK_EXPORT_COLUMNS else row_id
     return Entry(
         where,
@@ -942,7 +1069,7 @@ def _parse_row(
         is_prediction,
         is_position=is_position,
         columns=columns,
-        literal=SOURCE_COLUMN in row,
+        literal=SOURCE_COLUMN in row and not is_person,
         id_value=format_id(row.get(ITEM_ID_FIELD, default_id)) or None,
         is_version_0_2=is_version_0_2,
     )

@@ -1,8 +1,8 @@
 """Load a data set by name or path."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from labelahead.data.classes import check_name
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
-from labelahead.data.guesses import attach_guesses, is_guess_model
+from labelahead.data.guesses import attach_guesses, is_guess_column, is_guess_file
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
 from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
@@ -158,13 +158,20 @@ def _unknown_source_error(source: str | Path, path: Path) -> InputError:
     )
 
 
-def load_source(source: Any, seed: int) -> Loaded:
+def load_source(
+    source: Any,
+    seed: int,
+    guess_classes: Sequence[str] = (),
+    former_classes: Mapping[str, str | None] | None = None,
+) -> Loaded:
     """Load the data set of a configuration.
 
     Args:
         source: an object with a `name` and all options of `load` except the seed, such as `Source`.
             If its `embedding` is a file of vectors, they become part of the data.
         seed: the seed of the test set and of the limit.
+        guess_classes: the classes that guesses are about; default: those of the data.
+        former_classes: former names that guesses may use, see `Data`.
 
     >>> from labelahead import Source
     >>> from labelahead.data import load_source
@@ -179,8 +186,9 @@ def load_source(source: Any, seed: int) -> Loaded:
     }
     data, answers = load(source.name, seed=seed, **wanted)
     data = attach_named_vectors(data, getattr(source, "embedding", None))
-    files = [name for name in source.guesses if not is_guess_model(name)]
-    return attach_guesses(data, files, data.classes or source.classes), answers
+    files = [name for name in source.guesses if is_guess_column(name) or is_guess_file(name)]
+    data = replace(data, former_classes=former_classes or {})
+    return attach_guesses(data, files, guess_classes or data.classes or source.classes), answers
 
 
 def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:

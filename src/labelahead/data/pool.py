@@ -89,6 +89,12 @@ class Pool:
         self._label[at] = torch.tensor(numbers)
         self._order += at.tolist()
 
+    def relabel(self, position: int, label: int) -> None:
+        """Give a labelled item another class."""
+        if not 0 <= position < self.size or int(self._label[position]) < 0:
+            raise InputError(f"item {position} has no label; expected a labelled item")
+        self._label[position] = _check_class_number(label)
+
 
 def _check_class_number(label: object) -> int:
     try:

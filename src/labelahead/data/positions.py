@@ -48,7 +48,10 @@ class PositionIndex:
         """Return the row of an item."""
         row = self._row_by_position.get(position)
         if row is None:
-            raise InputError(f"item {position} is not in play now; it may be after a training")
+            raise InputError(
+                f"item {position} is not among the current candidates; it may be after the next "
+                "training"
+            )
         return row
 
     def rows_of(self, positions: Iterable[int]) -> Tensor:

@@ -21,7 +21,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from labelahead.data.arrays import PixelInputs, build_dataset, build_from_tensor, read_npz
+from labelahead.data.arrays import (
+    ClassLabels,
+    Content,
+    PixelInputs,
+    build_dataset,
+    build_from_tensor,
+    read_npz,
+)
 from labelahead.data.dataset import Loaded
 from labelahead.data.folder import load_folder
 from labelahead.data.split import LoadOptions, split_items
@@ -152,9 +159,8 @@ def _load_digits(options: LoadOptions) -> Loaded:
     values = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)[split.keep]
     half = torch.tensor([8.0], dtype=torch.float32)  # half of the white level
     inputs = PixelInputs(values, half, half, options.size, white=16)
-    return build_dataset(
-        "digits", inputs, inputs, split, codes[split.keep], DIGIT_CLASSES, notes=split.notes
-    )
+    labels = ClassLabels(codes[split.keep], DIGIT_CLASSES)
+    return build_dataset("digits", inputs, labels, split, split.notes, Content(images=inputs))
 
 
 def _load_caltech(options: LoadOptions) -> Loaded:
@@ -220,7 +226,12 @@ class BenchmarkLoader:
         codes = torch.from_numpy(labels.astype(np.int64))
         split = split_items(codes, options, torch.arange(len(codes)) >= train)
         return build_from_tensor(
-            name, torch.from_numpy(images), codes, names, split, notes=(note,), size=options.size
+            name,
+            torch.from_numpy(images),
+            ClassLabels(codes, names),
+            split,
+            notes=(note,),
+            size=options.size,
         )
 
 
@@ -268,9 +279,8 @@ def find_or_fetch(
     )
     raise InputError(
         f"{name} was not found: {reason}. Expected {alternatives}; looked in "
-        f"{', '.join(str(f) for f in folders)}"
-        f"{'; ' + '; '.join(incomplete) if incomplete else ''}. Put the files into {root / name}, or "
-        "name their folder with root or $LABELAHEAD_DATA"
+        f"{', '.join(str(f) for f in folders)}{'; ' + '; '.join(incomplete) if incomplete else ''}. "
+        f"Put the files into {root / name}, or name their folder with root or $LABELAHEAD_DATA"
     )
 
 
@@ -308,7 +318,7 @@ def _summarise_error(error: Exception) -> str:
     """Describe a download error without the internals of the network library."""
     kind = type(error).__name__
     if kind in NETWORK_ERROR_NAMES:
-        return f"{kind}: is there a network?"
+        return f"{kind}: check the network connection"
     return f"{kind}: {(str(error).splitlines() or [''])[0][:300]}"
 
 
@@ -323,7 +333,7 @@ def read_idx_files(paths: Sequence[Path]) -> ReadArrays:
         if len(x) != len(y):
             raise InputError(
                 f"{images} holds {len(x)} images and {labels} {len(y)} labels; expected as many "
-                "(are they of the same set?)"
+                "(check that both belong to the same data set)"
             )
         parts.append((x, y))
     if parts[0][0].shape[1:] != parts[1][0].shape[1:]:
@@ -363,7 +373,7 @@ def _read_idx(stream: BinaryIO, path: Path, ndim: int) -> Array:
         what = "images" if ndim == 3 else "labels"
         raise InputError(
             f"{path} begins with {head.hex(' ') or 'nothing'}; expected {expected.hex(' ')}, the "
-            f"mark of idx {what} (is it another file under that name?)"
+            f"mark of idx {what} (another file may have that name)"
         )
     sizes = _read_up_to(stream, 4 * ndim)
     if len(sizes) < 4 * ndim:
@@ -529,7 +539,7 @@ def _check_batch(content: dict[str, Any], key: str, where: str) -> tuple[Array, 
     if "data" not in content or key not in content:
         raise InputError(
             f"{where} holds {', '.join(content) or 'nothing'}; expected data and {key} (CIFAR-10 "
-            "and CIFAR-100 differ there: is it the right set?)"
+            "and CIFAR-100 differ here: check that it is the right data set)"
         )
     rows = content["data"]
     if (
@@ -622,7 +632,7 @@ ALLOWED_CALLABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
 # --- The data sets
 
 
-def _one_name_each(*files: str) -> tuple[tuple[str, ...], ...]:
+def _as_alternatives(*files: str) -> tuple[tuple[str, ...], ...]:
     """Return a layout in which every file has a single name."""
     return tuple((name,) for name in files)
 
@@ -634,7 +644,7 @@ def _make_idx_dataset(
     names = tuple((f"{f}.gz", f, f.replace("-idx", ".idx")) for f in IDX_FILES)
     layouts = (
         FileLayout(names, read_idx_files),
-        FileLayout(_one_name_each(f"{name}.npz"), read_npz_files),
+        FileLayout(_as_alternatives(f"{name}.npz"), read_npz_files),
     )
     remote = [RemoteFile(f"{file}.gz", url, m) for file, m in zip(IDX_FILES, md5, strict=True)]
     return BenchmarkLoader(name, classes, (1, 28, 28), layouts, (f"{folder}/raw",), remote)
@@ -651,10 +661,10 @@ def _make_cifar_dataset(
     plain = partial(read_binary_files, files=binary, label_bytes=2 if fine else 1)
     archive = f"cifar-{count}-python.tar.gz"
     layouts = (
-        FileLayout(_one_name_each(*files), python),
-        FileLayout(_one_name_each(archive), python),
-        FileLayout(_one_name_each(*binary), plain),
-        FileLayout(_one_name_each(f"cifar-{count}-binary.tar.gz"), plain),
+        FileLayout(_as_alternatives(*files), python),
+        FileLayout(_as_alternatives(archive), python),
+        FileLayout(_as_alternatives(*binary), plain),
+        FileLayout(_as_alternatives(f"cifar-{count}-binary.tar.gz"), plain),
         FileLayout(((f"cifar{count}.npz", f"cifar{count}_12k.npz"),), read_npz_files),
     )
     stems = [
@@ -709,7 +719,7 @@ _svhn = BenchmarkLoader(
     DIGIT_CLASSES,
     (3, 32, 32),
     (
-        FileLayout(_one_name_each(*SVHN_FILES), read_mat_files),
+        FileLayout(_as_alternatives(*SVHN_FILES), read_mat_files),
         FileLayout((("svhn.npz", "svhn_12k.npz"),), read_npz_files),
     ),
     (),

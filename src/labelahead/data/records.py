@@ -225,7 +225,7 @@ def read_ids(where: str, name: str, values: Sequence[Any], places: Sequence[str]
 # ------------------------------------------------------------------------------
 
 
-def rename_clashing_columns(names: Sequence[str], ours: Iterable[str]) -> dict[str, str]:
+def rename_clashing_columns(names: Sequence[str], own_names: Iterable[str]) -> dict[str, str]:
     """Return new names of the user's columns, by their own names, that do not clash with ours.
 
     A name that differs from one of ours at most in capital letters becomes NAME_original, so that
@@ -235,7 +235,7 @@ def rename_clashing_columns(names: Sequence[str], ours: Iterable[str]) -> dict[s
     >>> rename_clashing_columns(["text", "Label"], ["id", "label"])
     {'text': 'text', 'Label': 'Label_original'}
     """
-    taken = {name.casefold() for name in ours}
+    taken = {name.casefold() for name in own_names}
     free = {name.casefold() for name in names} - taken
     new: dict[str, str] = {}
     for name in names:

@@ -1,6 +1,7 @@
 """Sound files: waves for encoders, uncompressed sound for the page, and peaks for its waveforms."""
 
 import hashlib
+import io
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,14 @@ from torch import Tensor
 from labelahead.data.file_tree import FileTree, ItemFiles, UnreadableItemsError, printable_name
 from labelahead.errors import InputError, MissingExtra, import_extra
 
-__all__ = ["SoundFiles", "Wave", "decode_wave", "find_unreadable_sounds", "import_soundfile"]
+__all__ = [
+    "SoundFiles",
+    "Wave",
+    "decode_wave",
+    "find_unreadable_sounds",
+    "import_soundfile",
+    "require_sound",
+]
 
 ENCODER_SECONDS = 30  # of each sound; attention over a longer one would not fit into memory
 MIN_SECONDS = 0.1  # shorter sounds are padded: encoders fail on fewer samples than their filters
@@ -114,6 +122,21 @@ def decode_wave(files: FileTree, name: str) -> Wave:
     """Decode the first `ENCODER_SECONDS` of one file, mixed to one channel."""
     with files.open(name) as stream, _open_sound(stream) as sound:
         return _read_wave(sound)
+
+
+def require_sound(content: bytes) -> None:
+    """Raise unless the content of a file is a sound that encoders can be given.
+
+    Raises:
+        InputError: if it is none, or damaged.
+    """
+    try:
+        with _open_sound(io.BytesIO(content)) as sound:
+            _read_wave(sound)
+    except (InputError, MissingExtra):
+        raise
+    except Exception as error:  # content of any kind
+        raise InputError(f"the sound cannot be decoded ({error})") from error
 
 
 def import_soundfile() -> Any:

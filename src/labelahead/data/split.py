@@ -191,7 +191,7 @@ def split_items(
         if depends_on_seed:
             notes.append(f"{int(test.sum())} items drawn for testing, seed {options.seed}")
         elif options.test_fraction > 0 and bool((labels >= 0).any()):
-            notes.append("too few labelled items to keep any for testing")
+            notes.append("too few labelled items for a test set")
     pool = usable & ~test
     if not bool(pool.any()):
         raise InputError("no item is left for the pool; expected some outside the test set")

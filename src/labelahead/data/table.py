@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelahead.data.arrays import NumericInputs, build_dataset
+from labelahead.data.arrays import ClassLabels, Content, NumericInputs, build_dataset
 from labelahead.data.classes import encode_labels, sort_names
 from labelahead.data.columns import (
     MISSING_VALUES,
@@ -161,6 +161,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     model_inputs = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
     rows = Rows(_select_rows(columns, split), features.longest_text_column)
     records = table.records().take(split.keep.tolist())
+    column = None if target is None else (target, records.columns[target])
     texts = Texts(_select_rows(features.texts, split), matrix) if features.texts else None
     build = partial(build_word_inputs, texts, split.pool, str(path)) if texts else None
     vector_notes = (
@@ -170,18 +171,17 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     loaded = build_dataset(
         name_from_path(path),
         model_inputs,
-        None,
+        ClassLabels(codes[split.keep], classes, column),
         split,
-        codes[split.keep],
-        classes,
-        notes=(*table.notes, *notes, *features.notes, *vector_notes, *split.notes),
-        rows=rows,
-        texts=texts,
-        build=build,
-        ids=tuple(ids[int(i)] for i in split.keep),
-        preprocessor=Preprocessor(COLUMNS, model_inputs.shape, columns=features.columns),
-        records=replace(_drop_target(records, target), id_column=id_column),
-        column=None if target is None else (target, records.columns[target]),
+        (*table.notes, *notes, *features.notes, *vector_notes, *split.notes),
+        Content(
+            ids=tuple(ids[int(i)] for i in split.keep),
+            rows=rows,
+            texts=texts,
+            build=build,
+            preprocessor=Preprocessor(COLUMNS, model_inputs.shape, columns=features.columns),
+            records=replace(_drop_target(records, target), id_column=id_column),
+        ),
     )
     kept = {name: torch.from_numpy(array)[split.keep] for name, array in vectors.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
@@ -388,7 +388,9 @@ def read_parquet(path: Path) -> Table:
             lists = _parse_list_column(column, arrow)
             columns[name] = column_to_python(column) if lists is None else lists
     except (arrow.ArrowException, ValueError, OverflowError) as error:
-        raise InputError(f"{path} holds values Python has no form for ({error})") from error
+        raise InputError(
+            f"{path} contains values that Python cannot represent ({error})"
+        ) from error
     return Table(columns, range(1, read.num_rows + 1), unit="row", originals=originals)
 
 
@@ -423,10 +425,10 @@ def read_json_table(path: Path) -> Table:
     for number, row in read:
         if not isinstance(row, dict):
             raise InputError(
-                f"{path}, line {number}: a {type(row).__name__}; expected one JSON object a line"
+                f"{path}, line {number}: a {type(row).__name__}; expected one JSON object per line"
             )
     if not read:
-        raise InputError(f"{path} holds nothing; expected one JSON object a line")
+        raise InputError(f"{path} is empty; expected one JSON object per line")
     lines, rows = zip(*read, strict=True)
     keys = list(dict.fromkeys(key for row in rows for key in row))
     names = _check_header(path, keys)

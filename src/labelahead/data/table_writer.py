@@ -36,7 +36,7 @@ def probability_column_name(name: str) -> str:
 
 
 def merge_columns(
-    ids: Sequence[str], records: Records | None, ours: Mapping[str, Any]
+    ids: Sequence[str], records: Records | None, own_columns: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the id column, the user's columns, then ours.
 
@@ -55,8 +55,8 @@ def merge_columns(
         and [format_id(v) for v in to_python_list(theirs[ID_COLUMN])] == list(ids)
     ):
         columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type of the user's column
-    names = rename_clashing_columns(list(theirs), (ID_COLUMN, *ours))
-    return columns | {names[name]: column for name, column in theirs.items()} | dict(ours)
+    names = rename_clashing_columns(list(theirs), (ID_COLUMN, *own_columns))
+    return columns | {names[name]: column for name, column in theirs.items()} | dict(own_columns)
 
 
 def write_csv(file: TextIO, columns: Mapping[str, Any], *, line_end: str = "\n") -> None:

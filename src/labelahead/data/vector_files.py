@@ -179,8 +179,8 @@ def _read_parquet(path: Path) -> tuple[Tensor, list[str] | None]:
     lengths = compute.unique(compute.list_value_length(column)).to_pylist()
     if len(lengths) != 1:
         raise InputError(
-            f"{path} has vectors of {min(lengths, default=0)} to {max(lengths, default=0)} numbers; "
-            "expected one length"
+            f"{path} has vectors of {min(lengths, default=0)} to {max(lengths, default=0)} "
+            "numbers; expected one length"
         )
     if is_list(column.type.value_type):
         raise InputError(
@@ -226,7 +226,7 @@ def _find_vectors(path: Path, dimensions: dict[str, int]) -> str:
 
 
 def _find_ids(columns: dict[str, Any]) -> list[str] | None:
-    """Return the names of the vectors, if there are some."""
+    """Return the names of the vectors, None without names."""
     names = {name.casefold(): name for name in columns}
     found = next((names[usual] for usual in ID_NAMES if usual in names), None)
     return None if found is None else [format_id(value) for value in list(columns[found])]

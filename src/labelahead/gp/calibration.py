@@ -153,23 +153,23 @@ def calibrate(posterior: Posterior, label_mask: Tensor | None = None) -> Calibra
         )
     labels, label_mask = _select_labels(posterior, label_mask)
     if not bool((labels[label_mask] != labels[label_mask][:1]).any()):
-        return Calibration(
-            1.0, _posterior_weights(torch.zeros(len(SCALES), 0), posterior.classes), 0
-        )
+        nothing = torch.zeros(len(SCALES), 0)
+        return Calibration(1.0, _posterior_weights(nothing, nothing[0], posterior.classes), 0)
     repeated = _is_repeated(labels, posterior.classes)[label_mask].cpu()
     probability = _label_probabilities(posterior, predict_leave_one_out(posterior), label_mask)
-    scale = _most_likely_scale(probability[:, repeated])
+    evidence = _relative_precision(posterior)[label_mask].cpu()
+    scale = _most_likely_scale(probability[:, repeated], evidence[repeated])
     # The pool may hold as many unseen classes as the labels did, or none: average the two cases.
     weights = (
-        _posterior_weights(probability, posterior.classes)
-        + _posterior_weights(probability[:, repeated], posterior.classes)
+        _posterior_weights(probability, evidence, posterior.classes)
+        + _posterior_weights(probability[:, repeated], evidence[repeated], posterior.classes)
     ) / 2
     if posterior.nystrom_labels is None:
         later = ~_is_first_of_class(labels)[label_mask].cpu()
         probability = _label_probabilities(posterior, predict_one_step_ahead(posterior), label_mask)
-        ahead = _posterior_weights(probability[:, later], posterior.classes)
+        ahead = _posterior_weights(probability[:, later], evidence[later], posterior.classes)
         weights = (1 - ONE_STEP_AHEAD_WEIGHT) * weights + ONE_STEP_AHEAD_WEIGHT * ahead
-    return Calibration(scale, weights, int(repeated.sum()))
+    return Calibration(scale, weights, int(evidence[repeated].sum()))
 
 
 def fit_scale(posterior: Posterior, label_mask: Tensor | None = None) -> float:
@@ -182,9 +182,22 @@ def fit_scale(posterior: Posterior, label_mask: Tensor | None = None) -> float:
     if not bool((labels[label_mask] != labels[label_mask][:1]).any()):
         return 1.0
     repeated = _is_repeated(labels, posterior.classes)[label_mask].cpu()
-    return _most_likely_scale(
-        _label_probabilities(posterior, predict_leave_one_out(posterior), label_mask)[:, repeated]
-    )
+    probability = _label_probabilities(posterior, predict_leave_one_out(posterior), label_mask)
+    evidence = _relative_precision(posterior)[label_mask].cpu()
+    return _most_likely_scale(probability[:, repeated], evidence[repeated])
+
+
+def _relative_precision(posterior: Posterior) -> Tensor:
+    """(L,) least noise over noise of each label: how much it counts as evidence.
+
+    The model predicts the true class. A label of a source that errs often says little about whether
+    it is right, and would raise the lapse rate of all.
+    """
+    nystrom_labels = posterior.nystrom_labels
+    noise = posterior.label_noise if nystrom_labels is None else nystrom_labels.label_noise
+    if noise is None:
+        return torch.ones_like(posterior.all_labels()[1][:, 0])
+    return noise.min().clamp_min(1e-9 * posterior.scale) / noise.clamp_min(1e-9 * posterior.scale)
 
 
 def _is_repeated(labels: Tensor, classes: int) -> Tensor:
@@ -203,11 +216,14 @@ def _select_labels(posterior: Posterior, label_mask: Tensor | None) -> tuple[Ten
     return labels, label_mask.to(labels.device)
 
 
-def _most_likely_scale(probability: Tensor) -> float:
-    """The scale of maximum likelihood, given the labels' probabilities (scales, L); 1 without any."""
+def _most_likely_scale(probability: Tensor, evidence: Tensor) -> float:
+    """The scale of maximum likelihood, given the labels' probabilities (scales, L); 1 without any.
+
+    evidence: (L,) weight of each label.
+    """
     if not probability.shape[1]:
         return 1.0
-    return float(SCALES[int(probability.log().sum(1).argmax())])
+    return float(SCALES[int((probability.log() * evidence).sum(1).argmax())])
 
 
 def _label_probabilities(
@@ -239,11 +255,17 @@ def _is_first_of_class(labels: Tensor) -> Tensor:
     )
 
 
-def _posterior_weights(probability: Tensor, classes: int) -> Tensor:
-    """Tempered posterior (lapse rates, scales), given the labels' probabilities (scales, L)."""
+def _posterior_weights(probability: Tensor, evidence: Tensor, classes: int) -> Tensor:
+    """Tempered posterior (lapse rates, scales), given the labels' probabilities (scales, L).
+
+    evidence: (L,) weight of each label.
+    """
     lapse = torch.tensor(LAPSE_RATES, dtype=torch.float64)
     fits = torch.stack(
-        [(rate / classes + (1 - rate) * probability.double()).log().sum(1) for rate in lapse]
+        [
+            ((rate / classes + (1 - rate) * probability.double()).log() * evidence).sum(1)
+            for rate in lapse
+        ]
     )
     prior = torch.outer(
         torch.tensor(LAPSE_PRIOR, dtype=torch.float64),
@@ -265,25 +287,37 @@ def predict_leave_one_out(posterior: Posterior) -> tuple[Tensor, Tensor]:
         return nystrom_labels.leave_one_out_mean, nystrom_labels.leave_one_out_variance.clamp_min(
             1e-9 * posterior.scale
         )
-    variance = (
-        cholesky_inverse(posterior.cholesky_factor()).diagonal().reciprocal() - posterior.noise
-    )
+    _require_distinct(posterior)
+    divisor = cholesky_inverse(posterior.cholesky_factor()).diagonal().reciprocal()
+    variance = divisor - posterior.noise_of_labels()
     return leave_one_out(posterior) + posterior.targets, variance.clamp_min(1e-9 * posterior.scale)
+
+
+def _require_distinct(posterior: Posterior) -> None:
+    """Raise if a point has several labels: they would predict each other."""
+    labels = len(posterior.labelled)
+    distinct = len(torch.unique(posterior.labelled))
+    if distinct < labels:
+        raise InputError(
+            f"{distinct} points have {labels} labels; expected one label for each point: combine "
+            "the labels of a point by combine_labels"
+        )
 
 
 def predict_one_step_ahead(posterior: Posterior) -> tuple[Tensor, Tensor]:
     """Predict f at every labelled point from the earlier labels: mean (L, C), variance (L,).
 
-    With Θ(X,X) + σI = L Lᵀ and z = L⁻¹(Y − f(X)), the mean is y_i − L_ii z_i and the variance
-    L_ii² − σ. An item is queried before its label is known, so that active learning cannot bias
+    With Θ(X,X) + D = L Lᵀ and z = L⁻¹(Y − f(X)), the mean is y_i − L_ii z_i and the variance
+    L_ii² − σ_i. An item is queried before its label is known, so that active learning cannot bias
     these predictions. It does bias leave-one-out: more labels are queried where labels contradict
     each other, and none where they agree by chance.
     """
+    _require_distinct(posterior)
     lower = posterior.cholesky_factor()
     residual = posterior.targets - posterior.outputs[posterior.labelled]
     steps = whiten(lower, residual)
     pivots = lower.diagonal()
-    variance = pivots.square() - posterior.noise
+    variance = pivots.square() - posterior.noise_of_labels()
     return posterior.targets - pivots[:, None] * steps, variance.clamp_min(1e-9 * posterior.scale)
 
 

@@ -8,16 +8,19 @@ from torch import Tensor
 from labelahead.errors import InputError
 
 __all__ = [
+    "Noise",
     "Positions",
     "as_slice",
     "check_finite",
     "check_floating",
+    "check_noise",
     "check_positions",
     "check_symmetric",
     "check_targets",
 ]
 
 Positions = Tensor | Sequence[int]
+Noise = Tensor | Sequence[float] | float | None  # relative; None: that of the prior
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -54,8 +57,8 @@ def check_positions(value: Positions, what: str, n: int, *, distinct: bool = Tru
         at = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(
-            f"{what} is a {type(value).__name__} that cannot be converted to a tensor ({error}); expected "
-            "positions as a list of whole numbers or an integer tensor"
+            f"{what} is a {type(value).__name__} that cannot be converted to a tensor ({error}); "
+            "expected positions as a list of whole numbers or an integer tensor"
         ) from error
     if at.dim() != 1 or len(at) == 0:
         raise InputError(
@@ -79,6 +82,30 @@ def check_positions(value: Positions, what: str, n: int, *, distinct: bool = Tru
             "expected each at most once"
         )
     return at
+
+
+def check_noise(value: Tensor | Sequence[float] | float, q: int) -> Tensor:
+    """Return relative noises of q labels as float64 (q,); one number counts for all of them."""
+    try:
+        noise = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"noise is a {type(value).__name__} that cannot be converted to numbers ({error}); "
+            "expected one relative noise for each label, or one for all"
+        ) from error
+    if noise.dim() == 0:
+        noise = noise.expand(q)
+    if noise.shape != (q,):
+        raise InputError(
+            f"noise has shape {tuple(noise.shape)}; expected ({q},): one relative noise for each "
+            "label, or one number for all"
+        )
+    if not bool((torch.isfinite(noise) & (noise >= 0)).all()):
+        raise InputError(
+            f"noise reaches from {float(noise.min()):.3g} to {float(noise.max()):.3g}; expected "
+            "finite numbers >= 0, such as 1e-2"
+        )
+    return noise
 
 
 def check_targets(value: object, q: int, classes: int) -> Tensor:
@@ -142,7 +169,7 @@ def check_symmetric(kernel: Tensor, what: str) -> None:
 
 
 def as_slice(at: Tensor) -> slice | None:
-    """Return consecutive positions as a slice, else None: slicing makes a view, indexing copies."""
+    """Return consecutive positions as a slice, else None: slices are views, indexing copies."""
     lo, hi = int(at[0]), int(at[-1]) + 1
     if hi - lo != len(at):
         return None

@@ -33,6 +33,8 @@ def lookahead(
     *,
     evaluate: Positions | None = None,
     chunk: int = 64,
+    noise: float | None = None,
+    allow_labelled: bool = False,
 ) -> Iterator[Tensor]:
     """Predict the outputs if candidate at[j] alone were labelled targets[j], for every j, exactly.
 
@@ -42,6 +44,8 @@ def lookahead(
         targets: (q, C).
         evaluate: (e,) positions to predict at; default: all n.
         chunk: Candidates per yielded tensor, at most.
+        noise: Relative noise of the hypothetical labels; default: that of the prior.
+        allow_labelled: Whether candidates may have a label already, of another source.
 
     Yields:
         (≤chunk, e, C) float64, in the order of `at`.
@@ -52,30 +56,40 @@ def lookahead(
     >>> bool(torch.allclose(futures[1], post.condition([2], one_hot[[1]]).mean, atol=1e-6))
     True
     """
-    return _iterate_block_formula(
-        posterior, *_check_lookahead(posterior, at, targets, evaluate, chunk), chunk
-    )
+    checked = _check_lookahead(posterior, at, targets, evaluate, chunk, allow_labelled)
+    return _iterate_block_formula(posterior, *checked, chunk, noise)
 
 
 def _iterate_block_formula(
-    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
+    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int, noise: float | None
 ) -> Iterator[Tensor]:
     b, mean = posterior.width, posterior.mean[x]
     for lo in range(0, len(at), chunk):
         here = at[lo : lo + chunk]
         surprise = (targets[lo : lo + chunk] - posterior.mean[here]).view(len(here), b, -1)
-        push = block_solve(innovation_factors(posterior, here), surprise)  # u⁻¹ r, (q, b, C/b)
+        push = block_solve(
+            innovation_factors(posterior, here, noise), surprise
+        )  # u⁻¹ r, (q, b, C/b)
         k = posterior.covariance_block(x, here).to(torch.float64).view(len(x), b, len(here), b)
         change = torch.einsum("xaqb,qbp->qxap", k, push)  # (LA-12)
         yield mean + change.reshape(len(here), len(x), -1)
 
 
-def innovation_factors(posterior: Posterior, at: Tensor) -> Tensor:
-    """Cholesky factors of u = k(x',x') + σI at each position: (q,) -> (q, b, b), float64."""
+def innovation_factors(posterior: Posterior, at: Tensor, noise: float | None = None) -> Tensor:
+    """Cholesky factors of u = k(x',x') + σI at each position: (q,) -> (q, b, b), float64.
+
+    noise: Relative noise of the source that gives the label; default: that of the prior.
+    """
     b = posterior.width
     blocks = posterior.variance().view(-1, b, b)[at]
     eye = torch.eye(b, dtype=blocks.dtype, device=blocks.device)
-    return block_factor(blocks + posterior.noise * eye, posterior.scale)
+    return block_factor(blocks + _absolute_noise(posterior, noise) * eye, posterior.scale)
+
+
+def _absolute_noise(posterior: Posterior, noise: float | None) -> float:
+    """Return the noise of a hypothetical label, given a relative one."""
+    checked = posterior.check_noise(noise, 1)
+    return posterior.noise if checked is None else float(checked)
 
 
 def lookahead_by_solving(
@@ -85,18 +99,19 @@ def lookahead_by_solving(
     *,
     evaluate: Positions | None = None,
     chunk: int = 64,
+    noise: float | None = None,
+    allow_labelled: bool = False,
 ) -> Iterator[Tensor]:
     """Compute `lookahead` by one bordered system per candidate (LA-11), without the block formula.
 
     The paper's "NTK w/o block", kept as a baseline for tests, benchmarks and studies.
     """
-    return _iterate_solves(
-        posterior, *_check_lookahead(posterior, at, targets, evaluate, chunk), chunk
-    )
+    checked = _check_lookahead(posterior, at, targets, evaluate, chunk, allow_labelled)
+    return _iterate_solves(posterior, *checked, chunk, noise)
 
 
 def _iterate_solves(
-    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int
+    posterior: Posterior, at: Tensor, targets: Tensor, x: Tensor, chunk: int, noise: float | None
 ) -> Iterator[Tensor]:
     theta, b, here = posterior.covariance.prior, posterior.width, posterior.flat_positions(x)
     border = posterior.flat_positions(
@@ -109,9 +124,9 @@ def _iterate_solves(
         theta.evaluate_at(rows, border).clone(),
         theta.evaluate_at(rows, here).T.contiguous(),
     )
-    system.diagonal().add_(posterior.noise)
+    system.diagonal()[old] += posterior.noise_of_labels().repeat_interleave(b)
     known = posterior.flatten_outputs(posterior.targets - posterior.outputs[posterior.labelled])
-    noise = posterior.noise * torch.eye(b, dtype=system.dtype, device=system.device)
+    own = _absolute_noise(posterior, noise) * torch.eye(b, dtype=system.dtype, device=system.device)
     done: list[Tensor] = []
     for j in range(len(at)):
         border[new] = posterior.flat_positions(at[j : j + 1])
@@ -119,7 +134,7 @@ def _iterate_solves(
         reach[:, new] = theta.evaluate_at(row, here).T
         edge = theta.evaluate_at(row, border)
         system[new, old], system[old, new] = edge[:, old], edge[:, old].T
-        system[new, new] = edge[:, new] + noise
+        system[new, new] = edge[:, new] + own
         surprise = posterior.flatten_outputs((targets[j] - posterior.outputs[at[j]])[None])
         lower, _ = cholesky(system, scale=posterior.scale)
         change = reach @ solve_factored(lower, torch.cat([known, surprise]))
@@ -133,13 +148,19 @@ METHODS = {"block": lookahead, "solve": lookahead_by_solving}
 
 
 def _check_lookahead(
-    posterior: Posterior, at: Positions, targets: Tensor, evaluate: Positions | None, chunk: int
+    posterior: Posterior,
+    at: Positions,
+    targets: Tensor,
+    evaluate: Positions | None,
+    chunk: int,
+    allow_labelled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check and return candidates (q,), targets (q, C) and evaluation points (e,)."""
     if chunk < 1:
         raise InputError(f"chunk is {chunk}; expected at least 1")
     at = posterior.check_positions(at, "at", distinct=False)
-    posterior.require_unlabelled(at, "at")
+    if not allow_labelled:
+        posterior.require_unlabelled(at, "at")
     targets = posterior.check_targets(targets, len(at))
     if evaluate is None:
         return at, targets, torch.arange(posterior.points, device=at.device)

@@ -7,12 +7,13 @@ inducing points Z, span a feature space,
 
 in which all L labels reduce to one K×K matrix. The residual variance r of a point, which the
 features miss, is treated as independent of all other points: it is noise for a label (on average
-over the labels, τ, which includes σ) and variance for an unlabelled point. With
-B = Ψ(X)ᵀΨ(X) + τI the posterior covariance in the span is k = τ Ψ B⁻¹ Ψᵀ = Φ Φᵀ, and only Φ (N, K)
+over the labels; T = D plus that mean) and variance for an unlabelled point. With
+B = I + Ψ(X)ᵀT⁻¹Ψ(X) the posterior covariance in the span is k = Ψ B⁻¹ Ψᵀ = Φ Φᵀ, and only Φ (N, K)
 is stored.
 
 The mean does not come from the features, which would cost points of accuracy, but from the kernel
-itself: f_lin = f + Θ(·, X) α with M α = Y − f(X), M = Θ(X,X) + σI. The system is solved by conjugate
+itself: f_lin = f + Θ(·, X) α with M α = Y − f(X), M = Θ(X,X) + D, where D holds the noise of each
+label, σ by default. The system is solved by conjugate
 gradients with the features as preconditioner; kernel entries are computed block by block, so that
 nothing L×L is stored.
 
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor
 
 from labelahead.errors import InputError
+from labelahead.gp.checks import Noise
 from labelahead.gp.covariance import CosineKernel, Covariance, NystromKernel
 from labelahead.gp.linalg import cholesky, cholesky_inverse, conjugate_gradients, whiten
 from labelahead.gp.posterior import NystromLabels, Posterior
@@ -78,6 +80,7 @@ def approximate_posterior(
     max_inducing_points: int,
     initial_weights: Tensor | None = None,
     *,
+    noise: Noise = None,
     options: NystromOptions = DEFAULT_OPTIONS,
 ) -> Posterior:
     """Condition an unlabelled posterior on many labels at once, approximately.
@@ -91,6 +94,7 @@ def approximate_posterior(
         targets: (L, C), or class numbers (L,).
         max_inducing_points: K, how many of the labelled points span the features.
         initial_weights: (n, C) α at every point, where the solver starts; None starts at zero.
+        noise: (L,) relative noise of each label, as in `Posterior.condition`.
         options: Precision and memory.
 
     Returns:
@@ -105,14 +109,17 @@ def approximate_posterior(
     root, features = _nystrom_features(kernel, at, at[inducing], options)
     # For a model that sees the features alone, the mean residual variance is noise.
     residual = (1 - features.double().square().sum(1)).clamp_min_(0.0)
-    noise = prior.noise + float(residual.mean())
-    system = _factor_system(features, noise, options)
+    label_noise = prior.check_noise(noise, len(at))
+    own = torch.full_like(residual, prior.noise) if label_noise is None else label_noise
+    total = own + float(residual.mean())
+    system = _factor_system(features, total, options)
     probes = _choose_probes(prior, at, inducing, options.probes_per_group)
     start = None if initial_weights is None else initial_weights[at]
-    problem = LabelProblem(prior, kernel, at, targets, options)
+    problem = LabelProblem(prior, kernel, at, targets, own, options)
     solution = _solve_system(problem, system, probes, start)
-    fitc = _factor_system(features, prior.noise + residual, options)
-    divisor = _leave_one_out_divisor(fitc, inducing, probes, solution, options)
+    fitc = _factor_system(features, own + residual, options)
+    fixed = None if label_noise is None else own
+    divisor = _leave_one_out_divisor(fitc, fixed, inducing, probes, solution, options)
     span = Span(at[inducing], root, _project_features(root, system))
     del features, system, fitc
     phi, residual, mean = _evaluate_everywhere(problem, span, solution.alpha)
@@ -136,8 +143,9 @@ def approximate_posterior(
             targets,
             solution.alpha,
             targets - divisor[:, None] * solution.alpha,
-            divisor - prior.noise,
-            noise,
+            divisor - own,
+            total,
+            label_noise,
         ),
         _white=prior._white,
         _amplitude=solution.amplitude,
@@ -151,6 +159,7 @@ class LabelProblem(NamedTuple):
     kernel: CosineKernel
     at: Tensor  # (L,) positions
     targets: Tensor  # (L, C)
+    noise: Tensor  # (L,) absolute
     options: NystromOptions
 
 
@@ -243,18 +252,13 @@ def _nystrom_features(
     return root, out
 
 
-def _factor_system(
-    features: Tensor, noise: Tensor | float, options: NystromOptions
-) -> LowRankSystem:
-    every = torch.as_tensor(noise, dtype=torch.float64, device=features.device).expand(
-        len(features)
-    )
+def _factor_system(features: Tensor, noise: Tensor, options: NystromOptions) -> LowRankSystem:
     gram = torch.eye(features.shape[1], dtype=torch.float64, device=features.device)
     for block in options.split_points(len(features), features.device):
         rows = features[block].double()
-        gram.addmm_(rows.T, rows / every[block, None])
+        gram.addmm_(rows.T, rows / noise[block, None])
     lower, _ = cholesky(gram, what="the features of the labelled points")
-    return LowRankSystem(features, every, lower)
+    return LowRankSystem(features, noise, lower)
 
 
 def _choose_probes(prior: Posterior, at: Tensor, inducing: Tensor, count: int) -> Probes:
@@ -280,7 +284,7 @@ def _solve_system(
     These are the targets, ones, unit vectors at the labelled probes and the kernel at the
     unlabelled probes.
     """
-    prior, kernel, at, targets, _ = problem
+    prior, kernel, at, targets, *_ = problem
     marked = torch.cat([probes.inside, probes.outside])
     units = torch.zeros((len(at), len(marked)), dtype=torch.float64, device=at.device)
     units[marked, torch.arange(len(marked), device=at.device)] = 1.0
@@ -304,13 +308,13 @@ def _solve_by_conjugate_gradients(
     problem: LabelProblem, system: LowRankSystem, right: Tensor, initial_weights: Tensor | None
 ) -> Tensor:
     """M⁻¹ right (L, p); initial_weights: (L, C) for its first columns."""
-    prior, kernel, at, _, options = problem
+    _, kernel, at, _, own, options = problem
     blocks = options.split_points(len(at), at.device)
     features, noise = system.features, system.noise[:, None]
     inverse = cholesky_inverse(system.lower).to(features.dtype)
 
     def product(x: Tensor) -> Tensor:
-        out = prior.noise * x
+        out = own[:, None] * x
         for block in blocks:  # The kernel is symmetric, so each pair of points is computed once.
             rest = torch.arange(int(block[0]), len(at), device=at.device)
             values = kernel.prior_block(at[block], at[rest]).double()
@@ -361,6 +365,7 @@ def _start_solver(
 
 def _leave_one_out_divisor(
     system: LowRankSystem,
+    label_noise: Tensor | None,
     inducing: Tensor,
     probes: Probes,
     solution: KernelSolution,
@@ -368,7 +373,8 @@ def _leave_one_out_divisor(
 ) -> Tensor:
     """(L,) 1/(M⁻¹)ᵢᵢ: the variance of each label given the others, σ included.
 
-    Taken from the features, rescaled to the exact values at the probes.
+    Taken from the features, rescaled to the exact values at the probes. If labels have a noise of
+    their own (L,), only the rest is rescaled: the noise of a probe says nothing about another label.
     """
     noise = system.noise
     out = torch.empty_like(noise)
@@ -382,8 +388,12 @@ def _leave_one_out_divisor(
         (inside, probes.inside, solution.inside),
         (~inside, probes.outside, solution.outside),
     ):
-        if len(indices):
+        if len(indices) and label_noise is None:
             out[group] *= exact.reciprocal().sum() / out[indices].sum()
+        elif len(indices) and label_noise is not None:
+            own = label_noise[group]
+            true = (exact.reciprocal() - label_noise[indices]).sum().clamp_min(0.0)
+            out[group] = own + (out[group] - own) * true / (out - label_noise)[indices].sum()
     return out
 
 

@@ -5,7 +5,8 @@
 
 `prior(f, Θ)` has no labels; `.condition(at, targets)` adds some and returns a new `Posterior`.
 One verb serves the labelled set, a greedy batch, a single new label and the look-ahead. σ is fixed
-by the prior, so conditioning in any order and in any portions gives the same answer.
+by the prior, so conditioning in any order and in any portions gives the same answer. Labels of
+sources that err more or less often have a noise of their own: σI becomes a diagonal matrix D.
 
 Precision: solves and everything of size n×C or r×d are float64 whatever the kernel's dtype; blocks
 of the covariance keep the kernel's dtype. Float32 solves were measured and refused (digits, 400
@@ -26,7 +27,7 @@ from torch.nn.functional import pad
 from labelahead.devices import to_float64
 from labelahead.errors import InputError
 from labelahead.gp import checks
-from labelahead.gp.checks import Positions
+from labelahead.gp.checks import Noise, Positions
 from labelahead.gp.covariance import (
     CosineKernel,
     Covariance,
@@ -67,7 +68,8 @@ class NystromLabels(NamedTuple):
     weights: Tensor  # (S, C) α
     leave_one_out_mean: Tensor  # (S, C) each label predicted from the others
     leave_one_out_variance: Tensor  # (S,) of these predictions
-    noise: float  # σ plus the mean variance that the features miss
+    noise: Tensor  # (S,) of each label, plus the mean variance that the features miss
+    label_noise: Tensor | None  # (S,) of each label alone, absolute; None: σ
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +79,16 @@ class Posterior:
     Attributes:
         outputs: (n, C) f, the network's present outputs.
         mean: (n, C) f_lin.
-        noise: σ, absolute.
+        noise: σ, absolute: the noise of labels that have none of their own.
         scale: Mean diagonal of the prior kernel.
-        labelled: (L,) positions in the order in which they were conditioned on.
+        labelled: (L,) positions in the order in which they were conditioned on. One occurs several
+            times if it has several labels.
         targets: (L, C).
         jitter: The largest value that a Cholesky factorisation had to add; normally 0.0.
         width: b, kernel rows per point: 1 for a scalar kernel, C for the full one.
         is_labelled: (n,) bool.
         nystrom_labels: Labels of an approximate posterior, which precede those in `labelled`.
+        label_noise: (L,) absolute noise of each label in `labelled`; None: σ.
 
     >>> bool(torch.allclose(post.mean[0], one_hot[0].double(), atol=0.01))  # fits the first label
     True
@@ -109,6 +113,7 @@ class Posterior:
     _explained: Tensor | None = field(default=None, repr=False)
     nystrom_labels: NystromLabels | None = field(default=None, repr=False)
     _amplitude: float | None = field(default=None, repr=False)  # from the Nyström labels
+    label_noise: Tensor | None = field(default=None, repr=False)
 
     @property
     def points(self) -> int:
@@ -131,25 +136,40 @@ class Posterior:
         """Reshape vectors per point (q, C) to rows per flat position (q·b, C/b)."""
         return values.reshape(-1, self.classes // self.width)
 
-    def condition(self, at: Positions, targets: Tensor) -> "Posterior":
+    def condition(
+        self, at: Positions, targets: Tensor, noise: Noise = None, *, allow_labelled: bool = False
+    ) -> "Posterior":
         """Return the posterior given further labels.
 
         Args:
             at: (q,) distinct unlabelled positions.
             targets: (q, C), or class numbers (q,).
-        """
-        return self.compute_update(at, targets).posterior
+            noise: (q,) relative noise of each label, in the unit of `prior(noise=...)`, or one
+                number for all of them; default: the noise of the prior.
+            allow_labelled: Whether positions may repeat and may be labelled already: each label is
+                one more observation of the same point. `combine_labels` reduces the labels of a
+                point to one instead, with the same predictions.
 
-    def compute_update(self, at: Positions, targets: Tensor) -> PosteriorUpdate:
+        >>> careless = post.condition([2], one_hot[[2]], noise=10.0)
+        >>> bool(careless.mean[2, 2] < post.condition([2], one_hot[[2]]).mean[2, 2])
+        True
+        """
+        return self.compute_update(at, targets, noise, allow_labelled=allow_labelled).posterior
+
+    def compute_update(
+        self, at: Positions, targets: Tensor, noise: Noise = None, *, allow_labelled: bool = False
+    ) -> PosteriorUpdate:
         """Do the work of `condition`, and return what changed as well."""
-        at = self.check_positions(at, "at")
-        self.require_unlabelled(at, "at")
+        at = self.check_positions(at, "at", distinct=not allow_labelled)
+        if not allow_labelled:
+            self.require_unlabelled(at, "at")
         targets = self.check_targets(targets, len(at))
+        added = self.check_noise(noise, len(at))
         where, kernel = self.flat_positions(at), self.covariance.prior
         rows = self.covariance.rows(where)
         system = kernel.evaluate_at(rows, where)
         system = (system + system.T) / 2
-        system.diagonal().add_(self.noise_at(at) if self.width == 1 else self.noise)
+        system.diagonal().add_(self._flatten_noise(self.noise_at(at, added)))
         lower, jitter = cholesky(system, scale=self.scale, what=LABELLED_KERNEL)
         factor = whiten(lower, rows, overwrite=True)
         whitened_residual = whiten(lower, self.flatten_outputs(targets - self.mean[at]))
@@ -175,6 +195,7 @@ class Posterior:
                 [self._white, whiten(lower, self._unexplained_targets(where, targets))]
             ),
             _cache=cache,
+            label_noise=self._append_noise(added, len(at)),
         )
         return PosteriorUpdate(after, factor, downdate, whitened_residual)
 
@@ -223,24 +244,53 @@ class Posterior:
         Both divide by σ, so σ must not be too small.
         """
         complete = self.width == 1 and self._explained is None
-        return complete and self.jitter == 0.0 and self.noise >= MIN_REVISABLE_NOISE * self.scale
+        least = self.noise
+        if self.label_noise is not None and len(self.label_noise):
+            least = float(self.label_noise.min())
+        return complete and self.jitter == 0.0 and least >= MIN_REVISABLE_NOISE * self.scale
 
-    def noise_at(self, at: Tensor) -> Tensor:
-        """Noise variance of labels at (q,): σ, plus the residual variance of a `NystromKernel`.
+    def noise_at(self, at: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Noise variance of new labels at (q,), plus the residual variance of a `NystromKernel`.
 
-        Scalar kernel.
+        noise: (q,) absolute noise of the labels; None: σ.
         """
-        noise, kernel = self.mean.new_full((len(at),), self.noise), self.covariance.prior
-        if isinstance(kernel, NystromKernel):
-            noise += kernel.residual_variance[at]
-            if self.nystrom_labels is not None:
-                noise[torch.isin(at, self.nystrom_labels.positions)] = self.nystrom_labels.noise
-        return noise
+        kernel = self.covariance.prior
+        out = self.mean.new_full((len(at),), self.noise) if noise is None else noise
+        return out + kernel.residual_variance[at] if isinstance(kernel, NystromKernel) else out
+
+    def noise_of_labels(self) -> Tensor:
+        """Noise variance (L,) of every label, in the order of `all_labels`.
+
+        Residual variance of a `NystromKernel` is noise, too.
+        """
+        later = self.noise_at(self.labelled, self.label_noise)
+        if self.nystrom_labels is None:
+            return later
+        return torch.cat([self.nystrom_labels.noise, later])
+
+    def check_noise(self, noise: Noise, q: int) -> Tensor | None:
+        """Check relative noises, one number or (q,), and return them as absolute ones (q,)."""
+        if noise is None:
+            return None
+        return checks.check_noise(noise, q).to(self.outputs) * self.scale
+
+    def _flatten_noise(self, noise: Tensor) -> Tensor:
+        """Noise per label (q,) to noise per flat position (q·b,)."""
+        return noise if self.width == 1 else noise.repeat_interleave(self.width)
+
+    def _append_noise(self, added: Tensor | None, q: int) -> Tensor | None:
+        """Noise of all labels after q more; None while every label has σ."""
+        if self.label_noise is None and added is None:
+            return None
+        before = self.label_noise
+        if before is None:
+            before = self.mean.new_full((len(self.labelled),), self.noise)
+        return torch.cat([before, self.mean.new_full((q,), self.noise) if added is None else added])
 
     def all_labels(self) -> tuple[Tensor, Tensor]:
         """Positions (L,) and targets (L, C) of all labels, the Nyström labels first."""
         if self.nystrom_labels is None:
-            return self.labelled, self.targets
+            return self.labelled, self._own_targets
         return torch.cat([self.nystrom_labels.positions, self.labelled]), torch.cat(
             [self.nystrom_labels.targets, self.targets]
         )
@@ -248,10 +298,10 @@ class Posterior:
     def with_targets(self, which: Tensor, targets: Tensor) -> "Posterior":
         """Return the posterior with other targets for some labels. Scalar kernel, σ > 0.
 
-        The covariance does not depend on the targets. With A = (Θ(X,X) + σI)⁻¹ a labelled point's
-        column of it is k(x,xⱼ) = σ (Θ(x,X) A)ⱼ, so that k(x,xⱼ)/σ is what a unit change of target j
-        adds to every output. The whitened targets need L⁻¹eⱼ: W(xⱼ) = L⁻¹(Θ(X,X) + σI)eⱼ − σL⁻¹eⱼ =
-        Lᵀeⱼ − σL⁻¹eⱼ gives its entries below j directly, and entry j by a quadratic equation.
+        The covariance does not depend on the targets. With A = (Θ(X,X) + D)⁻¹ a labelled point's
+        column of it is k(x,xⱼ) = σⱼ (Θ(x,X) A)ⱼ, so that k(x,xⱼ)/σⱼ is what a unit change of target j
+        adds to every output. The whitened targets need L⁻¹eⱼ: W(xⱼ) = L⁻¹(Θ(X,X) + D)eⱼ − σⱼL⁻¹eⱼ =
+        Lᵀeⱼ − σⱼL⁻¹eⱼ gives its entries below j directly, and entry j by a quadratic equation.
 
         Args:
             which: (q,) indices into `all_labels`.
@@ -260,7 +310,8 @@ class Posterior:
         kernel, nystrom_labels = self.covariance.prior, self.nystrom_labels
         at, before = self.all_labels()
         change, at = targets - before[which], at[which]
-        columns = kernel.evaluate_everywhere(self.covariance.rows(at)) / self.noise_at(at)[:, None]
+        noise = self.noise_of_labels()[which]
+        columns = kernel.evaluate_everywhere(self.covariance.rows(at)) / noise[:, None]
         if nystrom_labels is not None:
             every, first = before.index_copy(0, which, targets), len(nystrom_labels.positions)
             return replace(
@@ -272,10 +323,8 @@ class Posterior:
             )
         here = torch.cat([kernel.evaluate_at(factor, at) for factor in self.covariance.factors])
         row = torch.arange(len(here), device=here.device)[:, None]
-        diagonal = 1 / _solve_pivot(here[which, torch.arange(len(which))], self.noise)
-        inverse = torch.where(
-            row > which, here / -self.noise, torch.where(row == which, diagonal, 0.0)
-        )
+        diagonal = 1 / _solve_pivot(here[which, torch.arange(len(which))], noise)
+        inverse = torch.where(row > which, here / -noise, torch.where(row == which, diagonal, 0.0))
         white = self._white.clone()
         white[:, : self.classes] += inverse @ change
         return replace(
@@ -293,7 +342,7 @@ class Posterior:
             at, row = post.labelled[-1], post.covariance.factors[-1][-1:]
             downdate, noise = (
                 post.covariance.prior.evaluate_everywhere(row)[0],
-                float(post.noise_at(at[None])),
+                post.noise_of_labels()[-1],
             )
             # At the label itself f_lin moved by d·z, with d the downdate, z the whitened residual
             # and d = l − σ/l, so that y − f_lin = (σ/l) z.
@@ -306,11 +355,16 @@ class Posterior:
                 covariance=post.covariance.without_last_row(),
                 labelled=post.labelled[:-1],
                 targets=post.targets[:-1],
-                is_labelled=post.is_labelled.index_fill(0, at, False),
+                is_labelled=post.is_labelled.index_fill(0, at, post._has_other_label(at)),
                 _white=post._white[:-1],
                 _cache={},
+                label_noise=None if post.label_noise is None else post.label_noise[:-1],
             )
         return post
+
+    def _has_other_label(self, at: Tensor) -> bool:
+        """Whether a position has a label besides the last one."""
+        return bool((self.all_labels()[0][:-1] == at).any())
 
     def with_points(self, units: Tensor, outputs: Tensor) -> "Posterior":
         """Return the posterior at more points, which are appended to the present ones.
@@ -359,7 +413,7 @@ class Posterior:
     def _with_feature_points(
         self, kernel: LowRankKernel, features: Tensor, outputs: Tensor
     ) -> "Posterior":
-        """Do `with_points` for features (q, k): factor rows over features hold at any point."""
+        """Add points with features (q, k): factor rows over features apply to any point."""
         mean, cache = outputs, {}
         if len(self.labelled):
             weights = kernel.rows(self.labelled).T @ self.weights()  # (k, C)
@@ -377,7 +431,7 @@ class Posterior:
         )
 
     def restricted_to(self, at: Tensor, rows: Tensor) -> "Posterior":
-        """Return the posterior at some points, of which the first s can still be labelled.
+        """Return the posterior at some points; only the first s of them can be labelled later.
 
         The present covariance becomes the prior of the result, so that a further label costs s·p
         operations. `labelled` of the result holds later labels only. Scalar kernel.
@@ -401,10 +455,15 @@ class Posterior:
             _cache={},
             _explained=explained,
             nystrom_labels=None,
+            label_noise=None,
         )
 
     def system_matrix(self, at: Tensor | None = None) -> Tensor:
-        """Θ(X,X) + σI at positions (q,), default the labelled: (q·b, q·b), float64, a new copy."""
+        """Θ(X,X) + D of the labels: (L·b, L·b), float64, a new copy.
+
+        at: (q,) positions to use instead of the labelled ones, with noise σ.
+        """
+        noise = self.label_noise if at is None else None
         at = self.labelled if at is None else at
         if not len(at):
             raise InputError(
@@ -413,7 +472,10 @@ class Posterior:
         where = self.flat_positions(at)
         theta = self.covariance.prior
         system = theta.evaluate_at(theta.rows(where), where).clone()
-        system.diagonal().add_(self.noise + self.jitter)
+        if noise is None:
+            system.diagonal().add_(self.noise + self.jitter)
+        else:
+            system.diagonal().add_(self._flatten_noise(noise) + self.jitter)
         return system
 
     def cholesky_factor(self) -> Tensor:
@@ -424,15 +486,25 @@ class Posterior:
             )
         return self._cache["factor"]
 
+    @property
+    def _own_targets(self) -> Tensor:
+        """Targets of `labelled`; a restricted posterior keeps earlier ones too, for `amplitude`."""
+        return self.targets[len(self.targets) - len(self.labelled) :]
+
     def weights(self) -> Tensor:
-        """Dual weights α = (Θ(X,X) + σI)⁻¹ (Y − f(X)): (L, C), in the order of `all_labels`."""
-        if self.nystrom_labels is not None:
-            # For the later labels Y − f_lin(X) = σα.
-            noise = self.noise_at(self.labelled)
-            later = (self.targets - self.mean[self.labelled]) / noise[:, None]
-            return torch.cat([self.nystrom_labels.weights, later])
-        residual = self.flatten_outputs(self.targets - self.outputs[self.labelled])
-        return solve_factored(self.cholesky_factor(), residual).view(self.targets.shape)
+        """Dual weights α = (Θ(X,X) + D)⁻¹ (Y − f(X)): (L, C), in the order of `all_labels`.
+
+        Of a restricted posterior, those of the later labels.
+        """
+        if self.nystrom_labels is None and self._explained is None:
+            residual = self.flatten_outputs(self.targets - self.outputs[self.labelled])
+            return solve_factored(self.cholesky_factor(), residual).view(self.targets.shape)
+        # For the later labels Y − f_lin(X) = Dα.
+        noise = self.noise_at(self.labelled, self.label_noise)
+        later = (self._own_targets - self.mean[self.labelled]) / noise[:, None]
+        if self.nystrom_labels is None:
+            return later
+        return torch.cat([self.nystrom_labels.weights, later])
 
     def _unexplained_targets(self, where: Tensor, targets: Tensor) -> Tensor:
         """[Y, 1] at new points minus what the rows of W explain of them: (q·b, C/b + b)."""
@@ -523,7 +595,7 @@ def _pad_classes(white: Tensor, more: int) -> Tensor:
     return torch.cat([pad(white[:, :-1], (0, more)), white[:, -1:]], 1)
 
 
-def _solve_pivot(downdate: Tensor, noise: float) -> Tensor:
+def _solve_pivot(downdate: Tensor, noise: Tensor) -> Tensor:
     """l > 0 with l − σ/l = downdate."""
     return (downdate + (downdate.square() + 4 * noise).sqrt()) / 2
 

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from math import pi
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labelahead.batching import Samples
+from labelahead.batching import Samples, share_array
 from labelahead.data.dataset import Guesses
 from labelahead.data.guesses import parse_guesses, stack_deviations
 from labelahead.errors import InputError
@@ -32,7 +34,17 @@ from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
 from labelahead.inference.forecast import ErrorForecast, forecast_error
 from labelahead.inference.network import FittedModel
-from labelahead.inference.trust import MIN_LABELS_TO_QUERY, fit_trust, initial_trust
+from labelahead.inference.pool_posterior import Observation
+from labelahead.inference.sources import (
+    Annotations,
+    EffectiveLabels,
+    ItemLabels,
+    SourceEstimates,
+    average_labels,
+    combine_sources,
+    estimate_sources,
+)
+from labelahead.inference.trust import apply_trust, fit_trust, initial_trust
 from labelahead.models import EXACT
 from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
@@ -51,6 +63,7 @@ __all__ = [
     "compute_bias_feature",
     "cosine_kernels",
     "exact",
+    "find_canonical_order",
     "find_kernel_model",
     "mix_kernels",
     "mixture_kernel",
@@ -65,12 +78,21 @@ KERNEL_DEPTHS = (0, 1, 3)  # hidden layers of the mixed kernels; 0: linear
 WEIGHT_STEPS = 4  # weights are multiples of 1/4
 NOISE_GRID = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 PREDICT_BATCH_ROWS = 1024
+# Inputs are converted to unit rows and summed in blocks of about so many numbers, so that inputs of
+# half precision or on a disk are never copied whole: 32 MB in float32.
+BLOCK_NUMBERS = 1 << 23
+# Sums over rows are computed for a multiple of so many columns at a time. Then each column is
+# summed in the same order as in a sum over all columns at once (with 8 the last bits differed).
+MEAN_BLOCK_COLUMNS = 64
 # In rows with few columns the length is as informative as the direction. A constant coordinate, as
 # large as their average length, preserves it under normalisation. It hurts embeddings, and rows
 # with more columns gain little.
 MAX_BIAS_FEATURE_COLUMNS = 4
 # A mixture is chosen by at most so many evenly spaced labels: the cost is cubic.
 MAX_SELECTION_LABELS = 1000
+# The mixture is chosen so often while the reliability of sources is learnt, with so many steps each.
+SOURCE_ROUNDS = 2
+SOURCE_STEPS = 2
 # Lower bound of predictive variances: copies of a labelled item are not infinitely certain.
 MIN_VARIANCE = 1e-9
 
@@ -159,12 +181,14 @@ def mixture_kernel(units: Tensor, weights: tuple[float, ...]) -> CosineKernel:
     return CosineKernel(units, lambda c: mix_kernels(c, weights))
 
 
-def solve_leave_one_out(K: Tensor, noise: float, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def solve_leave_one_out(
+    K: Tensor, noise: float | Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Solve kernel regression and its leave-one-out residuals in closed form.
 
     Args:
         K: (L, L) kernel of the labelled items.
-        noise: Added to the diagonal.
+        noise: Added to the diagonal: one number, or (L,).
         targets: (L, C).
 
     Returns:
@@ -200,7 +224,10 @@ DEFAULT_SEARCH = MixtureSearch()
 
 
 def choose_mixture(
-    cosines: Tensor, targets: Tensor, search: MixtureSearch = DEFAULT_SEARCH
+    cosines: Tensor,
+    targets: Tensor,
+    search: MixtureSearch = DEFAULT_SEARCH,
+    label_noise: Tensor | None = None,
 ) -> Mixture:
     """Choose the flattest mixture whose leave-one-out error is nearly the least.
 
@@ -212,14 +239,18 @@ def choose_mixture(
         cosines: (L, L) between the labelled items.
         targets: (L, C).
         search: Limits and tolerance.
+        label_noise: (L,) what each label adds to the noise (`labelahead.inference.sources`). The
+            error of a label with more noise counts less.
     """
     if len(cosines) > search.max_labels:
-        cosines, targets = _subsample_evenly(cosines, targets, search.max_labels)
-    errors = LeaveOneOutErrors(cosines, targets)
+        cosines, targets, label_noise = _subsample_evenly(
+            cosines, targets, label_noise, search.max_labels
+        )
+    errors = LeaveOneOutErrors(cosines, targets, label_noise)
     if len(cosines) <= search.max_full_grid_labels:
         least = min(MIXTURE_GRID, key=errors)
     else:
-        some = _subsample_evenly(cosines, targets, search.max_full_grid_labels)
+        some = _subsample_evenly(cosines, targets, label_noise, search.max_full_grid_labels)
         least = min(MIXTURE_GRID, key=LeaveOneOutErrors(*some))
         while (better := min(_neighbouring_mixtures(least), key=errors)) != least:
             least = better
@@ -228,18 +259,22 @@ def choose_mixture(
     return max(near, key=lambda m: (m.flatness, -known[m]))
 
 
-def _subsample_evenly(cosines: Tensor, targets: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return the cosines and targets of n evenly spaced labels."""
+def _subsample_evenly(
+    cosines: Tensor, targets: Tensor, label_noise: Tensor | None, n: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the cosines, targets and further noise of n evenly spaced labels."""
     some = evenly_spaced(len(cosines), n).to(cosines.device)
-    return cosines[some][:, some], targets[some]
+    extra = None if label_noise is None else label_noise[some]
+    return cosines[some][:, some], targets[some], extra
 
 
 class LeaveOneOutErrors:
     """Compute and cache the squared leave-one-out error of mixtures."""
 
-    def __init__(self, cosines: Tensor, targets: Tensor) -> None:
+    def __init__(self, cosines: Tensor, targets: Tensor, label_noise: Tensor | None = None) -> None:
         self.kernels = cosine_kernels(cosines.double())
         self.targets = targets
+        self.label_noise = label_noise
         self.known: dict[Mixture, float] = {}
 
     def __call__(self, m: Mixture) -> float:
@@ -249,7 +284,12 @@ class LeaveOneOutErrors:
                 m.weights[1:], self.kernels[1:], strict=True
             ):  # one at a time: each may be large
                 K += w * kernel
-            self.known[m] = float(solve_leave_one_out(K, m.noise, self.targets)[1].square().sum())
+            extra = self.label_noise
+            noise = m.noise if extra is None else m.noise + extra
+            errors = solve_leave_one_out(K, noise, self.targets)[1].square()
+            if extra is not None:
+                errors = errors / (1 + extra)[:, None]
+            self.known[m] = float(errors.sum())
         return self.known[m]
 
 
@@ -292,8 +332,9 @@ class ExactModel(nn.Module):
     mixture: Tensor  # (4,)
     lift: Tensor  # (1,) one more coordinate of every row, or (0,)
     variance_scale: Tensor  # (1,) s²a² of `linear.calibration`, or (0,): not worked out yet
-    trust: Tensor  # (G,) in each guesser (`labelahead.inference.trust`)
+    trust: Tensor  # (G, C, C) in each guesser (`labelahead.inference.trust`)
     guess_classes: Tensor  # (1,) classes that each guesser knows, or (0,) without guessers
+    label_noise: Tensor  # (L,) what each label adds to the noise, or (0,): labels of one source
 
     def __init__(
         self,
@@ -314,12 +355,15 @@ class ExactModel(nn.Module):
             "lift", torch.tensor([bias_feature] if bias_feature else [], dtype=torch.float64)
         )
         self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
-        self.register_buffer("trust", initial_trust(guessers))
+        self.register_buffer("label_noise", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("trust", initial_trust(guessers, classes))
         known = [classes if guess_classes is None else guess_classes] if guessers else []
         self.register_buffer("guess_classes", torch.tensor(known, dtype=torch.int64))
         self.known_classes = sum(known)  # as a number: exporters cannot read tensors
         self._whitening: tuple[Tensor, Tensor] | None = None  # (support, whitening)
         self.pool_guesses: Tensor | None = None  # (n, G·C) about the items it was made for
+        # position -> what its labels amount to, of the last fit; empty for labels of one source
+        self.observations: Mapping[int, Observation] = {}
 
     def normalise_rows(self, x: Tensor) -> Tensor:
         """Centre rows and scale them to unit length, (n, ...) -> (n, d).
@@ -376,7 +420,7 @@ class ExactModel(nn.Module):
                 device=units.device,
             )
         mean = torch.zeros_like(units[:, :1], dtype=torch.float64) + 1 / self.classes  # for ONNX
-        return mean + torch.einsum("ngc,g->nc", self.take_guesses(units), self.trust.to(mean))
+        return mean + apply_trust(self.trust.to(mean), self.take_guesses(units))
 
     def get_mixture(self) -> Mixture:
         """Return the kernel mixture."""
@@ -386,6 +430,11 @@ class ExactModel(nn.Module):
     def noise(self) -> float:
         """Relative noise, chosen together with the mixture."""
         return self.get_mixture().noise
+
+    @property
+    def noise_of_labels(self) -> float | Tensor:
+        """Noise of the labels: (L,) if they have several sources, else one number."""
+        return self.noise + self.label_noise if len(self.label_noise) else self.noise
 
     def kernel_inputs(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return unit rows (n, d), the inputs of the kernel, and the prior mean (n, C)."""
@@ -505,9 +554,9 @@ class ExactModel(nn.Module):
     def compute_whitening(self) -> Tensor:
         """Return the inverse Cholesky factor (L, L) of K(X,X) + σI, computed once per set of labels."""
         if self._whitening is None or self._whitening[0] is not self.support:
-            weights, noise = self.get_mixture().weights, self.get_mixture().noise
+            weights = self.get_mixture().weights
             system = mix_kernels(_cosine_matrix(self.take_features(self.support)), weights)
-            system.diagonal().add_(noise)
+            system.diagonal().add_(self.noise_of_labels)
             lower, _ = cholesky(system, what="the kernel of the labelled items")
             eye = torch.eye(len(system), dtype=torch.float64, device=system.device)
             self._whitening = self.support, torch.linalg.solve_triangular(lower, eye, upper=False)
@@ -515,7 +564,7 @@ class ExactModel(nn.Module):
 
     def leave_one_out_variance(self) -> Tensor:
         """Return leave-one-out variances (L,) of the labelled items."""
-        return self.compute_whitening().square().sum(0).reciprocal() - self.get_mixture().noise
+        return self.compute_whitening().square().sum(0).reciprocal() - self.noise_of_labels
 
     def ensure_variance_scale(self) -> float:
         """Return s²a², the variance scale that maximises the leave-one-out likelihood of the labels.
@@ -534,14 +583,19 @@ class ExactModel(nn.Module):
                 all.
         """
         mixture, features = self.get_mixture(), self.take_features(self.support)
-        targets = (
-            mix_kernels(_cosine_matrix(features), mixture.weights) @ self.alpha
-            + mixture.noise * self.alpha
-        )
+        targets = mix_kernels(
+            _cosine_matrix(features), mixture.weights
+        ) @ self.alpha + self._scale_by_noise(self.alpha)
         start = self.prior_mean(self.support)
         post = prior(start, mixture_kernel(features, mixture.weights), noise=mixture.noise)
-        post = post.condition(torch.arange(len(features)), targets + start)
+        noise = self.noise_of_labels if len(self.label_noise) else None
+        post = post.condition(torch.arange(len(features)), targets + start, noise)
         self.variance_scale = targets.new_tensor([fit_scale(post, votes) ** 2 * post.amplitude()])
+
+    def _scale_by_noise(self, alpha: Tensor) -> Tensor:
+        """Return D α (L, C), with the noise D of the labels."""
+        noise = self.noise_of_labels
+        return (noise[:, None] if isinstance(noise, Tensor) else noise) * alpha
 
     def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
         for name in (
@@ -553,18 +607,23 @@ class ExactModel(nn.Module):
             "variance_scale",
             "trust",
             "guess_classes",
+            "label_noise",
         ):  # their shapes depend on the number of labels
-            if prefix + name not in state and name in ("trust", "guess_classes"):
-                # saved by a version without guesses
+            if prefix + name not in state and name in ("trust", "guess_classes", "label_noise"):
+                # saved by an earlier version
                 state[prefix + name] = getattr(self, name)[:0]  # type: ignore[index]
             if prefix + name in state:
                 setattr(self, name, state[prefix + name].clone().to(getattr(self, name).device))
         self.classes = self.alpha.shape[1]
+        if self.trust.dim() == 1:  # saved by a version with one number per guesser
+            eye = torch.eye(self.classes, dtype=self.trust.dtype, device=self.trust.device)
+            self.trust = self.trust[:, None, None] * eye
+            state[prefix + "trust"] = self.trust  # type: ignore[index]
         self.known_classes = int(self.guess_classes.sum())
         super()._load_from_state_dict(state, prefix, *args)
 
 
-def _canonical_order(units: Tensor) -> Tensor:
+def find_canonical_order(units: Tensor) -> Tensor:
     """Return an order (L,) of rows (L, d) that depends on their values only, not on their positions.
 
     It decides which labels a mixture is chosen by when there are many.
@@ -591,6 +650,11 @@ class FittedExactModel(FittedModel):
     needs_training: ClassVar[bool] = False
 
     @property
+    def observations(self) -> Mapping[int, Observation]:
+        """position -> what its labels amount to, if they have several sources."""
+        return self.kernel_model.observations
+
+    @property
     def kernel_model(self) -> ExactModel:
         """The model."""
         assert isinstance(self.model, ExactModel)
@@ -608,7 +672,31 @@ class FittedExactModel(FittedModel):
 
     def predict_proba(self, at: Tensor, classes: int | None = None) -> Tensor:
         """Return calibrated class probabilities (q, C)."""
-        return self.kernel_model.predict_proba(self.inputs[at], classes)
+        model = self.kernel_model
+        parts = [model.predict_proba(self.inputs[some], classes) for some in self._split(at)]
+        return torch.cat(parts)
+
+    def _split(self, at: Tensor) -> tuple[Tensor, ...]:
+        """Split positions (q,) into blocks whose unit rows fit into memory.
+
+        Blocks are multiples of the batches of predictions, which stay the same.
+        """
+        width = max(1, self.inputs[:1].numel())
+        batches = max(1, BLOCK_NUMBERS // (width * PREDICT_BATCH_ROWS))
+        return torch.split(at, batches * PREDICT_BATCH_ROWS)
+
+    def unit_rows(self, at: Tensor) -> Tensor:
+        """Return the unit rows (q, d), the only copy of these inputs that is made."""
+        model, blocks = self.kernel_model, self._split(at)
+        first = model.normalise_rows(self.inputs[blocks[0]])
+        if len(blocks) == 1:
+            return first
+        units = first.new_empty((len(at), first.shape[1]))
+        end = 0
+        for block in blocks:
+            units[end : end + len(block)] = model.normalise_rows(self.inputs[block])
+            end += len(block)
+        return units
 
     def make_learner(
         self,
@@ -628,7 +716,7 @@ class FittedExactModel(FittedModel):
     def embedding(self, at: Tensor) -> Tensor:
         """Return unit features (q, d), float64."""
         model = self.kernel_model
-        return model.take_features(model.normalise_rows(self.inputs[at])).cpu().double()
+        return model.take_features(self.unit_rows(at)).cpu().double()
 
     def predict_with_dropout(self, at: Tensor, rate: float, rng: torch.Generator) -> Tensor:
         """Return outputs (q, C) after dropout on the unit features, which are normalised again."""
@@ -642,19 +730,16 @@ class FittedExactModel(FittedModel):
         return torch.cat(parts)
 
     def start(self, outputs: Tensor, at: Tensor) -> Tensor:
-        """Return the prior mean (q, C): the posterior is conditioned on all labels.
+        """Return the prior mean (q, C), 1/C: the posterior is conditioned on all labels.
 
-        It is 1/C, and after `MIN_LABELS_TO_QUERY` labels includes the guesses.
+        Items are queried as without guesses (`labelahead.inference.trust`).
         """
-        model = self.kernel_model
-        if not model.guess_width or len(model.support) < MIN_LABELS_TO_QUERY:
-            return torch.full_like(outputs, 1 / outputs.shape[1])
-        return model.prior_mean(model.normalise_rows(self.inputs[at])).to(outputs)
+        return torch.full_like(outputs, 1 / outputs.shape[1])
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
         """Return the mixture kernel, evaluated on demand. It is scalar and never sketched."""
         model = self.kernel_model
-        return model.kernel_arguments(model.normalise_rows(self.inputs[at]))
+        return model.kernel_arguments(self.unit_rows(at))
 
 
 @dataclass(frozen=True, eq=False)
@@ -669,6 +754,8 @@ class ExactLearner:
         max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`), so
             that memory does not grow with their square.
         mixture_search: How the kernel mixture is chosen.
+        annotations: All labels of all items by source, if there are several: `fit` learns how
+            reliable each source is, and weighs its labels accordingly.
     """
 
     inputs: Tensor
@@ -676,17 +763,27 @@ class ExactLearner:
     device: str = "cpu"
     max_exact_labels: int | None = None
     mixture_search: MixtureSearch = DEFAULT_SEARCH
+    annotations: Annotations | None = None
     _last_model: dict[tuple[int, ...], ExactModel] = field(
         default_factory=dict, repr=False
     )  # by labelled positions
     _last_nystrom: dict[tuple[int, ...], NystromLabels] = field(
         default_factory=dict, repr=False
     )  # by labelled positions
+    # by labelled positions: targets (L, C) minus 1/C and sources of the last fit
+    _last_sources: dict[tuple[int, ...], tuple[Tensor, SourceEstimates]] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def classes(self) -> int:
         """Number of classes C."""
         return self.blank_model.classes
+
+    @property
+    def source_estimates(self) -> SourceEstimates | None:
+        """What the last fit learnt about the sources; None if all labels had the same."""
+        return next((found for _, found in self._last_sources.values()), None)
 
     @property
     def training(self) -> Training:
@@ -718,17 +815,20 @@ class ExactLearner:
         if len(labelled):
             support = model.normalise_rows(self.inputs[labelled].to(self.device))
             targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
-            mixture = self._choose_mixture(model.take_features(support), targets)
+            mixture, targets, model.label_noise = self._weigh_sources(
+                labelled, labels, model.take_features(support), targets
+            )
             if model.guess_width:
                 model.trust = self._fit_trust(model, support, targets, mixture)
                 targets = targets + 1 / self.classes - model.prior_mean(support)
-            alpha = self._solve(labelled, model.take_features(support), targets, mixture)
+            model.mixture = torch.tensor(mixture, dtype=torch.float64, device=targets.device)
+            alpha = self._solve(labelled, model, model.take_features(support), targets)
             model.support = support
             model.alpha = alpha
-            model.mixture = torch.tensor(mixture, dtype=torch.float64, device=alpha.device)
             model.variance_scale = alpha.new_zeros(0)
-            # (K + σI)α = Y − m, so Kα = Y − m − σα
-            predictions = targets - mixture.noise * alpha
+            model.observations = self._describe_observations(labelled, labels, model)
+            # (K + D)α = Y − m, so Kα = Y − m − Dα
+            predictions = targets - model._scale_by_noise(alpha)
             loss = float((predictions - targets).square().sum(1).mean())
             if model.guess_width:
                 predictions = predictions + model.prior_mean(support)
@@ -742,41 +842,116 @@ class ExactLearner:
         """Return whether so many labels are solved exactly."""
         return self.max_exact_labels is None or labels <= self.max_exact_labels
 
-    def _choose_mixture(self, support: Tensor, targets: Tensor) -> Mixture:
+    def _choose_mixture(
+        self, support: Tensor, targets: Tensor, label_noise: Tensor | None = None
+    ) -> Mixture:
         """Choose the mixture by leave-one-out on all labels, or on evenly spaced ones."""
-        some, search = _canonical_order(support), self.mixture_search
+        some, search = find_canonical_order(support), self.mixture_search
         if not self._is_exact(len(support)):
             some = some[evenly_spaced(len(support), search.max_labels).to(support.device)]
-            return choose_mixture(_cosine_matrix(support[some]), targets[some], search)
-        return choose_mixture(_cosine_matrix(support)[some][:, some], targets[some], search)
+            cosines = _cosine_matrix(support[some])
+        else:
+            cosines = _cosine_matrix(support)[some][:, some]
+        noise = None if label_noise is None else label_noise[some]
+        return choose_mixture(cosines, targets[some], search, noise)
+
+    def _weigh_sources(
+        self, labelled: Tensor, labels: Tensor, support: Tensor, targets: Tensor
+    ) -> tuple[Mixture, Tensor, Tensor]:
+        """Choose the mixture, and learn how reliable the sources of the labels are.
+
+        Args:
+            labelled: (L,) positions.
+            labels: (L,) class numbers.
+            support: (L, d) unit features.
+            targets: (L, C) one-hot labels minus 1/C.
+
+        Returns:
+            The mixture, the targets (L, C) and the further noise of the labels: (L,), or (0,) if
+            all have the same source.
+        """
+        self._last_sources.clear()
+        given = None
+        if self.annotations is not None:
+            given = self.annotations.select_items(labelled.cpu(), labels.cpu())
+        if given is None:
+            return self._choose_mixture(support, targets), targets, targets.new_zeros(0)
+        effective = average_labels(given, self.classes)
+        mixture = self._choose_mixture(support, effective.targets.to(targets))
+        for attempt in range(SOURCE_ROUNDS):
+            if attempt:
+                mixture = self._choose_mixture(support, *(x.to(targets) for x in effective))
+            for _ in range(SOURCE_STEPS):
+                found = self._estimate_sources(support, given, effective, mixture)
+                effective = combine_sources(given, found.lapse, self.classes, mixture.noise)
+        self._last_sources[tuple(labelled.tolist())] = effective.targets, found
+        return mixture, effective.targets.to(targets), effective.noise.to(targets)
+
+    def _describe_observations(
+        self, labelled: Tensor, labels: Tensor, model: ExactModel
+    ) -> dict[int, Observation]:
+        """Return what the labels of each item amount to; empty for labels of one source."""
+        if not len(model.label_noise):
+            return {}
+        rows = self._effective_targets(labelled, labels).tolist()
+        return {
+            position: Observation(label, tuple(target), noise)
+            for position, label, target, noise in zip(
+                labelled.tolist(), labels.tolist(), rows, model.label_noise.tolist(), strict=True
+            )
+        }
+
+    def _estimate_sources(
+        self, support: Tensor, given: ItemLabels, effective: EffectiveLabels, mixture: Mixture
+    ) -> SourceEstimates:
+        """Estimate the sources by leave-one-out on at most as many items as the mixture."""
+        some = find_canonical_order(support)
+        some = some[evenly_spaced(len(some), self.mixture_search.max_labels).to(some.device)]
+        K = mix_kernels(_cosine_matrix(support[some]), mixture.weights).cpu()
+        kept = some.cpu()
+        noise, targets = mixture.noise + effective.noise[kept], effective.targets[kept]
+        alpha, residual, divisor = solve_leave_one_out(K, noise, targets)
+        # a², up to a factor that is estimated together with the sources
+        amplitude = float((targets * alpha).sum()) / targets.numel()
+        variance = amplitude * (divisor - noise).clamp_min(MIN_VARIANCE)
+        return estimate_sources(residual + targets + 1 / self.classes, variance, given.subset(kept))
 
     def _fit_trust(
         self, model: ExactModel, support: Tensor, targets: Tensor, mixture: Mixture
     ) -> Tensor:
-        """Fit the trust (G,) on as many labels as the mixture is chosen by."""
-        some, most = _canonical_order(model.take_features(support)), self.mixture_search.max_labels
+        """Fit the trust (G, C, C) on as many labels as the mixture is chosen by."""
+        some, most = (
+            find_canonical_order(model.take_features(support)),
+            self.mixture_search.max_labels,
+        )
         if len(some) > most:
             some = some[evenly_spaced(len(some), most).to(some.device)]
         cosines = _cosine_matrix(model.take_features(support[some]))
         guesses = model.take_guesses(support[some])
+        more = model.label_noise[some] if len(model.label_noise) else 0.0
         return fit_trust(
-            mix_kernels(cosines, mixture.weights), mixture.noise, targets[some], guesses
+            mix_kernels(cosines, mixture.weights), mixture.noise + more, targets[some], guesses
         )
 
     def _solve(
-        self, labelled: Tensor, support: Tensor, targets: Tensor, mixture: Mixture
+        self, labelled: Tensor, model: ExactModel, support: Tensor, targets: Tensor
     ) -> Tensor:
-        """Return α (L, C)."""
+        """Return α (L, C) for the mixture and the noise of a model."""
         self._last_nystrom.clear()
+        mixture = model.get_mixture()
         if self._is_exact(len(support)):
             K = mix_kernels(_cosine_matrix(support), mixture.weights)
-            return solve_leave_one_out(K, mixture.noise, targets)[0]
+            return solve_leave_one_out(K, model.noise_of_labels, targets)[0]
         assert self.max_exact_labels is not None
         start = prior(
             torch.zeros_like(targets), mixture_kernel(support, mixture.weights), noise=mixture.noise
         )
         settled = approximate_posterior(
-            start, torch.arange(len(support)), targets, self.max_exact_labels
+            start,
+            torch.arange(len(support)),
+            targets,
+            self.max_exact_labels,
+            noise=model.noise_of_labels if len(model.label_noise) else None,
         ).nystrom_labels
         assert settled is not None
         self._last_nystrom[tuple(labelled.tolist())] = settled
@@ -794,16 +969,29 @@ class ExactLearner:
         start = model.prior_mean(model.support).cpu()
         if settled is not None:
             mean = settled.leave_one_out_mean
+            if len(model.label_noise):
+                outputs = mean + start.to(mean)
+                return outputs, outputs - F.one_hot(labels, self.classes).to(mean)
             return mean + start.to(mean), mean - settled.targets
-        targets = F.one_hot(labels, self.classes).double() - start
+        targets = self._effective_targets(labelled, labels) - start
         cosines, mixture = (
             _cosine_matrix(model.take_features(model.support)).cpu(),
             model.get_mixture(),
         )
-        _, residual, _ = solve_leave_one_out(
-            mix_kernels(cosines, mixture.weights), mixture.noise, targets
-        )
-        return residual + targets + start, residual
+        noise = model.noise_of_labels
+        noise = noise.cpu() if isinstance(noise, Tensor) else noise
+        _, residual, _ = solve_leave_one_out(mix_kernels(cosines, mixture.weights), noise, targets)
+        outputs = residual + targets + start
+        if len(model.label_noise):  # compared with the label itself
+            return outputs, outputs - F.one_hot(labels, self.classes)
+        return outputs, residual
+
+    def _effective_targets(self, labelled: Tensor, labels: Tensor) -> Tensor:
+        """Return the targets (L, C) that the last fit of these items used."""
+        known = self._last_sources.get(tuple(labelled.tolist()))
+        if known is None:
+            return F.one_hot(labels, self.classes).double()
+        return known[0] + 1 / self.classes
 
     def forecast_error(
         self,
@@ -829,15 +1017,18 @@ class ExactLearner:
             or self.fit(labelled, labels).kernel_model
         )
         fitted, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
-        start = model.prior_mean(model.normalise_rows(self.inputs[points]).to(self.device))
+        start = model.prior_mean(fitted.unit_rows(points).to(self.device))
         post = prior(start, **fitted.kernel_arguments(points, "pseudo"), noise=fitted.noise)
         first = torch.arange(len(labelled))
+        targets = self._effective_targets(labelled, labels)
+        noise = model.noise_of_labels if len(model.label_noise) else None
         if self._is_exact(len(labelled)):
-            post = post.condition(first, labels)
+            post = post.condition(first, targets, noise)
         else:
             assert self.max_exact_labels is not None
+            alpha = F.pad(model.alpha, (0, 0, 0, len(at)))
             post = approximate_posterior(
-                post, first, labels, self.max_exact_labels, F.pad(model.alpha, (0, 0, 0, len(at)))
+                post, first, targets, self.max_exact_labels, alpha, noise=noise
             )
         return forecast_error(post, torch.arange(len(labelled), len(points)), votes)
 
@@ -880,12 +1071,13 @@ def predict_proba(
     return wrap_fitted_model(model, inputs, loss).predict_proba(torch.arange(len(inputs)), classes)
 
 
-def exact(inputs: Tensor, classes: int, guesses: Any = None) -> ExactModel:
+def exact(inputs: Tensor | NDArray[Any], classes: int, guesses: Any = None) -> ExactModel:
     """Create a model for `Learner` and `propose` that needs no training: kernel regression on inputs
     (n, ...).
 
     Args:
-        inputs: (n, ...) features, rows or pixels of all items.
+        inputs: (n, ...) features, rows or pixels of all items: a tensor or an array. A file mapped
+            into memory, `numpy.load(path, mmap_mode="r")`, is read in blocks and not copied.
         classes: Number of classes, two or more.
         guesses: What a language model, an old classifier or a heuristic says about the items:
             (n, C) probabilities, or (n,) class numbers with -1 where there is none; a dictionary of
@@ -899,20 +1091,17 @@ def exact(inputs: Tensor, classes: int, guesses: Any = None) -> ExactModel:
     >>> learner.predict([5, 30]).argmax(1).tolist()
     [0, 1]
     """
+    if isinstance(inputs, np.ndarray):
+        inputs = share_array(inputs)
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not len(inputs):
         raise InputError(
-            "inputs is no tensor (n, ...); expected the features, rows or pixels of all items, "
-            "stacked"
+            "inputs is no tensor or array (n, ...); expected the features, rows or pixels of all "
+            "items, stacked"
         )
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise InputError(f"classes is {classes!r}; expected two or more")
     rows = inputs.flatten(1)
-    # Half-precision features, as they are stored, are computed with in float32.
-    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    # Summed in float64, the mean does not depend on the order of the rows.
-    model = ExactModel(
-        rows.mean(0, dtype=torch.float64).to(rows.dtype), classes, compute_bias_feature(rows)
-    )
+    model = ExactModel(_compute_centre(rows), classes, compute_bias_feature(rows))
     if guesses is None:
         return model
     names = tuple(str(c) for c in range(classes))
@@ -924,6 +1113,22 @@ def exact(inputs: Tensor, classes: int, guesses: Any = None) -> ExactModel:
     model = model.with_guessers(len(parsed), classes)
     model.pool_guesses = stack_deviations(parsed, names)
     return model
+
+
+def _convert_to_real(rows: Tensor) -> Tensor:
+    """Return rows in float32 or float64: half precision, as it is stored, is not computed with."""
+    return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+
+
+def _compute_centre(rows: Tensor) -> Tensor:
+    """Return the mean (d,) of rows (n, d) in the dtype that they are computed with.
+
+    Summed in float64, it does not depend on the order of the rows.
+    """
+    steps = max(1, BLOCK_NUMBERS // (len(rows) * MEAN_BLOCK_COLUMNS))
+    blocks = torch.split(rows, steps * MEAN_BLOCK_COLUMNS, dim=1)
+    means = [_convert_to_real(block).mean(0, dtype=torch.float64) for block in blocks]
+    return torch.cat(means).to(_convert_to_real(rows[:0]).dtype)
 
 
 def append_pool_guesses(model: nn.Module, inputs: Tensor | Samples) -> Tensor | Samples:
@@ -939,7 +1144,7 @@ def append_pool_guesses(model: nn.Module, inputs: Tensor | Samples) -> Tensor | 
             f"the model has guesses about {len(guesses)} items, but there are {len(rows)} inputs; "
             "expected as many, in the same order"
         )
-    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    rows = _convert_to_real(rows)
     return torch.cat([rows, guesses.to(rows)], 1)
 
 
@@ -951,5 +1156,6 @@ def compute_bias_feature(rows: Tensor) -> float:
     """
     if rows.shape[1] > MAX_BIAS_FEATURE_COLUMNS:
         return 0.0
+    rows = _convert_to_real(rows)
     length = float((rows.double() - rows.double().mean(0)).square().sum(1).mean().sqrt())
     return length if 0 < length < 1e15 else 0.0

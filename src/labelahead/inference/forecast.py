@@ -68,7 +68,7 @@ def forecast_error(posterior: Posterior, at: Tensor, votes: Tensor | None = None
 
 
 def max_error_drop(rate: float, labels: int) -> float:
-    """Return the largest reduction of an error rate that the next labels can bring.
+    """Return the largest reduction of an error rate that the next labels can cause.
 
     No measured error fell faster than with the square of the number of labels. Without this limit
     the formula would promise perfect predictions where nothing can be learnt.

@@ -14,6 +14,7 @@ from labelahead.errors import InputError
 from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
 from labelahead.inference.forecast import ErrorForecast
+from labelahead.inference.pool_posterior import Observation
 from labelahead.models.training import (
     AuxiliaryObjective,
     Training,
@@ -76,6 +77,11 @@ class FittedModel:
         """Default relative noise of the posterior."""
         return 1e-3
 
+    @property
+    def observations(self) -> Mapping[int, Observation]:
+        """position -> what its labels amount to, for a learner that tells sources apart."""
+        return {}
+
     def outputs(self, at: Tensor) -> Tensor:
         """Return the outputs (q, C) of the network."""
         return predict(self.model, self.inputs[at])
@@ -125,9 +131,8 @@ class FittedModel:
         x = self.load_inputs(at)
         if not isinstance(x, Tensor):
             raise InputError(
-                "this strategy looks at inputs as rows of numbers, but these are not one tensor; "
-                "expected another "
-                "strategy, such as flip or badge"
+                "this strategy needs inputs as rows of numbers, but these are not one tensor; "
+                "expected another strategy, such as flip or badge"
             )
         return x
 

@@ -8,11 +8,11 @@ converts one to the other.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from labelahead.acquisition import Acquisition
 from labelahead.acquisition import batch_selection as select
@@ -22,7 +22,7 @@ from labelahead.data.positions import PositionIndex
 from labelahead.gp.nystrom import approximate_posterior
 from labelahead.gp.posterior import Posterior, prior
 
-__all__ = ["MAX_DRIFT", "PoolPosterior", "PosteriorOptions", "drift_warning"]
+__all__ = ["MAX_DRIFT", "Observation", "PoolPosterior", "PosteriorOptions", "drift_warning"]
 
 MAX_INCREMENTAL_LABELS = 64  # new labels that an incremental update adds at most
 NEW_LABELS_DIVISOR = 4  # beyond 1/4 new labels a refit is cheaper
@@ -51,6 +51,14 @@ def drift_warning(drift: float | None) -> str | None:
     )
 
 
+class Observation(NamedTuple):
+    """What the labels of an item amount to if its sources differ in reliability."""
+
+    label: int  # class number that it belongs to; with another label it does not apply
+    target: tuple[float, ...]  # (C,)
+    noise: float  # relative, added to that of the posterior
+
+
 @dataclass(frozen=True)
 class PosteriorOptions:
     """How a posterior over a pool is conditioned and scored.
@@ -63,12 +71,38 @@ class PosteriorOptions:
         cache_cross_covariance: Keep k(candidates, evaluation), which makes single labels cheap.
         max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`),
             which bounds the memory.
+        observations: position -> what its labels amount to; other labels count as they are.
     """
 
     evaluation: int | None = None
     baseline: str = "linearised"
     cache_cross_covariance: bool = False
     max_exact_labels: int | None = None
+    observations: Mapping[int, Observation] = field(default_factory=dict)
+
+    def find_observation(self, position: int, label: int) -> Observation | None:
+        """Return the observation of an item, if it belongs to its present label."""
+        found = self.observations.get(position)
+        return found if found is not None and found.label == label else None
+
+    def make_targets(
+        self, labels: Mapping[int, int], post: Posterior
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return targets, class numbers (q,) or (q, C), and relative noises (q,); None: the usual."""
+        classes = torch.tensor(list(labels.values()))
+        found = [self.find_observation(p, c) for p, c in labels.items()]
+        if not any(found):
+            return classes, None
+        targets = one_hot(classes, post.classes).double()
+        noise = torch.full((len(found),), post.noise / post.scale, dtype=torch.float64)
+        for i, observation in enumerate(found):
+            if observation is not None:
+                targets[i] = pad(
+                    torch.tensor(observation.target, dtype=torch.float64),
+                    (0, post.classes - len(observation.target)),
+                )
+                noise[i] += observation.noise
+        return targets, noise
 
     def build_view(self, post: Posterior) -> View:
         """Build the view of a posterior, whose candidates are the unlabelled points."""
@@ -175,13 +209,13 @@ class PoolPosterior:
         # Cached values of the prior could change the rounding here.
         post = replace(start, _cache={})
         if known:
-            at, classes = index.rows_of(known), torch.tensor(list(known.values()))
+            at = index.rows_of(known)
+            targets, noise = options.make_targets(known, post)
             if options.max_exact_labels is None or len(at) <= options.max_exact_labels:
-                post = post.condition(at, classes)
+                post = post.condition(at, targets, noise)
             else:
-                post = approximate_posterior(
-                    post, at, classes, options.max_exact_labels, initial_weights
-                )
+                most = options.max_exact_labels
+                post = approximate_posterior(post, at, targets, most, initial_weights, noise=noise)
         return cls(points, start, known, options.build_view(post), options, index)
 
     def can_update_incrementally(self, labels: Mapping[int, int]) -> bool:
@@ -201,9 +235,12 @@ class PoolPosterior:
         ):
             return False
         removed = [p for p in self.labels if p not in target_labels]
-        changed = sum(target_labels[p] != c for p, c in self.labels.items() if p in target_labels)
+        revised = [p for p, c in self.labels.items() if target_labels.get(p, c) != c]
+        changed = len(revised)
         if not removed and not changed:
             return True
+        if any(p in self.options.observations for p in revised):
+            return False  # The noise changes as well.
         few = (
             len(removed) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
             and changed <= MAX_REVISED_LABELS
@@ -212,7 +249,7 @@ class PoolPosterior:
         return few and removed == list(self.labels)[len(self.labels) - len(removed) :]
 
     def with_labels(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
-        """Return the posterior given exactly these labels, with at least so many classes.
+        """Return the posterior given exactly these labels, with at least this number of classes.
 
         This takes milliseconds for new labels, a few changed ones, the removal of the last few and
         new classes (rank-one updates). Otherwise the prior is conditioned again: see
@@ -249,7 +286,8 @@ class PoolPosterior:
             ).double()
             current = current.with_posterior(current.posterior.with_targets(at, targets))
         if new:
-            current = current.condition(self.rows_of(new), torch.tensor(list(new.values())))
+            targets, noise = options.make_targets(new, current.posterior)
+            current = current.condition(self.rows_of(new), targets, noise)
         current = current.with_baseline(options.baseline)
         if current is self.view:  # scores stay valid
             return replace(self, start=start, labels={**kept, **new}, options=options)
@@ -354,14 +392,16 @@ class PoolPosterior:
             scores[(self.view.candidates == self.index.row_of(free)).nonzero()[0, 0]]
         )
 
-    def build_shortlist(self, acquisition: str | Acquisition, n: int) -> "PoolPosterior":
+    def build_shortlist(self, scores: Tensor, n: int) -> "PoolPosterior":
         """Return the posterior of the n best candidates only, with the same evaluation points.
+
+        scores: (m,) of `view.candidates`.
 
         A label costs it a few milliseconds, and it predicts and scores them exactly as this
         posterior would. Its `labels` are those added from now on; the labels known here must stay
         as they are.
         """
-        some = torch.sort(self.scores(acquisition), descending=True, stable=True).indices[:n]
+        some = torch.sort(scores, descending=True, stable=True).indices[:n]
         first, summed = self.view.candidates[some], self.view.evaluation
         others = (~torch.isin(summed, first)).nonzero().squeeze(1)
         at = torch.cat([first, summed[others]])

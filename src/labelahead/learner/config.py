@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from labelahead.data.label_values import split_class_names
+from labelahead.data.class_files import parse_class_list
 from labelahead.errors import InputError, did_you_mean, import_extra
 from labelahead.inference.exact import EXACT
 from labelahead.models import get_model_spec
@@ -73,6 +73,9 @@ class Source:
     classes: tuple[
         str, ...
     ] = ()  # names of the classes; subfolders with other names are plain folders
+    # what belongs to a class, and texts that do, by its name; class names as guesses use them
+    class_descriptions: Mapping[str, str] = field(default_factory=dict)
+    class_examples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # the column of a table that names the items; auto: one called `id`; none: row numbers
     id: str = "auto"
     # the embedding of images and texts; None: the best installed one
@@ -246,7 +249,7 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
         }
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("classes"), str):
-        plain["data"] = {**data, "classes": split_class_names(data["classes"])}
+        plain["data"] = {**data, **_parse_classes(data["classes"])}
     if isinstance(plain.get("training"), Mapping):
         plain["training"] = _replace_none(plain["training"], Training)
         override_training(plain["training"], Training())  # checked before any work
@@ -260,6 +263,13 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     if campaign.model.name not in ("auto", EXACT) and ":" not in campaign.model.name:
         get_model_spec(campaign.model.name)
     return campaign
+
+
+def _parse_classes(text: str) -> dict[str, Any]:
+    """Return the keys of `Source` for a list of class names, or for a file of classes."""
+    listed = parse_class_list(text)
+    described = {"class_descriptions": listed.descriptions, "class_examples": listed.examples}
+    return {"classes": list(listed.names), **{k: dict(v) for k, v in described.items() if v}}
 
 
 def load_campaign(
@@ -289,7 +299,7 @@ def campaign_code_names(campaign: Campaign) -> set[str]:
     """Return the names of the user's own code that a campaign runs."""
     strategy = campaign.asking.strategy
     named = {
-        "data": {"embedding": campaign.data.embedding},
+        "data": {"embedding": campaign.data.embedding, "guesses": campaign.data.guesses},
         "model": {"name": campaign.model.name},
         "asking": {"strategy": strategy if isinstance(strategy, str) else None},
     }
@@ -303,7 +313,7 @@ def read_stored(
     trust_code: bool | Collection[str] = False,
     without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Read the tables of a stored configuration, which may come from somebody else.
+    """Read the tables of a stored configuration, which another person may have written.
 
     Args:
         path: The file.

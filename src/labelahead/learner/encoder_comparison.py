@@ -1,4 +1,4 @@
-"""Which embedding is best for these data: leave-one-out accuracy on the labels there are.
+"""Which embedding is best for these data: leave-one-out accuracy on the existing labels.
 
 The best embeddings are also joined: "a+b" is their concatenation with equal weights. It counts as
 better only if it predicts more labels than each of them alone, since it costs both encoders.
@@ -8,12 +8,12 @@ before a whole pool is.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import scipy  # its submodules are imported when they are used
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
 from labelahead.data.classes import require_distinct_classes
@@ -22,9 +22,10 @@ from labelahead.data.loading import load_source
 from labelahead.data.vector_files import JOIN, attach_named_vectors, split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT
+from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Network, Progress
 from labelahead.learner.encoding import can_be_joined, pin_embedding
-from labelahead.learner.labelling_query import collect_labels
+from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import wilson_interval
 from labelahead.seeds import make_generator
@@ -92,7 +93,8 @@ def compare_embeddings(
         campaign: Data and seed; its network and embedding do not matter.
         names: The embeddings. The best two that can be joined, the best three and so on are joined
             and scored, too.
-        labels: A file of `id,label`; default: the labels in the data.
+        labels: A file of `id,label`; default: the labels in the data. Labels of several annotators
+            are weighed; an item counts as right if its prediction is the label of most of them.
         progress: Called with the stage, the work done and its total.
 
     Raises:
@@ -103,13 +105,15 @@ def compare_embeddings(
     data, answers = load_source(source, campaign.seed)
     for name in names:
         data = attach_named_vectors(data, name)
-    given, class_names, _ = collect_labels(data, answers, labels, classes)
+    collected = collect_labels_by_source(data, answers, labels, classes)
+    given, class_names = collected.labels, collected.classes
     if len(given) < MIN_LABELS or len(set(given.values())) < 2:
         raise InputError(
-            f"there are {len(given)} labels of {len(set(given.values()))} classes; expected at least "
-            f"{MIN_LABELS} of 2 or more to compare embeddings"
+            f"there are {len(given)} labels of {len(set(given.values()))} classes; expected at "
+            f"least {MIN_LABELS} of 2 or more to compare embeddings"
         )
     some, known = _sample_items(data, given, campaign.seed)
+    annotations = _renumber_annotations(collected)
     right: dict[str, Tensor] = {}
     widths: dict[str, int] = {}
     seconds: dict[str, float] = {}
@@ -119,6 +123,7 @@ def compare_embeddings(
         candidate = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
         prepared = prepare_campaign(candidate, some, progress)
         learner = prepared.make_exact_learner(max(len(class_names), 2))
+        learner = replace(learner, annotations=annotations)
         predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)
         right[name] = predicted.argmax(1).cpu() == known
         widths[name] = int(prepared.rows.shape[1])
@@ -171,7 +176,7 @@ def resolve_auto_embedding(
     return replace(campaign, data=replace(campaign.data, embedding=chosen)), why
 
 
-def _sample_items(data: Data, given: dict[int, int], seed: int) -> tuple[Loaded, Tensor]:
+def _sample_items(data: Data, given: Mapping[int, int], seed: int) -> tuple[Loaded, Tensor]:
     """Return the labelled items, then a random sample of the others, and the labels (L,)."""
     labelled = torch.tensor(sorted(given))
     others = torch.ones(len(data), dtype=torch.bool).index_fill_(0, labelled, False)
@@ -182,7 +187,17 @@ def _sample_items(data: Data, given: dict[int, int], seed: int) -> tuple[Loaded,
     return some, torch.tensor([given[int(p)] for p in labelled])
 
 
+def _renumber_annotations(collected: CollectedLabels) -> Annotations | None:
+    """Return the labels by source, of the items as `_sample_items` orders them."""
+    annotations = collected.annotations
+    if annotations is None:
+        return None
+    row = {p: i for i, p in enumerate(sorted(collected.labels))}
+    positions = torch.tensor([row[p] for p in annotations.positions.tolist()], dtype=torch.int64)
+    return replace(annotations, positions=positions)
+
+
 def _sign_test(first: Tensor, second: Tensor) -> float:
     """Return the p-value of two predictors being equally often right, on paired items."""
     better, worse = int((first & ~second).sum()), int((second & ~first).sum())
-    return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    return float(scipy.stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0

@@ -1,4 +1,4 @@
-"""The inputs of a model: the items as they are, or embeddings of images, texts and sounds."""
+"""The inputs of a model: the items themselves, or embeddings of images, texts and sounds."""
 
 import hashlib
 import inspect
@@ -90,7 +90,7 @@ EMBEDDINGS = {
         for name, b in BACKBONES.items()
     },
     MEL: f"sounds by mean and deviation of 40 log-mel bands, {MEL_WIDTH} numbers (extra 'audio')",
-    RAW: "pixels and columns as they are",
+    RAW: "pixels and columns, unchanged",
 }
 # What the other columns of a table weigh beside an embedding. On Reuters texts with made-up columns
 # a quarter loses a point to columns of noise, where equal weights lose three, and keeps most of
@@ -603,7 +603,7 @@ def _encode_by_name(name: str, data: Data, how: EncoderOptions, tell: OnItems | 
 def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems | None) -> Tensor:
     """Embed texts, images, sounds or rows with the user's function, block by block."""
     function = _load_function(name)
-    items, marks = _item_readers(data, size or CUSTOM_ENCODER_PIXELS)
+    items, marks = read_items_for_code(data, size or CUSTOM_ENCODER_PIXELS)
     source = (
         inspect.getsourcefile(inspect.unwrap(function)) if inspect.isroutine(function) else None
     )
@@ -636,10 +636,14 @@ def _encode_with_function(name: str, data: Data, size: int | None, tell: OnItems
     )
 
 
-def _item_readers(
+def read_items_for_code(
     data: Data, size: int
 ) -> tuple[Callable[[list[int]], Any], Callable[[], list[str | bytes]]]:
-    """Return functions for the encoder's input at some positions, and for a cache key per item."""
+    """Return how a function of the user's own is given items, and a function for their cache keys.
+
+    The first returns the items at some positions: a list of texts, of rows as dictionaries or of
+    sounds, or pictures (q, 3, size, size).
+    """
     images, texts, rows, sounds = data.images, data.texts, data.rows, data.sounds
     every = range(len(data))
     if sounds is not None:

@@ -177,7 +177,7 @@ class ExportedModel:
         return replace_fields(self, device=name)
 
     @cached_property
-    def front(self) -> PreprocessingModule | None:
+    def preprocessing(self) -> PreprocessingModule | None:
         """The preprocessing before the network."""
         if self.reading is None:
             return None
@@ -229,7 +229,11 @@ class ExportedModel:
         p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
         for part in torch.split(values, ITEMS_PER_BATCH):
             with torch.no_grad():
-                x = part if self.front is None else self.front(part.to(self.front.mean.device))
+                x = (
+                    part
+                    if self.preprocessing is None
+                    else self.preprocessing(part.to(self.preprocessing.mean.device))
+                )
             p.append(self.predict_proba(x))
             if self._exact is not None:
                 variance.append(self._exact.predict_variance(self._exact.normalise_rows(x)).cpu())
@@ -391,7 +395,7 @@ class ExportedModel:
                     path.unlink(missing_ok=True)
                     reason = {"onnx_without_encoder": str(error)}
             example = self._example_items()
-            graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
+            graph = ExportGraph(self.preprocessing, self.network, self.loss, len(self.classes))
             return {"onnx": write_onnx(graph, example, self.outputs(example), path), **reason}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
@@ -423,7 +427,7 @@ class ExportedModel:
             pixels = rng.integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
             items = [image.fromarray(one) for one in pixels]
         given = dict(encoder.backend.prepare(items))
-        graph = ExportGraph(self.front, self.network, self.loss, len(self.classes))
+        graph = ExportGraph(self.preprocessing, self.network, self.loss, len(self.classes))
         whole = EncoderGraph(encoder, graph, list(given))
         return write_onnx(whole, given, self.outputs(encoder.encode(items)), path)
 
@@ -574,7 +578,7 @@ def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
     """Raise unless the exported preprocessing reproduces the inputs that the model was fitted on."""
     reading, data = model.reading, prepared.data
     at = torch.arange(min(4, len(data)))
-    if reading is None or model.front is None:
+    if reading is None or model.preprocessing is None:
         return
     if reading.kind == COLUMNS and data.rows is not None:
         columns: dict[str, Any] = {
@@ -611,16 +615,16 @@ def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
     else:
         return
     with torch.no_grad():
-        seen = model.front(values)
+        seen = model.preprocessing(values)
     wanted = prepared.rows[at]
     if prepared.has_guesses:  # further items may have none
         seen, wanted = (part[:, : prepared.feature_width] for part in (seen, wanted))
     if not torch.allclose(seen, wanted, rtol=1e-3, atol=1e-3):
         far = float((seen - wanted).abs().max())
         raise LabelaheadError(
-            f"items of {data.name} read again differ from the inputs that the model was fitted on, by up to "
-            f"{far:.2g}: have the files "
-            "changed? If not, this is a defect of labelahead: please report it"
+            f"items of {data.name} read again differ from the inputs that the model was fitted on, "
+            f"by up to {far:.2g}: have the files changed? If not, this is a defect of labelahead: "
+            "please report it"
         )
 
 
@@ -718,8 +722,8 @@ def _read_about(path: Path) -> dict[str, Any]:
         raise _damaged_error(path, f"it holds a {type(about).__name__}, not an object")
     if about.get("format") != FORMAT_VERSION:
         raise InputError(
-            f"{path} is of format {about.get('format')}; expected {FORMAT_VERSION}: of this version of "
-            "labelahead"
+            f"{path} is of format {about.get('format')}; expected {FORMAT_VERSION}: of this "
+            "version of labelahead"
         )
     kinds = {"classes": list, "loss": str, "reading": dict | None, "network": dict}
     for key, kind in kinds.items():

@@ -11,17 +11,45 @@ from torch import Tensor
 
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import merge_class_lists, require_distinct_classes
+from labelahead.data.labels import read_labels_by_source
 from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactModel
+from labelahead.inference.exact import EXACT, ExactLearner, ExactModel
+from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
 
-__all__ = ["QueryItem", "collect_labels", "format_query_items", "query_items"]
+__all__ = [
+    "CollectedLabels",
+    "QueryItem",
+    "collect_labels",
+    "collect_labels_by_source",
+    "format_query_items",
+    "query_items",
+]
+
+UNNAMED_SOURCE = ""  # of labels in the data, and of rows of a label file that name no annotator
+
+
+@dataclass(frozen=True, eq=False)
+class CollectedLabels:
+    """The labels in the data and in a label file.
+
+    Attributes:
+        labels: position -> class number, outside the test part.
+        classes: Names of all classes.
+        notes: For the user.
+        annotations: All labels by source; None if there are not two sources.
+    """
+
+    labels: Mapping[int, int]
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    annotations: Annotations | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +78,8 @@ def query_items(
     Args:
         campaign: The configuration.
         n: Number of items.
-        labels: A file of `id,label`; default: the labels in the data.
+        labels: A file of `id,label`; default: the labels in the data. With a column `annotator`
+            or `source`, the exact learner weighs the labels of each by its reliability.
         classes: Names of all classes, including those without labels; default: those of the
             campaign's data.
         progress: Called with the stage, the work done and its total.
@@ -58,13 +87,14 @@ def query_items(
     report = progress or (lambda what, done, total: None)
     report("loading", 0, 1)
     prepared = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
-    pool, names, notes = _label_pool(prepared, labels, prepared.campaign.data.classes)
+    pool, given = _label_pool(prepared, labels, prepared.campaign.data.classes)
+    names, notes = given.classes, given.notes
     prepared = prepared.for_classes(names)
     count = max(len(names), 2)
     if n > len(pool.unlabelled):
         raise InputError(
-            f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are unlabelled; "
-            "expected at most that"
+            f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are "
+            "unlabelled; expected at most that"
         )
     asking, strategy = campaign.asking, find_strategy(campaign.asking.strategy)
     if len(pool):
@@ -74,15 +104,17 @@ def query_items(
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
     learner = prepared.make_learner(count, strategy.objective)
+    if isinstance(learner, ExactLearner):
+        learner = replace(learner, annotations=given.annotations)
     order = (
         pool.labelled.argsort()
     )  # in the order of the labelling page, whatever the order of a file
     seed = prepared.training.derive_seed(campaign.seed, 0)
     fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += fitted.trained.notes if fitted.trained else ()
+    notes += _describe_sources(learner) if isinstance(learner, ExactLearner) else ()
     if prepared.guesses is not None and isinstance(fitted.model, ExactModel):
-        trust = fitted.model.trust
-        notes += prepared.guesses.describe_quality(pool.labelled, pool.labels, trust)
+        notes += prepared.guesses.describe_quality(fitted.model, pool.labels[order])
     report("looking ahead", 0, n)
     chosen = propose(
         fitted.model,
@@ -149,19 +181,34 @@ def _record(data: Data, position: int) -> dict[str, Any]:
 
 def _label_pool(
     prepared: PreparedCampaign, labels: str | Path | None, classes: Sequence[str]
-) -> tuple[Pool, tuple[str, ...], tuple[str, ...]]:
-    """Return the pool with its labels, the names of all classes, and notes."""
-    data = prepared.data
+) -> tuple[Pool, CollectedLabels]:
+    """Return the pool with its labels, and the labels; a network takes one for each item."""
+    data, answers = prepared.data, prepared.answers
     pool = Pool(len(data), test=data.test)
-    given, names, notes = collect_labels(data, prepared.answers, labels, classes)
-    if given:
-        pool.label(list(given), list(given.values()))
-    if len(pool) and len(names) < 2:
+    if prepared.campaign.model.name == EXACT:
+        given = collect_labels_by_source(data, answers, labels, classes)
+    else:
+        given = CollectedLabels(*collect_labels(data, answers, labels, classes))
+    if given.labels:
+        pool.label(list(given.labels), list(given.labels.values()))
+    if len(pool) and len(given.classes) < 2:
         raise InputError(
-            f"all labels are {names[0]!r}; expected at least two classes: name the others with "
-            "--classes"
+            f"all labels are {given.classes[0]!r}; expected at least two classes: name the others "
+            "with --classes"
         )
-    return pool, names, notes
+    return pool, given
+
+
+def _describe_sources(learner: ExactLearner) -> tuple[str, ...]:
+    """Return a note on how often each source is right, as estimated by the last fit."""
+    found, annotations = learner.source_estimates, learner.annotations
+    if found is None or annotations is None:
+        return ()
+    rows = found.by_name(annotations.names)
+    listed = ", ".join(
+        f"{name or 'no name'} {row.accuracy:.0%} of {row.labels}" for name, row in rows.items()
+    )
+    return (f"labels are weighed by the estimated accuracy of their source: {listed}",)
 
 
 def collect_labels(
@@ -169,30 +216,93 @@ def collect_labels(
 ) -> tuple[dict[int, int], tuple[str, ...], tuple[str, ...]]:
     """Return the labels outside the test part by position, the names of all classes, and notes.
 
+    Every item has one label: labels that contradict each other are an error.
+
     Args:
         data: The data.
         answers: The labels in the data.
         labels: A file of `id,label` with further ones.
         classes: Names of all classes, including those without labels.
     """
-    notes, names = [], data.classes
-    given: dict[int, int] = {}
-    if answers is not None:
-        known = answers.has_label.nonzero().squeeze(1)
-        given = dict(zip(known.tolist(), answers.take(known).tolist(), strict=True))
+    names = data.classes
+    given = _list_answers(answers)
     if labels is not None:
         at, numbers, names = read_labels(labels, data, classes)
         for position, number in zip(at.tolist(), numbers.tolist(), strict=True):
             if given.setdefault(position, number) != number:
-                raise InputError(
-                    f"{labels} gives {names[number]!r} for {data.ids[position]}, but the data give "
-                    f"{names[given[position]]!r}; expected one label: correct one of them"
+                raise _describe_contradiction(
+                    labels, data.ids[position], names, number, given[position]
                 )
-    held = [p for p in given if p in set(data.test.tolist())]
-    if held:
-        notes.append(f"{len(held)} labels belong to the test part, which is not used for training")
-    at_hand = {p: c for p, c in given.items() if p not in set(held)}
-    return at_hand, merge_class_lists(names, classes), tuple(notes)
+    outside, notes = _leave_out_test_part(data, given)
+    return outside, merge_class_lists(names, classes), notes
+
+
+def collect_labels_by_source(
+    data: Data, answers: Answers | None, labels: str | Path | None, classes: Sequence[str]
+) -> CollectedLabels:
+    """Return the labels as `collect_labels`, and all labels of an item by different annotators.
+
+    The label of an item is the class that most annotators give, the newest if there are several.
+    Labels in the data have one source, which is also that of rows without an annotator: where
+    these contradict each other, it is an error.
+
+    Args:
+        data: The data.
+        answers: The labels in the data.
+        labels: A file of `id,label,annotator` with further ones.
+        classes: Names of all classes, including those without labels.
+    """
+    if labels is None:
+        return CollectedLabels(*collect_labels(data, answers, None, classes))
+    read, own = read_labels_by_source(labels, data, classes), _list_answers(answers)
+    has_annotators = any(source != UNNAMED_SOURCE for _, _, source in read.labels)
+    settled = tuple((p, number, UNNAMED_SOURCE) for p, number in read.resolved.items())
+    for position, number, source in (*read.labels, *settled):
+        is_one_label = not has_annotators or source == UNNAMED_SOURCE
+        if is_one_label and own.get(position, number) != number:
+            raise _describe_contradiction(
+                labels, data.ids[position], read.classes, number, own[position]
+            )
+    # A resolved label is certain, so it has no source.
+    rows = [(p, number, UNNAMED_SOURCE) for p, number in own.items() if p not in read.resolved]
+    rows += read.labels
+    given, notes = _leave_out_test_part(data, {**Annotations.vote(rows), **read.resolved})
+    rows = [row for row in rows if row[0] in given]
+    several = len({source for _, _, source in rows}) > 1
+    return CollectedLabels(
+        given,
+        merge_class_lists(read.classes, classes),
+        notes,
+        Annotations.from_rows(rows) if several else None,
+    )
+
+
+def _list_answers(answers: Answers | None) -> dict[int, int]:
+    """Return the labels in the data by position."""
+    if answers is None:
+        return {}
+    known = answers.has_label.nonzero().squeeze(1)
+    return dict(zip(known.tolist(), answers.take(known).tolist(), strict=True))
+
+
+def _describe_contradiction(
+    file: str | Path, item: str, names: Sequence[str], number: int, known: int
+) -> InputError:
+    return InputError(
+        f"{file} gives {names[number]!r} for {item}, but the data give {names[known]!r}; expected "
+        "one label: correct one of them"
+    )
+
+
+def _leave_out_test_part(
+    data: Data, given: Mapping[int, int]
+) -> tuple[dict[int, int], tuple[str, ...]]:
+    """Return the labels outside the test part, and a note if there are others."""
+    test = set(data.test.tolist())
+    outside = {p: c for p, c in given.items() if p not in test}
+    held = len(given) - len(outside)
+    note = f"{held} labels are of test items, which are not used for training"
+    return outside, (note,) if held else ()
 
 
 def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from dataclasses import replace as changed
@@ -9,22 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelahead.acquisition.sources import LabelSource, SourceQuery, select_pairs, source_view
 from labelahead.batching import Inputs, Samples, as_inputs, count_samples
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
+from labelahead.gp.posterior import Posterior
 from labelahead.inference.exact import (
+    ExactLearner,
     ExactModel,
     append_pool_guesses,
     predict_proba,
     wrap_fitted_model,
 )
-from labelahead.inference.network import outputs_to_probabilities
+from labelahead.inference.network import ModelLearner, outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
+from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.models.training import AuxiliaryObjective, Training, predict
 from labelahead.models.trusted_code import (
     find_code_names,
@@ -42,11 +48,11 @@ __all__ = ["Learner"]
 
 log = logging.getLogger("labelahead")
 SAVED_ARGUMENTS = ("retrain_every", "loss", "test", "seed")  # saved unchanged
-Trainer = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
+FitFunction = Callable[[nn.Module, Any, Tensor], object]  # (model, inputs, labels): trains in place
 
 
 class Learner:
-    """A model that queries labels and learns from them.
+    """Query items and update the predictions with their labels.
 
         learner = Learner(model, inputs)
         for position in learner.query(10):
@@ -58,8 +64,9 @@ class Learner:
 
     Args:
         model: Any nn.Module with outputs (n, C), one per class; trained in place.
-        inputs: The whole data set: a tensor (n, ...), a mapping or tuple of tensors, or `Samples`
-            of a data set that is read in batches. Positions count along it.
+        inputs: The whole data set: a tensor or an array (n, ...), a mapping or tuple of tensors, or
+            `Samples` of a data set that is read in batches. Positions count along it. Arrays are not
+            copied, and may be files mapped into memory.
         strategy: A strategy, its name, or a `QueryConfig`.
         training: A `Training`, or a function (model, inputs, labels) that trains in place.
         retrain_every: Number of labels between two trainings.
@@ -83,10 +90,10 @@ class Learner:
     def __init__(
         self,
         model: nn.Module,
-        inputs: Inputs,
+        inputs: Inputs | NDArray[Any],
         strategy: QueryConfig | Strategy | str = "flip",
         *,
-        training: Training | Trainer | None = None,
+        training: Training | FitFunction | None = None,
         retrain_every: int = 10,
         loss: str | None = None,
         test: Positions = (),
@@ -121,6 +128,7 @@ class Learner:
         self._pool_posterior: PoolPosterior | None = None
         self._memory: dict[str, Any] | None = None  # state of the strategy
         self.drift: float | None = None  # see the class
+        self._annotations: dict[tuple[int, str], int] = {}  # (position, source) -> class
         # the auxiliary objective trained with the network
         self._objective: AuxiliaryObjective | None = None
         if self._strategy.objective is not None and not isinstance(self.training, Training):
@@ -134,10 +142,7 @@ class Learner:
     def query(self, n: int = 1) -> list[int]:
         """Return the n positions to label next, best first."""
         strategy = self._strategy
-        if self._labels_since_training >= self.retrain_every or (
-            self._labels_since_training and not self._trained
-        ):
-            self.train()
+        self._train_if_due()
         if not strategy.look_ahead or n == 0:
             query = propose(
                 self.model,
@@ -171,8 +176,101 @@ class Learner:
         )
         return [int(p) for p in positions]
 
-    def teach(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
-        """Add labels; they update the posterior at once, without training."""
+    def query_sources(
+        self,
+        sources: Sequence[LabelSource],
+        n: int = 1,
+        *,
+        budget: float | None = None,
+        value: float | None = None,
+    ) -> list[SourceQuery]:
+        """Return up to n labels to ask for, and of whom: the largest expected gain per price first.
+
+        Items that have a label of an unreliable source may be given to another one. Fewer than n
+        labels are returned if no other is worth its price. For the exact learner.
+
+        Args:
+            sources: With prices and error rates, see `source_accuracy` for estimates of these. Labels
+                of other sources count as careful.
+            n: Number of labels.
+            budget: Total price, at most.
+            value: What a point of accuracy over the pool is worth, in the unit of the prices.
+
+        >>> learner = la.Learner(la.exact(x, 3), x)
+        >>> learner.teach([0, 1], truth[:2], source="anna")
+        >>> anna = la.acquisition.LabelSource("anna", price=0.10)
+        >>> llm = la.acquisition.LabelSource("llm", price=0.001, error_rate=0.3)
+        >>> for query in learner.query_sources([anna, llm], 3, budget=0.2):
+        ...     learner.teach([query.position], truth[[query.position]], source=query.source)
+        >>> len(learner.pool)
+        5
+        """
+        if self._needs_training:
+            raise InputError(
+                "labels of sources cannot be weighed by a trained network; expected the exact "
+                "learner: la.exact(inputs, classes)"
+            )
+        self._train_if_due()
+        if self._pool_posterior is None:
+            self._pool_posterior = self._build_posterior(min(n, len(self.pool.unlabelled)))
+        points = self._pool_posterior.points
+        allowed = (~torch.isin(points, self.test)).nonzero()[:, 0]
+        view = source_view(self._weigh_declared(self._pool_posterior, sources), allowed)
+        given = set(self._labels_by_row(points))
+        chosen = select_pairs(view, sources, n, budget=budget, value=value, given=given)
+        return [query._replace(position=int(points[query.position])) for query in chosen]
+
+    def _labels_by_row(self, points: Tensor) -> list[tuple[int, str]]:
+        """Return (row in points, source) of every label."""
+        row = {p: i for i, p in enumerate(points.tolist())}
+        return [(row[p], source) for p, source in self._annotations if p in row]
+
+    def _weigh_declared(self, pool: PoolPosterior, sources: Sequence[LabelSource]) -> Posterior:
+        """Return the posterior given all labels with the noise of their sources.
+
+        With labels of one source only the learner itself cannot know how reliable it is.
+        """
+        error = {s.name: s.relative_noise(self.classes) for s in sources}
+        precision = torch.zeros(len(pool.points), dtype=torch.float64)
+        for row, source in self._labels_by_row(pool.points):
+            relative = error.get(source, 0.0)
+            precision[row] += math.inf if relative == 0 else 1 / relative
+        at = (precision > 0).nonzero()[:, 0]
+        if not len(at):
+            return pool.start
+        variance = precision[at].reciprocal()
+        labels = torch.tensor([pool.labels[p] for p in pool.points[at].tolist()])
+        one_hot = torch.nn.functional.one_hot(labels, self.classes).double()
+        # 1/s of `unbiased_targets`, by the noise that several sources have together.
+        targets = 1 / self.classes + (one_hot - 1 / self.classes) * (1 + variance).sqrt()[:, None]
+        base = pool.start.noise / pool.start.scale
+        return pool.start.condition(at, targets, noise=base + variance * (1 + base))
+
+    def _train_if_due(self) -> None:
+        if self._labels_since_training >= self.retrain_every or (
+            self._labels_since_training and not self._trained
+        ):
+            self.train()
+
+    def teach(
+        self, positions: Positions, labels: Tensor | Sequence[int], source: str | None = None
+    ) -> None:
+        """Add labels; they update the posterior at once, without training.
+
+        Args:
+            positions: (q,) distinct positions.
+            labels: (q,) class numbers.
+            source: Who gave them: a person, a language model, a file. Several sources may label
+                one item, and a source may correct itself. The exact learner finds out how often
+                each is right, and weighs labels accordingly (docs/sources.md). Labels without a
+                source count as those of one more source.
+
+        >>> learner = la.Learner(la.exact(x, 3), x, "resolve")
+        >>> learner.teach([0, 1], truth[:2], source="anna")
+        >>> learner.teach([1, 2], [0, 0], source="language model")
+        >>> sorted(learner.source_accuracy())
+        ['anna', 'language model']
+        """
         try:
             given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
         except (TypeError, ValueError) as error:
@@ -182,15 +280,63 @@ class Learner:
                 f"a label is class {int(given.max())}, but the network has {self.classes} outputs; "
                 "expected one output per class"
             )
-        self.pool.label(positions, labels)
         at = checks.check_positions(positions, "positions", len(self.inputs))
+        revised = self._label_pool(at, given, source)
         self._labels_since_training += len(at)
-        if self._pool_posterior is not None:
+        if revised:
+            self._pool_posterior = None
+        elif self._pool_posterior is not None:
             # Items outside the current kernel are included at the next one.
             new = dict(zip(at.tolist(), given.tolist(), strict=True))
             self._pool_posterior = self._pool_posterior.with_labels(
                 {**self._pool_posterior.labels, **new}
             )
+
+    def _label_pool(self, at: Tensor, given: Tensor, source: str | None) -> bool:
+        """Add labels to the pool; return whether labelled items were among them."""
+        if source is not None and (not isinstance(source, str) or not source):
+            raise InputError(f"source is {source!r}; expected a name such as 'anna'")
+        if source is not None and self._needs_training:
+            raise InputError(
+                f"labels of source {source!r} cannot be weighed by a trained network; expected the "
+                "exact learner: la.exact(inputs, classes), or labels without a source"
+            )
+        known = set(self.pool.labelled.tolist()) if source is not None else set()
+        new = [i for i, p in enumerate(at.tolist()) if p not in known]
+        if len(given) != len(at):
+            raise InputError(f"{len(given)} labels for {len(at)} positions; expected one for each")
+        if new or not len(at):
+            self.pool.label(at[new], given[new])
+        for p, label in zip(at.tolist(), given.tolist(), strict=True):
+            self._annotations[p, source or ""] = int(label)
+            if p in known:
+                said = [c for (q, _), c in self._annotations.items() if q == p]
+                # The class that most sources give; the newest of them if there are several.
+                self.pool.relabel(p, max(reversed(said), key=said.count))
+        return len(new) < len(at)
+
+    def _weigh_sources(self, learner: ModelLearner) -> ModelLearner:
+        """Return the learner with all labels by source, if it can tell them apart."""
+        if not isinstance(learner, ExactLearner) or len({s for _, s in self._annotations}) < 2:
+            return learner
+        rows = [(p, label, source) for (p, source), label in self._annotations.items()]
+        return changed(learner, annotations=Annotations.from_rows(rows))
+
+    def source_accuracy(self) -> dict[str, SourceAccuracy]:
+        """Estimate how often each source is right, from all labels so far.
+
+        Returns:
+            source -> accuracy with a 90 % interval, and number of labels; empty if all labels have
+            one source.
+        """
+        if self._needs_training or not len(self.pool):
+            return {}
+        learner = self._weigh_sources(self._make_learner(self.model))
+        learner.fit(self.pool.labelled, self.pool.labels, seed=0)
+        if not isinstance(learner, ExactLearner) or learner.annotations is None:
+            return {}
+        found = learner.source_estimates
+        return {} if found is None else found.by_name(learner.annotations.names)
 
     def predict(self, positions: Positions | None = None) -> Tensor:
         """Return class probabilities (q, C).
@@ -204,7 +350,9 @@ class Learner:
             if positions is None
             else checks.check_positions(positions, "positions", len(self.inputs), distinct=False)
         )
-        p = predict_proba(self._current_network(), self.inputs[at], self.loss)
+        # All inputs are read in blocks; a selection of them is a copy.
+        some = self.inputs if positions is None else self.inputs[at]
+        p = predict_proba(self._current_network(), some, self.loss)
         if not self._needs_training or not self._labels_since_training:
             return p
         if self._pool_posterior is None and self._strategy.look_ahead and len(self.pool.unlabelled):
@@ -242,15 +390,22 @@ class Learner:
     def _fit_network(self, into: nn.Module, training: Training) -> None:
         """Train a network like ours on all labels so far."""
         seed = derive_training_seed(self.seed, len(self.pool), "t")
-        learner = wrap_fitted_model(into, self.inputs).make_learner(
-            self.classes, lambda _: copy.deepcopy(self._initial), training, self._strategy.objective
-        )
+        learner = self._weigh_sources(self._make_learner(into, training))
         fitted_model = learner.fit(
             self.pool.labelled, self.pool.labels, seed=seed, previous=into.state_dict(), into=into
         )
         self._objective = fitted_model.objective
         for note in fitted_model.trained.notes if fitted_model.trained else ():
             log.warning("%s", note)
+
+    def _make_learner(self, model: nn.Module, training: Training | None = None) -> ModelLearner:
+        """Return the learner of models like ours."""
+        return wrap_fitted_model(model, self.inputs).make_learner(
+            self.classes,
+            lambda _: copy.deepcopy(self._initial),
+            training or self._training_recipe(),
+            self._strategy.objective,
+        )
 
     def _current_network(self) -> nn.Module:
         """Return the network; for the exact learner, one fitted to all labels, which takes
@@ -291,6 +446,7 @@ class Learner:
             "asking": asdict(query_config),
             "training": asdict(self.training) if isinstance(self.training, Training) else None,
             "items": len(self.inputs),
+            "annotations": [(p, s, c) for (p, s), c in self._annotations.items()],
         }
         replace_file(Path(path), lambda file: torch.save(state, file))
         record_code(find_code_names(state).values())
@@ -300,9 +456,9 @@ class Learner:
         cls,
         path: str | Path,
         model: nn.Module,
-        inputs: Inputs,
+        inputs: Inputs | NDArray[Any],
         *,
-        training: Trainer | None = None,
+        training: FitFunction | None = None,
         strategy: Strategy | None = None,
         trust_code: bool = False,
     ) -> "Learner":
@@ -317,15 +473,8 @@ class Learner:
             trust_code: Run a strategy of your own that the file names, even if this account has
                 never used it.
         """
-        try:
-            state = torch.load(Path(path), map_location="cpu", weights_only=True)
-        except FileNotFoundError:
-            raise InputError(f"{path} does not exist; expected a file of Learner.save") from None
-        except Exception as error:
-            raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
-        known = isinstance(state, dict) and state.get("version") == 1
-        if not known or not {"memory", "objective"} <= state.keys():
-            raise InputError(f"{path} is no saved Learner of this version")
+        state = _read_state(path)
+        inputs = as_inputs(inputs)
         if state["items"] != count_samples(inputs):
             raise InputError(
                 f"{path} was saved with {state['items']} inputs, not {count_samples(inputs)}"
@@ -364,6 +513,14 @@ class Learner:
         model.eval()
         if len(state["labelled"]):
             learner.pool.label(state["labelled"], state["labels"])
+        # Files of earlier versions have labels without sources.
+        unnamed = [
+            (p, "", c)
+            for p, c in zip(*map(Tensor.tolist, (state["labelled"], state["labels"])), strict=True)
+        ]
+        learner._annotations = {
+            (p, source): c for p, source, c in state.get("annotations", unnamed)
+        }
         learner._labels_since_training = state["fresh"]
         learner._trained = state["trained"]
         learner._memory = state["memory"]
@@ -383,7 +540,7 @@ class Learner:
         ).eval()
 
     def _make_network(self, seed: int) -> nn.Module:
-        """Make a network like the first one with new weights, for strategies that train some."""
+        """Make a network with the same architecture and new weights, for strategies that train networks."""
         model = copy.deepcopy(self._initial)
         with temporary_seed(seed):
             for module in model.modules():
@@ -407,3 +564,17 @@ class Learner:
         if note := drift_warning(self.drift):
             log.warning("%s", note)
         return context.pool_posterior
+
+
+def _read_state(path: str | Path) -> dict[str, Any]:
+    """Read the file of a saved learner; only tensors and plain values are unpickled."""
+    try:
+        state = torch.load(Path(path), map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; expected a file of Learner.save") from None
+    except Exception as error:
+        raise InputError(f"{path} cannot be read as a saved Learner ({error})") from error
+    known = isinstance(state, dict) and state.get("version") == 1
+    if not known or not {"memory", "objective"} <= state.keys():
+        raise InputError(f"{path} is no saved Learner of this version")
+    return dict(state)

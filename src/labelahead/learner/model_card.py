@@ -17,18 +17,7 @@ __all__ = ["format_model_card"]
 
 def format_model_card(about: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
-    classes, labels = about["classes"], about["labels"]
-    name, how = about["network"]["name"], about["accuracy"]
-    measured = how.get("measured")
-    earlier = f", when there were {how['labels']} labels" if "labels" in how else ""
-    estimated = how.get("estimated")
-    good = (
-        f"{measured:.1%}, measured on {how['on']} items that were kept for it{earlier}"
-        if measured is not None
-        else f"{estimated:.1%}, estimated {how['how']}"
-        if estimated is not None
-        else "unknown: nothing was kept to measure on"
-    )
+    classes, labels, name = about["classes"], about["labels"], about["network"]["name"]
     lines = [
         f"# {about['data']['name']}: {', '.join(classes[:8])}{', ...' if len(classes) > 8 else ''}",
         "",
@@ -39,7 +28,7 @@ def format_model_card(about: Mapping[str, Any]) -> str:
         f"- data: {about['data']['name']}, {about['data']['items']} items; inputs: "
         f"{_describe_inputs(about['reading'])}",
         f"- labels: {sum(labels.values())} in all",
-        f"- accuracy: {good}",
+        f"- accuracy: {_describe_accuracy(about['accuracy'])}",
     ]
     if about["threshold"] is not None:
         lines.append(
@@ -53,41 +42,54 @@ def format_model_card(about: Mapping[str, Any]) -> str:
         "| --- | --- |",
         *(f"| {_escape_cell(c)} | {n} |" for c, n in labels.items()),
     ]
-    if "no_onnx" in about:
-        lines += ["", f"There is no ONNX form of it: {about['no_onnx']}."]
-    if "inputs" in about.get("onnx", {}):
-        inputs = ", ".join(f"{name} {shape}" for name, shape in about["onnx"]["inputs"].items())
-        lines += [
-            "",
-            f"`model.onnx`: {inputs} -> {', '.join(about['onnx']['outputs'])}. The encoder is in it; "
-            "its own processor or tokenizer prepares the inputs.",
-        ]
-    elif "onnx" in about:
-        lines += [
-            "",
-            f"`model.onnx`: items {about['onnx']['input']} -> "
-            f"{', '.join(about['onnx']['outputs'])}.",
-        ]
-        if about["reading"]["kind"] == COLUMNS:
-            lines[-1] += (
-                " Its items are numbers: what the columns become, which is not in it, side by "
-                "side in their order."
-            )
-        for column in about["reading"]["columns"]:
-            if column["kind"] == "sentences":
-                lines[-1] += (
-                    f" Those of {column['name']!r} come from the encoder {column['encoder']}."
-                )
-        if about["reading"]["kind"] in (ENCODED_PICTURES, ENCODED_SOUNDS):
-            lines[-1] += (
-                f" Its items are embeddings by {about['reading']['features']}, which is not in it."
-            )
-        if "onnx_without_encoder" in about:
-            lines[-1] += f" The encoder cannot be in it: {about['onnx_without_encoder']}."
+    lines += _describe_onnx(about)
     if about["reading"] is not None and about["reading"]["kind"] == PICTURES:
         lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
     return "\n".join(lines)
+
+
+def _describe_accuracy(how: Mapping[str, Any]) -> str:
+    """Return the accuracy and where it comes from."""
+    if how.get("measured") is not None:
+        earlier = f", when there were {how['labels']} labels" if "labels" in how else ""
+        return (
+            f"{how['measured']:.1%}, measured on {how['on']} items that were kept for it{earlier}"
+        )
+    if how.get("estimated") is not None:
+        return f"{how['estimated']:.1%}, estimated {how['how']}"
+    return "unknown: nothing was kept to measure on"
+
+
+def _describe_onnx(about: Mapping[str, Any]) -> list[str]:
+    """Return lines on the ONNX form of the model, or why there is none."""
+    if "no_onnx" in about:
+        return ["", f"There is no ONNX form of it: {about['no_onnx']}."]
+    if "onnx" not in about:
+        return []
+    onnx, reading = about["onnx"], about["reading"]
+    outputs = ", ".join(onnx["outputs"])
+    if "inputs" in onnx:
+        inputs = ", ".join(f"{name} {shape}" for name, shape in onnx["inputs"].items())
+        return [
+            "",
+            f"`model.onnx`: {inputs} -> {outputs}. The encoder is in it; its own processor or "
+            "tokenizer prepares the inputs.",
+        ]
+    line = f"`model.onnx`: items {onnx['input']} -> {outputs}."
+    if reading["kind"] == COLUMNS:
+        line += (
+            " Its items are numbers: what the columns become, which is not in it, side by side in "
+            "their order."
+        )
+    for column in reading["columns"]:
+        if column["kind"] == "sentences":
+            line += f" Those of {column['name']!r} come from the encoder {column['encoder']}."
+    if reading["kind"] in (ENCODED_PICTURES, ENCODED_SOUNDS):
+        line += f" Its items are embeddings by {reading['features']}, which is not in it."
+    if "onnx_without_encoder" in about:
+        line += f" The encoder cannot be in it: {about['onnx_without_encoder']}."
+    return ["", line]
 
 
 def _picture_steps(reading: Mapping[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ from labelahead.learner.encoding import (
     pin_embedding,
     require_embedding,
 )
-from labelahead.learner.guessers import PriorGuesses, gather_guesses
+from labelahead.learner.guessers import PriorGuesses, gather_guesses, offer_class_names
 from labelahead.models import build_model, choose_default_model
 from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
@@ -156,20 +156,18 @@ def prepare_campaign(
     notes = list(data.notes)
     name, embedding, more_notes = choose_model_and_embedding(campaign, data)
     notes += more_notes
-    width, dropout = campaign.model.width, campaign.model.dropout
     how = EncoderOptions(source.batch_size, source.workers, device)
     seen = encode_inputs(name, data, embedding, source.size, progress, how)
     guesses = gather_guesses(source, data, seen, device)
     if guesses is not None:
         seen = _append_guesses(seen, guesses, name)
         notes.append(guesses.describe())
-    inputs = seen.inputs
+    else:
+        notes += offer_class_names(source, data, seen.embedding, name)
     notes += seen.notes
     training = override_training(
         campaign.training, Training() if name == EXACT else get_default_training(name)
     )
-    example = inputs[:2].read() if isinstance(inputs, Samples) else None
-    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
     resolved = replace(
         campaign,
         data=replace(
@@ -178,26 +176,18 @@ def prepare_campaign(
             else _with_absolute_paths(source),
             embedding=pin_embedding(seen.embedding, data),
         ),
-        model=Network(resolve_code_name(name), width, dropout),
+        model=replace(campaign.model, name=resolve_code_name(name)),
         asking=_with_absolute_strategy(campaign.asking),
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
         device=device,
     )
-
-    options = {} if dropout is None else {"dropout": dropout}
-
-    def network(classes: int, seed: int) -> nn.Module:
-        if name == EXACT:
-            return ExactModel(torch.zeros(prod(shape)), classes)
-        return build_model(name, shape, classes, width=width, seed=seed, example=example, **options)
-
     return PreparedCampaign(
         resolved,
         data,
         answers,
-        inputs,
-        network,
+        seen.inputs,
+        _make_network_factory(replace(campaign.model, name=name), seen.inputs),
         training,
         device,
         tuple(notes),
@@ -205,6 +195,24 @@ def prepare_campaign(
         depends_on_seed=data.depends_on_seed and not handed,
         guesses=guesses,
     )
+
+
+def _make_network_factory(
+    model: Network, inputs: Tensor | Samples
+) -> Callable[[int, int], nn.Module]:
+    """Return (classes, seed) -> a fresh network for these inputs."""
+    example = inputs[:2].read() if isinstance(inputs, Samples) else None
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
+    options = {} if model.dropout is None else {"dropout": model.dropout}
+
+    def make_network(classes: int, seed: int) -> nn.Module:
+        if model.name == EXACT:
+            return ExactModel(torch.zeros(prod(shape)), classes)
+        return build_model(
+            model.name, shape, classes, width=model.width, seed=seed, example=example, **options
+        )
+
+    return make_network
 
 
 def _append_guesses(seen: EncodedInputs, guesses: PriorGuesses, model: str) -> EncodedInputs:

@@ -1,4 +1,4 @@
-"""Stopping advice: when further labels bring little. It never stops anything."""
+"""Advice on stopping: when further labels are expected to improve little. Nothing stops by itself."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class LeaveOneOut(NamedTuple):
 
 
 def estimate_leave_one_out(
-    others: Tensor, residual: Tensor, labels: Tensor, random: int
+    leave_one_out: Tensor, residual: Tensor, labels: Tensor, random: int
 ) -> LeaveOneOut:
     """Compute leave-one-out accuracy and error on the first `random` items.
 
@@ -50,7 +50,7 @@ def estimate_leave_one_out(
         labels: (L,) class numbers.
         random: Number of items drawn at random, which come first.
     """
-    right = float((others[:random].argmax(1) == labels[:random]).double().mean())
+    right = float((leave_one_out[:random].argmax(1) == labels[:random]).double().mean())
     return LeaveOneOut(right, float(residual[:random].square().sum(1).mean()))
 
 
@@ -75,7 +75,7 @@ def stopping_progress(readings: Sequence[ErrorReading]) -> float | None:
     last = readings[-1] if readings else None
     if last is None or last.error is None or last.high is None or last.fall is None:
         return None
-    offered, held = _track_advice(readings)
+    offered, held_labels = _track_advice(readings)
     if offered:
         return 1.0
     shares = (
@@ -83,14 +83,14 @@ def stopping_progress(readings: Sequence[ErrorReading]) -> float | None:
         MAX_ERROR / max(last.error, MAX_ERROR),
         MAX_UPPER_ERROR / max(last.high, MAX_UPPER_ERROR),
         MIN_FORECAST_DROP / max(last.fall, MIN_FORECAST_DROP),
-        0.5 + 0.5 * held,  # the last half of the bar is the time over which the others must hold
+        0.5
+        + 0.5 * held_labels,  # the last half of the bar is the time over which the others must hold
     )
     return min(1.0, *shares)
 
 
 def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
-    """Return a sentence once the pool has been predicted well for a while and further labels bring
-    little, else None.
+    """Return the advice to stop, None unless the conditions held for several rounds.
 
     It depends only on the history of readings, so it is the same after a restart. It is given after
     `MIN_READINGS` consecutive good readings, over `required_hold_labels`, and withdrawn after as
@@ -106,15 +106,14 @@ def stop_advice(readings: Sequence[ErrorReading]) -> str | None:
     last = next(r for r in reversed(readings) if r.error is not None)
     standing = (
         f"this has held for {required_hold_labels(last.labels)} labels or more"
-        if _is_good(last)
+        if _supports_stopping(last)
         else "this was better before, and the advice is withdrawn if it stays so"
     )
     return (
-        f"an estimated {last.error:.1%} of the predictions are wrong by now ({last.low:.1%} to "
-        f"{last.high:.1%}), and "
-        f"the next {FORECAST_LABELS} labels are expected to bring {100 * (last.fall or 0.0):.1f} points; "
-        f"{standing}: you may "
-        "stop here, if the labels are right, new items are like these and no class is missing"
+        f"an estimated {last.error:.1%} of the predictions are wrong ({last.low:.1%} to "
+        f"{last.high:.1%}), and the next {FORECAST_LABELS} labels are expected to bring "
+        f"{100 * (last.fall or 0.0):.1f} points; {standing}: you may stop here, if the labels are "
+        "right, new items are like these and no class is missing"
     )
 
 
@@ -132,7 +131,7 @@ def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
         list[int](),
     )  # run: labels of the latest readings that contradict the current advice
     for reading in readings:
-        if _is_good(reading) == offered:
+        if _supports_stopping(reading) == offered:
             run.clear()
             continue
         if run and reading.labels < run[-1]:  # answers were taken back
@@ -148,7 +147,7 @@ def _track_advice(readings: Sequence[ErrorReading]) -> tuple[bool, float]:
     )
 
 
-def _is_good(reading: ErrorReading) -> bool:
+def _supports_stopping(reading: ErrorReading) -> bool:
     """Return whether one reading, taken alone, would allow stopping."""
     if reading.error is None or reading.high is None or reading.fall is None:
         return False

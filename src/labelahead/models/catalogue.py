@@ -340,7 +340,14 @@ def choose_default_model(
             "(pip install 'labelahead[photos]'): a cnn from scratch on pixels instead"
         )
     if side <= MAX_TINY_SIDE:
-        return EXACT, f"{n} images of {size} are tiny: their pixels as they are, nothing to train"
+        return (
+            EXACT,
+            f"{n} images of {size} are tiny: the exact learner uses their pixels; nothing is "
+            "trained",
+        )
     if side <= MAX_SMALL_SIDE:
-        return "cnn", f"{n} images of {size} are small: a cnn learns them in seconds"
-    return "cnn", f"{n} images of {size}: a cnn learns them, slowly; smaller ones train faster"
+        return "cnn", f"{n} images of {size} are small: a cnn is trained in seconds"
+    return (
+        "cnn",
+        f"{n} images of {size}: a cnn is trained on them, slowly; smaller images train faster",
+    )

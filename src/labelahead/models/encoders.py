@@ -20,7 +20,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -28,12 +28,12 @@ from math import gcd
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
+import scipy  # its submodules are imported when they are used: they take more than a second
 import torch
-from scipy.signal import resample_poly
 from torch import Tensor
 
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, import_extra
+from labelahead.models.direct_resize import find_direct_resize
 
 __all__ = [
     "AUDIO",
@@ -56,7 +56,10 @@ __all__ = [
 log = logging.getLogger("labelahead")
 IMAGE, TEXT, AUDIO = "image", "text", "audio"
 MODALITIES = (IMAGE, TEXT, AUDIO)
+# What transformers calls the towers of CLIP, SigLIP and CLAP.
+TOWERS = {IMAGE: "get_image_features", TEXT: "get_text_features", AUDIO: "get_audio_features"}
 POOLINGS = ("cls", "mean", "pooler", "projection")
+TIMM_POOLINGS = {"cls": "token", "mean": "avg"}  # what timm calls them
 TRANSFORMERS, SENTENCE_TRANSFORMERS, TIMM, OPEN_CLIP = "hf", "st", "timm", "open_clip"
 KINDS = (TRANSFORMERS, SENTENCE_TRANSFORMERS, TIMM, OPEN_CLIP)
 EXTRA = "encoders"
@@ -97,7 +100,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class EncoderName:
-    """What a user's name of an encoder says, and what was found out about it.
+    """The parsed name of an encoder, completed with its kind and revision.
 
     Attributes:
         kind: Library that reads it: one of KINDS; "" while it is not known.
@@ -132,6 +135,7 @@ class Encoder:
         modality: "image", "text" or "audio".
         width: Numbers per item.
         device: Where it runs.
+        max_audio_numbers: Samples of sounds at once.
     """
 
     name: EncoderName
@@ -139,6 +143,7 @@ class Encoder:
     width: int
     backend: Backend
     device: torch.device
+    max_audio_numbers: int = MAX_AUDIO_BATCH_NUMBERS
 
     def encode(self, items: Sequence[Any]) -> Tensor:
         """Encode one batch.
@@ -224,7 +229,7 @@ class Encoder:
             size = len(group)
             if self.modality == AUDIO:
                 numbers = max(value.numel() for value in inputs[group[0]].values())
-                size = max(1, MAX_AUDIO_BATCH_NUMBERS // numbers)
+                size = max(1, self.max_audio_numbers // numbers)
             for at in _split(group, size):
                 whole = {key: torch.cat([inputs[i][key] for i in at]) for key in inputs[at[0]]}
                 out[list(at)] = self._encode_batch(whole, len(at))
@@ -404,19 +409,24 @@ def resolve_encoder(name: str) -> EncoderName:
             raise InputError(
                 f"the encoder in {folder} has other weights or settings than before (revision "
                 f"{revision[:12]}, expected {parsed.revision[:12]}); put the former files back, or "
-                "start anew with the present ones"
+                "start a new folder with the present ones"
             )
         parsed = replace(parsed, name=str(folder.resolve()))
     elif parsed.kind in (TIMM, OPEN_CLIP):
         return replace(parsed, revision=_check_library_version(parsed))
+    elif parsed.revision and folder.is_absolute() and not folder.exists():
+        raise InputError(
+            f"the encoder was in {folder}, which is no longer there; put it back, or of an exported "
+            "model name its new folder with --encoder"
+        )
     elif (
         folder.exists()
         or parsed.name.count("/") > 1
         or ("/" not in parsed.name and not parsed.kind)
     ):
         raise InputError(
-            f"embedding is {name!r}, which is neither a folder with {CONFIG_FILE} nor an id such as "
-            "facebook/dinov2-small; expected one of both"
+            f"embedding is {name!r}, which is neither a folder with {CONFIG_FILE} nor an id such "
+            "as facebook/dinov2-small; expected one of both"
         )
     else:
         files, revision = _fetch_markers(parsed)
@@ -460,7 +470,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _stamp_folder(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return name, size and time of the files that make an encoder what it is."""
+    """Return name, size and time of the files that define an encoder."""
     files = sorted(p for p in folder.rglob("*") if p.suffix in WEIGHT_SUFFIXES)
     stats = [(p, p.stat()) for p in files]
     return tuple((str(p.relative_to(folder)), s.st_size, s.st_mtime_ns) for p, s in stats)
@@ -594,8 +604,12 @@ class _Transformers:
             options |= {"revision": name.revision, "local_files_only": not _is_hub_reachable()}
         self.config = _load(library.AutoConfig, name, **options)
         self.processor = _load(self._processor_class(library, name), name, **options)
-        model = _load(library.AutoModel, name, **options)
-        self.two_towers = hasattr(model, "get_image_features")
+        if modality == TEXT:
+            _require_vocabulary(self.processor, name)
+        self.resize = find_direct_resize(self.processor) if modality == IMAGE else None
+        with _without_progress_bars(library):
+            model = _load(library.AutoModel, name, **options)
+        self.two_towers = any(hasattr(model, tower) for tower in TOWERS.values())
         if getattr(self.config, "is_encoder_decoder", False) and hasattr(model, "get_encoder"):
             model = model.get_encoder()
         self.model = model.to(device).eval()
@@ -621,7 +635,7 @@ class _Transformers:
         if self.two_towers:
             if name.pooling not in ("", "projection"):
                 raise InputError(
-                    f"{name.name} has a tower for images and one for texts, whose vectors are "
+                    f"{name.name} has two towers, one of them for texts, whose vectors are "
                     f"comparable by projection only; given was #{name.pooling}"
                 )
             return "projection"
@@ -658,16 +672,19 @@ class _Transformers:
         return int(out.shape[1])
 
     def encode(self, given: Prepared) -> Tensor:
-        """Encode prepared items, by the tower of their modality where there are two."""
+        """Encode prepared items; models with two towers use the one of this modality."""
         given = {key: value.to(self.device) for key, value in given.items()}
         if self.two_towers:
-            function = {IMAGE: "get_image_features", TEXT: "get_text_features"}[self.modality]
-            out = getattr(self.model, function)(**given)
+            given = {key: value for key, value in given.items() if key != "token_type_ids"}
+            out = getattr(self.model, TOWERS[self.modality])(**given)
             return out if isinstance(out, Tensor) else out.pooler_output
         return self._pool(self.model(**given), given)
 
     def prepare(self, items: Sequence[Any]) -> Prepared:
         """Apply the encoder's own processor or tokenizer."""
+        if self.modality == IMAGE and self.resize is not None:
+            images = [self.resize(i if i.mode == "RGB" else i.convert("RGB")) for i in items]
+            return self.processor(images=images, do_resize=False, return_tensors="pt")  # type: ignore[no-any-return]
         if self.modality == IMAGE:
             return self.processor(images=list(items), return_tensors="pt")  # type: ignore[no-any-return]
         if self.modality == TEXT:
@@ -675,10 +692,20 @@ class _Transformers:
             return self.processor(  # type: ignore[no-any-return]
                 list(items), return_tensors="pt", padding=True, truncation=True, max_length=limit
             )
+        return self._prepare_sounds(items)
+
+    def _prepare_sounds(self, items: Sequence[Any]) -> Prepared:
+        """Apply the encoder's own feature extractor, with its own padding, to sounds."""
         rate = int(getattr(self.processor, "sampling_rate", AUDIO_RATE))
         sounds = [resample(wave, given, rate).numpy() for wave, given in items]
+        limit = getattr(self.processor, "nb_max_samples", None)
+        if self.two_towers and limit is not None:
+            # CLAP's extractor would take a random part of a longer sound.
+            sounds = [sound[: int(limit)] for sound in sounds]
+        # Whisper pads every sound to 30 s: its silence must not be averaged.
+        masked = {"return_attention_mask": True} if hasattr(self.processor, "chunk_length") else {}
         return self.processor(  # type: ignore[no-any-return]
-            sounds, sampling_rate=rate, return_tensors="pt", padding=True
+            sounds, sampling_rate=rate, return_tensors="pt", **masked
         )
 
     def _text_config(self) -> Any:
@@ -700,10 +727,24 @@ class _Transformers:
         if self.pooling == "cls":
             return states[:, 0]
         mask = given.get("attention_mask")
+        if mask is not None and self.modality == AUDIO and mask.shape[1] % states.shape[1] == 0:
+            mask = mask[:, :: mask.shape[1] // states.shape[1]]  # one of a few frames per state
         if mask is None or mask.shape != states.shape[:2]:
             return states.mean(1)
         weights = mask.to(states.dtype).unsqueeze(2)
         return (states * weights).sum(1) / weights.sum(1).clamp_min(1)
+
+
+def _require_vocabulary(tokenizer: Any, name: EncoderName) -> None:
+    """Raise if a tokenizer has no words: transformers makes such a one where its files are missing.
+
+    Every text would become unknown tokens, and texts of one length would be equal.
+    """
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise InputError(
+            f"{name.name} has a tokenizer without a vocabulary; expected its tokenizer.json, "
+            "vocab.txt or other files of the tokenizer: download the encoder again"
+        )
 
 
 def _is_matrix(value: object) -> bool:
@@ -718,6 +759,8 @@ def _modalities_of(name: EncoderName, config: Any) -> set[str]:
     """Return what an encoder of transformers takes, by its configuration."""
     if hasattr(config, "vision_config") and hasattr(config, "text_config"):
         return {IMAGE, TEXT}
+    if hasattr(config, "audio_config") and hasattr(config, "text_config"):
+        return {AUDIO, TEXT}
     if hasattr(config, "num_mel_bins"):  # before images: some cut spectrograms into patches
         return {AUDIO}
     if hasattr(config, "image_size") or hasattr(config, "patch_size") or hasattr(config, "depths"):
@@ -725,6 +768,19 @@ def _modalities_of(name: EncoderName, config: Any) -> set[str]:
     if hasattr(config, "conv_kernel"):
         return {AUDIO}
     return {TEXT}
+
+
+@contextmanager
+def _without_progress_bars(library: Any) -> Iterator[None]:
+    """Let transformers load weights without drawing over the command's own status line."""
+    logging_of_library = library.utils.logging
+    drawn = logging_of_library.is_progress_bar_enabled()
+    logging_of_library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if drawn:
+            logging_of_library.enable_progress_bar()
 
 
 def _load(loader: Any, name: EncoderName, **options: Any) -> Any:
@@ -744,7 +800,7 @@ def _load(loader: Any, name: EncoderName, **options: Any) -> Any:
         ) from error
 
 
-def resample(wave: Tensor, given: int, wanted: int) -> Tensor:
+def resample(wave: Tensor, rate: int, target_rate: int) -> Tensor:
     """Return a wave (samples,) at another rate, float32, by a polyphase filter.
 
     Args:
@@ -753,17 +809,19 @@ def resample(wave: Tensor, given: int, wanted: int) -> Tensor:
         wanted: samples a second of the result.
     """
     wave = torch.as_tensor(wave, dtype=torch.float32).flatten()
-    if given == wanted:
+    if rate == target_rate:
         return wave
-    step = gcd(given, wanted)
-    return torch.from_numpy(resample_poly(wave.numpy(), wanted // step, given // step))
+    step = gcd(rate, target_rate)
+    return torch.from_numpy(
+        scipy.signal.resample_poly(wave.numpy(), target_rate // step, rate // step)
+    )
 
 
 # --- sentence-transformers -----------------------------------------------------------------------
 
 
 class _SentenceTransformers:
-    """A model of sentence-transformers, with the pooling and normalisation that it says."""
+    """A model of sentence-transformers, with its own pooling and normalisation."""
 
     def __init__(self, name: EncoderName, modality: str, device: torch.device) -> None:
         library = _import_library("sentence_transformers")
@@ -774,8 +832,8 @@ class _SentenceTransformers:
             )
         if name.pooling:
             raise InputError(
-                f"{name.name} says its own pooling; expected its name without #{name.pooling}, or "
-                f"hf:{name.name}#{name.pooling}"
+                f"{name.name} defines its own pooling; expected its name without #{name.pooling}, "
+                f"or hf:{name.name}#{name.pooling}"
             )
         options: dict[str, Any] = {"trust_remote_code": False, "device": str(device)}
         if not _is_folder(name.name):
@@ -816,9 +874,15 @@ class _Timm:
             raise InputError(
                 f"timm:{name.name} encodes images, but these items are {_plural(modality)}"
             )
+        if name.pooling not in ("", *TIMM_POOLINGS):
+            raise InputError(
+                f"timm:{name.name} has no pooling {name.pooling!r}; expected one of "
+                f"{', '.join(TIMM_POOLINGS)}, or its name alone"
+            )
         spelt = f"local-dir:{name.name}" if _is_folder(name.name) else name.name
+        pooling = {"global_pool": TIMM_POOLINGS[name.pooling]} if name.pooling else {}
         try:
-            model = library.create_model(spelt, pretrained=True, num_classes=0)
+            model = library.create_model(spelt, pretrained=True, num_classes=0, **pooling)
         except Exception as error:
             raise InputError(
                 f"timm:{name.name} cannot be loaded ({_describe(error)}); expected a name of "
@@ -826,30 +890,19 @@ class _Timm:
             ) from error
         self.model, self.device, self.pooling = model.to(device).eval(), device, name.pooling
         config = library.data.resolve_model_data_config(model)
-        self.side = int(config["input_size"][-1])
-        self.resized = round(self.side / float(config.get("crop_pct") or 1.0))
-        self.mean = torch.tensor(config["mean"]).view(-1, 1, 1)
-        self.std = torch.tensor(config["std"]).view(-1, 1, 1)
-        self.width = int(model.num_features)
+        self.transform = library.data.create_transform(**config, is_training=False)
+        example = import_extra("PIL.Image", "photos", "images").new("RGB", (64, 64))
+        with torch.inference_mode():
+            self.width = int(self.encode(self.prepare([example])).shape[1])
 
     def prepare(self, items: Sequence[Any]) -> Prepared:
         """Resize, crop and normalise PIL images as timm evaluates this model."""
-        return {"pixels": torch.stack([self._to_pixels(image) for image in items])}
+        return {"pixels": torch.stack([self.transform(image.convert("RGB")) for image in items])}
 
     def encode(self, given: Prepared) -> Tensor:
         """Encode one batch of images."""
         out: Tensor = self.model(given["pixels"].to(self.device))
         return out
-
-    def _to_pixels(self, image: Any) -> Tensor:
-        image = image.convert("RGB")
-        factor = self.resized / min(image.size)
-        size = tuple(max(round(edge * factor), self.side) for edge in image.size)
-        image = image.resize(size, 3)  # bicubic
-        left, top = ((edge - self.side) // 2 for edge in size)
-        image = image.crop((left, top, left + self.side, top + self.side))
-        pixels = torch.from_numpy(np.asarray(image, dtype=np.float32)).permute(2, 0, 1) / 255
-        return (pixels - self.mean) / self.std
 
 
 class _OpenClip:
@@ -859,6 +912,11 @@ class _OpenClip:
         library = _import_library("open_clip")
         if modality not in (IMAGE, TEXT):
             raise InputError(f"open_clip:{name.name} encodes images and texts, not {modality}")
+        if name.pooling not in ("", "projection"):
+            raise InputError(
+                f"open_clip:{name.name} gives its projection; expected its name without "
+                f"#{name.pooling}"
+            )
         model, _, weights = name.name.partition("/")
         spelt = f"local-dir:{name.name}" if _is_folder(name.name) else model
         try:

@@ -57,6 +57,7 @@ def compute_features(
     keys: Sequence[bytes] | None,
     cache: Path | None,
     progress: Callable[[int, int], None] | None = None,
+    block_items: int = BLOCK_ITEMS,
 ) -> Tensor:
     """Return features (n, columns) float32, reading those that the cache holds.
 
@@ -69,6 +70,7 @@ def compute_features(
         keys: the key of each item.
         cache: the cache folder; None for no cache.
         progress: called with (done, n).
+        block_items: items per file of the cache.
 
     Raises:
         InputError: if there is a cache, but no keys.
@@ -80,15 +82,12 @@ def compute_features(
         )
     out = torch.empty(n, columns)
     on_progress = progress or (lambda done, n: None)
-    blocks, missing = None, list(range(n))
-    if cache is not None and keys is not None:
-        blocks = FeatureCache(cache, method)
-        missing = blocks.read_into(keys, out)
+    blocks, missing = _read_cached(out, method, keys, cache)
     done = n - len(missing)
     if done:
         on_progress(done, n)
-    for start in range(0, len(missing), BLOCK_ITEMS):
-        at = missing[start : start + BLOCK_ITEMS]
+    for start in range(0, len(missing), block_items):
+        at = missing[start : start + block_items]
         rows = torch.empty(len(at), columns)
         for some in fill(at, rows):
             if some < len(at):
@@ -127,10 +126,7 @@ def collect_features(
     """
     out = torch.empty(n, columns)
     on_progress = progress or (lambda done, n: None)
-    blocks, missing = None, list(range(n))
-    if cache is not None and keys is not None:
-        blocks = FeatureCache(cache, method)
-        missing = blocks.read_into(keys, out)
+    blocks, missing = _read_cached(out, method, keys, cache)
     done = n - len(missing)
     if done:
         on_progress(done, n)
@@ -152,6 +148,20 @@ def collect_features(
     finally:
         store(pending)
     return out
+
+
+def _read_cached(
+    out: Tensor, method: str, keys: Sequence[bytes] | None, cache: Path | None
+) -> tuple["FeatureCache | None", list[int]]:
+    """Fill the rows of `out` (n, columns) that are cached.
+
+    Returns:
+        The cache, if there is one, and the positions of the other rows.
+    """
+    if cache is None or keys is None:
+        return None, list(range(len(out)))
+    blocks = FeatureCache(cache, method)
+    return blocks, blocks.read_into(keys, out)
 
 
 def read_cached_width(cache: Path | None, method: str) -> int | None:
@@ -213,8 +223,8 @@ class FeatureCache:
             )
             pairs = [(i, j) for j, key in enumerate(cached) for i in positions.pop(key, ())]
             if pairs:
-                to, of = torch.tensor(pairs).T
-                out[to] = rows[of]
+                rows_out, of = torch.tensor(pairs).T
+                out[rows_out] = rows[of]
         return sorted(i for at in positions.values() for i in at)
 
     def write(self, keys: Sequence[bytes], rows: Tensor) -> None:

@@ -124,14 +124,16 @@ class PretrainedClassifier(nn.Module):
         return self
 
 
-def _load_trunk(of: BackboneWeights) -> nn.Module:
+def _load_trunk(backbone: BackboneWeights) -> nn.Module:
     """Load the pretrained convolutions; the padding adapts to the image, so that any size works."""
     try:
         package: Any = importlib.import_module(PACKAGES[0])
-        path = getattr(importlib.import_module(of.package), of.file).get_model_file_path()
+        path = getattr(
+            importlib.import_module(backbone.package), backbone.file
+        ).get_model_file_path()
         state = torch.load(path, map_location="cpu", weights_only=True)
         network: nn.Module = package.EfficientNet.from_name(
-            of.name, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
+            backbone.name, image_size=None, dropout_rate=0.0, drop_connect_rate=0.0
         )
         network.load_state_dict(state)
     except (ImportError, OSError, RuntimeError) as error:
@@ -149,8 +151,8 @@ def efficientnet_lite0(shape: tuple[int, ...], classes: int) -> nn.Module:
     channels, _, _ = require_image_shape(shape, LITE0_NAME, side=MIN_IMAGE_SIDE)
     if channels != 3:
         raise InputError(
-            f"{LITE0_NAME} takes colour images (3, height, width), but one input has shape {shape}: "
-            "repeat a grey channel three times"
+            f"{LITE0_NAME} takes colour images (3, height, width), but one input has shape "
+            f"{shape}: repeat a grey channel three times"
         )
     return PretrainedClassifier(classes)
 
@@ -167,8 +169,8 @@ def mlp_on_features(
     """Build an MLP on the features of `embed_images` or of an encoder by name."""
     if len(shape) != 1:
         raise InputError(
-            f"backbone learns on features (d,), but one input has shape {shape}: turn "
-            "images into features with labelahead.models.embed first, or use another model"
+            f"backbone is trained on features (d,), but one input has shape {shape}: turn images "
+            "into features with labelahead.models.embed first, or use another model"
         )
     return mlp(shape, classes, width, depth=depth, activation=activation, dropout=dropout)
 

@@ -116,7 +116,7 @@ def make_dropout(p: float) -> list[nn.Module]:
 
 
 def conv3x3(channels_in: int, channels_out: int, *, stride: int = 1) -> nn.Conv2d:
-    """Return a 3x3 convolution that keeps the size, without bias because a BatchNorm follows."""
+    """Return a 3x3 convolution with the same output size, without bias because a BatchNorm follows."""
     return nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False)
 
 

@@ -81,7 +81,9 @@ class SentenceEncoder:
         ids: list[int] = self.tokenizer.encode(encodable).ids
         return ids
 
-    def encode_into(self, texts: Sequence[str], rows: Tensor) -> Iterator[int]:
+    def encode_into(
+        self, texts: Sequence[str], rows: Tensor, tokens_per_pass: int = TOKENS_PER_PASS
+    ) -> Iterator[int]:
         """Write the embeddings of texts into rows (n, 384), shortest texts first.
 
         Yields:
@@ -93,7 +95,7 @@ class SentenceEncoder:
         while done < len(waiting):
             batch = [waiting[done]]
             for i in waiting[done + 1 :]:
-                if (len(batch) + 1) * len(ids[i]) > TOKENS_PER_PASS:  # with padding
+                if (len(batch) + 1) * len(ids[i]) > tokens_per_pass:  # with padding
                     break
                 batch.append(i)
             rows[batch] = self.encode([ids[i] for i in batch])

@@ -33,6 +33,7 @@ __all__ = [
 log = logging.getLogger("labelahead")
 # Keys of a configuration that may name code.
 CODE_KEYS = ("data.embedding", "model.name", "asking.strategy")
+LIST_KEY = "data.guesses"  # a list of sources, some of which may be code
 # Prefix of the name of an object that was passed in Python; it cannot be imported.
 PYTHON_OBJECT_PREFIX = "given:"
 # Files that only labelahead writes. A folder with one of them belongs to a run, a session or a
@@ -57,6 +58,12 @@ def find_code_names(tables: Mapping[str, Any]) -> dict[str, str]:
         parts = name.split("+") if key == "data.embedding" else [name]
         if key != "data.embedding" or any(":" in p and not is_encoder_prefix(p) for p in parts):
             found[key] = name
+    data = tables.get("data")
+    guesses = data.get("guesses") if isinstance(data, Mapping) else None
+    listed = guesses.split(",") if isinstance(guesses, str) else guesses
+    for i, name in enumerate(listed if isinstance(listed, list | tuple) else ()):
+        if isinstance(name, str) and name.strip().rpartition(":")[0].endswith(".py"):
+            found[f"{LIST_KEY}[{i}]"] = name.strip()
     return found
 
 
@@ -147,7 +154,8 @@ def _untrusted_code_error(source: str | Path, key: str, name: str, why: str) -> 
         "model.name": "--model",
         "asking.strategy": "--strategy",
         "data.embedding": "--embedding",
-    }.get(key)
+        LIST_KEY: "--guesses",
+    }.get(key.partition("[")[0])
     again = (
         f"name it yourself ({option} {name}, where the command has that option), or "
         if option
@@ -249,12 +257,12 @@ def _read_used_code() -> set[tuple[str, str]]:
             return set()
         about = path.stat()
         if hasattr(os, "geteuid") and (about.st_uid != os.geteuid() or about.st_mode & 0o022):
-            log.warning("%s is ignored: it belongs to, or can be written by, another account", path)
+            log.warning("%s is ignored: another account owns it or can write to it", path)
             return set()
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         log.warning(
-            "%s cannot be read (%s): code of your own is taken for unknown", path, error.strerror
+            "%s cannot be read (%s): your own code is treated as unknown", path, error.strerror
         )
         return set()
     used = set()

@@ -61,7 +61,8 @@ def build_user_model(
             except Exception as error:
                 called = f"{attribute}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
                 raise InputError(
-                    f"the model {name!r} could not be made: {called} raised {_summarise_error(error)}"
+                    f"the model {name!r} could not be built: {called} raised "
+                    f"{_summarise_error(error)}"
                 ) from error
             if not isinstance(model, nn.Module):
                 raise ModelError(
@@ -169,7 +170,7 @@ def _get_attribute(module: ModuleType, attribute: str, what: str) -> Any:
         if not hasattr(value, part):
             public = [key for key in vars(module) if not key.startswith("_")]
             raise InputError(
-                f"{what} names {part!r}, which is not there; the module has "
+                f"{what} names {part!r}, which does not exist; the module has "
                 f"{', '.join(public) or 'nothing'}"
             )
         value = getattr(value, part)
@@ -181,8 +182,8 @@ def _get_factory(module: ModuleType, attribute: str, name: str) -> Callable[...,
     factory = _get_attribute(module, attribute, f"the model {name!r}")
     if isinstance(factory, nn.Module):
         raise InputError(
-            f"{name!r} is a network already made; expected a function or class that makes a new "
-            "one, so that each round can start afresh: wrap it in one"
+            f"{name!r} is a network, not a function; expected a function or class that builds a "
+            "new network, because each round starts from new weights: wrap it in a function"
         )
     if not callable(factory):
         raise InputError(
@@ -207,7 +208,7 @@ def _match_arguments(
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {key for key, p in parameters.items() if p.kind in kinds}
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    ours: dict[str, Any] = {
+    own_arguments: dict[str, Any] = {
         "shape": shape,
         "input_shape": shape,
         "classes": classes,
@@ -219,7 +220,9 @@ def _match_arguments(
             f"the factory {name!r} takes no {refused[0]!r}; it takes "
             f"{', '.join(sorted(named)) or 'nothing'}"
         )
-    arguments = {key: value for key, value in ours.items() if key in named} | dict(user_options)
+    arguments = {key: value for key, value in own_arguments.items() if key in named} | dict(
+        user_options
+    )
     missing = [
         key
         for key, p in parameters.items()
@@ -273,8 +276,8 @@ def _run_model(model: nn.Module, name: str, what: str, batches: list[Batch]) -> 
         except Exception as error:
             failure = failure or error
     raise ModelError(
-        f"the network of {name!r} failed on {what} with {_summarise_error(failure)}; expected it to take a "
-        "batch of them"
+        f"the network of {name!r} failed on {what} with {_summarise_error(failure)}; expected it "
+        "to take a batch of them"
     ) from failure
 
 

@@ -27,9 +27,9 @@ _fast_layers_enabled: ContextVar[bool] = ContextVar("fast_layers", default=False
 
 
 @contextmanager
-def fast_layers(wanted: bool) -> Iterator[None]:
+def fast_layers(enabled: bool) -> Iterator[None]:
     """Enable or disable these layers for networks that run in `fast_layers_mode`."""
-    before = _fast_layers_enabled.set(wanted)
+    before = _fast_layers_enabled.set(enabled)
     try:
         yield
     finally:

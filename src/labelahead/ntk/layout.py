@@ -1,4 +1,4 @@
-"""Find which entries at a site belong to which sample, by values and never by shapes."""
+"""Find which entries at a site belong to which sample, by comparing values, never shapes."""
 
 import math
 from dataclasses import dataclass

@@ -312,7 +312,7 @@ def get_plan(
 def _make_cache_key(
     model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool
 ) -> tuple[object, ...] | None:
-    """Describe what a plan is made for; None if changes of the numbers would leave no trace."""
+    """Describe what a plan is made for; None if a change of the weights could not be detected."""
     modules, parameters, buffers = get_parts(model)
     numbers = [*parameters, *buffers]
     sample = read_batch(take_samples(x, slice(0, 1)))

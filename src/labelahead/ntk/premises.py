@@ -195,8 +195,8 @@ def check_numbers(chosen: Mapping[str, nn.Parameter]) -> None:
     for name, p in chosen.items():
         if not is_finite(p):
             raise NumericalError(
-                f"parameter {name!r} holds NaN or infinity: training has diverged; "
-                "retrain with a smaller learning rate or load sound weights"
+                f"parameter {name!r} holds NaN or infinity: training has diverged; retrain with a "
+                "smaller learning rate or load finite weights"
             )
 
 

@@ -180,7 +180,7 @@ def _run_layer(
         ran = _run_steps(gates.clone() if d is None else gates + d, h, c, u.t())
         before = torch.cat([h[None], ran[1][:-1]])
     recurrent = RecurrentProduct.apply(u, d, before.view(T * n, -1)).view(T, n, -1)  # type: ignore[no-untyped-call]
-    out, state = RecurrentSteps.apply(gates, recurrent, h, c, u.detach(), *ran)  # type: ignore[no-untyped-call]
+    out, state = RecurrentSteps.apply(gates, recurrent, h, c, u.detach(), ran)  # type: ignore[no-untyped-call]
     return out.transpose(0, 1), out[-1], state
 
 
@@ -241,11 +241,9 @@ class RecurrentSteps(torch.autograd.Function):
         h: Tensor,
         c: Tensor,
         u: Tensor,
-        opened: Tensor,
-        outputs: Tensor,
-        states: Tensor,
-        squashed: Tensor,
+        ran: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
+        opened, outputs, states, squashed = ran
         ctx.save_for_backward(c, u, opened, states, squashed)
         ctx.steps = len(states)
         return outputs.view_as(outputs), states[-1].clone()
@@ -275,7 +273,7 @@ class RecurrentSteps(torch.autograd.Function):
                 of_h[k].mul_(dh)
                 dc.mul_(forgets[t])
                 dh = torch.addmm(arriving[t - 1], rows[k], u) if t else rows[k] @ u
-        return back, back, dh, dc, None, None, None, None, None
+        return back, back, dh, dc, None, None
 
 
 def _gate_slopes(opened: Tensor, squashed: Tensor, before: Tensor, out: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def _iterate_gradients(f: Factor, width: int) -> Iterator[tuple[slice, Tensor]]:
 def draw_projections(
     widths: Sequence[int], k: int, seeds: Sequence[int], like: Tensor
 ) -> list["FoldProjection"]:
-    """Draw a projection to k entries for every width, on the CPU; one upload brings all signs.
+    """Draw a projection to k entries for every width, on the CPU; all signs are uploaded at once.
 
     The numbers are the same on every device.
     """
@@ -140,7 +140,7 @@ def _draw(width: int, k: int, seed: int) -> tuple[Tensor, list[int]]:
 
 
 class FoldProjection:
-    """A random projection from so many entries as there are `signs`, of ±1, to k."""
+    """A random projection of len(signs) entries to k, with signs ±1."""
 
     def __init__(self, signs: Tensor, shifts: list[int], k: int) -> None:
         self.signs = signs

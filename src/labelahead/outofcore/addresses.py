@@ -114,7 +114,7 @@ def _translate_storage_errors(address: str) -> Iterator[None]:
         raise
     except Exception as error:  # storages far away have errors of their own, of no common kind
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise StorageError(f"{address} cannot be read ({why}); see that it is there") from error
+        raise StorageError(f"{address} cannot be read ({why}); check that it exists") from error
 
 
 def write_file(address: str, content: bytes | str | Callable[[BinaryIO], object]) -> None:

@@ -183,17 +183,17 @@ class Dask:
             raise ClusterError(
                 f"{address} has no workers; start some: dask worker {address}"
             ) from None
-        ours, versions = version_here(), self.client.run(version_here, on_error="return")
-        for worker, theirs in versions.items():
-            if theirs != ours:
-                raise _version_error(f"the worker {worker}", theirs, ours)
+        own_versions, versions = get_versions(), self.client.run(get_versions, on_error="return")
+        for worker, other_versions in versions.items():
+            if other_versions != own_versions:
+                raise _version_error(f"the worker {worker}", other_versions, own_versions)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """Return a Dask future; the dashboard groups tasks by their name up to a dash."""
         key = f"{name}-{self._run}-{uuid4().hex[:12]}"
         return self.client.submit(
             run_checked_task,
-            version_here(),
+            get_versions(),
             function,
             *args,
             key=key,
@@ -219,7 +219,7 @@ class Dask:
 
 
 class RayLostError(Exception):
-    """The Ray cluster is gone."""
+    """The connection to the Ray cluster is lost."""
 
 
 class RayGaveUpError(RayLostError):
@@ -255,27 +255,29 @@ class Ray:
         where = import_extra(
             "ray.util.scheduling_strategies", "ray", "a Ray cluster"
         ).NodeAffinitySchedulingStrategy
-        remote_version = self.ray.remote(version_here)
+        remote_version = self.ray.remote(get_versions)
         versions = [
             remote_version.options(
                 num_cpus=0, scheduling_strategy=where(n["NodeID"], soft=False)
             ).remote()
             for n in nodes
         ]
-        ours = version_here()
+        own_versions = get_versions()
         for node, ref in zip(nodes, versions, strict=True):
             try:
-                theirs: Any = self.ray.get(ref, timeout=2 * CONNECT_SECONDS)
+                other_versions: Any = self.ray.get(ref, timeout=2 * CONNECT_SECONDS)
             except Exception as error:  # it has no labelahead, or does not answer
-                theirs = getattr(error, "cause", None) or error
-            if theirs != ours:
-                raise _version_error(f"the node {node['NodeManagerAddress']}", theirs, ours)
+                other_versions = getattr(error, "cause", None) or error
+            if other_versions != own_versions:
+                raise _version_error(
+                    f"the node {node['NodeManagerAddress']}", other_versions, own_versions
+                )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, name: str) -> Any:
         """Return a reference with `result()`; the dashboard groups tasks by their name up to a dash."""
         task = self._remote.options(name=name.partition("-")[0])
         with _translate_ray_errors(self.ray):
-            return _RayFuture(self.ray, task.remote(version_here(), function, *args))
+            return _RayFuture(self.ray, task.remote(get_versions(), function, *args))
 
     def as_completed(self, futures_: Iterable[Any], /) -> Iterable[Any]:
         """Yield the futures in the order of completion."""
@@ -349,9 +351,9 @@ def _connect_ray(address: str) -> Iterator[Ray]:
         ray.init(**place, log_to_driver=False)
     except Exception as error:  # Ray's errors have no common type
         raise ClusterError(
-            f"no Ray answers at {address} ({str(error).strip().splitlines()[0]:.200}); expected "
-            "ray (this machine) or "
-            "ray://host:10001, as `ray start --head --ray-client-server-port=10001` has it"
+            f"no Ray cluster answers at {address} ({str(error).strip().splitlines()[0]:.200}); "
+            "expected ray (this machine) or ray://host:10001, as `ray start --head "
+            "--ray-client-server-port=10001` has it"
         ) from error
     try:
         yield Ray(ray)
@@ -359,17 +361,17 @@ def _connect_ray(address: str) -> Iterator[Ray]:
         ray.shutdown()
 
 
-def version_here() -> str:
+def get_versions() -> str:
     """Return the version of labelahead in this process."""
     import labelahead
 
     return labelahead.__version__
 
 
-def run_checked_task(wanted: str, function: Callable[..., Any], *args: Any) -> Any:
+def run_checked_task(expected_versions: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a task on a cluster, with one thread, so that results do not depend on the worker's cores."""
-    if version_here() != wanted:  # a worker that joined later
-        raise _version_error("a worker", version_here(), wanted)
+    if get_versions() != expected_versions:  # a worker that joined later
+        raise _version_error("a worker", get_versions(), expected_versions)
     torch.set_num_threads(1)
     with _keep_freed_memory():
         return function(*args)
@@ -407,10 +409,15 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _version_error(who: str, theirs: Any, ours: str) -> ClusterError:
-    has = f"labelahead {theirs}" if isinstance(theirs, str) else f"no labelahead ({theirs})"
+def _version_error(who: str, other_versions: Any, own_versions: str) -> ClusterError:
+    has = (
+        f"labelahead {other_versions}"
+        if isinstance(other_versions, str)
+        else f"no labelahead ({other_versions})"
+    )
     return ClusterError(
-        f"{who} has {has}, here is {ours}; expected the same: pip install labelahead=={ours} there"
+        f"{who} has {has}, here is {own_versions}; expected the same: pip install "
+        f"labelahead=={own_versions} there"
     )
 
 

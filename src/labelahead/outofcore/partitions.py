@@ -1,4 +1,4 @@
-"""A pool on disk as partitions that are read one by one: Parquet files, .npy files, folders of images.
+"""A pool on disk as partitions that are read one by one: Parquet, .npy, images, sounds.
 
 At most a few thousand items of a partition are in memory. A partition is identified by the address,
 size and date of its source, so that computed features are found again, and those of a changed
@@ -16,12 +16,21 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from labelahead.data.file_tree import IMAGE_SUFFIXES, printable_name
+from labelahead.data.file_tree import IMAGE_SUFFIXES, SOUND_SUFFIXES, printable_name
 from labelahead.data.folder import decode_all, decode_picture, ignore_pillow_warnings
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
-from labelahead.errors import ClusterError, InputError, StorageError, did_you_mean, import_extra
+from labelahead.data.sounds import ENCODER_SECONDS, Wave, decode_wave, import_soundfile
+from labelahead.errors import (
+    ClusterError,
+    InputError,
+    MissingExtra,
+    StorageError,
+    did_you_mean,
+    import_extra,
+)
 from labelahead.models.encoders import (
+    AUDIO,
     IMAGE,
     TEXT,
     is_encoder_prefix,
@@ -30,6 +39,7 @@ from labelahead.models.encoders import (
     resolve_encoder,
 )
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
+from labelahead.models.mel import MEL, MEL_WIDTH, embed_waves
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, ENCODER, MAX_TOKENS, SentenceEncoder
 from labelahead.outofcore.addresses import Array, file_stamp, list_files, open_file, read_npy_header
 from labelahead.outofcore.sketched_kernel import NetworkSpec
@@ -38,6 +48,7 @@ __all__ = [
     "TEXT_COLUMN_NAMES",
     "Batch",
     "Partition",
+    "PoolFiles",
     "PoolSchema",
     "file_address",
     "item_shape",
@@ -56,6 +67,7 @@ BATCH_ROWS = {
     "vectors": 8_192,
     "text": 256,
     "pictures": 64,
+    "sounds": 16,
 }  # items in memory while reading
 IMAGE_PIXELS = 128  # pixels a side of encoder inputs
 HEADER_THREADS = 16  # threads that read file headers
@@ -75,12 +87,12 @@ class PoolSchema:
 
     Attributes:
         root: Address of the pool.
-        kind: "npy", "vectors" (a column of lists), "text" (a column) or "pictures".
+        kind: "npy", "vectors" (a column of lists), "text" (a column), "pictures" or "sounds".
         column: The column with vectors or texts.
         id: The column that names the items.
-        encoder: Of texts or images.
+        encoder: Of texts, images or sounds.
         dtype: Of the stored features.
-        skip: Whether unreadable images are left out.
+        skip: Whether unreadable images and sounds are left out.
         network: Network whose sketched kernel is stored instead of the features.
         device: Where encoder and network run.
     """
@@ -91,7 +103,7 @@ class PoolSchema:
     id: str | None = None
     encoder: str = ""
     dtype: str = "float16"
-    skip: bool = False  # leave out unreadable images
+    skip: bool = False  # leave out unreadable images and sounds
     # whose sketched kernel is stored instead of the features
     network: NetworkSpec | None = None
     device: str = "cpu"
@@ -100,6 +112,11 @@ class PoolSchema:
     def in_place(self) -> bool:
         """Whether the source is used as the features, without a copy."""
         return self.kind == "npy" and self.network is None
+
+    @property
+    def has_item_files(self) -> bool:
+        """Whether every item is a file of its own, a picture or a sound."""
+        return self.kind in ("pictures", "sounds")
 
 
 @dataclass(frozen=True)
@@ -113,22 +130,27 @@ class Partition:
     start: int
     rows: int
     stamp: str
-    names: tuple[str, ...] = field(default=(), repr=False)  # of pictures
+    names: tuple[str, ...] = field(default=(), repr=False)  # of pictures or sounds
 
-    def key(self, reading: PoolSchema) -> str:
+    def key(self, schema: PoolSchema) -> str:
         """Return the name of its features: equal for the same partition read in the same way."""
-        how = {
+        settings = {
             name: value
-            for name, value in asdict(reading).items()
+            for name, value in asdict(schema).items()
             if name != "network" or value is not None
         }
-        how["skip"] = False  # does not change the features
+        settings["skip"] = False  # does not change the features
         # The kind of device changes the last digits, its number does not.
-        how["device"] = reading.device.partition(":")[0]
-        if how["device"] == "cpu":
-            del how["device"]
-        how |= {"start": self.start, "rows": self.rows, "stamp": self.stamp, "source": self.source}
-        return hashlib.sha256(repr(sorted(how.items())).encode()).hexdigest()[:24]
+        settings["device"] = schema.device.partition(":")[0]
+        if settings["device"] == "cpu":
+            del settings["device"]
+        settings |= {
+            "start": self.start,
+            "rows": self.rows,
+            "stamp": self.stamp,
+            "source": self.source,
+        }
+        return hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:24]
 
 
 class Batch(NamedTuple):
@@ -136,7 +158,7 @@ class Batch(NamedTuple):
 
     features: Array
     ids: list[str] | None
-    failed: dict[str, str]  # unreadable images, and why
+    failed: dict[str, str]  # unreadable images or sounds, and why
 
 
 def list_partitions(
@@ -156,10 +178,10 @@ def list_partitions(
         root: Address of the pool.
         column: The column with vectors or texts; default: the only one.
         id: The column that names the items.
-        encoder: Of texts or images.
+        encoder: Of texts, images or sounds.
         dtype: Of the stored features.
         rows: Items per partition.
-        skip: Whether unreadable images are left out.
+        skip: Whether unreadable images and sounds are left out.
         network: Whether a network processes the items, which is slow, so partitions are smaller.
     """
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
@@ -176,7 +198,7 @@ def list_partitions(
     if kind is None:
         seen = ", ".join(list(files)[:3]) or "nothing"
         raise InputError(
-            f"{root} holds no pool ({seen}); expected .parquet or .npy files, or images"
+            f"{root} holds no pool ({seen}); expected .parquet or .npy files, images or sounds"
         )
     if kind != "parquet" and (column or id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
@@ -190,10 +212,20 @@ def list_partitions(
         return PoolSchema(root, "npy", dtype=dtype if network else ""), _list_npy_partitions(
             root, of[kind], rows or MAX_VECTOR_ROWS
         )
-    require_heif_decoder(list(of[kind]), root)
-    chosen = _choose_image_encoder(encoder or "lite0", network)
-    reading = PoolSchema(root, "pictures", encoder=chosen, dtype=dtype, skip=skip)
-    return reading, _list_image_partitions(of[kind], rows or MAX_ENCODED_ROWS)
+    if of["pictures"] and of["sounds"]:
+        raise InputError(
+            f"{root} holds {len(of['pictures'])} pictures ({next(iter(of['pictures']))}) and "
+            f"{len(of['sounds'])} sounds ({next(iter(of['sounds']))}); expected files of one "
+            "kind: move the others to another folder"
+        )
+    if kind == "sounds":
+        import_soundfile()  # raises before any worker starts
+        chosen = _choose_sound_encoder(encoder or MEL)
+    else:
+        require_heif_decoder(list(of[kind]), root)
+        chosen = _choose_image_encoder(encoder or "lite0", network)
+    schema = PoolSchema(root, kind, encoder=chosen, dtype=dtype, skip=skip)
+    return schema, _list_file_partitions(of[kind], rows or MAX_ENCODED_ROWS)
 
 
 def _choose_image_encoder(name: str, network: bool) -> str:
@@ -202,8 +234,8 @@ def _choose_image_encoder(name: str, network: bool) -> str:
         return f"{BACKBONES[name].name}|{IMAGE_PIXELS}|{name}"
     if not looks_like_encoder(name):
         raise InputError(
-            f"encoder is {name!r}; expected one of {', '.join(BACKBONES)} for images, or an id such "
-            "as facebook/dinov2-small"
+            f"encoder is {name!r}; expected one of {', '.join(BACKBONES)} for images, or an id "
+            "such as facebook/dinov2-small"
         )
     if network:
         raise InputError(
@@ -212,10 +244,23 @@ def _choose_image_encoder(name: str, network: bool) -> str:
     return str(resolve_encoder(name))
 
 
+def _choose_sound_encoder(name: str) -> str:
+    """Return the encoder of sounds as a schema names it."""
+    if name == MEL:
+        return f"{MEL}|{MEL_WIDTH}|{ENCODER_SECONDS}"
+    if not looks_like_encoder(name):
+        raise InputError(
+            f"encoder is {name!r}; expected {MEL} for sounds, or an id such as "
+            "facebook/wav2vec2-base"
+        )
+    return str(resolve_encoder(name))
+
+
 SUFFIXES_BY_KIND: dict[str, set[str]] = {
     "parquet": {".parquet", ".pq"},
     "npy": {".npy"},
     "pictures": IMAGE_SUFFIXES,
+    "sounds": set(SOUND_SUFFIXES),
 }
 
 
@@ -226,9 +271,9 @@ def file_address(root: str, name: str) -> str:
     )
 
 
-def _map_threads(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]:
+def _map_threads(names: Sequence[str], read_header: Callable[[str], Any]) -> list[Any]:
     with ThreadPoolExecutor(HEADER_THREADS) as threads:
-        return list(threads.map(look, names))
+        return list(threads.map(read_header, names))
 
 
 # --- .npy
@@ -236,13 +281,15 @@ def _map_threads(names: Sequence[str], look: Callable[[str], Any]) -> list[Any]:
 
 
 def _list_npy_partitions(root: str, files: dict[str, Any], rows: int) -> list[Partition]:
-    def look(name: str) -> tuple[int, int]:
+    def read_header(name: str) -> tuple[int, int]:
         where = file_address(root, name)
         with open_file(where) as file:
             return read_npy_header(file, where)[0]
 
     parts, widths = list[Partition](), dict[int, str]()
-    for (name, info), (n, d) in zip(files.items(), _map_threads(list(files), look), strict=True):
+    for (name, info), (n, d) in zip(
+        files.items(), _map_threads(list(files), read_header), strict=True
+    ):
         widths.setdefault(d, name)
         parts += [
             Partition(name, start, min(rows, n - start), file_stamp(info))
@@ -256,8 +303,8 @@ def _list_npy_partitions(root: str, files: dict[str, Any], rows: int) -> list[Pa
     return parts
 
 
-def _read_npy_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
-    where = file_address(reading.root, part.source)
+def _read_npy_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
+    where = file_address(schema.root, part.source)
     with open_file(where) as file:
         (_, d), dtype, first = read_npy_header(file, where)
         file.seek(first + part.start * d * dtype.itemsize)
@@ -286,14 +333,14 @@ def _list_parquet_partitions(
 ) -> tuple[PoolSchema, list[Partition]]:
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
 
-    def look(name: str) -> Any:
+    def read_header(name: str) -> Any:
         try:
             with open_file(file_address(root, name)) as file:
                 return parquet.ParquetFile(file).metadata
         except (OSError, ValueError) as error:  # reported later; the other files are processed
             return error
 
-    footers = _map_threads(list(files), look)
+    footers = _map_threads(list(files), read_header)
     schema = next(
         (f.schema.to_arrow_schema() for f in footers if not isinstance(f, Exception)), None
     )
@@ -301,7 +348,7 @@ def _list_parquet_partitions(
         raise InputError(
             f"none of the {len(files)} Parquet files of {root} can be read ({footers[0]})"
         )
-    reading = _parquet_schema(root, schema, column, id, encoder, dtype)
+    schema = _parquet_schema(root, schema, column, id, encoder, dtype)
     parts = []
     for (name, info), footer in zip(files.items(), footers, strict=True):
         if isinstance(footer, Exception):
@@ -310,9 +357,9 @@ def _list_parquet_partitions(
         groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
         parts += [
             Partition(name, start, n, file_stamp(info))
-            for start, n in _row_ranges(groups, reading.kind, rows)
+            for start, n in _row_ranges(groups, schema.kind, rows)
         ]
-    return reading, parts
+    return schema, parts
 
 
 def _row_ranges(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[tuple[int, int]]:
@@ -392,11 +439,11 @@ def _parquet_schema(
 
 
 def _iterate_tables(
-    reading: PoolSchema, part: Partition, columns: list[str], few: int
+    schema: PoolSchema, part: Partition, columns: list[str], batch_rows: int
 ) -> Iterator[Any]:
     """Yield the rows of a partition, some at a time, from the row groups that contain them."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
-    with open_file(file_address(reading.root, part.source)) as file:
+    with open_file(file_address(schema.root, part.source)) as file:
         whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
         there = whole.schema_arrow.names
         lacking = next((name for name in columns if name not in there), None)
@@ -413,7 +460,7 @@ def _iterate_tables(
                 groups.append(i)
             first += n
         left = part.rows
-        for batch in whole.iter_batches(few, row_groups=groups, columns=columns):
+        for batch in whole.iter_batches(batch_rows, row_groups=groups, columns=columns):
             gone = min(skipped, len(batch))
             skipped -= gone
             wanted = batch.slice(gone, left)
@@ -424,21 +471,21 @@ def _iterate_tables(
                 return
 
 
-def _read_parquet_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
-    assert reading.column is not None
-    columns = list(dict.fromkeys([reading.column, *([reading.id] if reading.id else [])]))
+def _read_parquet_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
+    assert schema.column is not None
+    columns = list(dict.fromkeys([schema.column, *([schema.id] if schema.id else [])]))
     done = part.start
-    for table in _iterate_tables(reading, part, columns, BATCH_ROWS[reading.kind]):
-        values = table.column(reading.column)
+    for table in _iterate_tables(schema, part, columns, BATCH_ROWS[schema.kind]):
+        values = table.column(schema.column)
         made = (
-            _encode_texts(values.to_pylist(), reading.encoder, reading.device)
-            if reading.kind == "text"
+            _encode_texts(values.to_pylist(), schema.encoder, schema.device)
+            if schema.kind == "text"
             else _to_matrix(values, part, done)
         )
         ids = None
-        if reading.id:
+        if schema.id:
             places = [f"row {done + i}" for i in range(len(made))]
-            ids = read_ids(part.source, reading.id, table.column(reading.id).to_pylist(), places)
+            ids = read_ids(part.source, schema.id, table.column(schema.id).to_pylist(), places)
         yield Batch(made, ids, {})
         done += len(made)
 
@@ -473,11 +520,11 @@ def _encode_texts(given: list[str | None], encoder: str, device: str) -> Array:
     return rows.numpy()
 
 
-# --- pictures
-# -----------------------------------------------------------------------------------------------
+# --- pictures and sounds
+# ------------------------------------------------------------------------------------
 
 
-def _list_image_partitions(files: dict[str, Any], rows: int) -> list[Partition]:
+def _list_file_partitions(files: dict[str, Any], rows: int) -> list[Partition]:
     names = list(files)
     parts = []
     for start in range(0, len(names), rows):
@@ -500,8 +547,8 @@ def _list_image_partitions(files: dict[str, Any], rows: int) -> list[Partition]:
 
 
 @dataclass(frozen=True)
-class _ImageFiles:
-    """Image files below an address, opened by name."""
+class PoolFiles:
+    """Files below an address, opened by name."""
 
     root: str
 
@@ -515,10 +562,10 @@ def _backbone(name: str, device: str) -> Any:
     return load_backbone(name).to(device)
 
 
-def _read_encoded_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
-    """Yield images by an encoder with a processor of its own."""
-    encoder = load_encoder(reading.encoder, IMAGE, device=reading.device)
-    files = _ImageFiles(reading.root)
+def _read_encoded_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
+    """Yield batches of image features by an encoder that has its own processor."""
+    encoder = load_encoder(schema.encoder, IMAGE, device=schema.device)
+    files = PoolFiles(schema.root)
 
     def decode(name: str) -> Any:
         try:
@@ -531,7 +578,7 @@ def _read_encoded_batches(reading: PoolSchema, part: Partition) -> Iterator[Batc
         with ignore_pillow_warnings():
             decoded = dict(zip(some, _map_threads(some, decode), strict=True))
         failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
-        if failed and not reading.skip:
+        if failed and not schema.skip:
             name, why = next(iter(failed.items()))
             raise InputError(f"{name} cannot be read ({why})")
         pictures = {n: image for n, image in decoded.items() if not isinstance(image, str)}
@@ -541,15 +588,15 @@ def _read_encoded_batches(reading: PoolSchema, part: Partition) -> Iterator[Batc
         yield Batch(made, [printable_name(name) for name in pictures], failed)
 
 
-def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
-    if is_encoder_prefix(reading.encoder):
-        yield from _read_encoded_batches(reading, part)
+def _read_image_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
+    if is_encoder_prefix(schema.encoder):
+        yield from _read_encoded_batches(schema, part)
         return
-    chosen = reading.encoder.rsplit("|", 1)[-1]
+    chosen = schema.encoder.rsplit("|", 1)[-1]
     for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
         some = part.names[at : at + BATCH_ROWS["pictures"]]
-        seen, failed = decode_all(_ImageFiles(reading.root), some, IMAGE_PIXELS)  # type: ignore[arg-type]
-        if failed and not reading.skip:
+        seen, failed = decode_all(PoolFiles(schema.root), some, IMAGE_PIXELS)  # type: ignore[arg-type]
+        if failed and not schema.skip:
             name, why = next(iter(failed.items()))
             raise InputError(f"{printable_name(name)} cannot be read ({why})")
         kept = [name for name in some if name in seen]
@@ -558,9 +605,9 @@ def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]
             image_tensor = scale_pixels(torch.from_numpy(np.stack([seen[n] for n in kept])))
             with torch.no_grad():
                 made = image_tensor.numpy()
-                if reading.network is None:
-                    trunk = _backbone(chosen, reading.device)
-                    made = trunk.features(image_tensor.to(reading.device)).cpu().numpy()
+                if schema.network is None:
+                    trunk = _backbone(chosen, schema.device)
+                    made = trunk.features(image_tensor.to(schema.device)).cpu().numpy()
         yield Batch(
             made,
             [printable_name(name) for name in kept],
@@ -568,24 +615,59 @@ def _read_image_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]
         )
 
 
+def _read_sound_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
+    """Yield batches of features of sounds, of which encoders hear the first seconds."""
+    files = PoolFiles(schema.root)
+
+    def decode(name: str) -> Wave | str:
+        try:
+            return decode_wave(files, name)  # type: ignore[arg-type]
+        except MissingExtra:  # of this worker: no fault of the file
+            raise
+        except Exception as error:  # files of any content
+            return str(error) or type(error).__name__
+
+    for at in range(0, len(part.names), BATCH_ROWS["sounds"]):
+        some = part.names[at : at + BATCH_ROWS["sounds"]]
+        decoded = dict(zip(some, _map_threads(some, decode), strict=True))
+        failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
+        if failed and not schema.skip:
+            name, why = next(iter(failed.items()))
+            raise InputError(f"{name} cannot be read ({why})")
+        waves = {n: wave for n, wave in decoded.items() if not isinstance(wave, str)}
+        made = np.zeros((0, 0), np.float32)
+        if waves:
+            made = _encode_sounds(list(waves.values()), schema)
+        yield Batch(made, [printable_name(name) for name in waves], failed)
+
+
+def _encode_sounds(waves: list[Wave], schema: PoolSchema) -> Array:
+    """Return the features (q, d) of sounds."""
+    if is_encoder_prefix(schema.encoder):
+        return load_encoder(schema.encoder, AUDIO, device=schema.device).encode_all(waves).numpy()
+    return embed_waves(waves).numpy()
+
+
 # --- all
 # ----------------------------------------------------------------------------------------------------
 
 
-def iterate_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
+def iterate_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
     """Yield the items of a partition in order, some at a time; errors name the partition."""
-    read = {"npy": _read_npy_batches, "pictures": _read_image_batches}.get(
-        reading.kind, _read_parquet_batches
-    )
+    read = {
+        "npy": _read_npy_batches,
+        "pictures": _read_image_batches,
+        "sounds": _read_sound_batches,
+    }.get(schema.kind, _read_parquet_batches)
     if part.rows == 0:
         raise InputError(f"{part.source} cannot be read: no Parquet file, or damaged")
     try:
-        for batch in read(reading, part):
-            of = reading.network
+        for batch in read(schema, part):
+            of = schema.network
             yield (
                 batch
                 if of is None or not len(batch.features)
-                else batch._replace(features=of.rows(batch.features, reading.device))
+                else batch._replace(features=of.rows(batch.features, schema.device))
             )
     except ClusterError:
         raise
@@ -598,56 +680,58 @@ def iterate_batches(reading: PoolSchema, part: Partition) -> Iterator[Batch]:
         raise InputError(f"{part.source} cannot be read ({str(error).splitlines()[0]})") from error
 
 
-def item_shape(reading: PoolSchema, parts: Sequence[Partition]) -> tuple[int, ...]:
+def item_shape(schema: PoolSchema, parts: Sequence[Partition]) -> tuple[int, ...]:
     """Return the shape of one item as a network's input, from the first readable partition."""
-    if reading.kind == "pictures":
+    if schema.kind == "pictures":
         return (3, IMAGE_PIXELS, IMAGE_PIXELS)
-    if reading.kind == "text" and not is_encoder_prefix(reading.encoder):
-        return (EMBEDDING_SIZE,)
+    if schema.kind in ("text", "sounds") and not is_encoder_prefix(schema.encoder):
+        return (EMBEDDING_SIZE if schema.kind == "text" else MEL_WIDTH,)
     why: Exception | None = None
     for part in parts:
         try:
-            return tuple(next(iter(iterate_batches(reading, part))).features.shape[1:])
+            for batch in iterate_batches(schema, part):
+                if len(batch.features):  # not if every file of the batch is left out
+                    return tuple(batch.features.shape[1:])
         except (InputError, OSError) as error:
             why = error
-    raise InputError(f"nothing of {reading.root} can be read ({why})")
+    raise InputError(f"nothing of {schema.root} can be read ({why})")
 
 
-def _plain_columns(reading: PoolSchema, part: Partition) -> list[str]:
+def _plain_columns(schema: PoolSchema, part: Partition) -> list[str]:
     """Return the names of all columns of a Parquet partition except nested ones."""
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
-    with open_file(file_address(reading.root, part.source)) as file:
-        schema = parquet.read_schema(file)
-    return [name for name in schema.names if not types.is_nested(schema.field(name).type)]
+    with open_file(file_address(schema.root, part.source)) as file:
+        arrow_schema = parquet.read_schema(file)
+    return [
+        name for name in arrow_schema.names if not types.is_nested(arrow_schema.field(name).type)
+    ]
 
 
 def read_partition_records(
-    reading: PoolSchema, part: Partition, ids: Sequence[str]
+    schema: PoolSchema, part: Partition, ids: Sequence[str]
 ) -> Records | None:
     """Return the user's columns of all items of a partition, except nested ones; None for .npy files."""
-    if reading.kind == "npy":
+    if schema.kind == "npy":
         return None
-    if reading.kind == "pictures":
+    if schema.has_item_files:
         return Records({FILE_NAME: list(ids)})
     arrow = import_extra("pyarrow", "tables", "reading Parquet")
-    names = _plain_columns(reading, part)
+    names = _plain_columns(schema, part)
     table = (
-        arrow.Table.from_batches(list(_iterate_tables(reading, part, names, BATCH_ROWS["npy"])))
+        arrow.Table.from_batches(list(_iterate_tables(schema, part, names, BATCH_ROWS["npy"])))
         if names
         else None
     )
-    return Records(
-        {} if table is None else {name: table.column(name) for name in names}, reading.id
-    )
+    return Records({} if table is None else {name: table.column(name) for name in names}, schema.id)
 
 
-def read_rows(reading: PoolSchema, part: Partition, rows: Sequence[int]) -> list[dict[str, Any]]:
+def read_rows(schema: PoolSchema, part: Partition, rows: Sequence[int]) -> list[dict[str, Any]]:
     """Return all columns of some rows of a Parquet partition, except nested ones."""
-    plain = _plain_columns(reading, part)
+    plain = _plain_columns(schema, part)
     shown: dict[int, dict[str, Any]] = {}
     wanted, done = set(rows), 0
-    for table in _iterate_tables(reading, part, plain, BATCH_ROWS["npy"]):
+    for table in _iterate_tables(schema, part, plain, BATCH_ROWS["npy"]):
         shown |= {
             done + i: table.slice(i, 1).to_pylist()[0]
             for i in range(len(table))

@@ -96,7 +96,7 @@ class PoolSubset:
         """Return the exact posterior of these items; each further label takes milliseconds
         (`with_labels`).
         """
-        known = dict(
+        label_by_position = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
         )
         return PoolPosterior.from_kernel(
@@ -104,7 +104,7 @@ class PoolSubset:
             self.start,
             self.model.kernel_arguments(self.units),
             self.model.noise,
-            known,
+            label_by_position,
             PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
         )
 
@@ -144,6 +144,8 @@ class LargePool:
         workers: Number of local processes.
         progress: Called with the stage, the items done and their total.
         dtype: Of the kernel.
+        max_block_items: Items that a worker scores at a time.
+        device: Where workers score and predict items; one without float64 counts as the CPU.
 
     >>> pool = LargePool("features", workers=1)
     >>> len(pool), len(pool.query(3, labels))
@@ -159,7 +161,9 @@ class LargePool:
         progress: Progress | None = None,
         dtype: torch.dtype = torch.float32,
         max_block_items: int = MAX_BLOCK_ITEMS,
+        device: str = "cpu",
     ) -> None:
+        self.device = device
         self.store = absolute_address(store)
         self.manifest = read_manifest(store)
         self.dtype = dtype
@@ -294,9 +298,13 @@ class LargePool:
             return labels
         none = torch.zeros(0, dtype=torch.int64)
         if labels is None:
-            of = self.manifest.reading.network
+            network_spec = self.manifest.schema.network
             return Labelled(
-                none, none, of.classes if of is not None and of.loss else tuple(classes)
+                none,
+                none,
+                network_spec.classes
+                if network_spec is not None and network_spec.loss
+                else tuple(classes),
             )
         held = labels if isinstance(labels, Mapping) else LabelFile.read(labels)
         where = (
@@ -308,11 +316,10 @@ class LargePool:
         missing = next((name for name in where if name not in found), None)
         if missing is not None:
             example = read_ids(self.entries[0], [0])[0]
+            origin = f"{labels}, {where[missing]}" if isinstance(held, LabelFile) else "labels"
             raise InputError(
-                f"{f'{labels}, {where[missing]}' if isinstance(held, LabelFile) else 'labels'}: no item is called "
-                f"{missing!r}; "
-                f"{did_you_mean(missing, list(found)[:2000])}expected a name such as {example!r}, "
-                "or file:row"
+                f"{origin}: no item is called {missing!r}; {did_you_mean(missing, list(found)[:2000])}expected "
+                f"a name such as {example!r}, or file:row"
             )
         if isinstance(held, LabelFile):
             places, numbers, names = read_labels_for_ids(
@@ -331,8 +338,8 @@ class LargePool:
                 f"all labels are {names[0]!r}; expected at least two classes: name the others "
                 "with classes (--classes)"
             )
-        if self.manifest.reading.network is not None:
-            numbers, names = align_classes(self.manifest.reading.network, names, numbers)
+        if self.manifest.schema.network is not None:
+            numbers, names = align_classes(self.manifest.schema.network, names, numbers)
         order = (
             at.argsort()
         )  # in the order of the pool: a fit does not depend on the order of a file
@@ -358,18 +365,18 @@ class LargePool:
     # -------------------------------------------------------------------------------------------
 
     def fit(self, labels: Labelled, rows: Tensor) -> Model:
-        """Fit rows (n, d), the first of which have these labels."""
-        if self.manifest.reading.network is not None:
+        """Fit rows (n, d); the first L rows have these labels."""
+        if self.manifest.schema.network is not None:
             return self._create_sketched_model(labels).fit(
                 rows[: len(labels.numbers)], labels.numbers
             )
         return self._fit_exact(labels, rows)[1]
 
     def _create_sketched_model(self, labels: Labelled) -> SketchedModel:
-        of = self.manifest.reading.network
-        assert of is not None
+        network_spec = self.manifest.schema.network
+        assert network_spec is not None
         scale = sum(e.squares for e in self.entries) / len(self)
-        return create_sketched_model(of, max(len(labels.classes), 2), scale, self.dtype)
+        return create_sketched_model(network_spec, max(len(labels.classes), 2), scale, self.dtype)
 
     def _fit_exact(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
         learner = ExactLearner(
@@ -425,7 +432,7 @@ class LargePool:
             acquisition = chosen.choose_acquisition(labelled.numbers.tolist())
             assert isinstance(acquisition, str)
             units, start = model.kernel_inputs(rows)
-            known = ScoringContext(
+            scoring = ScoringContext(
                 model,
                 labelled.positions,
                 labelled.numbers,
@@ -435,10 +442,11 @@ class LargePool:
                 acquisition,
                 candidates,
                 self.max_block_items,
+                self.device,
             )
-            best = self._score_pool(known, engine)
+            best = self._score_pool(scoring, engine)
             if finalists:
-                best = self._rescore_finalists(known, best, finalists, engine)
+                best = self._rescore_finalists(scoring, best, finalists, engine)
             more = best.positions[~torch.isin(best.positions, evaluation_positions)]
             others, more_names = self.read_items(more, engine)
         subset = torch.cat([labelled.positions, evaluation_positions, more])
@@ -455,26 +463,26 @@ class LargePool:
             best,
         )
 
-    def _score_pool(self, known: ScoringContext, engine: Executor) -> RankedCandidates:
+    def _score_pool(self, scoring: ScoringContext, engine: Executor) -> RankedCandidates:
         """Return the best candidates of all partitions."""
         parts = run_tasks(
-            engine, "score items", score_part, self._scoring_tasks(known, engine), self.progress
+            engine, "score items", score_part, self._scoring_tasks(scoring, engine), self.progress
         )
         return rank_best(
             torch.cat([b.positions for b in parts]),
             torch.cat([b.scores for b in parts]),
-            known.max_candidates,
+            scoring.max_candidates,
         )
 
-    def _scoring_tasks(self, known: ScoringContext, engine: Executor) -> list[Task]:
-        handed = engine.scatter(known)
+    def _scoring_tasks(self, scoring: ScoringContext, engine: Executor) -> list[Task]:
+        handed = engine.scatter(scoring)
         parts = zip(self.entries, self._starts, strict=True)
         return [
             (entry.part.source, entry.rows, (handed, entry, int(start))) for entry, start in parts
         ]
 
     def _rescore_finalists(
-        self, known: ScoringContext, best: RankedCandidates, finalists: int, engine: Executor
+        self, scoring: ScoringContext, best: RankedCandidates, finalists: int, engine: Executor
     ) -> RankedCandidates:
         """Score the first candidates by the whole pool, on the scale of the sample.
 
@@ -482,13 +490,13 @@ class LargePool:
         """
         first = best.positions[:finalists]
         rows, _ = self.read_items(first, engine)
-        units, start = known.model.kernel_inputs(rows)
-        before = len(known.labelled)
+        units, start = scoring.model.kernel_inputs(rows)
+        before = len(scoring.labelled)
         units, start = (
-            torch.cat([known.units[:before], units]),
-            torch.cat([known.start[:before], start]),
+            torch.cat([scoring.units[:before], units]),
+            torch.cat([scoring.start[:before], start]),
         )
-        searched = replace(known, evaluation=first, units=units, start=start)
+        searched = replace(scoring, evaluation=first, units=units, start=start)
         sums = run_tasks(
             engine,
             "judge finalists",
@@ -497,7 +505,7 @@ class LargePool:
             self.progress,
         )
         whole = torch.stack(sums).sum(0) * (
-            len(known.evaluation) / (len(self) - len(known.labelled))
+            len(scoring.evaluation) / (len(self) - len(scoring.labelled))
         )
         chosen = rank_best(first, whole, len(first))
         rest = best.scores[len(first) :].clamp_max(float(whole.min()))
@@ -569,13 +577,13 @@ class LargePool:
             )
         names = [subset.names[subset.index.row_of(position)] for position in picks.tolist()]
         query_items: list[QueryItem] = []
-        records, column = self._records(picks, names), self.manifest.reading.column
+        records, column = self._records(picks, names), self.manifest.schema.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
             sure, guess = subset.predict_proba(subset.index.rows_of([position]))[0].max(0)
             has_labels = len(labelled.positions) > 0
             label = labelled.classes[int(guess)] if has_labels else None
             name, text = names[len(query_items)], None
-            if self.manifest.reading.kind == "text" and column is not None:
+            if self.manifest.schema.kind == "text" and column is not None:
                 text = str(record[column] or "")
             sure_of = round(float(sure), 6) if has_labels else None
             query_items.append(QueryItem(name, position, score, label, sure_of, text, record))
@@ -585,12 +593,12 @@ class LargePool:
         """Return the user's columns of some items, except nested ones, so that they can be labelled
         elsewhere.
         """
-        reading = self.manifest.reading
-        if reading.kind in ("npy", "pictures"):
-            return [{} if reading.kind == "npy" else {FILE_NAME: name} for name in names]
+        schema = self.manifest.schema
+        if schema.kind == "npy" or schema.has_item_files:
+            return [{} if schema.kind == "npy" else {FILE_NAME: name} for name in names]
         records: list[dict[str, Any]] = [{}] * len(positions)
         for part, at in self.group_by_partition(positions).items():
-            rows = read_rows(reading, self.entries[part].part, self.local_rows(part, positions[at]))
+            rows = read_rows(schema, self.entries[part].part, self.local_rows(part, positions[at]))
             for where, row in zip(at, rows, strict=True):
                 records[where] = row
         return records
@@ -616,7 +624,7 @@ class LargePool:
             raise InputError("no labels; expected some of at least two classes")
         evaluation_positions = self.sample_positions(evaluation, labelled.positions, seed)
         rows, _ = self.read_items(torch.cat([labelled.positions, evaluation_positions]), engine)
-        if self.manifest.reading.network is not None:
+        if self.manifest.schema.network is not None:
             sketched = self._create_sketched_model(labelled).fit(
                 rows[: len(labelled.numbers)], labelled.numbers
             )
@@ -645,7 +653,7 @@ class LargePool:
             labelled = self.resolve_labels(labels, classes, engine)
             forecast, model = self._forecast(labelled, engine, evaluation, seed)
             handed = engine.scatter(model)
-            how = (self.manifest.reading, probabilities)
+            how = (self.manifest.schema, probabilities, self.device)
             tasks = [
                 (
                     entry.part.source,

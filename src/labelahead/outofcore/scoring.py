@@ -7,7 +7,8 @@ and the acquisition score is that of a single process, exact for every item give
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from labelahead.acquisition.batch_selection import score_candidates
 from labelahead.acquisition.pool_view import view
 from labelahead.data.positions import PositionIndex
 from labelahead.data.table_writer import merge_columns, probability_column_name
-from labelahead.errors import import_extra
+from labelahead.devices import has_float64
+from labelahead.errors import InputError, import_extra
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact import ExactModel
 from labelahead.outofcore.addresses import Array, write_file
@@ -62,16 +64,44 @@ class ScoringContext:
     acquisition: str
     max_candidates: int  # per partition
     max_block_items: int = MAX_BLOCK_ITEMS  # scored at a time
+    device: str = "cpu"  # where workers compute
+
+    def to_device(self) -> "ScoringContext":
+        """Return the same context with model and features on its device, without float64 the CPU."""
+        if not has_float64(torch.device(self.device)):
+            return replace(self, device="cpu")
+        return replace(
+            self,
+            model=move_model(self.model, self.device),
+            units=self.units.to(self.device),
+            start=self.start.to(self.device),
+            labels=self.labels.to(self.device),
+        )
 
     def posterior(self) -> Posterior:
         """Return the posterior at the labelled items, then at the evaluation sample."""
         return posterior_at(self.model, self.units, self.start, self.labels)
 
 
+def move_model(model: Model, device: str) -> Model:
+    """Return a model on a device; the given one stays where it is."""
+    if device == "cpu":
+        return model
+    if isinstance(model, SketchedModel):
+        return replace(model, weight=model.weight.to(device))
+    return deepcopy(model).to(device)
+
+
 def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
     """Return the posterior at units (n, d), the first of which have these labels (L,)."""
+    if isinstance(model, ExactModel) and len(model.label_noise):
+        raise InputError(
+            "the model weighs labels of several sources, which out-of-core scoring does not; "
+            "expected a model fitted without sources"
+        )
     before = prior(start, **model.kernel_arguments(units), noise=model.noise)
-    return before.condition(torch.arange(len(labels)), labels) if len(labels) else before
+    at = torch.arange(len(labels), device=labels.device)
+    return before.condition(at, labels) if len(labels) else before
 
 
 class RankedCandidates(NamedTuple):
@@ -90,6 +120,7 @@ def rank_best(positions: Tensor, scores: Tensor, max_candidates: int) -> RankedC
 
 def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> RankedCandidates:
     """Return the best candidates of a partition whose first item has position `offset` (a task)."""
+    known = known.to_device()
     base_posterior, labelled = known.posterior(), len(known.labelled)
     evaluation = torch.arange(labelled, labelled + len(known.evaluation))
     best = RankedCandidates(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
@@ -97,7 +128,7 @@ def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> Ran
         if len(here):
             scores = score_candidates(
                 view(post, here, evaluation, baseline="linearised"), known.acquisition
-            )
+            ).cpu()
             best = rank_best(
                 torch.cat([best.positions, positions]),
                 torch.cat([best.scores, scores]),
@@ -113,6 +144,7 @@ def score_finalists_on_part(known: ScoringContext, entry: PartitionEntry, offset
     All acquisition functions are sums over evaluation points, so the sum over all partitions is the
     score by the whole pool.
     """
+    known = known.to_device()
     base_posterior, labelled = known.posterior(), len(known.labelled)
     finalists = torch.arange(labelled, labelled + len(known.evaluation))
     scores = torch.zeros(len(finalists), dtype=torch.float64)
@@ -120,7 +152,7 @@ def score_finalists_on_part(known: ScoringContext, entry: PartitionEntry, offset
         if len(here):
             scores += score_candidates(
                 view(post, finalists, here, baseline="linearised"), known.acquisition
-            )
+            ).cpu()
     return scores
 
 
@@ -140,9 +172,9 @@ def _iterate_posteriors(
         positions = torch.arange(offset + start, offset + start + len(features))
         place = index.find_rows(positions)
         fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
-        post = base_posterior.with_points(
-            *known.model.kernel_inputs(_to_tensor(features[fresh.numpy()]))
-        )
+        rows = _to_tensor(features[fresh.numpy()]).to(known.device)
+        units, mean = known.model.kernel_inputs(rows)
+        post = base_posterior.with_points(units, mean.to(known.device))
         again = (place >= 0).nonzero().squeeze(1)
         here = torch.cat(
             [labelled + place[again], torch.arange(len(base_posterior.outputs), len(post.outputs))]
@@ -159,8 +191,9 @@ def predict_part(
     classes: tuple[str, ...],
     entry: PartitionEntry,
     to: str,
-    reading: PoolSchema,
+    schema: PoolSchema,
     every_class: bool = False,
+    device: str = "cpu",
 ) -> list[int]:
     """Write class and probability of every item of a partition as a Parquet file (a task).
 
@@ -171,8 +204,9 @@ def predict_part(
         classes: Names of the classes.
         entry: The partition.
         to: Address of the file.
-        reading: The schema.
+        schema: The schema of the pool.
         every_class: Whether to write the probability of every class.
+        device: Where predictions are computed.
 
     Returns:
         The number of items per class.
@@ -181,9 +215,11 @@ def predict_part(
         import_extra(name, "tables", "writing predictions")
         for name in ("pyarrow", "pyarrow.parquet")
     )
+    device = device if has_float64(torch.device(device)) else "cpu"
+    model = move_model(model, device)
     guesses, sure, every = [], [], []
     for _, features in read_blocks(entry, MAX_BLOCK_ITEMS):
-        p = model.predict_proba(_to_tensor(features), len(classes))
+        p = model.predict_proba(_to_tensor(features).to(device), len(classes)).cpu()
         best = p.max(1)
         guesses.append(best.indices)
         sure.append(best.values)
@@ -206,6 +242,6 @@ def predict_part(
             for i, name in enumerate(classes)
         }
     ids = read_ids(entry)
-    table = arrow.table(merge_columns(ids, read_partition_records(reading, entry.part, ids), ours))
+    table = arrow.table(merge_columns(ids, read_partition_records(schema, entry.part, ids), ours))
     write_file(to, lambda file: parquet.write_table(table, file, compression="zstd"))
     return torch.bincount(label, minlength=len(classes)).tolist()

@@ -86,13 +86,15 @@ _GRADIENT_LOCK = threading.Lock()
 
 
 @cache
-def _build_network(of: NetworkSpec, device: str) -> nn.Module:
-    model = build_model(of.name, of.shape, len(of.classes), seed=0).eval()
-    if of.digest and _hash_weights(model) != of.digest:
+def _build_network(network_spec: NetworkSpec, device: str) -> nn.Module:
+    model = build_model(
+        network_spec.name, network_spec.shape, len(network_spec.classes), seed=0
+    ).eval()
+    if network_spec.digest and _hash_weights(model) != network_spec.digest:
         raise ClusterError(
-            f"{of.name} makes a network with other weights here than where the command was "
-            "started; expected the same "
-            "on all workers: load them from a file, or draw them from the seed that is set"
+            f"{network_spec.name} builds a network with other weights on this worker than where "
+            "the command was started; expected the same weights on all workers: load them from a "
+            "file, or draw them from the seed that is set"
         )
     return model.to(device)
 
@@ -155,7 +157,8 @@ class SketchedModel:
         """Features (n, k) and where the posterior begins (n, C): f, or 1/C."""
         psi, predicted = rows[:, : self.width].to(self.dtype), rows[:, self.width :].double()
         if not predicted.shape[1]:
-            predicted = torch.full((len(rows), self.classes), 1 / self.classes, dtype=torch.float64)
+            size = (len(rows), self.classes)
+            predicted = torch.full(size, 1 / self.classes, dtype=torch.float64, device=rows.device)
         return psi, predicted
 
     def normalise_rows(self, rows: Tensor) -> Tensor:
@@ -170,7 +173,7 @@ class SketchedModel:
         return {"features": units, "scale": self.scale}
 
     def _condition(self, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
-        """Return the posterior at features (n, k), the first of which have labels (L,)."""
+        """Return the posterior at features (n, k); the first L rows have these labels."""
         before = prior(start, **self.kernel_arguments(units), noise=self.noise)
         return before.condition(torch.arange(len(labels)), labels)
 
@@ -214,34 +217,34 @@ class SketchedModel:
 
 
 def create_sketched_model(
-    of: NetworkSpec, classes: int, scale: float, dtype: torch.dtype
+    network_spec: NetworkSpec, classes: int, scale: float, dtype: torch.dtype
 ) -> SketchedModel:
     """Return the model without labels."""
     return SketchedModel(
         classes,
-        of.sketch,
+        network_spec.sketch,
         scale,
         TRAINED_NETWORK_NOISE,
         dtype,
-        torch.zeros((of.sketch, classes), dtype=torch.float64),
+        torch.zeros((network_spec.sketch, classes), dtype=torch.float64),
     )
 
 
 def align_classes(
-    of: NetworkSpec, names: Sequence[str], numbers: Tensor
+    network_spec: NetworkSpec, names: Sequence[str], numbers: Tensor
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Renumber labels to the order of a trained network's outputs.
 
     An untrained network accepts any names.
     """
-    if not of.loss:
+    if not network_spec.loss:
         return numbers, tuple(names)
-    odd: Any = next((name for name in names if name not in of.classes), None)
+    odd: Any = next((name for name in names if name not in network_spec.classes), None)
     if odd is not None:
         raise InputError(
-            f"a label is {odd!r}, but the network's classes are {', '.join(of.classes)}; expected one of "
-            "them"
+            f"a label is {odd!r}, but the network's classes are {', '.join(network_spec.classes)}; "
+            "expected one of them"
         )
     return torch.tensor(
-        [of.classes.index(names[i]) for i in numbers.tolist()], dtype=torch.int64
-    ), of.classes
+        [network_spec.classes.index(names[i]) for i in numbers.tolist()], dtype=torch.int64
+    ), network_spec.classes

@@ -82,7 +82,7 @@ class PartitionEntry:
     checksum: int | None = None
 
     def name(self, row: int) -> str:
-        """Return the name of an item without one of its own: the file and its row."""
+        """Return the name of an item that has no id: the file and its row."""
         return f"{self.part.source}:{self.part.start + row}"
 
 
@@ -90,9 +90,9 @@ class PartitionEntry:
 class Manifest:
     """All partitions of a pool that have features, in order."""
 
-    reading: PoolSchema
+    schema: PoolSchema
     entries: tuple[PartitionEntry, ...] = field(repr=False)
-    left_out: dict[str, str]  # parts and pictures that cannot be read, and why
+    left_out: dict[str, str]  # parts, pictures and sounds that cannot be read, and why
 
 
 def embed(
@@ -117,15 +117,16 @@ def embed(
     """Compute the features of a pool that `store` does not hold yet.
 
     Args:
-        source: A folder, bucket or file of Parquet or .npy, or a folder of images; any fsspec
-            address.
+        source: A folder, bucket or file of Parquet or .npy, or a folder of images or of sounds;
+            any fsspec address.
         store: A folder that all workers can reach.
         column: Of vectors or text; default: the only one.
         id: The column that names the items.
-        encoder: For texts "minilm", for images "lite0" or "lite2".
+        encoder: For texts "minilm", for images "lite0" or "lite2", for sounds "mel", or a
+            pretrained encoder by name.
         model: A network, `file.py:factory`, whose tangent kernel is stored instead, as `sketch`
-            features per item. Its inputs are the vectors, the embeddings of texts, or pixels from
-            −1 to 1.
+            features per item. Its inputs are the vectors, the embeddings of texts or sounds, or
+            pixels from −1 to 1.
         classes: Names of the network's outputs.
         sketch: Number of features of its kernel.
         trained: The loss it was trained with ("squared", "cross-entropy"); None: untrained.
@@ -141,8 +142,8 @@ def embed(
     >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
     3
     """
-    root, place = absolute_address(source), absolute_address(store)
-    how = {
+    root, store_address = absolute_address(source), absolute_address(store)
+    options = {
         "column": column,
         "id": id,
         "encoder": encoder,
@@ -152,26 +153,26 @@ def embed(
     }
     if device == "auto":
         device = resolve_device(device)
-    _require_outside_pool(root, place)
-    reading, parts = list_partitions(root, **how, network=model is not None)  # type: ignore[arg-type]
+    _require_outside_pool(root, store_address)
+    schema, parts = list_partitions(root, **options, network=model is not None)  # type: ignore[arg-type]
     if model is not None:
-        reading = replace(
-            reading,
-            network=describe_network(model, classes, item_shape(reading, parts), sketch, trained),
+        schema = replace(
+            schema,
+            network=describe_network(model, classes, item_shape(schema, parts), sketch, trained),
         )
     elif classes or trained:
         raise InputError(
             "classes and trained are for a network; expected model (--model file.py:make) too"
         )
-    if not reading.in_place:
-        reading = replace(reading, device=device)
-    entries = _read_finished(place, parts, reading, skip_unreadable)
+    if not schema.in_place:
+        schema = replace(schema, device=device)
+    entries = _read_finished(store_address, parts, schema, skip_unreadable)
     missing = [part for part in parts if part not in entries]
     refused: dict[int, Exception] = {}
     if missing:
         done = sum(part.rows for part in parts) - sum(part.rows for part in missing)
         on_progress = progress and (lambda stage, n, total: progress(stage, done + n, done + total))
-        tasks = [(part.source, part.rows, (reading, part, place)) for part in missing]
+        tasks = [(part.source, part.rows, (schema, part, store_address)) for part in missing]
         with connect_executor(executor, workers=workers) as engine:
             made = run_tasks(engine, "embed items", embed_part, tasks, on_progress, refused)
         entries |= {
@@ -183,44 +184,42 @@ def embed(
     }
     if unreadable and not skip_unreadable:
         raise _unreadable_error(list(unreadable.values()), len(parts))
-    manifest = _make_manifest(
-        root, reading, [entries[p] for p in parts if p in entries], unreadable
-    )
-    write_file(f"{place}/{MANIFEST_FILE}", _as_json(manifest, place))
-    _remove_stale(place, {part.key(reading) for part in entries})
+    manifest = _make_manifest(root, schema, [entries[p] for p in parts if p in entries], unreadable)
+    write_file(f"{store_address}/{MANIFEST_FILE}", _as_json(manifest, store_address))
+    _remove_stale(store_address, {part.key(schema) for part in entries})
     return manifest
 
 
 def _make_manifest(
-    root: str, reading: PoolSchema, entries: Sequence[PartitionEntry], unreadable: Mapping[str, str]
+    root: str, schema: PoolSchema, entries: Sequence[PartitionEntry], unreadable: Mapping[str, str]
 ) -> Manifest:
     """Return the manifest of all partitions that hold items."""
     whole = [entry for entry in entries if entry.rows]
     _require_same_width(whole, root)
     failed = {name: why for entry in entries for name, why in entry.failed.items()}
-    return Manifest(reading, tuple(whole), {**unreadable, **failed})
+    return Manifest(schema, tuple(whole), {**unreadable, **failed})
 
 
-def _require_outside_pool(root: str, place: str) -> None:
-    if f"{place}/".startswith(f"{root}/"):
+def _require_outside_pool(root: str, store_address: str) -> None:
+    if f"{store_address}/".startswith(f"{root}/"):
         raise InputError(
-            f"{place} is inside the pool; expected another folder, since its files would "
+            f"{store_address} is inside the pool; expected another folder, since its files would "
             "join the pool"
         )
 
 
 def _read_finished(
-    place: str, parts: Sequence[Partition], reading: PoolSchema, skip: bool
+    store_address: str, parts: Sequence[Partition], schema: PoolSchema, skip: bool
 ) -> dict[Partition, PartitionEntry]:
     """Return the partitions that are complete.
 
     Without `skip`, partitions with left-out items are computed again.
     """
-    kept = _list_stored_files(place)
+    kept = _list_stored_files(store_address)
     entries = {
-        part: _read_entry(place, part, reading)
+        part: _read_entry(store_address, part, schema)
         for part in parts
-        if f"{part.key(reading)}.json" in kept
+        if f"{part.key(schema)}.json" in kept
     }
     return {part: entry for part, entry in entries.items() if skip or not entry.failed}
 
@@ -248,24 +247,24 @@ def _require_same_width(entries: Sequence[PartitionEntry], root: str) -> None:
         )
 
 
-def _list_stored_files(place: str) -> dict[str, Any]:
+def _list_stored_files(store_address: str) -> dict[str, Any]:
     """Return the files of all stored partitions."""
-    folder = f"{place}/parts"
+    folder = f"{store_address}/parts"
     return list_files(folder) if exists(folder) else {}
 
 
-def _remove_stale(place: str, keys: set[str]) -> None:
+def _remove_stale(store_address: str, keys: set[str]) -> None:
     """Remove partitions that the pool no longer has, and partial files of killed workers."""
-    for name in _list_stored_files(place):
+    for name in _list_stored_files(store_address):
         if name.split(".")[0] not in keys or name.endswith(PARTIAL_SUFFIX):
-            remove_file(f"{place}/parts/{name}")
+            remove_file(f"{store_address}/parts/{name}")
 
 
-def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEntry:
+def embed_part(schema: PoolSchema, part: Partition, store_address: str) -> PartitionEntry:
     """Read a partition and write its features, its names and finally its entry (a task)."""
-    base = f"{place}/parts/{part.key(reading)}"
-    features = _PartitionFeatures(reading, part)
-    if reading.in_place:
+    base = f"{store_address}/parts/{part.key(schema)}"
+    features = _PartitionFeatures(schema, part)
+    if schema.in_place:
         features.read(None)
     else:
         write_file(f"{base}.npy", features.read)
@@ -278,13 +277,13 @@ def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEnt
     if names:
         write_file(f"{base}.parquet", lambda file: _write_names(file, names))
     source = (
-        f"{reading.root}/{part.source}" if not reading.root.endswith(part.source) else reading.root
+        f"{schema.root}/{part.source}" if not schema.root.endswith(part.source) else schema.root
     )
     bare = Partition(part.source, part.start, part.rows, part.stamp)
     entry = PartitionEntry(
         bare,
-        source if reading.in_place else f"{base}.npy",
-        part.start if reading.in_place else 0,
+        source if schema.in_place else f"{base}.npy",
+        part.start if schema.in_place else 0,
         features.rows,
         tuple(features.total.tolist()),
         features.squares,
@@ -293,15 +292,15 @@ def embed_part(reading: PoolSchema, part: Partition, place: str) -> PartitionEnt
         f"{base}.json",
         features.checksum,
     )
-    write_file(f"{base}.json", json.dumps(_entry_to_json(entry, place)))
+    write_file(f"{base}.json", json.dumps(_entry_to_json(entry, store_address)))
     return entry
 
 
 class _PartitionFeatures:
     """The features of a partition: their sums, names and checksum, batch by batch."""
 
-    def __init__(self, reading: PoolSchema, part: Partition) -> None:
-        self.reading = reading
+    def __init__(self, schema: PoolSchema, part: Partition) -> None:
+        self.schema = schema
         self.part = part
         self.total: Array = np.zeros(0)
         self.squares = 0.0
@@ -312,19 +311,19 @@ class _PartitionFeatures:
 
     def read(self, file: BinaryIO | None) -> None:
         """Read the partition, and write its features to a file unless they stay in place."""
-        for batch in iterate_batches(self.reading, self.part):
+        for batch in iterate_batches(self.schema, self.part):
             self.failed.update(batch.failed)
             if len(batch.features):
                 self._add(batch.features, file)
                 self.names.extend(batch.ids or ())
         if file is not None and self.rows and self.rows != self.part.rows:
             file.seek(0)
-            empty = np.zeros((0, len(self.total)), self.reading.dtype)
+            empty = np.zeros((0, len(self.total)), self.schema.dtype)
             _write_npy_header(file, empty, self.rows)
 
     def _add(self, features: Array, file: BinaryIO | None) -> None:
-        reading, part, rows = self.reading, self.part, self.rows
-        made = features if reading.in_place else _cast_features(features, reading.dtype, part, rows)
+        schema, part, rows = self.schema, self.part, self.rows
+        made = features if schema.in_place else _cast_features(features, schema.dtype, part, rows)
         content = made.tobytes()
         before = self.checksum if rows else _first_checksum(made.dtype, made.shape[1])
         self.checksum = zlib.crc32(content, before)
@@ -337,7 +336,7 @@ class _PartitionFeatures:
             first = int(np.flatnonzero(~np.isfinite(exact).all(1))[0])
             raise _not_finite_error(part, rows + first)
         self.total = (self.total if rows else 0.0) + exact.sum(0)
-        width = reading.network.sketch if reading.network else None
+        width = schema.network.sketch if schema.network else None
         self.squares += float(np.square(exact[:, :width]).sum())
         self.rows += len(made)
 
@@ -372,7 +371,7 @@ def _not_finite_error(part: Partition, row: int) -> InputError:
 
 
 def _write_npy_header(file: BinaryIO, like: Array, rows: int) -> None:
-    """Write the header of an .npy file for so many rows; its length does not depend on the number."""
+    """Write the header of an .npy file for this number of rows; its length is constant."""
     about = {
         "descr": np.lib.format.dtype_to_descr(like.dtype),
         "fortran_order": False,
@@ -390,18 +389,22 @@ def _write_names(file: BinaryIO, names: Sequence[str]) -> None:
     parquet.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
-def _as_json(manifest: Manifest, place: str) -> str:
-    entries = [_entry_to_json(entry, place) for entry in manifest.entries]
-    return json.dumps(
-        {"format": FORMAT_VERSION, **asdict(replace(manifest, entries=())), "entries": entries}
-    )
+def _as_json(manifest: Manifest, store_address: str) -> str:
+    entries = [_entry_to_json(entry, store_address) for entry in manifest.entries]
+    content = {
+        "format": FORMAT_VERSION,
+        "reading": asdict(manifest.schema),
+        "entries": entries,
+        "left_out": manifest.left_out,
+    }
+    return json.dumps(content)
 
 
-def _entry_to_json(entry: PartitionEntry, place: str) -> dict[str, Any]:
+def _entry_to_json(entry: PartitionEntry, store_address: str) -> dict[str, Any]:
     """Return an entry as it is stored, with relative addresses of the store's own files."""
     values = asdict(entry)
     for key in ADDRESS_FIELDS:
-        values[key] = values[key] and values[key].removeprefix(f"{place}/")
+        values[key] = values[key] and values[key].removeprefix(f"{store_address}/")
     return values
 
 
@@ -414,8 +417,8 @@ def is_store(name: str) -> bool:
 
 def read_manifest(store: str | Path) -> Manifest:
     """Read the manifest of a store."""
-    place = absolute_address(store)
-    address = f"{place}/{MANIFEST_FILE}"
+    store_address = absolute_address(store)
+    address = f"{store_address}/{MANIFEST_FILE}"
     if not exists(address):
         raise InputError(
             f"{store} holds no features of a pool; expected a folder that `labelahead pool embed` "
@@ -426,14 +429,15 @@ def read_manifest(store: str | Path) -> Manifest:
             content = json.loads(file.read())
             if content["format"] not in (1, FORMAT_VERSION):
                 raise InputError(
-                    f"{address} is of format {content['format']}; expected {FORMAT_VERSION}: embed the pool "
-                    "again"
+                    f"{address} is of format {content['format']}; expected {FORMAT_VERSION}: embed "
+                    "the pool again"
                 )
-            reading = _schema_from_json(content["reading"])
+            schema = _schema_from_json(content["reading"])
             entries = tuple(
-                _entry_from_json(each_entry, place, reading) for each_entry in content["entries"]
+                _entry_from_json(each_entry, store_address, schema)
+                for each_entry in content["entries"]
             )
-            return Manifest(reading, entries, content["left_out"])
+            return Manifest(schema, entries, content["left_out"])
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -444,9 +448,9 @@ def read_manifest(store: str | Path) -> Manifest:
 
 def require_unchanged(manifest: Manifest) -> None:
     """Raise if the source is used as the features and has changed."""
-    if not manifest.reading.in_place:
+    if not manifest.schema.in_place:
         return
-    now = {name: file_stamp(info) for name, info in list_files(manifest.reading.root).items()}
+    now = {name: file_stamp(info) for name, info in list_files(manifest.schema.root).items()}
     for entry in manifest.entries:
         if now.get(entry.part.source) != entry.part.stamp:
             raise StorageError(
@@ -456,9 +460,12 @@ def require_unchanged(manifest: Manifest) -> None:
 
 
 def _schema_from_json(values: dict[str, Any]) -> PoolSchema:
-    of = values.get("network")
-    known = of and NetworkSpec(
-        **(of | {"classes": tuple(of["classes"]), "shape": tuple(of["shape"])})
+    network_spec = values.get("network")
+    known = network_spec and NetworkSpec(
+        **(
+            network_spec
+            | {"classes": tuple(network_spec["classes"]), "shape": tuple(network_spec["shape"])}
+        )
     )
     return PoolSchema(**(values | {"network": known}))
 
@@ -466,15 +473,17 @@ def _schema_from_json(values: dict[str, Any]) -> PoolSchema:
 ADDRESS_FIELDS = ("features", "ids", "record")  # fields of an entry
 
 
-def _entry_from_json(values: dict[str, Any], place: str, reading: PoolSchema) -> PartitionEntry:
+def _entry_from_json(
+    values: dict[str, Any], store_address: str, schema: PoolSchema
+) -> PartitionEntry:
     """Return a stored entry with the addresses of the store's current location."""
     part, addresses = values["part"] | {"names": ()}, dict[str, Any]()
     for key in ADDRESS_FIELDS:
         stored = values.get(key) or None
-        source = reading.in_place and key == "features"  # lies outside, and is where it was
-        inside = stored and not source and f"{place}/parts/{stored.rsplit('/', 1)[-1]}"
+        source = schema.in_place and key == "features"  # lies outside, and is where it was
+        inside = stored and not source and f"{store_address}/parts/{stored.rsplit('/', 1)[-1]}"
         addresses[key] = inside or stored
-    record = addresses["record"] or f"{place}/parts/{Partition(**part).key(reading)}.json"
+    record = addresses["record"] or f"{store_address}/parts/{Partition(**part).key(schema)}.json"
     known = (
         values
         | addresses
@@ -483,9 +492,9 @@ def _entry_from_json(values: dict[str, Any], place: str, reading: PoolSchema) ->
     return PartitionEntry(**known)
 
 
-def _read_entry(place: str, part: Partition, reading: PoolSchema) -> PartitionEntry:
-    with open_file(f"{place}/parts/{part.key(reading)}.json") as file:
-        return _entry_from_json(json.loads(file.read()), place, reading)
+def _read_entry(store_address: str, part: Partition, schema: PoolSchema) -> PartitionEntry:
+    with open_file(f"{store_address}/parts/{part.key(schema)}.json") as file:
+        return _entry_from_json(json.loads(file.read()), store_address, schema)
 
 
 # --- reading

@@ -80,7 +80,7 @@ def _add_pages(app: FastAPI, service: LabellingService) -> None:
     )
 
     @app.get("/", include_in_schema=False)
-    def page() -> HTMLResponse:
+    def serve_page() -> HTMLResponse:
         name = service.items.data.name
         return HTMLResponse(templates.get_template("page.html").render(name=name))
 
@@ -99,12 +99,12 @@ def add_error_handlers(app: FastAPI) -> None:
     """Return every error as JSON with one sentence."""
 
     @app.exception_handler(InputError)
-    def wrong(request: Request, error: Exception) -> Json:
+    def handle_input_error(request: Request, error: Exception) -> Json:
         return Json({"error": str(error)}, 400)
 
     @app.exception_handler(StorageError)
     @app.exception_handler(OSError)
-    def unusable(request: Request, error: Exception) -> Json:
+    def handle_storage_error(request: Request, error: Exception) -> Json:
         assert isinstance(error, OSError)
         log.error(
             "%s %s failed: %s", request.method, request.url.path, error
@@ -117,12 +117,12 @@ def add_error_handlers(app: FastAPI) -> None:
         )
 
     @app.exception_handler(MissingExtra)
-    def missing(request: Request, error: Exception) -> Json:
+    def handle_missing_extra(request: Request, error: Exception) -> Json:
         message = str(error).replace(f" ({error.__cause__})", "")  # the cause contains paths
         return Json({"error": message}, 503, headers=RETRY_HEADER)
 
     @app.exception_handler(RequestValidationError)
-    def unfit(request: Request, error: Exception) -> Json:
+    def handle_invalid_request(request: Request, error: Exception) -> Json:
         assert isinstance(error, RequestValidationError)
         message = "; ".join(
             f"{'.'.join(str(part) for part in e['loc'][1:]) or 'the body'}: {e['msg']}"
@@ -131,7 +131,7 @@ def add_error_handlers(app: FastAPI) -> None:
         return Json({"error": message}, 422)
 
     @app.exception_handler(AnyHTTPException)
-    def stopped(request: Request, error: Exception) -> Json:
+    def handle_http_error(request: Request, error: Exception) -> Json:
         assert isinstance(error, AnyHTTPException)
         message = (
             f"{request.url.path} does not exist" if error.detail == "Not Found" else error.detail
@@ -140,7 +140,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(LabelaheadError)
     @app.exception_handler(Exception)
-    def failed(request: Request, error: Exception) -> Json:
+    def handle_other_error(request: Request, error: Exception) -> Json:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         known = isinstance(error, LabelaheadError)
         message = (

@@ -1,5 +1,4 @@
-"""Limit how many connections a server holds, and how long it waits for each; constant time per
-connection.
+"""Limit the number of connections and the time that each may keep the server waiting.
 
 A browser needs a few connections. A client that opens thousands and sends nothing must use up
 neither the files nor the time of the server. Hence a fixed number of connections is held. Beyond
@@ -51,11 +50,11 @@ class ConnectionLimiter:
         }
 
     def __len__(self) -> int:
-        """How many connections are held; never more than `max_connections`."""
+        """The number of open connections, never more than `max_connections`."""
         return len(self._held)
 
     def add(self, connection: Any, now: float) -> None:
-        """Hold a new connection.
+        """Register a new connection.
 
         Abort the longest waiting one if there are too many, or the new one if none waits.
         """
@@ -163,7 +162,7 @@ class _LimitedProtocol(H11Protocol):
 
 
 class _Sweep:
-    """Looks for overdue connections now and then, while there are any connections."""
+    """Close overdue connections periodically, while connections exist."""
 
     def __init__(self, limiter: ConnectionLimiter) -> None:
         self._limiter = limiter

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,13 +17,16 @@ from labelahead.inference.exact import (
     FittedExactModel,
     mixture_kernel,
 )
-from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
-from labelahead.inference.trust import MIN_LABELS_TO_QUERY
+from labelahead.inference.pool_posterior import Observation, PoolPosterior, PosteriorOptions
+from labelahead.inference.sources import Annotations
+from labelahead.inference.trust import apply_trust
+from labelahead.learner.guess_quality import assess_guessers
 from labelahead.server.snapshot import (
     FitFacts,
     LeaveOneOutFacts,
     PoolPredictions,
     Snapshot,
+    SourceFacts,
     TrainingRequest,
 )
 
@@ -31,6 +34,8 @@ __all__ = ["ERROR_ESTIMATE_ITEMS", "ExactLabelFit", "ExactSnapshot"]
 
 ERROR_ESTIMATE_ITEMS = 1000  # unlabelled items used to estimate the error
 MIN_RELATIVE_VARIANCE = 1e-9  # of the prior
+MAX_CONFUSIONS = 3  # of each annotator that are shown, from this share of a class on
+MIN_CONFUSION_SHARE = 0.15
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +48,7 @@ class ExactLabelFit:
     units: Tensor  # (n, d) of all items of the snapshot
     index: PositionIndex  # rows of these items
     learner: ExactLearner
-    learnt: FittedExactModel
+    fitted: FittedExactModel
     at: Tensor  # (L,) rows
     labels: Tensor  # (L,) indices into `class_numbers`
     class_numbers: Tensor  # (C,) class numbers of the page
@@ -52,7 +57,7 @@ class ExactLabelFit:
     @property
     def model(self) -> ExactModel:
         """The fitted model."""
-        return self.learnt.kernel_model
+        return self.fitted.kernel_model
 
     def predict(self, positions: Tensor) -> PoolPredictions:
         """Return class probabilities of items (q,) of the snapshot."""
@@ -74,7 +79,10 @@ class ExactSnapshot(Snapshot):
         alpha: (n, C) α of the labels, the starting point of the solver.
         guesses: (n, G, C) deviations g − 1/C of the guessers, if there are some.
         test_guesses: Those about the test items.
-        trust: (G,) in each guesser.
+        trust: (G, C, C) in each guesser; None without labels.
+        guessers: Their names, for people.
+        observations: position -> fields of the `Observation` to which the labels of several people
+            amount; empty if one annotator gave all labels.
     """
 
     units: Tensor
@@ -85,7 +93,9 @@ class ExactSnapshot(Snapshot):
     alpha: Tensor | None = None
     guesses: Tensor | None = None
     test_guesses: Tensor | None = None
-    trust: tuple[float, ...] = ()
+    trust: Tensor | None = None
+    guessers: tuple[str, ...] = ()
+    observations: Mapping[int, tuple[int, tuple[float, ...], float]] = field(default_factory=dict)
 
     @property
     def classes(self) -> int:
@@ -95,13 +105,24 @@ class ExactSnapshot(Snapshot):
     def build_posterior(
         self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
     ) -> PoolPosterior:
-        """Build the posterior of all items given these labels, from a uniform prior mean."""
+        """Build the posterior of all items given these labels, from the guesses about them."""
+        return self._condition(labels, classes, self._make_prior_mean(class_mapping))
+
+    def build_query_posterior(
+        self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
+    ) -> PoolPosterior | None:
+        """Build the posterior without guesses: items are queried as without them."""
+        if self.guesses is None or self.trust is None:
+            return None
+        return self._condition(labels, classes, self._make_uniform_mean(class_mapping))
+
+    def _condition(self, labels: Mapping[int, int], classes: int, mean: Tensor) -> PoolPosterior:
         alpha = self.alpha
         if alpha is not None and classes > self.classes:
             alpha = pad(alpha, (0, classes - self.classes))
         return PoolPosterior.from_kernel(
             self.points,
-            self._make_prior_mean(class_mapping, len(labels)),
+            mean,
             {"kernel": mixture_kernel(self.units, self.weights)},
             self.noise,
             labels,
@@ -109,29 +130,38 @@ class ExactSnapshot(Snapshot):
                 evaluation=self.evaluation,
                 cache_cross_covariance=True,
                 max_exact_labels=MAX_SELECTION_LABELS,
+                observations={p: Observation(*row) for p, row in self.observations.items()},
             ),
             classes=classes,
             initial_weights=alpha,
         )
 
-    def _make_prior_mean(self, class_mapping: Sequence[int | None], labels: int) -> Tensor:
-        """Return (n, C), uniform over the classes that are neither merged nor removed.
-
-        After `MIN_LABELS_TO_QUERY` labels it includes the guesses.
-        """
-        gone = [c for c, now in enumerate(class_mapping[: self.classes]) if now != c]
+    def _make_uniform_mean(self, class_mapping: Sequence[int | None]) -> Tensor:
+        """Return (n, C), uniform over the classes that are neither merged nor removed."""
+        gone = self._list_gone(class_mapping)
         start = torch.full(
             (len(self.points), self.classes),
             1 / max(self.classes - len(gone), 1),
             dtype=torch.float64,
         )
         start[:, gone] = 0
-        if self.guesses is not None and labels >= MIN_LABELS_TO_QUERY:
-            trust = torch.tensor(self.trust, dtype=torch.float64)
-            said = torch.einsum("ngc,g->nc", self.guesses.double(), trust)
-            shared = [c for c in range(min(said.shape[1], self.classes)) if c not in gone]
-            start[:, shared] += said[:, shared]
         return start
+
+    def _make_prior_mean(self, class_mapping: Sequence[int | None]) -> Tensor:
+        """Return (n, C): the uniform mean, and what the guesses add to it."""
+        start = self._make_uniform_mean(class_mapping)
+        if self.guesses is None or self.trust is None:
+            return start
+        gone = self._list_gone(class_mapping)
+        said = self._arrange_guesses(self.guesses, range(self.trust.shape[1]))
+        added = apply_trust(self.trust, said.double())[:, : self.classes]
+        shared = [c for c in range(added.shape[1]) if c not in gone]
+        start[:, shared] += added[:, shared]
+        return start
+
+    def _list_gone(self, class_mapping: Sequence[int | None]) -> list[int]:
+        """Return the classes that were merged or removed."""
+        return [c for c, now in enumerate(class_mapping[: self.classes]) if now != c]
 
     def predict_proba(
         self, pool_posterior: PoolPosterior, rows: Tensor, active_classes: Tensor
@@ -168,17 +198,33 @@ class ExactSnapshot(Snapshot):
         alpha = fit.model.alpha.new_zeros((len(self.points), classes))
         columns = alpha.new_zeros((len(fit.at), classes))
         alpha[fit.at] = columns.index_copy(1, fit.class_numbers, fit.model.alpha)
+        trust = alpha.new_zeros((len(fit.model.trust), classes, classes))
+        trust[:, fit.class_numbers[:, None], fit.class_numbers] = fit.model.trust
         return replace(
             self,
             round=request.round,
             class_count=classes,
             labels=dict(request.labels),
-            noise=self.own_noise or fit.learnt.noise,
-            weights=fit.learnt.mixture.weights,
+            noise=self.own_noise or fit.fitted.noise,
+            weights=fit.fitted.mixture.weights,
             alpha=alpha,
-            trust=tuple(fit.model.trust.tolist()),
+            trust=trust,
+            observations=self._describe_observations(fit, classes),
             fit_facts=self._describe_fit(fit, request, seconds),
         )
+
+    def _describe_observations(
+        self, fit: ExactLabelFit, classes: int
+    ) -> dict[int, tuple[int, tuple[float, ...], float]]:
+        """Return what the labels of each item amount to, in class numbers of the page."""
+        found, numbers = {}, fit.class_numbers.tolist()
+        for row, observation in fit.model.observations.items():
+            target = [0.0] * classes
+            for number, value in zip(numbers, observation.target, strict=True):
+                target[number] = value
+            label = numbers[observation.label]
+            found[int(self.points[row])] = (label, tuple(target), observation.noise)
+        return found
 
     def _describe_fit(
         self, fit: ExactLabelFit, request: TrainingRequest, seconds: float
@@ -189,7 +235,7 @@ class ExactSnapshot(Snapshot):
         if self.test is not None:
             units, truth = self.test
             units = self._join_guesses(units, self.test_guesses, fit.class_numbers.tolist())
-            predicted = fit.class_numbers[fit.learnt.model(units).argmax(1)]
+            predicted = fit.class_numbers[fit.fitted.model(units).argmax(1)]
             accuracy = float((predicted == truth).double().mean())
         outputs, residuals = learner.leave_one_out_predictions(at, labels)
         outputs = outputs.new_zeros((len(at), max(request.classes, 2))).index_copy_(
@@ -201,7 +247,18 @@ class ExactSnapshot(Snapshot):
         rest = torch.ones(len(self.points), dtype=torch.bool).index_fill_(0, at, False)
         rest = rest[: self.pool_facts.random_points].nonzero().squeeze(1)[:ERROR_ESTIMATE_ITEMS]
         forecast = learner.forecast_error(at, labels, rest, votes=fit.votes) if len(rest) else None
-        return FitFacts(len(at), seconds, accuracy, leave_one_out=leave_one_out, forecast=forecast)
+        numbers = fit.class_numbers.tolist()
+        found = assess_guessers(fit.model, labels, self.guessers)
+        guessers = tuple(quality.to_state(numbers) for quality in found)
+        return FitFacts(
+            len(at),
+            seconds,
+            accuracy,
+            leave_one_out=leave_one_out,
+            forecast=forecast,
+            guessers=guessers,
+            sources=_describe_sources(fit),
+        )
 
     def fit_labels(self, request: TrainingRequest) -> ExactLabelFit:
         """Fit the labels with a newly selected kernel and calibrate the probabilities."""
@@ -223,8 +280,19 @@ class ExactSnapshot(Snapshot):
         at = index.rows_of(p for p, _ in known)
         labels = torch.tensor([c for _, c in known], dtype=torch.int64)
         units = self._join_guesses(self.units, self.guesses, request.class_numbers)
-        blank = ExactModel.for_unit_rows(len(column), guessers=len(self.trust))
-        learner = ExactLearner(units, blank, max_exact_labels=max_exact_labels)
+        guessers = 0 if self.guesses is None else self.guesses.shape[1]
+        blank = ExactModel.for_unit_rows(len(column), guessers=guessers)
+        annotations = [
+            (index.row_of(p), column[c], who)
+            for p, c, who in request.annotations
+            if p in index and c in column
+        ]
+        learner = ExactLearner(
+            units,
+            blank,
+            max_exact_labels=max_exact_labels,
+            annotations=Annotations.from_rows(annotations) if annotations else None,
+        )
         confirmed = torch.tensor(request.confirmed, dtype=torch.int64)
         return ExactLabelFit(
             units,
@@ -247,9 +315,34 @@ class ExactSnapshot(Snapshot):
         """
         if guesses is None:
             return units
+        said = ExactSnapshot._arrange_guesses(guesses, class_numbers)
+        return torch.cat([units, said.flatten(1).to(units.dtype)], 1)
+
+    @staticmethod
+    def _arrange_guesses(guesses: Tensor, class_numbers: Sequence[int]) -> Tensor:
+        """Return the guesses (n, G, C) about these classes; later ones have none."""
         known = guesses.shape[2]
         blocks = [
             guesses[:, :, c] if c < known else torch.zeros_like(guesses[:, :, 0])
             for c in class_numbers
         ]
-        return torch.cat([units, torch.stack(blocks, 2).flatten(1).to(units.dtype)], 1)
+        return torch.stack(blocks, 2)
+
+
+def _describe_sources(fit: ExactLabelFit) -> tuple[SourceFacts, ...]:
+    """Return how often each annotator is right, and what each confuses."""
+    found, annotations = fit.learner.source_estimates, fit.learner.annotations
+    if found is None or annotations is None:
+        return ()
+    facts, numbers = [], fit.class_numbers.tolist()
+    for i, (who, row) in enumerate(found.by_name(annotations.names).items()):
+        shares = found.confusion[i].clone().fill_diagonal_(0.0)
+        values, flat = shares.flatten().topk(min(MAX_CONFUSIONS, shares.numel()))
+        confusions = tuple(
+            (numbers[at // len(shares)], numbers[at % len(shares)], round(share, 3))
+            for share, at in zip(values.tolist(), flat.tolist(), strict=True)
+            if share >= MIN_CONFUSION_SHARE
+        )
+        accuracy, low, high = (round(x, 4) for x in (row.accuracy, row.low, row.high))
+        facts.append(SourceFacts(who, row.labels, accuracy, low, high, confusions))
+    return tuple(facts)

@@ -81,13 +81,13 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
     names = label_state.classes
     active_classes = [names[c] for c in label_state.active_classes]
     every = predicted.every
-    ours: dict[str, list[Any]] = {name: [] for name in (*TEXT_COLUMNS, "probability")}
-    ours |= (
+    own_columns: dict[str, list[Any]] = {name: [] for name in (*TEXT_COLUMNS, "probability")}
+    own_columns |= (
         {probability_column_name(name): [] for name in active_classes} if every is not None else {}
     )
     positions, answers = sorted({*label_state.labels, *predicted.best}), []
     for position in positions:
-        row: dict[str, Any] = dict.fromkeys(ours)
+        row: dict[str, Any] = dict.fromkeys(own_columns)
         given: list[dict[str, Any]] = []
         if position in label_state.labels:
             counts = label_state.find_deciding_answer(position)
@@ -111,10 +111,10 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
                     for c in label_state.active_classes
                 }
         for name, value in row.items():
-            ours[name].append(value)
+            own_columns[name].append(value)
         answers.append(given)
     records = None if items.records is None else items.records.take(positions)
-    columns = merge_columns([items.ids[p] for p in positions], records, ours)
+    columns = merge_columns([items.ids[p] for p in positions], records, own_columns)
     return Export(positions, columns, answers, active_classes, items)
 
 

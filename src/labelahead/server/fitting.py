@@ -13,6 +13,7 @@ from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.network import FittedModel, NetworkLearner
+from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign
 from labelahead.learner.export import LEAVE_ONE_OUT_CAVEAT, ExportedModel, export_model
 from labelahead.learner.preparation import PreparedCampaign
@@ -23,7 +24,11 @@ from labelahead.server.label_state import LabelState
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import LabelFit, PoolPredictions, Snapshot, TrainingRequest
-from labelahead.server.snapshot_builder import ProgressCallback, SnapshotBuilder
+from labelahead.server.snapshot_builder import (
+    ProgressCallback,
+    SnapshotBuilder,
+    with_current_classes,
+)
 
 __all__ = [
     "CurrentModel",
@@ -36,10 +41,10 @@ __all__ = [
 
 
 def reject_large_pool(campaign: Campaign) -> None:
-    """Raise for an out-of-core pool, of which the page has only a part."""
+    """Raise for an out-of-core pool, of which the page loads only a part."""
     if is_store(campaign.data.name):
         raise InputError(
-            f"{campaign.data.name} is an out-of-core pool, of which the page has only a part; "
+            f"{campaign.data.name} is an out-of-core pool, of which the page loads only a part; "
             "export the labels, and predict all items with `labelahead pool predict`"
         )
 
@@ -49,12 +54,12 @@ class SessionFit:
     """A model fitted on all labels of a session. `at` and `learnt` count rows of `points`."""
 
     points: Tensor  # (n,) positions in the data set
-    ready: PreparedCampaign
+    prepared: PreparedCampaign
     learner: NetworkLearner | ExactLearner
-    learnt: FittedModel
+    fitted: FittedModel
     labels: Mapping[int, int]  # position in the data set -> index of its class
     at: Tensor  # (L,) rows
-    given: Tensor  # (L,) indices of classes
+    class_indices: Tensor  # (L,) indices of classes
     votes: Tensor  # (L,) bool: not bulk-confirmed
     seed: int
 
@@ -75,13 +80,15 @@ def predict_pool(
     with service.lock:
         label_state, page_model = service.label_state, service.page_model
     _require_two_classes(label_state)
-    if page_model is not None and schedule.is_complete():
+    if page_model is not None and schedule.is_complete() and schedule.has_current_guesses():
         fit = page_model.snapshot.fit_labels(_make_request(label_state))
         if fit is not None:
             return fit.predict(page_model.snapshot.points)
-    made = fit_labels(service, schedule, on_progress)
-    p = made.learnt.predict_proba(torch.arange(len(made.points)), len(label_state.active_classes))
-    return PoolPredictions(made.points, label_state.active_classes, p)
+    session_fit = fit_labels(service, schedule, on_progress)
+    p = session_fit.fitted.predict_proba(
+        torch.arange(len(session_fit.points)), len(label_state.active_classes)
+    )
+    return PoolPredictions(session_fit.points, label_state.active_classes, p)
 
 
 def _make_request(label_state: LabelState) -> TrainingRequest:
@@ -92,6 +99,7 @@ def _make_request(label_state: LabelState) -> TrainingRequest:
         (),
         tuple(label_state.confirmed),
         label_state.active_classes,
+        label_state.list_annotations(),
     )
 
 
@@ -136,9 +144,8 @@ def _require_two_classes(label_state: LabelState) -> None:
     given = set(label_state.labels.values())
     if len(given) < 2:
         raise InputError(
-            f"{len(label_state.labels)} labels of {len(given)} classes exist; expected labels of at "
-            "least two "
-            "classes: label more items (to export the labels only, leave out --rest)"
+            f"{len(label_state.labels)} labels of {len(given)} classes exist; expected labels of "
+            "at least two classes: label more items (to export the labels only, leave out --rest)"
         )
 
 
@@ -156,6 +163,7 @@ def fit_labels(
             c: i for i, c in enumerate(label_state.active_classes)
         }  # without merged and removed classes
         labels = {p: number[c] for p, c in label_state.labels.items()}
+        annotations = label_state.list_annotations()
     _require_two_classes(label_state)
     if schedule.is_encoding:
         raise InputError(
@@ -164,34 +172,35 @@ def fit_labels(
             "date, or export the labels only"
         )
     campaign = replace(schedule.campaign, threads=None)
-    if campaign.data.has_guesses:
-        active = tuple(label_state.classes[c] for c in label_state.active_classes)
-        campaign = replace(campaign, data=replace(campaign.data, classes=active))
+    campaign, data = with_current_classes(campaign, service.items.data, label_state)
     reject_large_pool(campaign)
     held = dict.fromkeys(service.held_out, UNKNOWN)
-    builder = SnapshotBuilder(campaign, (service.items.data, None), held, service.excluded)
-    points, ready = builder.prepare_items(labels, on_progress)
+    builder = SnapshotBuilder(campaign, data, held, service.excluded)
+    points, prepared = builder.prepare_items(labels, on_progress)
     index = PositionIndex(points)
     labels = index.keep_known_values(labels)  # of items that can still be read
     learner, seed = (
-        ready.make_learner(max(len(number), 2)),
-        ready.training.derive_seed(campaign.seed, 0),
+        prepared.make_learner(max(len(number), 2)),
+        prepared.training.derive_seed(campaign.seed, 0),
     )
+    if isinstance(learner, ExactLearner) and annotations:
+        rows = [(index.row_of(p), number[c], who) for p, c, who in annotations if p in index]
+        learner = replace(learner, annotations=Annotations.from_rows(rows))
     at, given = index.rows_of(labels), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in label_state.confirmed for p in labels])
     order = (
         at.argsort()
     )  # a training does not depend on who answered first; estimates do, and keep that order
-    learnt = learner.fit(at[order], given[order], seed=seed)
-    learnt.calibrate(votes[order])
-    return SessionFit(points, ready, learner, learnt, labels, at, given, votes, seed)
+    fitted = learner.fit(at[order], given[order], seed=seed)
+    fitted.calibrate(votes[order])
+    return SessionFit(points, prepared, learner, fitted, labels, at, given, votes, seed)
 
 
 def build_exported_model(
     service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None = None
 ) -> ExportedModel:
     """Fit a model on all current labels, for export."""
-    made = fit_labels(service, schedule, on_progress)
+    session_fit = fit_labels(service, schedule, on_progress)
     with service.lock:
         label_state, last = service.label_state, schedule.rounds[-1] if schedule.rounds else {}
     if last.get("accuracy") is not None:
@@ -201,24 +210,35 @@ def build_exported_model(
             "labels": last["labels"],
         }
     else:
-        accuracy = _estimate_accuracy(made)
+        accuracy = _estimate_accuracy(session_fit)
     classes = [label_state.classes[c] for c in label_state.active_classes]
     return export_model(
-        made.ready, made.learnt.model, made.labels, classes, accuracy, items=len(service.items)
+        session_fit.prepared,
+        session_fit.fitted.model,
+        session_fit.labels,
+        classes,
+        accuracy,
+        items=len(service.items),
     )
 
 
-def _estimate_accuracy(made: SessionFit) -> dict[str, Any]:
+def _estimate_accuracy(session_fit: SessionFit) -> dict[str, Any]:
     """Estimate the accuracy on the unlabelled items.
 
     If there are none, on the labelled items. Empty for a trained network.
     """
-    if not isinstance(made.learner, ExactLearner):
+    if not isinstance(session_fit.learner, ExactLearner):
         # Its outputs depend on the labels: only test items can measure its accuracy.
         return {}
-    learner, at, given, ready, seed = made.learner, made.at, made.given, made.ready, made.seed
-    others = torch.ones(len(ready.data), dtype=torch.bool).index_fill_(
-        0, torch.cat([at, ready.data.test]), False
+    learner, at, given, prepared, seed = (
+        session_fit.learner,
+        session_fit.at,
+        session_fit.class_indices,
+        session_fit.prepared,
+        session_fit.seed,
+    )
+    others = torch.ones(len(prepared.data), dtype=torch.bool).index_fill_(
+        0, torch.cat([at, prepared.data.test]), False
     )
     rest = others.nonzero().flatten()
     if not len(rest):
@@ -227,7 +247,7 @@ def _estimate_accuracy(made: SessionFit) -> dict[str, Any]:
     judged = rest[
         torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]
     ]
-    error = learner.forecast_error(at, given, judged, seed=seed, votes=made.votes).error
+    error = learner.forecast_error(at, given, judged, seed=seed, votes=session_fit.votes).error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
     return {
         "estimated": 1 - error.rate,

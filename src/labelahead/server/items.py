@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from labelahead.data import Data
 from labelahead.data.classes import normalise_name
 from labelahead.data.dataset import Images, hash_tensor
-from labelahead.data.file_tree import ItemFiles, UnreadableItemsError
+from labelahead.data.file_tree import FileTree, ItemFiles, UnreadableItemsError
 from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import ExportItems
@@ -73,7 +73,10 @@ class Items:
         files, rows = self._media, self.data.rows
         if rows is not None and rows.files and rows.text is not None:
             return [len(text.encode("utf-8", "surrogatepass")) for text in rows.columns[rows.text]]
-        return files.get_file_sizes() if isinstance(files, ItemFiles) else None
+        # Sounds of an out-of-core pool are no tree of local files.
+        if not isinstance(files, ItemFiles) or not isinstance(files.files, FileTree):
+            return None
+        return files.get_file_sizes()
 
     @property
     def _media(self) -> Images | SoundFiles | None:

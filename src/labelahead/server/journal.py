@@ -38,7 +38,13 @@ from labelahead.server.journal_files import (
     copy_to_memory,
     require_database,
 )
-from labelahead.server.label_state import Event, LabelState, LabelStateBuilder
+from labelahead.server.label_state import (
+    CLASS_CHANGE_KINDS,
+    Event,
+    LabelState,
+    LabelStateBuilder,
+    build_label_state,
+)
 from labelahead.server.permissions import create_private, owner_only
 
 __all__ = [
@@ -48,6 +54,7 @@ __all__ = [
     "copy_journal",
     "open_database",
     "read_class_names",
+    "read_class_state",
     "read_item_names",
     "read_journal",
 ]
@@ -191,9 +198,9 @@ def _check_database(db: sqlite3.Connection, path: Path, newest: int) -> None:
         )
     if 0 < version < FIRST_VERSION:
         raise InputError(
-            f"{path} has version {version}, from before the first release (0.2.0); expected version "
-            f"{FIRST_VERSION}: export its labels with the labelahead that wrote it, and import them "
-            "into a new folder"
+            f"{path} has version {version}, from before the first release (0.2.0); expected "
+            f"version {FIRST_VERSION}: export its labels with the labelahead that wrote it, and "
+            "import them into a new folder"
         )
     verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
     if verdict != "ok":
@@ -276,6 +283,24 @@ def read_class_names(folder: str | Path) -> list[str]:
     return list(spelled.values())
 
 
+def read_class_state(folder: str | Path) -> LabelState:
+    """Return the classes of the journal in a folder, after all their changes; without labels.
+
+    There are none if there is no journal.
+    """
+    path = Path(folder) / "labels.db"
+    if not path.is_file():
+        return build_label_state(())
+    require_database(path)
+    kinds = ", ".join(f"'{kind}'" for kind in ("class", *CLASS_CHANGE_KINDS, "undo"))
+    try:
+        with closing(copy_to_memory(path)) as db:
+            events = _read_events(db, f"WHERE kind IN ({kinds}) ORDER BY seq", ())
+    except sqlite3.Error:  # opening the journal reports the problem
+        events = []
+    return build_label_state(events)
+
+
 def read_journal(folder: str | Path) -> tuple[list[str], list[Event]]:
     """Return item names and all events of the journal in a folder, also while a server writes."""
     with closing(copy_journal(folder)) as copy:
@@ -337,7 +362,7 @@ def _check_data(
 
 def _find_changed_files(
     db: sqlite3.Connection,
-    before: Sequence[int | None],
+    recorded: Sequence[int | None],
     rows: Sequence[tuple[int, str, int | None]],
 ) -> str | None:
     """Return why the files are not those of the journal, or None.
@@ -347,15 +372,15 @@ def _find_changed_files(
         before: File sizes in the journal.
         rows: Position, name and current size of each item.
     """
-    now = rows[: len(before)]
+    now = rows[: len(recorded)]
     there = sum(size is not None for _, _, size in now)
-    if 2 * there < len(before):
-        return f"only {there} of its {len(before)} items exist"
+    if 2 * there < len(recorded):
+        return f"only {there} of its {len(recorded)} items exist"
     labelled_positions = f"SELECT DISTINCT position FROM events WHERE {LABEL_CONDITION}"
     labelled = {p for (p,) in db.execute(labelled_positions)}
     known = [
         row
-        for row, size in zip(now, before, strict=True)
+        for row, size in zip(now, recorded, strict=True)
         if size is not None and row[2] not in (None, size)
     ]
     names = [name for position, name, _ in known if position in labelled]
@@ -453,8 +478,8 @@ def _find_by_key(
     e = events[0]
     if (e.kind, e.who, e.position, e.label)[: len(content)] != content:
         raise InputError(
-            f"the key {e.key!r} came with another answer, number {e.seq}; expected a new key for "
-            "every answer"
+            f"the key {e.key!r} was used for another answer, number {e.seq}; expected a new key "
+            "for every answer"
         )
     return e
 
@@ -727,8 +752,8 @@ class Journal:
             )
             if left < min_classes:
                 raise InputError(
-                    f"{kind} one of {left + 1} classes; at least {min_classes} classes must remain: "
-                    "add one first"
+                    f"{kind} one of {left + 1} classes; at least {min_classes} classes must "
+                    "remain: add one first"
                 )
             return self._insert(db, event)
 
@@ -884,8 +909,8 @@ class Journal:
                 or not 0 <= position < len(self.items)
             ):
                 raise self._damage(
-                    f"{self.path} is damaged: after event {self._builder.seq} comes {event}; restore "
-                    "a copy, or start again in another folder"
+                    f"{self.path} is damaged: after event {self._builder.seq} comes {event}; "
+                    "restore a copy, or start again in another folder"
                 )
             self._builder.add_event(event)
 

@@ -22,7 +22,7 @@ removed class are ignored, until the change is undone.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import attrgetter, index
 from types import MappingProxyType
@@ -104,11 +104,33 @@ class LabelState:
     ] = ()  # of each class, the one that its labels are of now; None: removed
     confirmed: frozenset[int] = frozenset()  # positions with a bulk-confirmed label
     classes_seq: int = 0  # seq of the newest event that changed the classes
+    # normalised name of a renamed, merged or removed class -> present name; None: removed
+    former_classes: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def active_names(self) -> tuple[str, ...]:
+        """Return the names of the classes that are neither merged into others nor removed."""
+        return tuple(self.classes[c] for c in self.active_classes)
 
     @property
     def active_classes(self) -> tuple[int, ...]:
         """Return the numbers of the classes that are neither merged into others nor removed."""
         return tuple(c for c, now in enumerate(self.class_mapping) if c == now)
+
+    def list_annotations(self) -> tuple[tuple[int, int, str], ...]:
+        """Return (position, class, annotator) of all labels, if several people labelled.
+
+        Items with a settled conflict are left out: their label is not in doubt. Empty if one
+        annotator gave all labels.
+        """
+        rows = [
+            (position, answer.label, answer.who)
+            for position, answers in self.answers.items()
+            if position not in self.settlements
+            for answer in answers
+            if answer.label is not None
+        ]
+        return tuple(rows) if len({who for _, _, who in rows}) > 1 else ()
 
     def find_deciding_answer(self, position: int) -> Event:
         """Return the answer or settlement that determines an item's label."""
@@ -141,6 +163,8 @@ class LabelStateBuilder:
         self._initial_names: list[str] = []  # first name of each class
         # normalised current or former name of a class -> its number
         self._former_names: dict[str, int] = {}
+        # the same with the names of undone changes, which guesses may still use
+        self._every_name: dict[str, int] = {}
         # seq of a valid change -> kind, class, class that it is merged into, name
         self._class_changes: dict[int, tuple[str, int, int, str]] = {}
         self._grid_of: dict[
@@ -168,7 +192,7 @@ class LabelStateBuilder:
         self.seq, self._label_state = event.seq, None
         if event.kind == "class" and event.text is not None:
             self._classes_seq = event.seq
-            for names in (self.class_numbers, self._former_names):
+            for names in (self.class_numbers, self._former_names, self._every_name):
                 names[normalise_name(event.text)] = len(self.classes)
             self.class_mapping.append(len(self.classes))
             self.classes.append(event.text)
@@ -176,6 +200,8 @@ class LabelStateBuilder:
         elif event.kind in CLASS_CHANGE_KINDS and event.label is not None:
             into = self.class_numbers.get(normalise_name(event.text or ""), 0)
             self._class_changes[event.seq] = event.kind, event.label, into, event.text or ""
+            if event.kind == "rename":
+                self._every_name[normalise_name(event.text or "")] = event.label
             self._add_undoable(event, None)
             self._apply_class_changes(event.seq)
         elif (
@@ -251,6 +277,14 @@ class LabelStateBuilder:
         )
         return None if number is None else self.class_mapping[number]
 
+    def _list_former_classes(self) -> dict[str, str | None]:
+        """Return the present class name of every name that is no longer one."""
+        found = {}
+        for name in self._every_name.keys() - self.class_numbers.keys():
+            number = self.class_mapping[self._former_names.get(name, self._every_name[name])]
+            found[name] = None if number is None else self.classes[number]
+        return dict(sorted(found.items()))
+
     def has_ever_named(self, name: str) -> bool:
         """Return whether a class has or had this name."""
         return (
@@ -263,7 +297,7 @@ class LabelStateBuilder:
         self._undoable.setdefault(event.who, {})[event.seq] = position
 
     def _clear_kept(self, position: int) -> None:
-        """Forget the `keep` of an item; it cannot be undone any more."""
+        """Discard the `keep` of an item; it can no longer be undone."""
         kept = self._kept.pop(position, None)
         if kept is not None:
             self._undoable[kept.who].pop(kept.seq, None)
@@ -275,10 +309,10 @@ class LabelStateBuilder:
         self._settlements[position] = [
             a for a in self._settlements.get(position, ()) if a.seq != seq
         ]
-        given = self._answers_by_annotator.get(position, {})
-        kept = [a for a in given.pop(who, ()) if a.seq != seq]
+        answers_by_annotator = self._answers_by_annotator.get(position, {})
+        kept = [a for a in answers_by_annotator.pop(who, ()) if a.seq != seq]
         if kept:
-            given[who] = kept
+            answers_by_annotator[who] = kept
         elif position in self._answered.get(who, ()):
             self._answered[who].remove(position)
             self._frozen_positions.pop(who, None)
@@ -313,8 +347,8 @@ class LabelStateBuilder:
 
     def find_answer(self, who: str, position: int) -> Event | None:
         """Return an annotator's current answer to an item."""
-        given = self._answers_by_annotator.get(position, {}).get(who)
-        return self._map_class(given[-1]) if given else None
+        answers_by_annotator = self._answers_by_annotator.get(position, {}).get(who)
+        return self._map_class(answers_by_annotator[-1]) if answers_by_annotator else None
 
     def has_label(self, position: int) -> bool:
         """Return whether an item has a label."""
@@ -343,8 +377,8 @@ class LabelStateBuilder:
         Raises:
             InputError: A field is missing, superfluous or not valid in the current state.
         """
-        given = {"position": position, "label": label, "ref": ref, "text": text}
-        names = tuple(name for name, value in given.items() if value is not None)
+        answers_by_annotator = {"position": position, "label": label, "ref": ref, "text": text}
+        names = tuple(name for name, value in answers_by_annotator.items() if value is not None)
         if kind not in REQUIRED_FIELDS:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(REQUIRED_FIELDS)}")
         if names != REQUIRED_FIELDS[kind]:
@@ -369,7 +403,7 @@ class LabelStateBuilder:
         if kind == "keep" and self._labels.get(index(position or 0)) != label:
             name = self.classes[label or 0]
             raise InputError(
-                f"item {position} is not labelled {name!r} any more; reload it and try again"
+                f"item {position} is not labelled {name!r} now; reload it and try again"
             )
         if kind == "doubt" and index(position or 0) not in self._kept:
             raise InputError(
@@ -448,20 +482,21 @@ class LabelStateBuilder:
                 class_mapping=tuple(self.class_mapping),
                 confirmed=frozenset(sets["confirm"]),
                 classes_seq=self._classes_seq,
+                former_classes=self._list_former_classes(),
                 agreement=Agreement(compared, compared - len(sets["differ"])),
             )
         return self._label_state
 
     def _update_item(self, position: int) -> None:
         """Recompute the state of one item."""
-        given = self._answers_by_annotator.get(position, {})
-        for who, each in given.items():
+        answers_by_annotator = self._answers_by_annotator.get(position, {})
+        for who, each in answers_by_annotator.items():
             answered = self._answered.setdefault(who, set())
             if (self._map_class(each[-1]) is not None) != (position in answered):
                 answered ^= {position}
                 self._frozen_positions.pop(who, None)
         newest = sorted(
-            filter(None, (self._map_class(each[-1]) for each in given.values())),
+            filter(None, (self._map_class(each[-1]) for each in answers_by_annotator.values())),
             key=attrgetter("seq"),
         )
         labelled = [a for a in newest if a.label is not None]

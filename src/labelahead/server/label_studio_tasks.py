@@ -95,16 +95,16 @@ def _find_shown_field(content: Export) -> str:
 def _build_fields(content: Export) -> dict[str, Any]:
     """Return the columns of the tasks' data: the id and the user's own."""
     items = content.items
-    theirs: dict[str, Any] = {}
+    user_fields: dict[str, Any] = {}
     if items.records is not None:
-        theirs = dict(items.records.take(content.positions).columns)
+        user_fields = dict(items.records.take(content.positions).columns)
         if items.records.id_column == ITEM_ID_FIELD:
-            del theirs[ITEM_ID_FIELD]
+            del user_fields[ITEM_ID_FIELD]
     names = rename_clashing_columns(
-        list(theirs), (ITEM_ID_FIELD, CHOICE_NAME, IMAGE_FIELD, RECORD_FIELD)
+        list(user_fields), (ITEM_ID_FIELD, CHOICE_NAME, IMAGE_FIELD, RECORD_FIELD)
     )
     ids = [items.ids[p] for p in content.positions]
-    return {ITEM_ID_FIELD: ids} | {names[name]: column for name, column in theirs.items()}
+    return {ITEM_ID_FIELD: ids} | {names[name]: column for name, column in user_fields.items()}
 
 
 def _find_address(content: Export, position: int, pictures_at: str | None) -> str:

@@ -8,7 +8,7 @@ added to the subset. Items are never removed, so that positions on the page do n
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.folder import decode_square, decode_whole
 from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME, Records
+from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact import ExactModel
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
-from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, file_address, read_rows
+from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, PoolFiles, file_address, read_rows
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.exact_snapshot import ExactSnapshot
 from labelahead.server.items import StoredImages
@@ -36,12 +37,20 @@ from labelahead.server.snapshot import PoolFacts, TrainingRequest
 from labelahead.server.snapshot_builder import MAX_ACTIVE_ITEMS, ProgressCallback, compute_map
 from labelahead.server.snapshot_files import save_snapshot
 
-__all__ = ["LargePoolWorker", "PoolImages"]
+__all__ = ["LargePoolWorker", "PoolImages", "PoolSizes"]
 
-SAMPLE_ITEMS, CANDIDATES_PER_SCORING = (
-    1000,
-    500,
-)  # random items that scores sum over; the best ones that join at each scoring
+
+@dataclass(frozen=True)
+class PoolSizes:
+    """How many items of the pool the page holds.
+
+    Attributes:
+        sample: Random items that scores sum over.
+        candidates: The best ones that join at each scoring.
+    """
+
+    sample: int = 1000
+    candidates: int = 500
 
 
 class PoolImages(StoredImages):
@@ -101,9 +110,11 @@ class LargePoolWorker:
         classes: Sequence[str] = (),
         strategy: str = "resolve",
         seed: int = 0,
+        sizes: PoolSizes | None = None,
     ) -> None:
+        self.sizes = sizes or PoolSizes()
         self.pool, self.folder, self.strategy, self.seed = LargePool(store), folder, strategy, seed
-        if self.pool.manifest.reading.network is not None:
+        if self.pool.manifest.schema.network is not None:
             raise InputError(
                 f"{store} contains the kernel of a network, and the page supports embeddings "
                 "only; expected a store "
@@ -121,15 +132,13 @@ class LargePoolWorker:
                 missing_name = next((name for name in recorded if name not in places), None)
                 if missing_name is not None:
                     raise InputError(
-                        f"{folder} holds labels of {missing_name!r}, which is not in {store}; choose "
-                        "another folder, or "
-                        "the pool that it was begun with"
+                        f"{folder} holds labels of {missing_name!r}, which is not in {store}; "
+                        "choose another folder, or the pool that the session was started with"
                     )
                 at = torch.tensor([places[name] for name in recorded])
             else:
-                at = self.pool.sample_positions(
-                    SAMPLE_ITEMS, torch.zeros(0, dtype=torch.int64), seed
-                )
+                nothing = torch.zeros(0, dtype=torch.int64)
+                at = self.pool.sample_positions(self.sizes.sample, nothing, seed)
             self.rows, names = self.pool.read_items(at, engine)
             self.positions: list[int] = at.tolist()  # in the pool, by position on the page
             # An item may have two names, its id and file:row; the journal's name is used.
@@ -147,28 +156,28 @@ class LargePoolWorker:
     @property
     def random_positions(self) -> range:
         """Return the positions on the page of the initial random sample."""
-        return range(min(SAMPLE_ITEMS, len(self.pool), len(self.positions)))
+        return range(min(self.sizes.sample, len(self.pool), len(self.positions)))
 
     @property
     def embedding(self) -> str:
         """Return the name of the encoder."""
-        return self.pool.manifest.reading.encoder or "vectors"
+        return self.pool.manifest.schema.encoder or "vectors"
 
     @property
     def fingerprint(self) -> str:
         """Return a hash of the pool's source, independent of the loaded subset."""
-        reading = self.pool.manifest.reading
-        return hashlib.sha256(f"{reading.root}|{reading.column}|{reading.id}".encode()).hexdigest()
+        schema = self.pool.manifest.schema
+        return hashlib.sha256(f"{schema.root}|{schema.column}|{schema.id}".encode()).hexdigest()
 
     def run(
         self,
-        order: TrainingRequest,
+        request: TrainingRequest,
         on_progress: ProgressCallback,
-        wider: Callable[[Path], None] | None = None,
+        on_partial_snapshot: Callable[[Path], None] | None = None,
     ) -> Path:
         """Score the pool and add the best candidates, with the interface of `Worker.run`.
 
-        wider: called in the first run with a snapshot of the items that are already loaded.
+        on_partial_snapshot: called in the first run with a snapshot of the items that are already loaded.
         """
         assert self.service is not None
         label_state = self.service.label_state
@@ -183,11 +192,11 @@ class LargePoolWorker:
         labelled_items = Labelled(
             at, numbers, tuple(label_state.classes[c] for c in label_state.active_classes)
         )
-        if self._is_first_run and wider is not None:
+        if self._is_first_run and on_partial_snapshot is not None:
             model = self.pool.fit(labelled_items, self.rows[known])
             assert isinstance(model, ExactModel)
             labelled = set(known)
-            wider(
+            on_partial_snapshot(
                 self._save_snapshot(
                     model, [p for p in self.random_positions if p not in labelled], len(known)
                 )
@@ -206,8 +215,8 @@ class LargePoolWorker:
             held = pool.select_subset(
                 labelled_items,
                 strategy=self.strategy,
-                evaluation=SAMPLE_ITEMS,
-                candidates=CANDIDATES_PER_SCORING,
+                evaluation=self.sizes.sample,
+                candidates=self.sizes.candidates,
                 seed=self.seed,
             )
             self._add_items(held.positions, engine)
@@ -295,16 +304,16 @@ class LargePoolWorker:
     def _read_content(
         self, at: Tensor, names: Sequence[str], engine: Executor
     ) -> list[dict[str, Any]]:
-        """Read the content of items, except pictures, which are read when they are shown."""
-        reading, parts = self.pool.manifest.reading, self.pool.group_by_partition(at)
-        if reading.kind in ("pictures", "npy"):
+        """Read the content of items, except pictures and sounds, which are read when shown."""
+        schema, parts = self.pool.manifest.schema, self.pool.group_by_partition(at)
+        if schema.kind == "npy" or schema.has_item_files:
             return [{"item": name} for name in names]
         entries = {p: self.pool.entries[p] for p in parts}
         tasks = [
             (
                 entries[p].part.source,
                 len(some),
-                (reading, entries[p].part, self.pool.local_rows(p, at[some])),
+                (schema, entries[p].part, self.pool.local_rows(p, at[some])),
             )
             for p, some in parts.items()
         ]
@@ -316,21 +325,20 @@ class LargePoolWorker:
                 shown[place] = row
         return shown
 
-    def _extend_data(
-        self, before: Data, names: Sequence[str], content: list[dict[str, Any]]
-    ) -> Data:
+    def _extend_data(self, data: Data, names: Sequence[str], content: list[dict[str, Any]]) -> Data:
         """Return all loaded items as a data set, new items last."""
-        reading = self.pool.manifest.reading
-        if reading.kind == "pictures":
+        schema = self.pool.manifest.schema
+        if schema.kind == "pictures":
             photos, files = (
-                PoolImages(reading.root, tuple(names)),
+                PoolImages(schema.root, tuple(names)),
                 Records({FILE_NAME: list(names)}),
             )
-            return replace(before, ids=tuple(names), images=photos, records=files)
-        old, there = (
-            before.rows.columns if before.rows is not None else {},
-            len(names) - len(content),
-        )
+            return replace(data, ids=tuple(names), images=photos, records=files)
+        if schema.kind == "sounds":
+            sounds = SoundFiles(PoolFiles(schema.root), tuple(names))  # type: ignore[arg-type]
+            files = Records({FILE_NAME: list(names)})
+            return replace(data, ids=tuple(names), sounds=sounds, records=files)
+        old, there = (data.rows.columns if data.rows is not None else {}, len(names) - len(content))
         every = dict.fromkeys(
             [*old, *(name for row in content for name in row)]
         )  # partitions may have different columns
@@ -339,9 +347,9 @@ class LargePoolWorker:
             for name in every
         }
         text = (
-            reading.column
-            if reading.kind == "text"
+            schema.column
+            if schema.kind == "text"
             else next((c for c in TEXT_COLUMN_NAMES if c in columns), None)
         )
-        records = None if reading.kind == "npy" else Records(columns, reading.id)
-        return replace(before, ids=tuple(names), rows=Rows(columns, text), records=records)
+        records = None if schema.kind == "npy" else Records(columns, schema.id)
+        return replace(data, ids=tuple(names), rows=Rows(columns, text), records=records)

@@ -62,7 +62,7 @@ class LabelEffect:
         answer = (
             "No answer"
             if self.all_answers
-            else f"None of the {len(self.changes)} likeliest answers"
+            else f"None of the {len(self.changes)} most probable answers"
         )
         return f"{answer} changes the class of another prediction. {gain}"
 
@@ -85,6 +85,7 @@ def _percent(share: float) -> str:
 class PageModel:
     """A snapshot and its posterior, conditioned on all labels since; immutable.
 
+    separate_query_posterior: scores the candidates if items are queried without guesses.
     strategy, acquisition: the strategy, and its acquisition function for these labels.
     class_mapping: of the classes that existed at the beginning, as in `LabelState`.
     """
@@ -94,6 +95,7 @@ class PageModel:
     strategy: Strategy
     acquisition: str | Acquisition
     class_mapping: tuple[int | None, ...] = ()
+    separate_query_posterior: PoolPosterior | None = None
 
     @classmethod
     def from_snapshot(
@@ -112,7 +114,13 @@ class PageModel:
             strategy,
             strategy.choose_acquisition(labels.values()),
             class_mapping,
+            snapshot.build_query_posterior(labels, classes, class_mapping),
         )
+
+    @property
+    def query_posterior(self) -> PoolPosterior:
+        """The posterior that scores the candidates."""
+        return self.separate_query_posterior or self.pool_posterior
 
     def with_labels(self, labels: Mapping[int, int], classes: int) -> "PageModel":
         """Return the model conditioned on exactly these labels."""
@@ -120,7 +128,13 @@ class PageModel:
             self.pool_posterior.with_labels(labels, classes),
             self.strategy.choose_acquisition(labels.values()),
         )
-        return replace(self, pool_posterior=pool_posterior, acquisition=acquisition)
+        separate = self.separate_query_posterior
+        return replace(
+            self,
+            pool_posterior=pool_posterior,
+            acquisition=acquisition,
+            separate_query_posterior=separate and separate.with_labels(labels, classes),
+        )
 
     def build_shortlist(self) -> "PageModel | None":
         """Return the model of the best candidates only, which an answer updates in milliseconds.
@@ -129,9 +143,14 @@ class PageModel:
         """
         if self.pool_posterior.posterior.width != 1 or not len(self.pool_posterior.view.candidates):
             return None
+        scores, separate = (
+            self.query_posterior.scores(self.acquisition),
+            self.separate_query_posterior,
+        )
         return replace(
             self,
-            pool_posterior=self.pool_posterior.build_shortlist(self.acquisition, SHORTLIST_ITEMS),
+            pool_posterior=self.pool_posterior.build_shortlist(scores, SHORTLIST_ITEMS),
+            separate_query_posterior=separate and separate.build_shortlist(scores, SHORTLIST_ITEMS),
         )
 
     def has_same_classes(self, class_mapping: Sequence[int | None]) -> bool:
@@ -149,29 +168,31 @@ class PageModel:
     def best_score(self) -> float:
         """Return the score of the best candidate, or 0 without candidates."""
         return (
-            float(self.pool_posterior.scores(self.acquisition).max())
+            float(self.query_posterior.scores(self.acquisition).max())
             if len(self.pool_posterior.view.candidates)
             else 0.0
         )
 
     def choose_best(self, without: Collection[int] = ()) -> tuple[int, float] | None:
         """Return position and score of the best candidate, or None. without: positions to skip."""
-        return self.pool_posterior.best(self.acquisition, without)
+        return self.query_posterior.best(self.acquisition, without)
 
     def rank_next(self, n: int, without: Collection[int] = ()) -> list[int]:
         """Return the next best candidates, which are likely to be queried soon."""
-        ranked = self.pool_posterior.rank_candidates(self.acquisition, n + len(without) + 1)
+        ranked = self.query_posterior.rank_candidates(self.acquisition, n + len(without) + 1)
         return [p for p in ranked if p not in without][:n]
 
     def list_certain(
-        self, least: float, without: Collection[int] = ()
+        self, min_probability: float, without: Collection[int] = ()
     ) -> list[tuple[int, int, float]]:
         """Return (position, class, probability) of confident predictions, most confident first.
 
         least: minimum probability. without: positions to skip.
         """
         sure, best = self.confidence, self.pool_posterior.predicted_classes
-        order = torch.sort(sure, descending=True, stable=True).indices[: int((sure >= least).sum())]
+        order = torch.sort(sure, descending=True, stable=True).indices[
+            : int((sure >= min_probability).sum())
+        ]
         rows = zip(
             self.pool_posterior.points[order].tolist(),
             best[order].tolist(),

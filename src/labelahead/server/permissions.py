@@ -1,4 +1,4 @@
-"""Keep a session's folder and database for their owner alone.
+"""Make a session's folder and database readable by their owner only.
 
 They hold the names or e-mail addresses of annotators.
 """
@@ -23,7 +23,7 @@ log = logging.getLogger("labelahead")
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a session's folder, accessible to its owner alone.
+    """Make a session's folder, accessible to its owner only.
 
     The permissions of a folder that exists are restricted if it is empty or holds a session. One
     that holds other files is left as it is, since it may be anybody's, such as a home or /tmp: the

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any
 
+from labelahead.learner.guess_quality import describe_states
+from labelahead.learner.guessers import describe_guesser
 from labelahead.learner.stopping import MIN_LABELS as ENOUGH_LABELS
 from labelahead.learner.stopping import stopping_progress
+from labelahead.server.agreement import summarize_agreement
 from labelahead.server.label_state import LabelState
 from labelahead.server.page_model import PageModel
 from labelahead.server.schedule import Schedule
@@ -18,6 +21,7 @@ __all__ = [
     "explain_item",
     "list_annotators",
     "list_doubts",
+    "list_guesses",
     "list_history",
     "summarize_progress",
 ]
@@ -32,12 +36,33 @@ FEW_LABELS_WARNING = f"with fewer than {ENOUGH_LABELS} labels it may be inaccura
 MIN_LABELS_PER_CLASS, MIN_OUTPUT_GAP = 5, 0.2
 
 
-def explain_item(service: LabellingService, position: int) -> dict[str, Any]:
-    """Explain an item: effect of each answer, most affected items, and contributing labels.
+def list_guesses(service: LabellingService, position: int, who: str) -> list[dict[str, Any]]:
+    """Return what columns and files say about an item: guesser, class number and probability.
 
-    In the result, "learnt" is whether the model is fitted on a label of the item, and "effect"
-    describes the effect of its label on the other predictions.
+    People who see a guess tend to agree with it: there is none before `who` has answered, unless
+    the session shows guesses.
     """
+    answered = service.label_state.answered_positions.get(who, frozenset())
+    if position not in answered and not service.show_guesses:
+        return []
+    said = []
+    for name, guesses in service.items.data.guesses.items():
+        p, best = guesses.probabilities[position].max(0)
+        number = service.journal.find_class(guesses.classes[int(best)]) if p > 0 else None
+        if number is not None:
+            row = {"guesser": describe_guesser(name), "label": number, "p": round(float(p), 4)}
+            said.append(row)
+    return said
+
+
+def explain_item(service: LabellingService, position: int, who: str) -> dict[str, Any]:
+    """Explain an item to an annotator: effect of each answer, affected items, contributing labels.
+
+    In the result, "learnt" is whether the model is fitted on a label of the item, "effect"
+    describes the effect of its label on the other predictions, and "guesses" is what was said about
+    the item beforehand.
+    """
+    guesses = list_guesses(service, position, who)
     page_model = service.wait_for_page_model()
     if page_model is None or position not in page_model.pool_posterior:
         nothing: dict[str, Any] = {
@@ -47,13 +72,20 @@ def explain_item(service: LabellingService, position: int) -> dict[str, Any]:
             "because": [],
             "against": [],
         }
-        return {"position": position, "learnt": False, "effect": None, **nothing}
+        return {
+            "position": position,
+            "learnt": False,
+            "effect": None,
+            "guesses": guesses,
+            **nothing,
+        }
     reasons, describe = page_model.explain(position), service.items.describe_item
     effect = reasons["effect"]
     return {
         "position": position,
         "learnt": position in page_model.pool_posterior.labels,
         "effect": None if effect is None else effect.sentence(service.label_state.classes),
+        "guesses": guesses,
         "now": [{"label": c, "p": round(p, 4)} for c, p in reasons["now"]],
         "if": [{"label": c, "changes": n} for c, n in reasons["if"]],
         "affected": [
@@ -110,6 +142,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "curve": [{k: r.get(k) for k in names} for r in rounds],
         "accuracy": {"measured": measured, "estimated": estimated},
         "gain": gain,
+        "guessers": describe_states(last.get("guessers"), label_state.classes),
         "advice": schedule.advise_stopping(),
         "enough": stopping_progress(schedule.list_error_readings()),
         "doubts": len(_find_doubtful(page_model, label_state)),
@@ -204,8 +237,13 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
 
 
 def list_annotators(service: LabellingService) -> dict[str, Any]:
-    """Return annotators with their numbers of labels, agreement and conflicts."""
+    """Return annotators with their numbers of labels, reliability, agreement and conflicts.
+
+    "reliability" is that of the last fit; None while one annotator has given all labels, or if the
+    learner cannot tell sources apart.
+    """
     with service.lock:
+        page_model = service.page_model
         label_state, leases, here = (
             service.label_state,
             service.journal.list_leases(),
@@ -217,10 +255,22 @@ def list_annotators(service: LabellingService) -> dict[str, Any]:
         for a in answers:
             (skips if a.label is None else labels)[a.who] += 1
     names = sorted(set(labels) | set(skips) | here)
+    facts = () if page_model is None else page_model.snapshot.fit_facts.sources
+    known = {row.who: row._asdict() for row in facts}
+    agreement = summarize_agreement(label_state)
     return {
         "people": [
-            {"who": w, "labels": labels[w], "skips": skips[w], "active": w in here} for w in names
+            {
+                "who": w,
+                "labels": labels[w],
+                "skips": skips[w],
+                "active": w in here,
+                "reliability": known.get(w),
+            }
+            for w in names
         ],
+        "pairs": [pair._asdict() for pair in agreement.pairs],
+        "alpha": agreement.alpha,
         "leases": len(leases),
         "compared": label_state.agreement.compared,
         "agree": label_state.agreement.agreeing,

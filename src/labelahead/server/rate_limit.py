@@ -51,7 +51,7 @@ class FailedAttempts:
         return max(with_token, new_tokens) > self._max_attempts
 
     def _count(self, address: str, digest: bytes | None) -> int:
-        """One more; how many there are in the present window."""
+        """Count one attempt and return the number in the current window."""
         now, key = self._clock(), (address, digest)
         began, attempts = self._counters.pop(key, (now, 0))
         if now - began >= self._window_seconds:
@@ -62,5 +62,5 @@ class FailedAttempts:
         return attempts + 1
 
     def __len__(self) -> int:
-        """How many counters there are."""
+        """The number of counters."""
         return len(self._counters)

@@ -11,6 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from labelahead import files
+from labelahead.learner.guess_quality import describe_states
+from labelahead.server.agreement import summarize_agreement
 from labelahead.server.journal import read_journal
 from labelahead.server.label_state import LabelState, build_label_state
 
@@ -36,7 +38,8 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
     """
     folder = Path(folder)
     items, events = read_journal(folder)
-    label_state, rounds = build_label_state(events), _read_rounds(folder)
+    label_state, lines = build_label_state(events), _read_rounds(folder)
+    rounds = _list_accuracies(lines)
     given = Counter(label_state.labels.values())
     headline = (
         f"{len(label_state.labels)} of {len(items)} items labelled by {len(label_state.answered_positions)} "
@@ -52,12 +55,15 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
         classes=[(label_state.classes[c], given[c]) for c in label_state.active_classes],
         most=max(given.values(), default=1),
         people=_count_by_annotator(label_state),
+        reliability=_read_reliability(folder, label_state),
+        agreement=summarize_agreement(label_state),
         times=[_format_minute(event.at) for event in events if event.position is not None],
         conflicts=[
             (items[p], _describe_labels(label_state, p), label_state.classes[label_state.labels[p]])
             for p in label_state.conflicts
         ],
         rounds=rounds,
+        guessers=describe_states(lines[-1].get("guessers") if lines else (), label_state.classes),
         curve=_curve_points(rounds),
         band=_band_points(rounds),
         size=(CURVE_WIDTH, CURVE_HEIGHT),
@@ -76,13 +82,20 @@ def _person_noun(label_state: LabelState) -> str:
 
 
 def _read_rounds(folder: Path) -> list[dict[str, Any]]:
-    """Return labels and accuracy of each round, with an interval if it is estimated."""
+    """Return the lines of `rounds.jsonl`."""
     path, rows = folder / "rounds.jsonl", []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
-            row = json.loads(line)
+            rows.append(json.loads(line))
         except ValueError:  # a line truncated by a kill
             continue
+    return rows
+
+
+def _list_accuracies(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return labels and accuracy of each round, with an interval if it is estimated."""
+    rows = []
+    for row in lines:
         if row.get("accuracy") is not None:
             rows.append(
                 {"labels": row["labels"], "value": row["accuracy"], "low": None, "high": None}
@@ -101,6 +114,28 @@ def _count_by_annotator(label_state: LabelState) -> list[tuple[str, int, int]]:
         (who, labels[who], len(label_state.answered_positions[who]) - labels[who])
         for who in sorted(label_state.answered_positions)
     ]
+
+
+def _read_reliability(folder: Path, label_state: LabelState) -> dict[str, tuple[str, str]]:
+    """Return annotator -> (accuracy with interval, confusions), as of the last fit that has them."""
+    path, found = folder / "rounds.jsonl", {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:  # a line truncated by a kill
+            continue
+        found = {source["who"]: source for source in row.get("sources", ())}
+    names = label_state.classes
+    return {
+        who: (
+            f"{s['accuracy']:.0%} ({s['low']:.0%} to {s['high']:.0%})".replace("%", " %"),
+            "; ".join(
+                f"{names[other]} for {names[true]} ({share:.0%})".replace("%", " %")
+                for true, other, share in s["confusions"]
+            ),
+        )
+        for who, s in found.items()
+    }
 
 
 def _describe_labels(label_state: LabelState, position: int) -> str:

@@ -285,10 +285,10 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
         return service.items.describe_item(position)
 
     @routes.get("/why/{position}", summary="Explanation of an item")
-    def why(position: int) -> dict[str, Any]:
+    def why(position: int, who: Annotator) -> dict[str, Any]:
         if not 0 <= position < len(service.items):
             raise HTTPException(404, f"there is no item {position}")
-        return overview.explain_item(service, position)
+        return overview.explain_item(service, position, who)
 
     @routes.get("/progress", summary="Progress, accuracy and advice")
     def progress() -> dict[str, Any]:
@@ -431,8 +431,9 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
             lambda target: export_labels(service, form, target, **more),
         )
 
-    @routes.post("/api/import", summary="Labels from a file")
-    def taken(
+    # The id is that of release 0.2, for generated clients.
+    @routes.post("/api/import", summary="Labels from a file", operation_id="taken_api_import_post")
+    def import_file(
         body: Annotated[bytes, Depends(_read_body)],
         form: Annotated[
             str, fastapi.Query(description="csv, jsonl, label-studio or parquet")

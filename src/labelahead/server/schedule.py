@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from labelahead.server.large_pool import LargePoolWorker
 from labelahead.server.page_model import PageModel
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import FORECAST_FIELDS, FitFacts, Snapshot, TrainingRequest
-from labelahead.server.snapshot_builder import FIRST_ITEMS, MAX_ACTIVE_ITEMS
+from labelahead.server.snapshot_builder import (
+    FIRST_ITEMS,
+    MAX_ACTIVE_ITEMS,
+    make_guess_key,
+    with_current_classes,
+)
 from labelahead.server.snapshot_files import SnapshotFormatError, load_snapshot
 from labelahead.server.worker import Worker
 
@@ -47,6 +53,9 @@ class Schedule:
         needs_training: Whether labels count only after a training. If not, the worker only
             computes embeddings, once, and more and more items can be queried meanwhile.
         refresh_every: Labels between two rescorings of an out-of-core pool.
+
+    Attributes:
+        retry_seconds: After a failure.
     """
 
     def __init__(
@@ -67,11 +76,13 @@ class Schedule:
         self.retrain_every = every
         self.needs_training = needs_training
         self.refresh_every = refresh_every
+        self.retry_seconds = RETRY_SECONDS
         self.state = "waiting"
         self.fraction_done = 0.0
         self.message = ""
         self._scoring_problem = ""  # message while scoring an out-of-core pool fails
         self._labels_at_scoring = 0  # number of labels at the last scoring of the pool
+        self._guess_key = ""  # of the guesses that were computed last, or are being computed
         self._encoding_thread: threading.Thread | None = None
         self._encoding_idle = True  # no embeddings are being computed
         # time and fraction done when computing the embeddings started
@@ -88,7 +99,8 @@ class Schedule:
         """Restore the last snapshot, if it fits the labels, and start the threads."""
         self.restore()
         self._encoding_idle = self.needs_training or self.is_complete()
-        if not self._encoding_idle or self.refresh_every is not None:
+        self._guess_key = self._current_guess_key()
+        if not self._encoding_idle or self._encodes_again:
             self._encoding_thread = threading.Thread(
                 target=self._encode_items, daemon=True, name="encoding"
             )
@@ -102,6 +114,29 @@ class Schedule:
             return False
         there = len(service.items) - len(service.held_out) - len(service.excluded)
         return len(page_model.snapshot.points) >= min(there, MAX_ACTIVE_ITEMS)
+
+    @property
+    def _encodes_again(self) -> bool:
+        """Whether items are scored or guesses computed again during the session."""
+        return self.refresh_every is not None or self.campaign.data.has_guesses
+
+    def _current_guess_key(self) -> str:
+        state = self.service.label_state
+        return make_guess_key(
+            self.campaign.data, state.active_names, state.active_classes, state.former_classes
+        )
+
+    def _needs_new_guesses(self) -> bool:
+        """Return whether classes were changed since the guesses were computed."""
+        if len(self.service.label_state.active_classes) < 2:
+            return False
+        return self.campaign.data.has_guesses and self._guess_key != self._current_guess_key()
+
+    def has_current_guesses(self) -> bool:
+        """Return whether the guesses of the page model are about the classes that there are now."""
+        page_model = self.service.page_model
+        key = "" if page_model is None else page_model.snapshot.pool_facts.guess_key
+        return key == self._current_guess_key()
 
     def stop(self) -> None:
         """Stop the threads and the training."""
@@ -207,6 +242,7 @@ class Schedule:
                 snapshot, classes = load_snapshot(last), len(label_state.classes)
                 self._require_labels(last, snapshot.labels, {position for position, _ in labelled})
                 fits = snapshot.classes <= max(classes, 2)
+                fits &= snapshot.pool_facts.guess_key == self._current_guess_key()
                 if fits and labelled.issuperset(snapshot.labels.items()):
                     page_model = PageModel.from_snapshot(
                         snapshot, label_state.labels, classes, label_state.class_mapping
@@ -267,7 +303,13 @@ class Schedule:
             tuple(label_state.active_classes),
         )
         return TrainingRequest(
-            number, labels, len(label_state.classes), random_sample, confirmed, active_classes
+            number,
+            labels,
+            len(label_state.classes),
+            random_sample,
+            confirmed,
+            active_classes,
+            label_state.list_annotations(),
         )
 
     def _run(self) -> None:
@@ -275,26 +317,28 @@ class Schedule:
             if self.service.is_behind:
                 self._catch_up()
             with self.service.labels_changed:
-                wider = self._larger_snapshot
+                larger_snapshot = self._larger_snapshot
                 try:
-                    order = (
-                        self._next_request() if wider is None else self._request_for_larger_pool()
+                    request = (
+                        self._next_request()
+                        if larger_snapshot is None
+                        else self._request_for_larger_pool()
                     )
                 except LabelaheadError as error:
                     log.warning("%s", error)
-                    order, self.message = (
+                    request, self.message = (
                         None,
                         "the labels cannot be read; retrying after the next answer",
                     )
-                if order is None and wider is None:
+                if request is None and larger_snapshot is None:
                     if self._encoding_idle:
                         self.state, self.fraction_done = "idle", 0.0
                     if not self.service.is_behind:
                         self.service.labels_changed.wait()
                     continue
-            self._execute_request(order or TrainingRequest(0, (), 2), wider)
+            self._execute_request(request or TrainingRequest(0, (), 2), larger_snapshot)
             with self.service.lock:
-                if self._larger_snapshot is wider:
+                if self._larger_snapshot is larger_snapshot:
                     self._larger_snapshot = None
 
     def _catch_up(self) -> None:
@@ -305,7 +349,7 @@ class Schedule:
             self._stopping.wait(min(time.monotonic() - began, 1.0))
         except Exception as error:
             self._report_failure(error)
-            self._stopping.wait(RETRY_SECONDS)
+            self._stopping.wait(self.retry_seconds)
 
     def _request_for_larger_pool(self) -> TrainingRequest:
         """Return the training request for a snapshot with more items."""
@@ -338,32 +382,46 @@ class Schedule:
                     while (
                         self._encoding_idle
                         and not self._needs_rescoring()
+                        and not self._needs_new_guesses()
                         and not self._stopping.is_set()
                     ):
                         self.service.labels_changed.wait()
                     if self._stopping.is_set():
                         return
                     self._encoding_idle = False
-                    labels = tuple(self.service.label_state.labels.items())
-                store_snapshot(
-                    self.worker.run(TrainingRequest(0, labels, 2), on_progress, store_snapshot)
-                )
+                    request = self._make_encoding_request()
+                store_snapshot(self.worker.run(request, on_progress, store_snapshot))
                 self.state, self.fraction_done = "idle", 0.0
                 self.worker.stop()  # nothing is left to train: end the process
                 self._remove_old_snapshots()
                 self._labels_at_scoring, self._encoding_idle, self._scoring_problem = (
-                    len(labels),
+                    len(request.labels),
                     True,
                     "",
                 )
-                if self.refresh_every is None:
+                if not self._encodes_again:
                     return
             except Exception as error:  # any failure must be retried
                 self._report_failure(
                     error,
                     "computing the embeddings" if self.refresh_every is None else SCORING_TASK,
                 )
-                self._stopping.wait(RETRY_SECONDS)
+                self._stopping.wait(self.retry_seconds)
+
+    def _make_encoding_request(self) -> TrainingRequest:
+        """Return the request for the embeddings, and for guesses about the present classes."""
+        label_state = self.service.label_state
+        labels = tuple(label_state.labels.items())
+        if not isinstance(self.worker, Worker) or not self.campaign.data.has_guesses:
+            return TrainingRequest(0, labels, 2)
+        key = self._current_guess_key()
+        if key != self._guess_key:
+            data = self.service.items.data
+            current, data = with_current_classes(self.campaign, data, label_state)
+            self.worker.update(asdict(current), data)
+        self._guess_key = key
+        active = label_state.active_classes
+        return TrainingRequest(0, labels, len(label_state.classes), active_classes=active)
 
     def _needs_rescoring(self) -> bool:
         """Return whether an out-of-core pool must be scored again."""
@@ -374,31 +432,35 @@ class Schedule:
             >= self.refresh_every
         )
 
-    def _execute_request(self, order: TrainingRequest, wider: Snapshot | None = None) -> None:
+    def _execute_request(
+        self, request: TrainingRequest, larger_snapshot: Snapshot | None = None
+    ) -> None:
         def on_progress(what: str, done: float) -> None:
             self.state, self.fraction_done = what, done
 
         page_model = self.service.page_model
         try:
-            before = wider or (page_model.snapshot if page_model else None)
-            refreshed = None if before is None else before.refresh(order)
+            before = larger_snapshot or (page_model.snapshot if page_model else None)
+            refreshed = None if before is None else before.refresh(request)
             if refreshed is not None:
                 fresh = (
-                    wider is None or page_model is None or order.round > page_model.snapshot.round
+                    larger_snapshot is None
+                    or page_model is None
+                    or request.round > page_model.snapshot.round
                 )
                 self._install_snapshot(refreshed, fresh=fresh)
                 return
             self.message = ""
-            self._install_snapshot(load_snapshot(self.worker.run(order, on_progress)))
+            self._install_snapshot(load_snapshot(self.worker.run(request, on_progress)))
             self._remove_old_snapshots()
         except Exception as error:  # this thread must survive any failure
             if self._stopping.is_set():
                 return
             self._report_failure(error)
-            self._failed_labels = dict(order.labels)
-            if order.round == 0:  # there is no earlier snapshot: wait for answers
+            self._failed_labels = dict(request.labels)
+            if request.round == 0:  # there is no earlier snapshot: wait for answers
                 with self.service.labels_changed:
-                    self.service.labels_changed.wait(RETRY_SECONDS)
+                    self.service.labels_changed.wait(self.retry_seconds)
 
     def _report_failure(self, error: Exception, what: str = "the last training") -> None:
         if self._stopping.is_set():

@@ -27,7 +27,7 @@ from labelahead.server.snapshot_builder import shuffle_positions
 __all__ = ["GRID_ITEMS", "LabellingService"]
 
 SECOND_OPINION = "second opinion"
-TAKEN_BACK = "taken back"
+UNDONE = "taken back"
 CLASS_KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY_SECONDS = 90.0  # without a request, after which an annotator counts as inactive
 PREFETCH_ITEMS = 8  # pictures that a browser may fetch in advance
@@ -84,6 +84,7 @@ class LabellingService:
         self.max_immediate_pairs = MAX_IMMEDIATE_PAIRS
         self.excluded: dict[int, str] = {}  # position -> why it is excluded from queries
         self.page_model: PageModel | None = None
+        self.show_guesses = False  # whether annotators see guesses before they answer
         self.is_behind = False  # whether the page model does not reflect the labels yet
         self._label_version = 0  # number of changes of labels or classes
         # restricted to the best candidates; updated before the page model where that is slow
@@ -117,7 +118,7 @@ class LabellingService:
         ]
 
     def next_query(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
-        """Return the query of an annotator; without an answer in between, it is the same item.
+        """Return the query of an annotator; repeated calls return the same item until it is answered.
 
         Args:
             who: Name of the annotator.
@@ -135,7 +136,7 @@ class LabellingService:
                 and mine not in self.excluded
             ):
                 reason = (
-                    TAKEN_BACK
+                    UNDONE
                     if self._undone_items.get(who) == mine
                     else self._get_reason(label_state, mine)
                 )
@@ -217,7 +218,7 @@ class LabellingService:
             again = None if taken.kind in ("keep", "confirm") else taken.position
             if again is not None and self.journal.lease_item(again, who, self.lease_seconds):
                 self._undone_items[who] = again
-                query = self._describe_query(self.label_state, again, None, TAKEN_BACK)
+                query = self._describe_query(self.label_state, again, None, UNDONE)
             else:
                 query = self.next_query(who)
             labels = len(self.label_state.labels)
@@ -523,7 +524,7 @@ class LabellingService:
                 ):  # first: of equal scores a sort may have another
                     some += [
                         best[0],
-                        *page_model.pool_posterior.rank_candidates(page_model.acquisition),
+                        *page_model.query_posterior.rank_candidates(page_model.acquisition),
                     ]
         for position in dict.fromkeys((*some, *self._random_order)):
             if position not in without and self._is_displayable(position):
@@ -538,13 +539,13 @@ class LabellingService:
         return "look-ahead" if self.page_model.snapshot.round else "covers the pool"
 
     def _choose_item(
-        self, label_state: LabelState, who: str, taken: set[int]
+        self, label_state: LabelState, who: str, leased: set[int]
     ) -> tuple[int, float | None, str] | None:
         """Return (position, score, reason) of the best item for an annotator, or None.
 
         taken: items leased to other annotators.
         """
-        without = taken | label_state.answered_positions.get(who, frozenset())
+        without = leased | label_state.answered_positions.get(who, frozenset())
         again = self._choose_second_opinion(label_state, without)
         if again is not None:
             return again, None, SECOND_OPINION
@@ -591,9 +592,7 @@ class LabellingService:
             # The prediction is hidden if the posterior contains the other annotator's label, or the
             # last snapshot the answer that was undone: it would bias the annotator.
             guess = (
-                []
-                if reason in (SECOND_OPINION, TAKEN_BACK)
-                else page_model.predict_classes(position)
+                [] if reason in (SECOND_OPINION, UNDONE) else page_model.predict_classes(position)
             )
             guess = [
                 (c, p) for c, p in guess if c in label_state.active_classes

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,48 @@ from labelahead.data.vector_files import (
 )
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT
-from labelahead.learner.config import Campaign, campaign_code_names, read_toml, to_toml
+from labelahead.learner.config import (
+    Campaign,
+    campaign_code_names,
+    parse_campaign,
+    read_stored,
+    read_toml,
+    to_toml,
+)
 from labelahead.learner.encoding import describe_embedding
+from labelahead.learner.export import ExportedModel
 from labelahead.learner.preparation import choose_model_and_embedding
 from labelahead.models.encoders import looks_like_encoder, parse_encoder_name, resolve_encoder
 from labelahead.models.trusted_code import record_code, resolve_code_name
 from labelahead.outofcore.store import is_store
 from labelahead.server.exchange import CONFIG_FORMAT, export_labels, import_labels
-from labelahead.server.fitting import predict_pool
+from labelahead.server.fitting import build_exported_model, predict_pool, reject_large_pool
 from labelahead.server.items import IMAGE, SOUND, Items
 from labelahead.server.journal import (
     Journal,
     JournalCopy,
     copy_journal,
     read_class_names,
+    read_class_state,
     read_item_names,
 )
-from labelahead.server.large_pool import LargePoolWorker
+from labelahead.server.large_pool import LargePoolWorker, PoolSizes
 from labelahead.server.permissions import make_private_folder
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot_builder import ProgressCallback
-from labelahead.server.worker import Worker
+from labelahead.server.snapshot_builder import ProgressCallback, with_current_classes
+from labelahead.server.worker import DATA_FILE, Worker
 from labelahead.strategies import STRATEGIES, find_strategy
 
-__all__ = ["TEMPORARY_PREFIX", "Session", "export_session", "open_session", "session_folder"]
+__all__ = [
+    "TEMPORARY_PREFIX",
+    "Session",
+    "SessionOptions",
+    "export_session",
+    "open_session",
+    "session_folder",
+    "session_model",
+]
 
 MAX_NAMES_SHOWN = 5  # of files in a note
 TEMPORARY_PREFIX = "temporary-"  # prefix of folders for files being exported or imported
@@ -71,45 +88,66 @@ class Session:
     pool_worker: LargePoolWorker | None = None
 
 
+@dataclass(frozen=True)
+class SessionOptions:
+    """How to open a session.
+
+    Attributes:
+        classes: Class names; default: those in the data.
+        labels: A file of labels to import.
+        start_from_folders: Import the labels that the data contain.
+        test: Test set, never queried: a fraction of the data's own labels, or a file of
+            `item,label`; default: the data's own test split.
+        every: Labels between two trainings.
+        overlap: Fraction of queries for a second opinion.
+        budget: Number of labels after which the page stops.
+        executor: What scores an out-of-core pool (`outofcore.connect_executor`).
+        refresh_every: Labels after which such a pool is scored again.
+        pool_sizes: How many of its items the page holds.
+        read_only: Work on a copy of the labels in memory, also while a server has the folder open;
+            no file in the folder is changed.
+        show_guesses: Whether annotators see the guesses about an item before they answer.
+    """
+
+    classes: Sequence[str] = ()
+    labels: str | Path | None = None
+    start_from_folders: bool = False
+    test: float | str | Path | None = None
+    every: int = 10
+    overlap: float = 0.0
+    budget: int | None = None
+    executor: Any = None
+    refresh_every: int = 50
+    pool_sizes: PoolSizes = field(default_factory=PoolSizes)
+    read_only: bool = False
+    show_guesses: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise InputError(f"retrain-every is {self.every}; expected 1 or more")
+        if self.read_only and (self.start_from_folders or self.labels is not None):
+            raise InputError("a read-only session cannot import labels; open it for writing")
+
+
 @contextmanager
 def open_session(
-    campaign: Campaign,
-    out: str | Path | None = None,
-    *,
-    classes: Sequence[str] = (),
-    labels: str | Path | None = None,
-    start_from_folders: bool = False,
-    test: float | str | Path | None = None,
-    every: int = 10,
-    overlap: float = 0.0,
-    budget: int | None = None,
-    executor: Any = None,
-    refresh_every: int = 50,
-    read_only: bool = False,
+    campaign: Campaign, out: str | Path | None = None, options: SessionOptions | None = None
 ) -> Iterator[Session]:
     """Open a folder of labels, or create one; nothing is trained before `schedule.start()`.
 
-    out: folder for the labels; default: labels-NAME. classes: class names; default: those in the
-    data. labels: a file of labels to import. start_from_folders: import the labels that the data
-    contain. test: test set, never queried: a fraction of the data's own labels, or a file of
-    `item,label`; default: the data's own test split. every: labels between two trainings. overlap:
-    fraction of queries for a second opinion. executor, refresh_every: what scores an out-of-core pool
-    (`scale.connect_executor`), and after how many labels again. read_only: work on a copy of the labels in
-    memory, also while a server has the folder open; no file in the folder is changed.
+    out: folder for the labels; default: labels-NAME.
     """
-    _check_options(every, read_only, takes_labels=start_from_folders or labels is not None)
-    named = require_distinct_classes(classes or campaign.data.classes)
-    campaign = _check_campaign(campaign, test)
-    _check_large(campaign, test, start_from_folders, refresh_every, executor)
+    options = options or SessionOptions()
+    named = require_distinct_classes(options.classes or campaign.data.classes)
+    campaign = _check_campaign(campaign, options.test)
+    _check_large(campaign, options)
     campaign = _with_session_classes(_with_pinned_encoder(campaign, out), out, named)
-    inputs = _load_inputs(campaign, out, named, executor, read_only)
-    data, folder, pool_worker = inputs.data, inputs.folder, inputs.pool_worker
-    measured = (read_only and test is None and _read_test_items(folder, data)) or _find_test_items(
-        data, inputs.answers, test, campaign.data.classes
-    )
+    inputs = _load_inputs(campaign, out, named, options)
+    data, folder = inputs.data, inputs.folder
+    measured = _choose_test_items(inputs, options, campaign.data.classes)
     notes = [*data.notes, *inputs.decided]
-    if isinstance(test, str | Path):
-        notes.append(f"{len(measured)} test items from {test}")
+    if isinstance(options.test, str | Path):
+        notes.append(f"{len(measured)} test items from {options.test}")
     named = named or list(dict.fromkeys(data.classes))
     known = {normalise_name(name) for name in named}
     more = dict.fromkeys(n for n in measured.values() if normalise_name(n) not in known)
@@ -122,32 +160,41 @@ def open_session(
         sizes=items.sizes,
         copy=inputs.copy,
     ) as journal:
-        if not read_only:
+        if not options.read_only:
             _remove_leftovers(folder)
         held = _find_held_out(journal, measured, notes)
-        service = LabellingService(
-            journal,
-            items,
-            held_out=held,
-            seed=campaign.seed,
-            overlap=overlap,
-            budget=budget,
-            order=pool_worker.random_positions if pool_worker else None,
-        )
+        service = _make_service(journal, items, held, inputs, campaign.seed, options)
         notes += _describe_file_changes(service, len(inputs.recorded))
-        if pool_worker:
-            pool_worker.connect(service, read_labelled_names(labels) if labels is not None else ())
-        notes += _import_initial_labels(service, inputs, labels, start_from_folders)
-        if not read_only:
+        notes += _import_initial_labels(service, inputs, options)
+        if not options.read_only:
             _record_settings(folder, campaign, {data.ids[p]: name for p, name in measured.items()})
-        if campaign.data.has_guesses:  # their columns are in the order of the page's classes
-            numbered = replace(campaign.data, classes=journal.label_state.classes)
-            campaign = replace(campaign, data=numbered)
-        schedule = _make_schedule(inputs, service, campaign, held, every, refresh_every)
+        schedule = _make_schedule(inputs, service, campaign, held, options)
         try:
-            yield Session(service, schedule, folder, tuple(notes), pool_worker)
+            yield Session(service, schedule, folder, tuple(notes), inputs.pool_worker)
         finally:
             schedule.stop()
+
+
+def _make_service(
+    journal: Journal,
+    items: Items,
+    held: Mapping[int, int],
+    inputs: "SessionInputs",
+    seed: int,
+    options: SessionOptions,
+) -> LabellingService:
+    pool_worker = inputs.pool_worker
+    service = LabellingService(
+        journal,
+        items,
+        held_out=held,
+        seed=seed,
+        overlap=options.overlap,
+        budget=options.budget,
+        order=pool_worker.random_positions if pool_worker else None,
+    )
+    service.show_guesses = options.show_guesses
+    return service
 
 
 def _record_settings(folder: Path, campaign: Campaign, test: Mapping[str, str]) -> None:
@@ -161,7 +208,7 @@ def _remove_leftovers(folder: Path) -> None:
     """Delete partial files of a server that was killed; the lock is ours."""
     for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
-    for left in folder.glob("*.*.partial"):
+    for left in (*folder.glob("*.*.partial"), folder / DATA_FILE):
         left.unlink(missing_ok=True)
 
 
@@ -190,21 +237,30 @@ def _make_items(inputs: SessionInputs) -> Items:
 
 
 def _load_inputs(
-    campaign: Campaign,
-    out: str | Path | None,
-    classes: Sequence[str],
-    executor: Any,
-    read_only: bool,
+    campaign: Campaign, out: str | Path | None, classes: Sequence[str], options: SessionOptions
 ) -> SessionInputs:
     """Load the data, in the order of the journal, or open an out-of-core pool."""
     if is_store(campaign.data.name):
-        return _load_large_pool(campaign, out, classes, executor, read_only)
-    loaded = load_source(campaign.data, campaign.seed)
-    folder, recorded, copy = _locate_journal(out, campaign.data.name, read_only)
+        return _load_large_pool(campaign, out, classes, options)
+    guess_classes, former = _find_guess_classes(campaign, out, classes)
+    loaded = load_source(campaign.data, campaign.seed, guess_classes, former)
+    folder, recorded, copy = _locate_journal(out, campaign.data.name, options.read_only)
     data, answers = arrange_by_ids(loaded, recorded)
     return SessionInputs(
         folder, recorded, data, answers, *choose_model_and_embedding(campaign, data), copy=copy
     )
+
+
+def _find_guess_classes(
+    campaign: Campaign, out: str | Path | None, named: Sequence[str]
+) -> tuple[list[str], Mapping[str, str | None]]:
+    """Return the classes that guesses are about, and the former names that they may use."""
+    state = read_class_state(session_folder(out, campaign.data.name))
+    if not state.classes:
+        return [], {}
+    known = {*map(normalise_name, state.active_names), *state.former_classes}
+    more = [name for name in named if normalise_name(name) not in known]
+    return [*state.active_names, *more], state.former_classes
 
 
 def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign:
@@ -250,20 +306,17 @@ def _with_session_classes(
 
 
 def _load_large_pool(
-    campaign: Campaign,
-    out: str | Path | None,
-    classes: Sequence[str],
-    executor: Any,
-    read_only: bool,
+    campaign: Campaign, out: str | Path | None, classes: Sequence[str], options: SessionOptions
 ) -> SessionInputs:
     """Open an out-of-core pool."""
     store = campaign.data.name
-    folder, recorded, copy = _locate_journal(out, store, read_only)
+    folder, recorded, copy = _locate_journal(out, store, options.read_only)
     held = LargePoolWorker(
         store,
         folder,
         recorded,
-        executor=executor,
+        executor=options.executor,
+        sizes=options.pool_sizes,
         classes=classes,
         strategy=str(campaign.asking.strategy),
         seed=campaign.seed,
@@ -305,23 +358,20 @@ def _make_schedule(
     service: LabellingService,
     campaign: Campaign,
     held: Mapping[int, int],
-    every: int,
-    refresh_every: int,
+    options: SessionOptions,
 ) -> Schedule:
     """Create the schedule with its worker process or pool worker."""
     threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
-    worker = inputs.pool_worker or Worker(
-        asdict(campaign), inputs.folder, threads, held, inputs.data.ids
-    )
-    again = refresh_every if inputs.pool_worker else None
+    current, data = with_current_classes(campaign, inputs.data, service.label_state)
+    worker = inputs.pool_worker or Worker(asdict(current), data, inputs.folder, threads, held)
     schedule = Schedule(
         service,
         worker,
         inputs.folder,
         campaign,
-        every=every,
+        every=options.every,
         needs_training=inputs.network != EXACT,
-        refresh_every=again,
+        refresh_every=options.refresh_every if inputs.pool_worker else None,
     )
     seen = describe_embedding(inputs.embedding)
     schedule.model_description = "; ".join(
@@ -330,32 +380,22 @@ def _make_schedule(
     return schedule
 
 
-def _check_options(every: int, read_only: bool, *, takes_labels: bool) -> None:
-    """Raise for invalid combinations of options."""
-    if every < 1:
-        raise InputError(f"retrain-every is {every}; expected 1 or more")
-    if read_only and takes_labels:
-        raise InputError("a read-only session cannot import labels; open it for writing")
-
-
-def _check_large(
-    campaign: Campaign,
-    test: float | str | Path | None,
-    start_from_folders: bool,
-    again: int,
-    executor: Any,
-) -> None:
+def _check_large(campaign: Campaign, options: SessionOptions) -> None:
     """Raise for options that an out-of-core pool does not support, or that need one."""
     if not is_store(campaign.data.name):
-        if executor is not None:
+        if options.executor is not None:
             raise InputError(
                 f"{campaign.data.name} is not a `pool embed` store, so a cluster cannot score it; leave "
                 "out --cluster"
             )
         return
-    if again < 1:
-        raise InputError(f"refresh-every is {again}; expected 1 or more")
-    if test is not None or start_from_folders:
+    if options.refresh_every < 1:
+        raise InputError(f"refresh-every is {options.refresh_every}; expected 1 or more")
+    if campaign.data.has_guesses:
+        raise InputError(
+            "guesses are not supported for an out-of-core pool; leave out --guesses and --prior"
+        )
+    if options.test is not None or options.start_from_folders:
         raise InputError(
             "test items and labels of class folders are not supported for an out-of-core pool; "
             "leave out --test and --start-from-folders"
@@ -450,6 +490,22 @@ def export_session(
     )
 
 
+def session_model(
+    folder: str | Path, *, device: str | None = None, trust_code: bool = False
+) -> ExportedModel:
+    """Fit a model on all labels in a session's folder, also while a server has it open.
+
+    device, trust_code: see `labelahead.load_model`.
+    """
+    campaign = parse_campaign(read_stored(Path(folder) / "session.toml", trust_code=trust_code))
+    campaign = campaign if device is None else replace(campaign, device=device)
+    reject_large_pool(campaign)
+    options = SessionOptions(test=campaign.data.test_fraction or None, read_only=True)
+    with open_session(campaign, folder, options) as session:
+        session.schedule.restore()
+        return build_exported_model(session.service, session.schedule)
+
+
 def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Campaign:
     """Raise for settings that the page does not support; return the campaign with full paths."""
     if not find_strategy(campaign.asking.strategy).look_ahead:
@@ -483,6 +539,16 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     return replace(campaign, data=source, asking=asking, model=model)
 
 
+def _choose_test_items(
+    inputs: SessionInputs, options: SessionOptions, classes: Sequence[str]
+) -> dict[int, str]:
+    """Return position and class name of the test items; of a copy, those of the last session."""
+    stored = {}
+    if options.read_only and options.test is None:
+        stored = _read_test_items(inputs.folder, inputs.data)
+    return stored or _find_test_items(inputs.data, inputs.answers, options.test, classes)
+
+
 def _find_test_items(
     data: Data, answers: Answers | None, test: float | str | Path | None, classes: Sequence[str]
 ) -> dict[int, str]:
@@ -512,13 +578,14 @@ def _read_test_items(folder: Path, data: Data) -> dict[int, str]:
 
 
 def _import_initial_labels(
-    service: LabellingService,
-    inputs: SessionInputs,
-    labels: str | Path | None,
-    start_from_folders: bool,
+    service: LabellingService, inputs: SessionInputs, options: SessionOptions
 ) -> Iterator[str]:
     """Import the labels in the data and those of a file; yield a note on each."""
-    if start_from_folders:
+    labels = options.labels
+    if inputs.pool_worker:
+        named = () if labels is None else read_labelled_names(labels)
+        inputs.pool_worker.connect(service, named)
+    if options.start_from_folders:
         yield _import_own_labels(service, inputs.data, inputs.answers)
     if labels is not None:
         yield f"{labels}: {_describe_import(import_labels(service, Path(labels)))}"

@@ -28,6 +28,7 @@ __all__ = [
     "PoolMap",
     "PoolPredictions",
     "Snapshot",
+    "SourceFacts",
     "TrainingRequest",
 ]
 
@@ -45,6 +46,8 @@ class TrainingRequest:
     confirmed: tuple[int, ...] = ()  # positions that were bulk-confirmed
     # class numbers that are neither merged nor removed; None: all
     active_classes: tuple[int, ...] | None = None
+    # (position, class, annotator): all labels of these items, if several people labelled
+    annotations: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def class_numbers(self) -> tuple[int, ...]:
@@ -65,6 +68,9 @@ class TrainingRequest:
             labels=tuple((index.row_of(p), c) for p, c in self.labels if p in index),
             random_sample=rows(self.random_sample),
             confirmed=rows(self.confirmed),
+            annotations=tuple(
+                (index.row_of(p), c, who) for p, c, who in self.annotations if p in index
+            ),
         )
 
 
@@ -86,6 +92,7 @@ class PoolFacts:
     is_whole: bool = True  # no item will be added
     random_points: int | None = None  # the first so many points are in random order; None: all
     labels_at_scoring: int = 0  # when an out-of-core pool was scored
+    guess_key: str = ""  # of guessers and classes (`make_guess_key`); "" without guesses
 
 
 class LeaveOneOutRow(NamedTuple):
@@ -158,6 +165,18 @@ class LeaveOneOutFacts:
         )
 
 
+class SourceFacts(NamedTuple):
+    """How often an annotator is right, as estimated by a fit, with a 90 % interval."""
+
+    who: str
+    labels: int
+    accuracy: float
+    low: float
+    high: float
+    # (class, class that the annotator gives instead, share of the items of the first)
+    confusions: tuple[tuple[int, int, float], ...]
+
+
 @dataclass(frozen=True)
 class FitFacts:
     """Facts about a fit.
@@ -170,6 +189,8 @@ class FitFacts:
         notes: Problems to report.
         leave_one_out: None with fewer than two labels.
         forecast: None for a trained network.
+        guessers: `GuesserQuality` of each guesser, as JSON with the class numbers of the page.
+        sources: The annotators, if there are several and the learner tells them apart.
     """
 
     labels: int = 0
@@ -179,11 +200,14 @@ class FitFacts:
     notes: tuple[str, ...] = ()
     leave_one_out: LeaveOneOutFacts | None = None
     forecast: ErrorForecast | None = None
+    guessers: tuple[dict[str, Any], ...] = ()
+    sources: tuple[SourceFacts, ...] = ()
 
     def describe_round(self, gain: float | None) -> dict[str, Any]:
         """Return the line of `rounds.jsonl`. gain: score of the best candidate."""
         others, forecast = self.leave_one_out, self.forecast
         estimate = (None,) * 4 if forecast is None else (*forecast.error, forecast.fall)
+        sources = {"sources": [row._asdict() for row in self.sources]} if self.sources else {}
         return {
             "labels": self.labels,
             "accuracy": self.accuracy,
@@ -194,6 +218,8 @@ class FitFacts:
             **dict(zip(FORECAST_FIELDS, estimate, strict=True)),
             "gain": gain,
             "seconds": round(self.seconds, 3),
+            **({"guessers": list(self.guessers)} if self.guessers else {}),
+            **sources,
         }
 
 
@@ -270,6 +296,12 @@ class Snapshot(ABC):
 
         class_mapping: as in `LabelState`.
         """
+
+    def build_query_posterior(
+        self, labels: Mapping[int, int], classes: int, class_mapping: Sequence[int | None] = ()
+    ) -> PoolPosterior | None:
+        """Build the posterior that scores candidates; None if it is that of `build_posterior`."""
+        return None
 
     @abstractmethod
     def predict_proba(

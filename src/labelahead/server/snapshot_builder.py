@@ -4,6 +4,7 @@ If embeddings must be computed first, snapshots are built in steps: the first fe
 be queried within seconds whatever the size of the pool, and the others follow.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,15 +15,14 @@ from torch import Tensor
 from labelahead.data import Answers, Data
 from labelahead.data.dataset import UNKNOWN, Loaded
 from labelahead.data.file_tree import UnreadableItemsError
-from labelahead.data.folder import arrange_by_ids
-from labelahead.data.loading import load_source
+from labelahead.data.guesses import resolve_guess_source, update_guesses
 from labelahead.data.pool import Pool
 from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
 from labelahead.inference.exact import EXACT, ExactModel
 from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
-from labelahead.learner.config import Campaign
+from labelahead.learner.config import Campaign, Source
 from labelahead.learner.encoding import is_slow_embedding, standardises_features
 from labelahead.learner.preparation import (
     PreparedCampaign,
@@ -31,6 +31,7 @@ from labelahead.learner.preparation import (
 )
 from labelahead.seeds import make_generator
 from labelahead.server.exact_snapshot import ExactSnapshot
+from labelahead.server.label_state import LabelState
 from labelahead.server.snapshot import (
     FitFacts,
     LeaveOneOutFacts,
@@ -51,8 +52,9 @@ __all__ = [
     "SnapshotBuilder",
     "build_snapshot",
     "compute_map",
-    "load_page_data",
+    "make_guess_key",
     "shuffle_positions",
+    "with_current_classes",
 ]
 
 FIRST_ITEMS = 256  # encoded before the first query
@@ -66,14 +68,47 @@ MAP_POINTS = 3000  # number of points on the map
 ProgressCallback = Callable[[str, float], None]  # (activity, fraction done)
 
 
-def load_page_data(campaign: Campaign, recorded: Sequence[str] = ()) -> Loaded:
-    """Load the data of a page, in the order of its journal."""
-    return arrange_by_ids(load_source(campaign.data, campaign.seed), recorded)
-
-
 def shuffle_positions(n: int, seed: int) -> Tensor:
     """Return (n,) positions in the random order of the first queries and of the encoding."""
     return torch.randperm(n, generator=make_generator(seed, "page"))
+
+
+def with_current_classes(
+    campaign: Campaign, data: Data, label_state: LabelState
+) -> tuple[Campaign, Data]:
+    """Return campaign and data with guesses about the classes that there are now.
+
+    Guesses of a former name count for the class that was renamed, or into which it was merged.
+    """
+    if not campaign.data.has_guesses:
+        return campaign, data
+    active, former = label_state.active_names, label_state.former_classes
+    guesses = {name: update_guesses(g, active, former) for name, g in data.guesses.items()}
+    return (
+        replace(campaign, data=replace(campaign.data, classes=active)),
+        replace(data, guesses=guesses, former_classes=dict(former)),
+    )
+
+
+def make_guess_key(
+    source: Source, classes: Sequence[str], numbers: Sequence[int], former: Mapping[str, str | None]
+) -> str:
+    """Return what the guesses of a snapshot depend on; "" without guesses.
+
+    Args:
+        source: Which guesses are wanted.
+        classes: Names of the classes that can be predicted.
+        numbers: Their numbers on the page.
+        former: Former names of classes.
+    """
+    if not source.has_guesses:
+        return ""
+    named = dict(zip(numbers, classes, strict=False))
+    about = source.class_descriptions, source.class_examples
+    guessers = [*map(resolve_guess_source, source.guesses)], source.prior
+    return json.dumps(
+        [guessers, sorted(named.items()), sorted(former.items()), about], default=list
+    )
 
 
 class SnapshotBuilder:
@@ -86,16 +121,16 @@ class SnapshotBuilder:
     def __init__(
         self,
         campaign: Campaign,
-        loaded: Loaded,
+        data: Data,
         test: Mapping[int, int],
         unreadable: Mapping[int, str] | None = None,
         *,
         first_items: int = FIRST_ITEMS,
         max_active_items: int = MAX_ACTIVE_ITEMS,
     ) -> None:
-        data, self.answers = _set_test_items(loaded, test)
         # Guesses are in the order of the page's classes.
-        self.data = replace(data, classes=campaign.data.classes or data.classes)
+        data = replace(data, classes=campaign.data.classes or data.classes)
+        self.data, self.answers = _set_test_items(data, test)
         name, embedding, _ = choose_model_and_embedding(
             campaign, self.data
         )  # of all of it, not of the first few
@@ -112,24 +147,24 @@ class SnapshotBuilder:
         self._last: tuple[Tensor, PreparedCampaign] | None = None
 
     def build_snapshots(
-        self, order: TrainingRequest, on_progress: ProgressCallback
+        self, request: TrainingRequest, on_progress: ProgressCallback
     ) -> Iterator[tuple[Snapshot, bool]]:
         """Yield snapshots after these labels, and whether each is the last one.
 
         Earlier snapshots contain a part of the pool.
         """
-        every = self._encoding_order([p for p, _ in order.labels])
+        every = self._encoding_order([p for p, _ in request.labels])
         sizes = [len(every)]
         if self.encodes_in_steps:
-            first = self.first_items + len(order.labels)
+            first = self.first_items + len(request.labels)
             sizes = [
                 first * GROWTH_FACTOR**k for k in range(20) if first * GROWTH_FACTOR**k < len(every)
             ] + sizes
         for size in sizes:
-            at, ready = self._prepare_readable(every[:size], len(every), on_progress)
+            at, prepared = self._prepare_readable(every[:size], len(every), on_progress)
             last = size == sizes[-1]
             if len(at) or last:
-                made = build_snapshot(ready, order.with_rows(PositionIndex(at)), on_progress)
+                made = build_snapshot(prepared, request.with_rows(PositionIndex(at)), on_progress)
                 made = made.with_positions(at)
                 facts = replace(made.pool_facts, unreadable=dict(self.unreadable), is_whole=last)
                 yield replace(made, pool_facts=facts), last
@@ -177,14 +212,14 @@ class SnapshotBuilder:
                 (self.data, self.answers) if whole else _take_part(self.data, self.answers, fine)
             )
             try:
-                ready = prepare_campaign(
+                prepared = prepare_campaign(
                     self.campaign, given, lambda what, done, n: on_progress(what, done / total)
                 )
-                _ = ready.inputs
+                _ = prepared.inputs
             except UnreadableItemsError as error:
                 self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}
                 continue
-            self._last = fine, ready
+            self._last = fine, prepared
             return self._last
 
 
@@ -199,53 +234,55 @@ def _take_part(data: Data, answers: Answers | None, at: Tensor) -> Loaded:
 
 
 def build_snapshot(
-    ready: PreparedCampaign, order: TrainingRequest, on_progress: ProgressCallback | None = None
+    prepared: PreparedCampaign,
+    request: TrainingRequest,
+    on_progress: ProgressCallback | None = None,
 ) -> Snapshot:
     """Fit a model on the labels and compute its kernel, as a campaign does."""
     report = on_progress or (lambda what, done: None)
-    if ready.campaign.model.name == EXACT:
-        return _build_exact_snapshot(ready, report).refresh(order)
-    return _build_network_snapshot(ready, order, report)
+    if prepared.campaign.model.name == EXACT:
+        return _build_exact_snapshot(prepared, request, report).refresh(request)
+    return _build_network_snapshot(prepared, request, report)
 
 
 def _build_network_snapshot(
-    ready: PreparedCampaign, order: TrainingRequest, report: ProgressCallback
+    prepared: PreparedCampaign, request: TrainingRequest, report: ProgressCallback
 ) -> NetworkSnapshot:
     """Train a new network on the labels; round 0: on none."""
-    campaign, inputs = ready.campaign, ready.inputs
+    campaign, inputs = prepared.campaign, prepared.inputs
     query_config, classes = (
         _choose_query_config(campaign.asking, len(inputs)),
-        max(order.classes, 2),
+        max(request.classes, 2),
     )
-    pool = Pool(len(inputs), test=ready.data.test)
-    if order.labels:
-        pool.label([p for p, _ in order.labels], [c for _, c in order.labels])
+    pool = Pool(len(inputs), test=prepared.data.test)
+    if request.labels:
+        pool.label([p for p, _ in request.labels], [c for _, c in request.labels])
     # Campaigns count rounds from 0.
-    seed = ready.training.derive_seed(campaign.seed, max(order.round - 1, 0))
-    if order.round:
+    seed = prepared.training.derive_seed(campaign.seed, max(request.round - 1, 0))
+    if request.round:
         report("training", 0.0)
     learner, trained = (
-        ready.make_learner(classes),
-        pool if order.round else Pool(len(inputs), test=ready.data.test),
+        prepared.make_learner(classes),
+        pool if request.round else Pool(len(inputs), test=prepared.data.test),
     )
-    learnt = learner.fit(trained.labelled, trained.labels, seed=seed)
+    fitted = learner.fit(trained.labelled, trained.labels, seed=seed)
     notes: tuple[str, ...] = ()
     accuracy: float | None = None
     drift: float | None = None
-    if learnt.trained:
-        notes = tuple(learnt.trained.notes)
-        accuracy = _measure_accuracy(ready, learnt)
+    if fitted.trained:
+        notes = tuple(fitted.trained.notes)
+        accuracy = _measure_accuracy(prepared, fitted)
     report("kernel", 0.5)
     start = time.perf_counter()
     now = QueryContext.from_pool(
-        learnt.model, inputs, trained, query_config, loss=learnt.loss, seed=campaign.seed
+        fitted.model, inputs, trained, query_config, loss=fitted.loss, seed=campaign.seed
     )
     tangent = now.kernel_arguments
-    outputs = now.start if order.round else torch.zeros_like(now.start)
-    if order.round:
+    outputs = now.start if request.round else torch.zeros_like(now.start)
+    if request.round:
         drift = now.drift
         notes = (*notes, *filter(None, [drift_warning(drift)]))
-    seconds = learnt.seconds + time.perf_counter() - start
+    seconds = fitted.seconds + time.perf_counter() - start
     report("map", 0.9)
     pool_map = compute_map(now.points, tangent)
     leave_one_out = None
@@ -254,36 +291,41 @@ def _build_network_snapshot(
             pool.labelled, pool.labels, seed=seed, find_wrong_labels=True
         )
         leave_one_out = LeaveOneOutFacts.from_predictions(
-            others, residual, pool.labelled, pool.labels, order.random_sample
+            others, residual, pool.labelled, pool.labels, request.random_sample
         )
     return NetworkSnapshot(
-        round=order.round,
+        round=request.round,
         points=now.points,
         outputs=outputs.double().cpu(),
         kernel_arguments=tangent,
-        labels=dict(order.labels) if order.round else {},
+        labels=dict(request.labels) if request.round else {},
         noise=now.noise,
-        strategy=str(query_config.strategy) if order.round else "resolve",
+        strategy=str(query_config.strategy) if request.round else "resolve",
         evaluation=query_config.evaluation,
         pool_facts=PoolFacts(pool_map),
         fit_facts=FitFacts(len(pool), seconds, accuracy, drift, notes, leave_one_out),
     )
 
 
-def _build_exact_snapshot(ready: PreparedCampaign, report: ProgressCallback) -> ExactSnapshot:
+def _build_exact_snapshot(
+    prepared: PreparedCampaign, request: TrainingRequest, report: ProgressCallback
+) -> ExactSnapshot:
     """Build the snapshot of the exact learner without labels; later ones reuse its embeddings."""
-    campaign, inputs = ready.campaign, ready.rows
+    campaign, inputs = prepared.campaign, prepared.rows
     query_config = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
-    pool = Pool(len(inputs), test=ready.data.test)
+    pool = Pool(len(inputs), test=prepared.data.test)
     order = torch.randperm(
         len(pool.unlabelled), generator=make_generator(campaign.seed, "candidates", 0)
     )
     points = pool.unlabelled[order]  # the first ones are the evaluation set
     report("kernel", 0.5)
-    model = ready.make_exact_learner(2).blank_model
-    known = _find_known_test(ready)
+    model = prepared.make_exact_learner(2).blank_model
+    known = _find_known_test(prepared)
     units, guesses = _split_units(model, inputs[points])
     test_units, test_guesses = _split_units(model, inputs[known])
+    guesses, test_guesses = (
+        _spread_columns(said, request.active_classes) for said in (guesses, test_guesses)
+    )
     mixture, evaluation = model.get_mixture(), query_config.evaluation
     if len(points) > MAX_DENSE_ITEMS:
         evaluation = min(evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
@@ -295,13 +337,17 @@ def _build_exact_snapshot(ready: PreparedCampaign, report: ProgressCallback) -> 
         own_noise=query_config.noise,
         strategy=str(query_config.strategy),
         evaluation=evaluation,
-        pool_facts=PoolFacts(compute_map(points, {"features": units})),
+        pool_facts=PoolFacts(
+            compute_map(points, {"features": units}), guess_key=_describe_guesses(prepared, request)
+        ),
         units=units,
         weights=mixture.weights,
-        test=(test_units, ready.answers.take(known)) if ready.answers and len(known) else None,
+        test=(test_units, prepared.answers.take(known))
+        if prepared.answers and len(known)
+        else None,
         guesses=guesses,
         test_guesses=test_guesses,
-        trust=tuple(model.trust.tolist()),
+        guessers=() if prepared.guesses is None else prepared.guesses.titles,
     )
 
 
@@ -313,6 +359,23 @@ def _split_units(model: ExactModel, inputs: Tensor) -> tuple[Tensor, Tensor | No
     features = model.take_features(rows)
     shape = len(rows), len(model.trust), model.known_classes
     return features, rows[:, features.shape[1] :].reshape(shape)
+
+
+def _spread_columns(guesses: Tensor | None, numbers: Sequence[int] | None) -> Tensor | None:
+    """Return guesses (n, G, A) about active classes at the columns of their numbers."""
+    if guesses is None or numbers is None or tuple(numbers) == tuple(range(guesses.shape[2])):
+        return guesses
+    out = guesses.new_zeros((*guesses.shape[:2], max(numbers) + 1))
+    out[:, :, list(numbers)] = guesses
+    return out
+
+
+def _describe_guesses(prepared: PreparedCampaign, request: TrainingRequest) -> str:
+    if prepared.guesses is None:
+        return ""
+    classes = prepared.guesses.classes
+    numbers = range(len(classes)) if request.active_classes is None else request.active_classes
+    return make_guess_key(prepared.campaign.data, classes, numbers, prepared.guesses.former)
 
 
 def _choose_query_config(query_config: QueryConfig, items: int) -> QueryConfig:
@@ -328,25 +391,26 @@ def _choose_query_config(query_config: QueryConfig, items: int) -> QueryConfig:
     return query_config
 
 
-def _set_test_items(loaded: Loaded, test: Mapping[int, int]) -> Loaded:
+def _set_test_items(data: Data, test: Mapping[int, int]) -> Loaded:
     """Return the data with these test items; their class numbers are those of the page."""
-    data, _ = loaded
     at = torch.tensor(sorted(test), dtype=torch.int64)
     labels = torch.full((len(data),), UNKNOWN)
     labels[at] = torch.tensor([test[int(p)] for p in at], dtype=torch.int64)
     return replace(data, test=at), Answers(labels, data.ids)
 
 
-def _measure_accuracy(ready: PreparedCampaign, learnt: FittedModel) -> float | None:
+def _measure_accuracy(prepared: PreparedCampaign, fitted: FittedModel) -> float | None:
     """Return the accuracy on the labelled test items, or None."""
-    known = _find_known_test(ready)
-    return None if ready.answers is None else learnt.accuracy(known, ready.answers.take(known))
+    known = _find_known_test(prepared)
+    return (
+        None if prepared.answers is None else fitted.accuracy(known, prepared.answers.take(known))
+    )
 
 
-def _find_known_test(ready: PreparedCampaign) -> Tensor:
+def _find_known_test(prepared: PreparedCampaign) -> Tensor:
     """Return (t,) positions of the test items whose class is known."""
-    test = ready.data.test
-    return test[:0] if ready.answers is None else test[ready.answers.has_label[test]]
+    test = prepared.data.test
+    return test[:0] if prepared.answers is None else test[prepared.answers.has_label[test]]
 
 
 def compute_map(points: Tensor, tangent: Mapping[str, Tensor]) -> PoolMap:

@@ -20,6 +20,7 @@ from labelahead.server.snapshot import (
     PoolFacts,
     PoolMap,
     Snapshot,
+    SourceFacts,
 )
 
 __all__ = ["SnapshotFormatError", "load_snapshot", "save_snapshot"]
@@ -73,6 +74,7 @@ def _fit_facts_to_state(facts: FitFacts) -> dict[str, Any]:
     if facts.leave_one_out is not None:
         rows = [tuple(row) for row in facts.leave_one_out.rows]
         state["leave_one_out"] = {**vars(facts.leave_one_out), "rows": rows}
+    state["sources"] = [tuple(row) for row in facts.sources]
     if facts.forecast is not None:
         state["forecast"] = (tuple(facts.forecast.error), *facts.forecast[1:])
     return state
@@ -85,4 +87,5 @@ def _fit_facts_from_state(state: Mapping[str, Any]) -> FitFacts:
         others = LeaveOneOutFacts(**{**others, "rows": rows})
     if forecast is not None:
         forecast = ErrorForecast(ErrorRate(*forecast[0]), *forecast[1:])
-    return FitFacts(**{**state, "leave_one_out": others, "forecast": forecast})
+    sources = tuple(SourceFacts(*row) for row in state.get("sources", ()))  # none before 0.4
+    return FitFacts(**{**state, "leave_one_out": others, "forecast": forecast, "sources": sources})

@@ -182,7 +182,7 @@ class _SimulationRun:
             query = self._query_and_label(fitted, number, count, memory)
             seconds |= query.seconds
             notes = (*notes, *query.notes)
-        asked = sum(
+        queried = sum(
             p not in self._confirmed_in_round for p in pool.labelled[len(labelled) :].tolist()
         )
         if query and confirming:
@@ -198,7 +198,7 @@ class _SimulationRun:
             train_accuracy=trained.accuracy,
             train_loss=trained.loss,
             steps=trained.steps,
-            asked=asked,
+            asked=queried,
             gain=query.gain if query else None,
             loo=loo.accuracy if loo else None,
             loo_error=loo.error if loo else None,
@@ -266,14 +266,14 @@ class _SimulationRun:
         }
 
     def _confirm_predictions(
-        self, fitted: FittedModel, number: int, labelled: Tensor, asked: Tensor
+        self, fitted: FittedModel, number: int, labelled: Tensor, queried: Tensor
     ) -> None:
         """Show the most confident predictions in a grid, and label those that look right."""
         plan, budget = self.plan, self.plan.budget
         if fitted.trained is None:
             return
         open_ = torch.ones(len(plan.learner.inputs), dtype=torch.bool)
-        open_[torch.cat([labelled, asked.cpu(), plan.excluded])] = False
+        open_[torch.cat([labelled, queried.cpu(), plan.excluded])] = False
         at = open_.nonzero().squeeze(1)
         sure, guess = fitted.predict_proba(at).max(1)
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
@@ -351,8 +351,8 @@ class _SimulationRun:
             label = -1
         if not 0 <= label < plan.learner.classes:
             raise InputError(
-                f"the labeller returned {given_label!r} for item {position}; expected a class number, 0 to "
-                f"{plan.learner.classes - 1}"
+                f"the labeller returned {given_label!r} for item {position}; expected a class "
+                f"number, 0 to {plan.learner.classes - 1}"
             )
         if self.store:
             item = plan.ids[position] if plan.ids else ""
@@ -378,8 +378,7 @@ def _filter_seed_set(plan: Simulation, order: list[int]) -> list[int]:
     if present < 1:
         raise InputError(
             f"absent is {budget.absent}, but there are {plan.learner.classes} classes; expected "
-            "fewer, so "
-            "that the initial labels are of some class"
+            "fewer, so that at least one class has initial labels"
         )
     classes = [plan.labeller(position) for position in order]
     admitted = [(p, c) for p, c in zip(order, classes, strict=True) if c < present]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import scipy  # its submodules are imported when they are used
 import torch
-from scipy import stats
 
 from labelahead import files
 from labelahead.data.dataset import Loaded
@@ -248,8 +248,8 @@ def run_paired(
         build_simulation(ready)  # refuses unsuitable data before anything is written
     if not len(ready.data.test):
         raise InputError(
-            f"{ready.data.name} has no test items, so that campaigns cannot be compared; keep "
-            "some apart"
+            f"{ready.data.name} has no test items, so campaigns cannot be compared; expected a "
+            "test set: set data.test_fraction"
         )
     files.make_folder(folder)
     campaign = ready.campaign  # fully resolved, with absolute paths
@@ -319,7 +319,8 @@ def summarise_ratio(pairs: Sequence[SeedPair]) -> LabelRatio:
     if n < 2:
         return LabelRatio(math.exp(mean), None, None, n, given_up)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / (n - 1))
-    half = float(stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, n - 1)) * deviation / math.sqrt(n)
+    factor = float(scipy.stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, n - 1))
+    half = factor * deviation / math.sqrt(n)
     return LabelRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, given_up)
 
 
@@ -364,10 +365,10 @@ class _Pairs:
     def run_baseline(self, result: Result) -> SeedPair:
         """Run the baseline until it reaches the accuracy of a finished campaign; count labels."""
         goal, seed = result.rounds[-1].accuracy or 0.0, result.campaign.seed
-        theirs = list[Round]()
+        baseline_name = list[Round]()
 
         def watch(entry: Round) -> None:
-            theirs.append(entry)
+            baseline_name.append(entry)
             if (entry.accuracy or 0.0) >= goal:
                 raise _GoalReached
 
@@ -376,7 +377,9 @@ class _Pairs:
             self._run_or_resume(campaign, self.folder / f"seed-{seed}" / "baseline", watch)
         needed = labels_to_reach(result.rounds, goal)
         assert needed is not None  # its last round reaches it
-        return SeedPair(seed, goal, needed, labels_to_reach(theirs, goal), theirs[-1].labels)
+        return SeedPair(
+            seed, goal, needed, labels_to_reach(baseline_name, goal), baseline_name[-1].labels
+        )
 
     def _run_or_resume(
         self, campaign: Campaign, folder: Path, on_round: Callable[[Round], None] | None = None
@@ -396,17 +399,17 @@ class _Pairs:
 
 def _run_pairs(pairs: _Pairs, seeds: Sequence[int], on_campaign: OnCampaign | None) -> PairedResult:
     report = on_campaign or (lambda done, total, seed, strategy: None)
-    ours = find_strategy(pairs.campaign.asking.strategy).name
-    theirs = find_strategy(pairs.baseline).name
+    strategy_name = find_strategy(pairs.campaign.asking.strategy).name
+    baseline_name = find_strategy(pairs.baseline).name
     total = 2 * len(seeds)
     found = list[SeedPair]()
     for i, seed in enumerate(seeds):
-        report(2 * i, total, seed, ours)
+        report(2 * i, total, seed, strategy_name)
         result = pairs.run_strategy(seed)
-        report(2 * i + 1, total, seed, theirs)
+        report(2 * i + 1, total, seed, baseline_name)
         found.append(pairs.run_baseline(result))
-    report(total, total, seeds[-1], theirs)
-    return PairedResult(ours, theirs, tuple(found), pairs.folder)
+    report(total, total, seeds[-1], baseline_name)
+    return PairedResult(strategy_name, baseline_name, tuple(found), pairs.folder)
 
 
 def _baseline_campaign(result: Result, baseline: str) -> Campaign:

@@ -17,6 +17,7 @@ from labelahead.data.dataset import Data, Loaded, hash_tensor
 from labelahead.data.pool import Pool
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
+from labelahead.inference.exact import ExactModel
 from labelahead.learner.config import (
     Campaign,
     Progress,
@@ -82,6 +83,7 @@ class Result:
     pool: Pool
     model: nn.Module
     folder: Path | None
+    guessers: tuple[str, ...] = ()  # a sentence on what each is worth
 
     @property
     def curve(self) -> list[tuple[int, float | None]]:
@@ -291,8 +293,8 @@ def _require_same_strategy(store: Store, now: str | Strategy) -> None:
     moved = files and called.rpartition(":")[2] == before.rpartition(":")[2]
     if called != before and not moved:
         raise InputError(
-            f"this campaign uses {before}, not {called}; expected the same strategy, or start a new "
-            "campaign"
+            f"this campaign uses {before}, not {called}; expected the same strategy, or start a "
+            "new campaign"
         )
 
 
@@ -309,7 +311,11 @@ def _run_rounds(
             track(entry)
             if callbacks.on_round:
                 callbacks.on_round(entry)
-    return Result(prepared.campaign, tuple(seen), last[0].pool, last[0].model, folder)
+    pool, model = last[0]
+    guessers: tuple[str, ...] = ()
+    if prepared.guesses is not None and isinstance(model, ExactModel):
+        guessers = prepared.guesses.describe_quality(model, pool.labels[: len(model.support)])
+    return Result(prepared.campaign, tuple(seen), pool, model, folder, guessers)
 
 
 @contextmanager
@@ -342,9 +348,7 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
         )
     refuse_unlisted_labels(data.classes, prepared.campaign.data.classes)
     if len(data.classes) < 2:
-        raise InputError(
-            f"{data.name} has {len(data.classes)} class; expected at least two to learn from"
-        )
+        raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two")
     test = data.test if answers is not None else data.test[:0]
     excluded = _excluded_items(prepared, labeller)
     askable = int((~excluded).sum())

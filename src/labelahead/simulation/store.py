@@ -150,10 +150,6 @@ class Store:
                     lines.close()
                 self._lines.clear()
 
-    def read_config(self) -> str:
-        """Return the configuration as TOML text."""
-        return (self.folder / "config.toml").read_text(encoding="utf-8")
-
     def write(self, name: str, content: bytes) -> None:
         """Write a file into the folder in one step."""
         replace_file(self.folder / name, content)
@@ -224,14 +220,13 @@ class Store:
         answers = sum(label.by != CONFIRMED for label in entries)
         self._require_labels(answers, needed, "labels", rounds[-1].number + 1)
 
-    def _require_labels(self, held: int, needed: int, what: str, round: int) -> None:
-        if held < needed:
+    def _require_labels(self, found: int, expected: int, what: str, round: int) -> None:
+        if found < expected:
             raise InputError(
-                f"{self.folder / 'labels.jsonl'} holds {held} {what} for round {round}, but "
-                "rounds.jsonl records "
-                f"{needed}: labels are missing. Put back a copy of labels.jsonl; or move "
-                "rounds.jsonl away, which runs "
-                "all rounds again and queries only the missing labels"
+                f"{self.folder / 'labels.jsonl'} holds {found} {what} for round {round}, but "
+                f"rounds.jsonl records {expected}: labels are missing. Put back a copy of "
+                "labels.jsonl; or move rounds.jsonl away, which runs all rounds again and queries "
+                "only the missing labels"
             )
 
     def save_weights(self, round: int, state: Mapping[str, Tensor]) -> None:

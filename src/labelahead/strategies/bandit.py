@@ -59,17 +59,17 @@ class BanditState:
     def of(cls, memory: Mapping[str, Any]) -> "BanditState":
         """Restore the state from the dictionary made by `asdict`."""
         try:
-            past = cls(**memory)
+            state = cls(**memory)
         except TypeError as error:
             raise InputError(
-                f"memory is {sorted(memory)}; expected what an earlier query of albl handed out"
+                f"memory is {sorted(memory)}; expected the `memory` of an earlier query of albl"
             ) from error
-        if len(past.weights) != len(EXPERTS):
+        if len(state.weights) != len(EXPERTS):
             raise InputError(
-                f"memory has {len(past.weights)} experts; expected {len(EXPERTS)}: start again "
+                f"memory has {len(state.weights)} experts; expected {len(EXPERTS)}: start again "
                 "with memory=None"
             )
-        return past
+        return state
 
 
 def bandit_horizon(round: int) -> int:
@@ -84,8 +84,8 @@ def _min_probability(experts: int, round: int) -> float:
 
 def expert_probabilities(weights: Tensor, round: int) -> Tensor:
     """Return p_k = (1 − K p_min) w_k / Σ w + p_min, (K,)."""
-    least = _min_probability(len(weights), round)
-    return (1 - len(weights) * least) * weights / weights.sum() + least
+    min_probability = _min_probability(len(weights), round)
+    return (1 - len(weights) * min_probability) * weights / weights.sum() + min_probability
 
 
 def update_weights(weights: Tensor, p: Tensor, credit: Tensor, reward: float, round: int) -> Tensor:
@@ -96,8 +96,10 @@ def update_weights(weights: Tensor, p: Tensor, credit: Tensor, reward: float, ro
     favours experts that are rarely drawn.
     """
     K = len(weights)
-    doubt = math.sqrt(math.log(K / DELTA) / (K * bandit_horizon(round)))
-    new = weights * torch.exp(_min_probability(K, round) / 2 * (reward * credit + doubt / p))
+    confidence_width = math.sqrt(math.log(K / DELTA) / (K * bandit_horizon(round)))
+    new = weights * torch.exp(
+        _min_probability(K, round) / 2 * (reward * credit + confidence_width / p)
+    )
     return new / new.sum()
 
 
@@ -118,16 +120,16 @@ def selection_probabilities(batches: Sequence[Tensor | None], m: int, q: int) ->
     return psi
 
 
-def expert_credits(psi: Tensor, p: Tensor, taken: Tensor) -> Tensor:
+def expert_credits(psi: Tensor, p: Tensor, selected: Tensor) -> Tensor:
     """Return the mean of ψ_ki/Q_i over the selected candidates, (K,): 1 in expectation, at most 1/p_k.
 
     An expert is also credited for items that it would have selected when another one was drawn.
     """
-    return (psi[:, taken] / (p @ psi)[taken]).mean(1)
+    return (psi[:, selected] / (p @ psi)[selected]).mean(1)
 
 
 def _labelled_reward(
-    context: QueryContext, past: BanditState
+    context: QueryContext, state: BanditState
 ) -> tuple[list[int], list[float], float | None]:
     """Return the positions that were labelled, the weight of each, and the reward of the last round.
 
@@ -137,10 +139,10 @@ def _labelled_reward(
     reward `random` regardless of the network. None: the last round has no label yet.
     """
     label = dict(zip(context.labelled.tolist(), context.labels.tolist(), strict=True))
-    known = [i for i, p in enumerate(past.positions) if p in label]
-    positions = [past.positions[i] for i in known]
-    counts = [past.counts[i] for i in known]
-    if not known or known[-1] < len(past.positions) - past.last:
+    known = [i for i, p in enumerate(state.positions) if p in label]
+    positions = [state.positions[i] for i in known]
+    counts = [state.counts[i] for i in known]
+    if not known or known[-1] < len(state.positions) - state.last:
         return positions, counts, None
     with context.time_stage("outputs"):
         guess = predict(context.model, context.inputs[torch.tensor(positions)]).argmax(1).cpu()
@@ -155,33 +157,37 @@ def _albl(
     weights = torch.full((len(EXPERTS),), 1 / len(EXPERTS), dtype=torch.float64)
     number, positions, counts = 1, list[int](), list[float]()
     if context.memory is not None:
-        past = BanditState.of(context.memory)
-        weights = weights.new_tensor(past.weights)
-        positions, counts, reward = _labelled_reward(context, past)
-        number = past.round
+        state = BanditState.of(context.memory)
+        weights = weights.new_tensor(state.weights)
+        positions, counts, reward = _labelled_reward(context, state)
+        number = state.round
         if reward is not None:
-            p, credit = weights.new_tensor(past.chances), weights.new_tensor(past.credits)
-            weights = update_weights(weights, p, credit, reward, past.round)
+            p, credit = weights.new_tensor(state.chances), weights.new_tensor(state.credits)
+            weights = update_weights(weights, p, credit, reward, state.round)
             number += 1
     p = expert_probabilities(weights, number)
     drawn = int(torch.multinomial(p, 1, generator=rng))
-    offers = [_MEMBERS[name].select_batch(context, q, rng, "top", None) for name in EXPERTS]
-    here = torch.full((len(context.inputs),), -1)
-    here[context.candidates] = torch.arange(len(context.candidates))
-    batches = [here[picks.positions] for picks in offers]
+    batches_by_expert = [
+        _MEMBERS[name].select_batch(context, q, rng, "top", None) for name in EXPERTS
+    ]
+    candidate_rows = torch.full((len(context.inputs),), -1)
+    candidate_rows[context.candidates] = torch.arange(len(context.candidates))
+    batches = [candidate_rows[picks.positions] for picks in batches_by_expert]
     fixed = [None if n == "random" else b for n, b in zip(EXPERTS, batches, strict=True)]
     psi = selection_probabilities(fixed, len(context.candidates), q)
-    taken = batches[drawn]
+    selected = batches[drawn]
     now = BanditState(
         round=number,
         weights=weights.tolist(),
         chances=p.tolist(),
-        credits=expert_credits(psi, p, taken).tolist(),
+        credits=expert_credits(psi, p, selected).tolist(),
         last=q,
-        positions=positions + offers[drawn].positions.tolist(),
-        counts=counts + (1 / (len(context.candidates) * (p @ psi)[taken])).tolist(),
+        positions=positions + batches_by_expert[drawn].positions.tolist(),
+        counts=counts + (1 / (len(context.candidates) * (p @ psi)[selected])).tolist(),
     )
-    return QueryBatch(offers[drawn].positions, offers[drawn].scores, asdict(now))
+    return QueryBatch(
+        batches_by_expert[drawn].positions, batches_by_expert[drawn].scores, asdict(now)
+    )
 
 
 ALBL = Strategy(

@@ -83,7 +83,7 @@ class Strategy:
 
     @property
     def look_ahead(self) -> bool:
-        """Whether every answer moves its choice at once, without training."""
+        """Whether its scores are updated after every label, without training."""
         return self.acquisition is not None
 
     def choose_acquisition(self, labels: Iterable[int]) -> str | Acquisition:
@@ -155,8 +155,8 @@ class QueryConfig:
     def __post_init__(self) -> None:
         if self.sketch is not None and self.sketch < MIN_SKETCH_FEATURES:
             raise InputError(
-                f"sketch is {self.sketch}; expected {MIN_SKETCH_FEATURES} features or more, commonly "
-                "some thousand"
+                f"sketch is {self.sketch}; expected {MIN_SKETCH_FEATURES} features or more, "
+                "commonly some thousand"
             )
         for name in ("candidates", "evaluation", "retrainings"):
             value = getattr(self, name)

@@ -105,7 +105,7 @@ class QueryContext:
         if len(self.labels) and int(self.labels.max()) >= out.shape[1]:
             raise InputError(
                 f"a label is class {int(self.labels.max())}, but the network has {out.shape[1]} "
-                "outputs; expected one output per class: make the network with more classes"
+                "outputs; expected one output per class: build the network with more classes"
             )
         return out
 
@@ -163,7 +163,9 @@ class QueryContext:
                 self.noise,
                 known,
                 PosteriorOptions(
-                    evaluation=self.query_config.evaluation, baseline=self.fitted.baseline
+                    evaluation=self.query_config.evaluation,
+                    baseline=self.fitted.baseline,
+                    observations=self.fitted.observations,
                 ),
             )
 
@@ -190,22 +192,21 @@ class QueryContext:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
     def require_memory(self, rows: int, entry: int) -> None:
-        """Raise if a dense kernel of so many rows, with entries of so many bytes, is too large."""
+        """Raise if a dense kernel with this number of rows and bytes per entry is too large."""
         size = entry * rows**2
         if size > MAX_KERNEL_BYTES:
             raise InputError(
                 f"the {self.query_config.kernel} kernel of {len(self.points)} items needs "
-                f"{size / 2**30:.0f} "
-                f"GiB; expected at most {MAX_KERNEL_BYTES >> 30}: lower `candidates`, or set `sketch`"
-                " to some thousand features"
+                f"{size / 2**30:.0f} GiB; expected at most {MAX_KERNEL_BYTES >> 30}: lower "
+                "`candidates`, or set `sketch` to some thousand features"
             )
 
 
 def make_scoring_strategy(
     score: Callable[[QueryContext, torch.Generator], Tensor],
-    ready: Callable[[QueryContext], object] = lambda context: None,
+    required: Callable[[QueryContext], object] = lambda context: None,
 ) -> Callable[..., QueryBatch]:
-    """Make a strategy that selects the q largest scores; ties go to the first candidate, a random one.
+    """Make a strategy that selects the q largest scores; ties go to the first candidate, at random.
 
     Args:
         score: (context, rng) -> scores (m,).
@@ -215,7 +216,7 @@ def make_scoring_strategy(
     def select_batch(
         context: QueryContext, q: int, rng: torch.Generator, mode: str, oracle: Oracle | None
     ) -> QueryBatch:
-        ready(context)
+        required(context)
         with context.time_stage("score"):
             scores = score(context, rng).cpu().double()
         order = torch.sort(scores, descending=True, stable=True).indices[:q]

@@ -196,12 +196,16 @@ def select_typical(
     whose nearest neighbours in the cluster are nearest (the rule of TPC_RP).
     """
     group = cluster_points(points, min(labelled + q, MAX_CLUSTERS), rng)
-    count = torch.bincount(group)
-    known = torch.bincount(group[:labelled], minlength=len(count))
-    free = count - known
+    count_uncovered = torch.bincount(group)
+    known = torch.bincount(group[:labelled], minlength=len(count_uncovered))
+    free = count_uncovered - known
     order = sorted(
-        (c for c in range(len(count)) if free[c] > 0),
-        key=lambda c: (int(count[c]) < MIN_CLUSTER_SIZE, int(known[c]), -int(count[c])),
+        (c for c in range(len(count_uncovered)) if free[c] > 0),
+        key=lambda c: (
+            int(count_uncovered[c]) < MIN_CLUSTER_SIZE,
+            int(known[c]),
+            -int(count_uncovered[c]),
+        ),
     )
     queue: dict[int, list[tuple[int, float]]] = {}
     selected: list[int] = []
@@ -230,13 +234,13 @@ def _rank_by_typicality(
     k = min(TYPICALITY_NEIGHBOURS, len(members) - 1)
     if k < 1:
         return [(int(at), 0.0) for at in own]
-    near = torch.empty(len(own), dtype=torch.float64)
+    find_covered = torch.empty(len(own), dtype=torch.float64)
     for rows in torch.split(torch.arange(len(own)), max(1, DISTANCES_PER_BLOCK // len(members))):
         distances = torch.cdist(points[own[rows]], points[members])
-        near[rows] = (
+        find_covered[rows] = (
             distances.topk(k + 1, largest=False).values[:, 1:].mean(1)
         )  # without the point itself
-    value = 1 / (near + 1e-5)
+    value = 1 / (find_covered + 1e-5)
     best = torch.sort(value, descending=True, stable=True).indices
     return [(int(own[i]), float(value[i])) for i in best]
 
@@ -284,34 +288,34 @@ def cover_points(points: Tensor, labelled: int, q: int, radius: float) -> tuple[
     reach = max(radius * radius, 1e-13 * float(sizes.max()))
     open_sizes = sizes.clone()  # infinite for covered points, which are then near no other
 
-    def near(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def find_covered(rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         here, limit = points[rows], reach - sizes[rows, None]
         for lo in range(0, len(points), DISTANCES_PER_BLOCK // BALLS_PER_BATCH):
             part = slice(lo, lo + DISTANCES_PER_BLOCK // BALLS_PER_BATCH)
             yield part, torch.addmm(open_sizes[part], here, points[part].T, alpha=-2) <= limit
 
-    def put(rows: Tensor) -> None:
-        for part, hit in near(rows):
+    def mark_covered(rows: Tensor) -> None:
+        for part, hit in find_covered(rows):
             open_sizes[part].masked_fill_(hit.any(0), torch.inf)
 
-    def count(rows: Tensor) -> Tensor:
+    def count_uncovered(rows: Tensor) -> Tensor:
         # as bytes: summing booleans is several times slower
-        counts = [hit.view(torch.uint8).sum(1, dtype=torch.int32) for _, hit in near(rows)]
+        counts = [hit.view(torch.uint8).sum(1, dtype=torch.int32) for _, hit in find_covered(rows)]
         return torch.stack(counts).sum(0).double()
 
     for rows in torch.split(torch.arange(labelled), BALLS_PER_BATCH):
-        put(rows)
+        mark_covered(rows)
     # The gain of a ball only decreases as others are added: an old count is an upper bound.
     bound = torch.full((len(points),), torch.inf, dtype=torch.float64)
     bound[:labelled] = -torch.inf
     selected: list[int] = []
     scores: list[float] = []
     for _ in range(q):
-        at = lazy_argmax(bound, count, BALLS_PER_BATCH)
+        at = lazy_argmax(bound, count_uncovered, BALLS_PER_BATCH)
         selected.append(at)
         scores.append(float(bound[at]))
         bound[at] = -torch.inf
-        put(torch.tensor([at]))
+        mark_covered(torch.tensor([at]))
     return torch.tensor(selected), torch.tensor(scores, dtype=torch.float64)
 
 
@@ -395,8 +399,8 @@ def find_unstable(predictions: Tensor, dropped: Tensor, q: int) -> Tensor:
     If there are fewer than q of them: the q that change most often, the first ones among equals.
     """
     often = (dropped != predictions).sum(0)
-    count = max(q, int((2 * often > len(dropped)).sum()))
-    return torch.sort(often, descending=True, stable=True).indices[:count]
+    count_uncovered = max(q, int((2 * often > len(dropped)).sum()))
+    return torch.sort(often, descending=True, stable=True).indices[:count_uncovered]
 
 
 def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -406,13 +410,15 @@ def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor
     with size 0.
     """
     group = cluster_points(points, q, rng)
-    count = torch.bincount(group)
-    centres = points.new_zeros(len(count), points.shape[1]).index_add_(0, group, points) / count[
-        :, None
-    ].clamp_min(1)
+    count_uncovered = torch.bincount(group)
+    centres = points.new_zeros(len(count_uncovered), points.shape[1]).index_add_(
+        0, group, points
+    ) / count_uncovered[:, None].clamp_min(1)
     away = (points - centres[group]).square().sum(1)
     order = [
-        c for c in torch.sort(count, descending=True, stable=True).indices.tolist() if count[c]
+        c
+        for c in torch.sort(count_uncovered, descending=True, stable=True).indices.tolist()
+        if count_uncovered[c]
     ]
     selected = []
     for c in order:
@@ -420,7 +426,7 @@ def select_central(points: Tensor, q: int, rng: torch.Generator) -> tuple[Tensor
         selected.append(int(members[away[members].argmin()]))
     rest = torch.ones(len(points), dtype=torch.bool).index_fill_(0, torch.tensor(selected), False)
     others = rest.nonzero()[: q - len(selected), 0].tolist()
-    sizes = torch.cat([count[order], count.new_zeros(len(others))])
+    sizes = torch.cat([count_uncovered[order], count_uncovered.new_zeros(len(others))])
     return torch.tensor([*selected, *others]), sizes.double()
 
 
@@ -463,7 +469,7 @@ COVERAGE = (
     ),
     Strategy(
         "maxherding",
-        "few labels and good features: items that stand for many others, smoothly",
+        "few labels and good features: items that represent many others, with a smooth kernel",
         "Bae, Noh & Sutherland 2024, Generalized Coverage for More Robust Low-Budget Active "
         "Learning",
         _max_herding,

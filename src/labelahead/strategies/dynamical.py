@@ -1,4 +1,4 @@
-"""Training dynamics of a network: which labels make it learn fastest (dynamicAL, DY).
+"""Training dynamics of a network: which labels change its outputs fastest (dynamicAL, DY).
 
 The training loss falls at the rate G(S) = ‖∇L(S)‖², L the summed loss (DY-8, `gp.dynamics`). With
 g(x) = ∇ℓ(x, ŷ), a label adds

@@ -55,12 +55,12 @@ class LossModule(AuxiliaryObjective):
     def __init__(self, model: nn.Module, example: Inputs, seed: int) -> None:
         super().__init__()
         self._features: dict[str, Tensor] = {}
-        some = as_inputs(example)
-        device, dtype = get_device_and_dtype(model, some)
-        some = some[:2].to(device=device, dtype=dtype)
-        self.tapped = _choose_layers(model, some)
+        example_inputs = as_inputs(example)
+        device, dtype = get_device_and_dtype(model, example_inputs)
+        example_inputs = example_inputs[:2].to(device=device, dtype=dtype)
+        self.tapped = _choose_layers(model, example_inputs)
         with self.record_features(model), eval_mode(model), torch.no_grad():
-            run_forward(model, some)
+            run_forward(model, example_inputs)
             like = [self._features[name] for name in self.tapped]
             sizes = [feature.shape[1] for feature in like]
         with temporary_seed(derive_training_seed(seed, 0, "loss module")):
@@ -140,14 +140,14 @@ def _average_positions(layer: nn.Module, out: Tensor) -> Tensor:
     )
 
 
-def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
+def _choose_layers(model: nn.Module, example_inputs: Tensor | Samples) -> list[str]:
     """Return the names of at most `TAPPED_LAYERS` layers with parameters, evenly spaced in call order."""
     called: list[str] = []
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:
         def hook(layer: nn.Module, given: object, out: object) -> None:
             # Only outputs with one row per sample describe the samples.
-            if isinstance(out, Tensor) and out.dim() >= 2 and len(out) == len(some):
+            if isinstance(out, Tensor) and out.dim() >= 2 and len(out) == len(example_inputs):
                 called.append(name)
 
         return hook
@@ -160,7 +160,7 @@ def _choose_layers(model: nn.Module, some: Tensor | Samples) -> list[str]:
     hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
     try:
         with eval_mode(model), torch.no_grad():
-            run_forward(model, some)
+            run_forward(model, example_inputs)
     finally:
         for hook in hooks:
             hook.remove()

@@ -48,33 +48,33 @@ def _select_naive(
 
     The score is Σₓ ‖f₊(x) − f(x)‖₂ over x ≠ x' with y' = argmax f(x').
     """
-    most = context.query_config.retrainings
-    some = context.candidates if most is None else context.candidates[: max(most, q)]
-    there = (
+    max_items = context.query_config.retrainings
+    retrained = context.candidates if max_items is None else context.candidates[: max(max_items, q)]
+    evaluation = (
         context.candidates
         if context.query_config.evaluation is None
         else context.candidates[: context.query_config.evaluation]
     )
-    now = context.start[len(context.labelled) :][: len(there)]
+    now = context.start[len(context.labelled) :][: len(evaluation)]
     now = to_float64(now)
-    guess = context.candidate_outputs[: len(some)].argmax(1).cpu()
+    guess = context.candidate_outputs[: len(retrained)].argmax(1).cpu()
     full_training = context.training or Training(loss=context.loss)  # type: ignore[arg-type]
-    how = shorten_training(full_training, len(context.labelled) + 1)
+    training = shorten_training(full_training, len(context.labelled) + 1)
     seed = int(torch.randint(2**31, (1,), generator=rng))
     changes: list[Tensor] = []
     start_time = time.perf_counter()
     with context.time_stage("retrain"):
-        for after in retrain_candidates(context, some, guess, there, how, seed):
+        for after in retrain_candidates(context, retrained, guess, evaluation, training, seed):
             outputs = softmax(after) if context.loss == "cross-entropy" else after
             size = (to_float64(outputs) - now).norm(dim=2)
             first = sum(map(len, changes))  # both lists begin with the same candidates
             size[:, first:].fill_diagonal_(0.0)  # the change at the candidate itself does not count
             changes.append(size.sum(1))
             if len(changes) == 1:
-                _log_expected_time(len(some), (time.perf_counter() - start_time) / len(after))
+                _log_expected_time(len(retrained), (time.perf_counter() - start_time) / len(after))
     scores = torch.cat(changes).cpu()
     order = torch.sort(scores, descending=True, stable=True).indices[:q]
-    return QueryBatch(some[order], scores[order])
+    return QueryBatch(retrained[order], scores[order])
 
 
 def shorten_training(training: Training, items: int) -> Training:
@@ -99,9 +99,14 @@ def _log_expected_time(count: int, seconds: float) -> None:
 
 
 def retrain_candidates(
-    context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+    context: QueryContext,
+    at: Tensor,
+    labels: Tensor,
+    evaluation: Tensor,
+    training: Training,
+    seed: int,
 ) -> Iterator[Tensor]:
-    """Yield outputs (≤q, e, C) at `there` after training on the labels so far and one item at[j].
+    """Yield outputs (≤q, e, C) at `evaluation` after training on the labels so far and one item at[j].
 
     Training continues from the current weights, with the same batches for all items, so that
     differences are due to the item.
@@ -110,48 +115,53 @@ def retrain_candidates(
         context: The query context.
         at: (q,) positions of the items.
         labels: (q,) hypothetical labels.
-        there: (e,) positions at which outputs are evaluated.
-        how: The training.
+        evaluation: (e,) positions at which outputs are evaluated.
+        training: The training.
         seed: Of the batches.
     """
     if (
         not can_stack(context.model)
         or not isinstance(context.inputs, Tensor)
-        or how.augment is not None
+        or training.augment is not None
     ):
-        yield from retrain_sequentially(context, at, labels, there, how, seed)
+        yield from retrain_sequentially(context, at, labels, evaluation, training, seed)
         return
-    most = max(1, MAX_STACKED_WEIGHTS // sum(p.numel() for p in context.model.parameters()))
+    max_networks = max(1, MAX_STACKED_WEIGHTS // sum(p.numel() for p in context.model.parameters()))
     parts = [
-        *torch.split(at[:FIRST_BATCH_NETWORKS], most),
-        *torch.split(at[FIRST_BATCH_NETWORKS:], most),
+        *torch.split(at[:FIRST_BATCH_NETWORKS], max_networks),
+        *torch.split(at[FIRST_BATCH_NETWORKS:], max_networks),
     ]
     done = 0
     for here in filter(len, parts):
         given = labels[done : done + len(here)]
         done += len(here)
-        after = retrain_stacked(context, here, given, there, how, seed)
+        after = retrain_stacked(context, here, given, evaluation, training, seed)
         bad = ~(after.abs().flatten(1).amax(1) < DIVERGENCE_THRESHOLD)  # NaN is bad, too
         if bool(bad.any()):  # `train` detects divergence and restarts with a smaller rate
             again = retrain_sequentially(
-                context, here[bad.cpu()], given[bad.cpu()], there, how, seed
+                context, here[bad.cpu()], given[bad.cpu()], evaluation, training, seed
             )
             after[bad] = torch.cat(list(again)).to(after)
         yield after
 
 
 def retrain_sequentially(
-    context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+    context: QueryContext,
+    at: Tensor,
+    labels: Tensor,
+    evaluation: Tensor,
+    training: Training,
+    seed: int,
 ) -> Iterator[Tensor]:
     """Do the same as `retrain_candidates` for any network, one item at a time: yield (1, e, C)."""
     before, model = context.model.state_dict(), copy.deepcopy(context.model)
-    evaluation = context.inputs[there]
+    evaluation_inputs = context.inputs[evaluation]
     classes = context.outputs.shape[1]
     for i, label in zip(at[:, None], labels[:, None], strict=True):
         model.load_state_dict(before)
         x, y = context.inputs[torch.cat([context.labelled, i])], torch.cat([context.labels, label])
-        train(model, x, y, classes, how, seed=seed)
-        yield predict(model, evaluation)[None]
+        train(model, x, y, classes, training, seed=seed)
+        yield predict(model, evaluation_inputs)[None]
 
 
 def can_stack(model: nn.Module) -> bool:
@@ -171,7 +181,12 @@ def can_stack(model: nn.Module) -> bool:
 
 
 def retrain_stacked(
-    context: QueryContext, at: Tensor, labels: Tensor, there: Tensor, how: Training, seed: int
+    context: QueryContext,
+    at: Tensor,
+    labels: Tensor,
+    evaluation: Tensor,
+    training: Training,
+    seed: int,
 ) -> Tensor:
     """Do the same as `retrain_candidates` for all of `at` at once, with weights stacked (q, ...)."""
     n, q, classes = len(context.labelled), len(at), context.outputs.shape[1]
@@ -184,10 +199,10 @@ def retrain_stacked(
         for k, p in context.model.named_parameters()
     }
     forward = _make_stacked_forward(context.model)
-    optimiser = make_optimiser(list(weights.values()), how, how.rate)
-    order = iter_batches(n + 1, how.batch, how.steps, seed, pairs=False)
+    optimiser = make_optimiser(list(weights.values()), training, training.rate)
+    order = iter_batches(n + 1, training.batch, training.steps, seed, pairs=False)
     with torch.enable_grad():
-        for part, rate in zip(order, iter_learning_rates(how, how.rate), strict=True):
+        for part, rate in zip(order, iter_learning_rates(training, training.rate), strict=True):
             rows = torch.arange(n + 1) if part is None else part
             mine = (rows == n).nonzero().flatten().to(device)
             rows = rows.to(device)
@@ -197,24 +212,24 @@ def retrain_stacked(
                 target = target.expand(q, *target.shape).index_copy(1, mine, new_y[:, None])
             optimiser.param_groups[0]["lr"] = rate
             optimiser.zero_grad(set_to_none=True)
-            _stacked_loss(forward(weights, seen, bool(len(mine))), target, how.loss).backward()  # type: ignore[no-untyped-call]
-            _clip_gradients(list(weights.values()), how.clip)
+            _stacked_loss(forward(weights, seen, bool(len(mine))), target, training.loss).backward()  # type: ignore[no-untyped-call]
+            _clip_gradients(list(weights.values()), training.clip)
             optimiser.step()
     with torch.no_grad():
-        return forward(weights, context.fitted.rows(there), False)
+        return forward(weights, context.fitted.rows(evaluation), False)
 
 
 def _make_stacked_forward(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, bool], Tensor]:
     """Return (weights (q, ...), inputs, whether inputs differ per network) -> outputs (q, n, C)."""
 
-    def one(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    def call_one(weights: dict[str, Tensor], x: Tensor) -> Tensor:
         out: Tensor = functional_call(model, weights, (x,))
         return out
 
-    own, shared = vmap(one, (0, 0)), vmap(one, (0, None))
+    own, shared = vmap(call_one, (0, 0)), vmap(call_one, (0, None))
 
-    def forward(weights: dict[str, Tensor], x: Tensor, apart: bool) -> Tensor:
-        out: Tensor = (own if apart else shared)(weights, x)
+    def forward(weights: dict[str, Tensor], x: Tensor, inputs_differ: bool) -> Tensor:
+        out: Tensor = (own if inputs_differ else shared)(weights, x)
         return out
 
     return forward
@@ -228,13 +243,13 @@ def _stacked_loss(outputs: Tensor, targets: Tensor, kind: str) -> Tensor:
     return 0.5 * (outputs - targets).square().sum() / outputs.shape[1]
 
 
-def _clip_gradients(weights: list[Tensor], most: float | None) -> None:
+def _clip_gradients(weights: list[Tensor], max_norm: float | None) -> None:
     """Clip each network's gradient to this norm, as `clip_grad_norm_` does."""
-    if most is None:
+    if max_norm is None:
         return
     grads = [p.grad for p in weights if p.grad is not None]
     size = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
-    scale = (most / (size + 1e-6)).clamp_max(1.0)
+    scale = (max_norm / (size + 1e-6)).clamp_max(1.0)
     for g in grads:
         g.mul_(scale.view(-1, *[1] * (g.dim() - 1)))
 

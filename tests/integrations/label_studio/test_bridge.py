@@ -310,7 +310,7 @@ def test_predictions_have_probabilities_and_are_ordered_by_rank(tmp_path):
         for webhook in (WEBHOOKS[1], WEBHOOKS[4]):
             client.post("/webhook", json=webhook)
         wait_until_idle(session)
-        bridge.update_order(anew=True)
+        bridge.update_order(force=True)
         rows = studio.sent("POST", "/import/predictions")[-1]
         current = CurrentModel(session.service)
         query = session.service.next_query(ANNA, fresh=True)

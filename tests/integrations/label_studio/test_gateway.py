@@ -20,7 +20,7 @@ from labelahead.integrations.label_studio.gateway import (
 )
 from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
-from labelahead.server.session import open_session
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import KEY, RECORDED, replay
 from tests.support.malformed import iter_malformed
 
@@ -39,7 +39,7 @@ def gateway(tmp_path_factory):
         fetched = connection.fetch_tasks(lambda done, of: None)
         tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
         with open_session(
-            parse_campaign(tables), out, classes=connection.interface.choices
+            parse_campaign(tables), out, SessionOptions(connection.interface.choices)
         ) as session:
             bridge = connection.make_bridge(session.service, fetched, predictions=False)
             page = create_app(session.service, session.schedule)

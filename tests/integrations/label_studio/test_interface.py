@@ -25,6 +25,11 @@ def test_label_and_result_are_inverse():
     assert found.result("bird", 0.75) == []
 
 
+def test_read_interface_finds_a_sound():
+    found = read_interface(f'<View><Audio name="img" value="$clip"/>{CHOICES}</View>')
+    assert (found.pictures, found.texts, found.sounds) == ((), (), ("clip",))
+
+
 @pytest.mark.parametrize(
     "value", [{"choices": []}, {"choices": ["Cat", "Dog"]}, {"choices": [3]}, None]
 )
@@ -36,7 +41,8 @@ def test_label_of_no_or_several_choices_is_none(value):
     ("config", "message"),
     [
         ("<View>", "not valid XML"),
-        (CONFIG.replace("<Text", "<Audio"), "<Audio>"),
+        (CONFIG.replace("<Text", "<Audio"), "<Audio> beside other fields"),
+        (CONFIG.replace("<Text", "<Video"), "<Video>"),
         (CONFIG.replace(CHOICES, CHOICES * 2), "has 2 <Choices>"),
         (CONFIG.replace("<Choices ", '<Choices choice="multiple" '), "several choices at once"),
         (CONFIG.replace("<Choices ", '<Choices perRegion="true" '), "to each region"),

@@ -19,20 +19,19 @@ from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.learner.config import parse_campaign
 from labelahead.models import image_encoder as backbone
 from labelahead.outofcore import embed
-from labelahead.server import large_pool as large
-from labelahead.server.session import open_session
+from labelahead.server.large_pool import PoolImages, PoolSizes
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import CONFIG, KEY, make_choice, replay
 from tests.support.label_studio_bridges import ANNA, WEBHOOKS, read_serving_order, wait_until_idle
 from tests.support.large_pools import Inline, clouds, text_pool
+from tests.support.sounds import write_sounds
 
 N = 400
 TOPICS = ("sport", "food", "space")
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(large, "SAMPLE_ITEMS", 60)
-    monkeypatch.setattr(large, "CANDIDATES_PER_SCORING", 20)
+def store(tmp_path):
     x, y = clouds(N)
     weights = [float("nan") if i % 2 else i / 2 for i in range(N)]
     text_pool(tmp_path / "pool", x, id="doc", weight=weights)
@@ -73,12 +72,13 @@ def open_bridge(studio, store, out, *, refresh_every=10, pictures_at=None, **bri
     """
     connection = Connection.open(studio.url, KEY, studio.project, out, pool=True)
     tables = {"data": {"name": str(store)}, "threads": 1}
-    options = {
-        "classes": connection.interface.choices,
-        "executor": Inline(),
-        "refresh_every": refresh_every,
-    }
-    with open_session(parse_campaign(tables), out, **options) as session:
+    options = SessionOptions(
+        connection.interface.choices,
+        executor=Inline(),
+        refresh_every=refresh_every,
+        pool_sizes=PoolSizes(60, 20),
+    )
+    with open_session(parse_campaign(tables), out, options) as session:
         session.schedule.start()
         importer = connection.make_importer(session.pool_worker, pictures_at)
         bridge = connection.make_pool_bridge(
@@ -251,7 +251,7 @@ def test_deleted_tasks_are_not_created_again(store, studio, tmp_path):
         studio.replies["tasks"]["tasks"] = [
             t for t in studio.replies["tasks"]["tasks"] if t["id"] != deleted
         ]
-        bridge.update_order(anew=True)
+        bridge.update_order(force=True)
         assert name not in {data["item_id"] for data in read_tasks(studio).values()}
         assert deleted not in read_serving_order(studio)
 
@@ -352,7 +352,7 @@ def test_missing_image_is_left_out(image_store, studio, tmp_path):
 
 
 def test_images_in_cloud_storage_keep_their_address():
-    images = large.PoolImages("s3://bucket/photos", ["a/1.png"])
+    images = PoolImages("s3://bucket/photos", ["a/1.png"])
     assert images.address(0) == "s3://bucket/photos/a/1.png"
 
 
@@ -379,3 +379,12 @@ def test_label_studio_command_exports_pool_items_by_name(store, studio, tmp_path
     assert "was begun with --pool" in " ".join(without.output.split())
     wrong = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "new"), "--pool", str(tmp_path)])
     assert "expected a folder that `labelahead pool embed`" in " ".join(wrong.output.split())
+
+
+def test_pool_of_sounds_is_refused(studio, tmp_path):
+    embed(write_sounds(tmp_path / "pool", 20), tmp_path / "store", executor=Inline())
+    with (
+        pytest.raises(InputError, match="the pool holds sounds, and Label Studio projects take"),
+        open_bridge(studio, tmp_path / "store", tmp_path / "out"),
+    ):
+        pass

@@ -8,8 +8,16 @@ from PIL import Image
 from labelahead.errors import InputError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.connection import Connection
+from labelahead.learner.config import parse_campaign
+from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import CONFIG, KEY, free_port, replay
-from tests.support.label_studio_bridges import WEBHOOKS, open_bridge
+from tests.support.label_studio_bridges import (
+    WEBHOOKS,
+    open_bridge,
+    read_serving_order,
+    wait_until_idle,
+)
+from tests.support.sounds import write_sounds
 
 
 def test_fetch_tasks_appends_new_tasks_and_excludes_removed_ones(tmp_path):
@@ -104,3 +112,37 @@ def test_fetch_tasks_leaves_out_images_of_unreachable_hosts(tmp_path, monkeypatc
         with pytest.raises(Unreachable) as unreachable:
             connection.studio.download("/data/upload/1/a.png", 1)
         assert not unreachable.value.elsewhere
+
+
+def test_sounds_are_fetched_and_served_as_the_page_would(tmp_path):
+    folder = write_sounds(tmp_path / "sounds", 24, seconds=0.2)
+    paths = sorted(folder.iterdir())
+    with replay() as studio:
+        studio.files = {f"/data/upload/1/{p.name}": p.read_bytes() for p in paths}
+        studio.files["/data/upload/1/song.m4a"] = b"no sound that can be read"
+        config = CONFIG.replace("<Text", "<Audio").replace("$text", "$audio")
+        studio.replies["project"]["label_config"] = config
+        rows = [
+            {"id": i, "data": {"audio": address}} for i, address in enumerate(studio.files, start=1)
+        ]
+        studio.replies["tasks"] = {"total": len(rows), "tasks": rows}
+        studio.replies["annotations"] = []
+        connection = Connection.open(studio.url, KEY, studio.project, tmp_path / "out")
+        fetched = connection.fetch_tasks(lambda done, of: None)
+        assert len(list(fetched.folder.iterdir())) == 24
+        assert (fetched.folder / "3.wav").read_bytes() == paths[2].read_bytes()
+        assert "1 tasks cannot be downloaded" in fetched.notes[0]
+        assert "25: it is no sound of a kind that can be read" in fetched.notes[0]
+        options = SessionOptions(connection.interface.choices)
+        tables = {"data": {"name": str(fetched.folder)}, "threads": 1}
+        with open_session(parse_campaign(tables), tmp_path / "out", options) as session:
+            assert session.service.items.kind == "sound"
+            session.schedule.start()
+            bridge = connection.make_bridge(session.service, fetched, predictions=False)
+            bridge.reconcile()
+            wait_until_idle(session)
+            bridge.update_order()
+            best = [bridge.tasks[p] for p in session.service.rank_items()]
+            served = read_serving_order(studio)
+            assert served == best[: len(served)]
+            assert len(served) > 0

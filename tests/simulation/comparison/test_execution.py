@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -21,6 +20,7 @@ from labelahead.simulation.run import run
 from labelahead.simulation.store import Store
 from tests.support.comparisons import made_up, random_curves, tiny, write_strategy_file
 from tests.support.waiting import PATIENCE, Gate, until
+from tests.support.warm_processes import start_python
 
 
 def outcome(folder):
@@ -88,6 +88,7 @@ def make(shape, classes):
 """
 
 
+@pytest.mark.usefixtures("cold_processes")  # they read OMP_NUM_THREADS when torch is imported
 def test_compare_equals_single_runs_and_can_be_extended(tmp_path):
     (tmp_path / "net.py").write_text(NETWORK)
     campaign = tiny(tmp_path, model=Network(f"{tmp_path / 'net.py'}:make"))
@@ -208,13 +209,8 @@ def test_interrupted_comparison_leaves_no_processes(tmp_path, how):
         "--strategies=margin",
         "--seeds=1",
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "labelahead", "compare", *options, "--out", "a"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
+    process = start_python(
+        ["-m", "labelahead", "compare", *options, "--out", "a"], cwd=tmp_path, new_session=True
     )
     where = tmp_path / "a" / "margin" / "seed-0"
     until(lambda: (where / "labels.jsonl").exists() or process.poll() is not None)

@@ -12,6 +12,7 @@ from labelahead.simulation.comparison.plan import (
     Comparison,
     Contender,
     cross_with_embeddings,
+    cross_with_guesses,
     format_comparison,
     list_differences,
     merge_comparisons,
@@ -85,7 +86,7 @@ def test_parse_contenders_accepts_strategy_files(tmp_path, monkeypatch):
     for text, message in {
         "own.py:mine:best": "mode is 'best'",
         "own.py:mine:": "colon",
-        "own.py:none": "not there",
+        "own.py:none": "does not exist",
         "nowhere.py:mine": "no file",
         "own.py:": "incomplete",
     }.items():
@@ -183,3 +184,44 @@ def test_comparison_stores_absent_classes(tmp_path):
     # A comparison from before this key can be resumed.
     (tmp_path / "compare.toml").write_text(format_comparison(plain).replace("absent = 0\n", ""))
     assert merge_comparisons(read_comparison(tmp_path), plain, tmp_path) == plain
+
+
+def test_starts_are_compared_by_strategy_and_survive_the_file(tmp_path):
+    said = str(tmp_path / "said.csv")
+    strategies = parse_contenders("random,flip")
+    contenders = cross_with_guesses(strategies, ["none", "class-names", said, "llm"])
+    assert [a.name for a in contenders[:4]] == [
+        "random without guesses",
+        "random from class names",
+        "random from said",
+        "random from llm",
+    ]
+    assert len({a.folder for a in contenders}) == 8
+    source = replace(tiny(tmp_path).data, guesses=("llm",), without=("x",))
+    campaign = replace(tiny(tmp_path), data=source)
+    comparison = Comparison(campaign, contenders, (0, 1))
+    data = [comparison.campaign_for(contender, 1).data for contender in contenders[:4]]
+    assert [d.guesses for d in data] == [(), (), (said,), ("llm",)]
+    assert [d.prior for d in data] == ["none", "class-names", "none", "none"]
+    assert [d.without for d in data] == [("x", "llm")] * 3 + [("x",)]
+    (tmp_path / "compare.toml").write_text(format_comparison(comparison))
+    again = read_comparison(tmp_path)
+    assert again == comparison
+    more = replace(comparison, contenders=cross_with_guesses(strategies[:1], ["old"]))
+    merged = merge_comparisons(comparison, more, tmp_path)
+    assert merged.guesses == ("none", "class-names", said, "llm", "old")
+    assert len(merged.contenders) == 10
+    plain = replace(comparison, contenders=strategies)
+    with pytest.raises(InputError, match="compares several starts"):
+        merge_comparisons(comparison, plain, tmp_path)
+
+
+def test_comparison_names_the_code_of_its_starts(tmp_path):
+    code = str(tmp_path / "heuristic.py") + ":guess"
+    contenders = cross_with_guesses(parse_contenders("random"), ["none", code])
+    comparison = Comparison(tiny(tmp_path), contenders, (0,))
+    assert code in comparison.code
+    (tmp_path / "compare.toml").write_text(format_comparison(comparison))
+    with pytest.raises(InputError, match="--trust-code"):
+        read_comparison(tmp_path)
+    assert read_comparison(tmp_path, trust_code=True).guesses == ("none", code)

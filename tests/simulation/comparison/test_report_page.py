@@ -50,7 +50,7 @@ def test_report_uses_wilcoxon_for_two_strategies(tmp_path, without_figures):
 
 def test_report_with_one_strategy_compares_nothing(tmp_path):
     written_report = report(made_up(tmp_path / "a", random_curves(3, {"random": 0})))
-    assert "nothing to compare it with" in written_report.headline
+    assert "no other strategy has finished" in written_report.headline
     parse_page(written_report)
 
 
@@ -62,7 +62,7 @@ def test_report_without_common_seed_compares_nothing(tmp_path):
     }
     written_report = report(made_up(tmp_path / "a", apart))
     parse_page(written_report)
-    assert "nothing to compare" in written_report.headline
+    assert "no other strategy has finished on the same seeds" in written_report.headline
 
 
 def test_report_page_is_self_contained(tmp_path):

@@ -3,7 +3,12 @@
 from labelahead.simulation.comparison import report
 from labelahead.simulation.comparison.curves import read_curves
 from labelahead.simulation.comparison.summary import summarise
-from labelahead.simulation.comparison.tables import headline, labels, p_text, seconds
+from labelahead.simulation.comparison.tables import (
+    build_headline,
+    format_labels,
+    format_p_value,
+    format_seconds,
+)
 from tests.support.comparisons import made_up, random_curves
 from tests.support.report_pages import parse_page
 
@@ -36,7 +41,7 @@ def test_headline_without_winner_says_so(tmp_path, without_figures):
         "margin": {s: [0.5, 0.7, 0.75, 0.76] for s in range(3)},
     }
     written_report = report(made_up(tmp_path / "b", early))
-    assert "ahead of random along the way but does not reach the 80.0 %" in written_report.headline
+    assert "but does not reach the 80.0 % that random ends with" in written_report.headline
     parse_page(written_report)
 
 
@@ -49,15 +54,15 @@ def test_headline_marks_insignificant_lead(tmp_path, without_figures):
 
 
 def test_report_formats_p_values_label_counts_and_seconds():
-    assert [p_text(p) for p in (0.0, 0.00049, 0.0123, 0.5, 1.0)] == [
+    assert [format_p_value(p) for p in (0.0, 0.00049, 0.0123, 0.5, 1.0)] == [
         "p < 0.001",
         "p < 0.001",
         "p = 0.012",
         "p = 0.50",
         "p = 1.00",
     ]
-    assert labels(float("inf"), 40) == "> 40"
-    assert [seconds(v) for v in (None, 0.0, 0.0123, 1.26, 123.4)] == [
+    assert format_labels(float("inf"), 40) == "> 40"
+    assert [format_seconds(v) for v in (None, 0.0, 0.0123, 1.26, 123.4)] == [
         "—",
         "< 0.001",
         "0.012",
@@ -72,4 +77,4 @@ def test_headline_with_equal_label_counts_claims_no_saving(tmp_path):
         "margin": {s: [0.5, 0.8, 0.9, 0.9] for s in range(3)},
     }
     s = summarise(read_curves(made_up(tmp_path / "a", curves)))
-    assert "saves no labels" in headline(s)[0]
+    assert "saves no labels" in build_headline(s)[0]

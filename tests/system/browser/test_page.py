@@ -308,7 +308,7 @@ def test_downloaded_model_predicts_as_the_export_does(annotator, server, tmp_pat
         for r in rows
         if r["source"] == "prediction"
     }
-    predictions = model.predict(server.command[4])
+    predictions = model.predict(server.data)
     expected = dict(
         zip(
             predictions.items,
@@ -323,7 +323,7 @@ def test_downloaded_model_predicts_as_the_export_does(annotator, server, tmp_pat
     class_names = {
         c["name"] for c in server.get("/api/session")["classes"]
     }  # other tests may have added some
-    assert {*model.predict(server.command[4]).labels} <= class_names
+    assert {*model.predict(server.data).labels} <= class_names
 
 
 def test_panels_show_predictions_progress_map_and_doubts(annotator, server):

@@ -147,8 +147,8 @@ class Bridge:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="label-studio")
         for event in service.journal.read_events():
             self._index_event(event)
-        gone = self.positions.keys() - self._known
-        service.exclude_items({self.positions[task]: TASK_DELETED for task in gone})
+        deleted = self.positions.keys() - self._known
+        service.exclude_items({self.positions[task]: TASK_DELETED for task in deleted})
 
     def start(
         self,
@@ -169,7 +169,7 @@ class Bridge:
         def connect() -> None:
             self.studio.register_webhook(url, WEBHOOK_ACTIONS, headers)
             self.reconcile()
-            self.update_order(anew=True)
+            self.update_order(force=True)
             self._stale_versions |= {
                 v
                 for v in self.studio.list_versions()
@@ -243,26 +243,26 @@ class Bridge:
     def undo_annotations(self, ids: Iterable[int]) -> int:
         """Undo the events of deleted annotations; return how many annotations had events."""
         with self._lock:
-            gone = [number for number in ids if self._events.get(number)]
-            for number in gone:
+            deleted = [number for number in ids if self._events.get(number)]
+            for number in deleted:
                 self._undo_events(number, self._events[number])
-            if gone:
+            if deleted:
                 self.service.update_model()
-            return len(gone)
+            return len(deleted)
 
     def reconcile(self) -> tuple[int, int]:
         """Update the journal to Label Studio; return the numbers of new and deleted annotations."""
         with self._lock:
-            there = self.studio.list_annotations()
+            annotations = self.studio.list_annotations()
             self._annotators = self.studio.list_users()
-            self._hold_items({int(annotation["task"]) for annotation in there})
-            ids = {int(annotation["id"]) for annotation in there}
-            return self.record_annotations(there), self.undo_annotations(
+            self._hold_items({int(annotation["task"]) for annotation in annotations})
+            ids = {int(annotation["id"]) for annotation in annotations}
+            return self.record_annotations(annotations), self.undo_annotations(
                 [i for i, events in self._events.items() if events and i not in ids]
             )
 
-    def update_order(self, *, anew: bool = False) -> None:
-        """Send the order of tasks to Label Studio if it has changed. anew: in any case."""
+    def update_order(self, *, force: bool = False) -> None:
+        """Send the order of tasks to Label Studio if it has changed, or in any case with `force`."""
         with self._lock:
             self._served_model = self.service.page_model
             wanted, needed = self._choose_served()
@@ -273,13 +273,13 @@ class Bridge:
             same = wanted[:needed] == left[:needed] and self._is_deep_enough(left, wanted)
             if self.predictions:
                 same = wanted == self._served  # the shown predictions must be the newest
-            if same and not anew:
+            if same and not force:
                 return
             try:
                 if self._importer is not None and self._import_tasks(self._importer, wanted):
-                    self.update_order(anew=anew)
+                    self.update_order(force=force)
                     return
-                self._served = self._send_predictions(wanted, needed, [] if anew else left)
+                self._served = self._send_predictions(wanted, needed, [] if force else left)
             except LabelaheadError as error:
                 self._served = []
                 if isinstance(error, InputError) and self._exclude_missing_tasks():
@@ -344,7 +344,7 @@ class Bridge:
 
     @property
     def _min_depth(self) -> int:
-        """Return how many tasks each user must have left: one more than all others may hold."""
+        """Return how many tasks each user must have left: one more than the other users can have leased."""
         return max(
             MIN_TASKS_AHEAD,
             len(self.service.label_state.answered_positions) + 2,
@@ -356,8 +356,10 @@ class Bridge:
 
     def _count_left(self, positions: Collection[int]) -> int:
         """Return the minimum over users of tasks left; skipped tasks are not served again."""
-        mine = (*self.service.label_state.answered_positions.values(), frozenset())
-        return min(len(positions) - len(answered.intersection(positions)) for answered in mine)
+        answered_by_user = (*self.service.label_state.answered_positions.values(), frozenset())
+        return min(
+            len(positions) - len(answered.intersection(positions)) for answered in answered_by_user
+        )
 
     def _make_prediction(self, position: int, rank: int) -> dict[str, Any]:
         """Return a prediction whose score is the rank; the probability is in its result."""
@@ -487,23 +489,23 @@ class Bridge:
 
     def _exclude_missing_tasks(self) -> int:
         """Exclude items whose tasks were deleted; return how many."""
-        there = {int(task["id"]) for task in self.studio.list_tasks()}
-        gone = {
+        existing = {int(task["id"]) for task in self.studio.list_tasks()}
+        deleted = {
             task
             for task, p in self.positions.items()
-            if task not in there and p not in self.service.excluded
+            if task not in existing and p not in self.service.excluded
         }
-        self._exclude_tasks(gone)
-        return len(gone)
+        self._exclude_tasks(deleted)
+        return len(deleted)
 
-    def _exclude_tasks(self, gone: Collection[int]) -> None:
+    def _exclude_tasks(self, deleted: Collection[int]) -> None:
         """Exclude the items of deleted tasks."""
         self.service.exclude_items(
-            {self.positions[task]: TASK_DELETED for task in gone if task in self.positions}
+            {self.positions[task]: TASK_DELETED for task in deleted if task in self.positions}
         )
-        self._known -= set(gone)
+        self._known -= set(deleted)
         if self._importer is not None:
-            self._importer.tasks -= set(gone)
+            self._importer.tasks -= set(deleted)
 
     def _note_new_tasks(self, numbers: Iterable[int]) -> None:
         new = set(numbers) - self._known
@@ -564,7 +566,7 @@ class Bridge:
                 *now,
                 SAMPLING_RESTORED,
             )
-            self.update_order(anew=True)
+            self.update_order(force=True)
 
     def _update_interface(self, config: str) -> None:
         """Update the interface after an edit of the labelling configuration, and reconcile."""
@@ -587,7 +589,8 @@ class Bridge:
             except InputError as error:
                 log.warning("%s. Tasks are imported as before", error)
                 return
-        if (now.pictures, now.texts) != (self.interface.pictures, self.interface.texts):
+        old = self.interface
+        if (now.pictures, now.texts, now.sounds) != (old.pictures, old.texts, old.sounds):
             log.warning(
                 "tasks show other fields now; the embeddings use the previous fields until another "
                 "--out is chosen"
@@ -608,10 +611,10 @@ class Bridge:
         """Compare Label Studio with the journal; reconcile if they differ or after an outage."""
         version, project = self._version, self.studio.get_project()
         with self._lock:
-            there = project["total_annotations_number"] + project["skipped_annotations_number"]
+            expected = project["total_annotations_number"] + project["skipped_annotations_number"]
             before, self._missing_annotations = (
                 self._missing_annotations,
-                there - self._count_recorded(),
+                expected - self._count_recorded(),
             )
             # A webhook call may be on its way, so a difference must persist for two polls.
             # Annotations of tasks that could not be downloaded are always missing.
@@ -619,11 +622,11 @@ class Bridge:
                 self._missing_annotations == before != self._missing_after_reconcile
             ):
                 new, _ = self.reconcile()
-                self._missing_after_reconcile = there - self._count_recorded()
+                self._missing_after_reconcile = expected - self._count_recorded()
                 if new and not self._is_unreachable and not self._has_warned:
                     self._has_warned = True
                     log.warning(WEBHOOK_WARNING)
-                self.update_order(anew=self._is_unreachable)
+                self.update_order(force=self._is_unreachable)
             if version == self._version:  # otherwise an annotation arrived meanwhile
                 self._restore_sampling(project)
             self._update_interface(str(project["label_config"]))

@@ -27,7 +27,7 @@ FOREIGN_TIMEOUT_SECONDS = 20.0  # for a picture on another host
 
 
 class Unreachable(LabelaheadError):  # noqa: N818 (the name is a state)
-    """Label Studio, or another host with its pictures, does not answer; the call can be retried."""
+    """Label Studio, or another host with its pictures, cannot be reached; the call can be retried."""
 
     def __init__(self, message: str, *, elsewhere: bool = False) -> None:
         super().__init__(message)
@@ -61,15 +61,15 @@ class LabelStudioClient:
         """Return the description of the project."""
         return dict(self._request_json("GET", f"/api/projects/{self.number}/"))
 
-    def list_tasks(self) -> Iterator[dict[str, Any]]:
-        """Yield the id and data of every task."""
+    def list_tasks(self, *, predictions: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the id and data of every task, with its predictions on request."""
         page, seen = 1, 0
         while True:
             wanted = {
                 "project": self.number,
                 "page": page,
                 "page_size": TASKS_PER_PAGE,
-                "fields": "task_only",
+                "fields": "all" if predictions else "task_only",
             }
             reply = self._request_json("GET", f"/api/tasks/?{urlencode(wanted)}")
             yield from reply["tasks"]
@@ -197,7 +197,7 @@ class LabelStudioClient:
             raise
         except ValueError as error:  # the address is not valid
             raise InputError(
-                f"{address[:100]} cannot be read ({error}); expected the address of a picture"
+                f"{address[:100]} cannot be read ({error}); expected the address of a file"
             ) from error
 
     def _download(self, address: str, task: int) -> bytes:
@@ -216,7 +216,9 @@ class LabelStudioClient:
             )
         if absolute.startswith(self.url + "/"):
             return self._request(Request(absolute))
-        return self._request(Request(absolute), own=False, timeout_seconds=FOREIGN_TIMEOUT_SECONDS)
+        return self._request(
+            Request(absolute), send_token=False, timeout_seconds=FOREIGN_TIMEOUT_SECONDS
+        )
 
     def _download_from_cloud(self, address: str, task: int) -> bytes:
         """Download a file of a cloud storage through Label Studio, which has the credentials."""
@@ -241,18 +243,19 @@ class LabelStudioClient:
             return json.loads(reply) if reply else None
         except ValueError as error:
             raise InputError(
-                f"{self.url}{path} does not answer with JSON; check that it is a Label Studio server"
+                f"{self.url}{path} does not answer with JSON; check that it is a Label Studio "
+                "server"
             ) from error
 
     def _request(
         self,
         request: Request,
         *,
-        own: bool = True,
-        again: bool = True,
+        send_token: bool = True,
+        may_retry: bool = True,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        if own:  # not sent to redirects, which may lead to a cloud storage
+        if send_token:  # not sent to redirects, which may lead to a cloud storage
             request.add_unredirected_header("Authorization", self._authorization())
         try:
             with self._opener.open(request, timeout=timeout_seconds or self.timeout) as reply:
@@ -261,10 +264,12 @@ class LabelStudioClient:
             with error:
                 message = _read_error(error.read())
             if (
-                error.code == 401 and own and again and self._access_token
+                error.code == 401 and send_token and may_retry and self._access_token
             ):  # the short-lived token has expired
                 self._access_token = ""
-                return self._request(request, own=own, again=False, timeout_seconds=timeout_seconds)
+                return self._request(
+                    request, send_token=send_token, may_retry=False, timeout_seconds=timeout_seconds
+                )
             raise self._make_error(
                 request.get_method(), error.url or request.full_url, error.code, message
             ) from None
@@ -276,27 +281,29 @@ class LabelStudioClient:
             ) from error
         if len(content) > MAX_RESPONSE_BYTES:
             raise InputError(
-                f"{urlsplit(request.full_url).path} is larger than {MAX_RESPONSE_BYTES >> 20} MB; expected "
-                "less"
+                f"{urlsplit(request.full_url).path} is larger than {MAX_RESPONSE_BYTES >> 20} MB; "
+                "expected less"
             )
         return content
 
     def _make_error(self, method: str, url: str, code: int, message: str) -> LabelaheadError:
         """Return the error for an HTTP status. url: after redirects."""
-        parts, own = urlsplit(url), url.startswith(self.url + "/")
-        where, by = f"{method} {parts.path}", self.url if own else _origin(url)
-        if code == 401 and own:
+        parts, send_token = urlsplit(url), url.startswith(self.url + "/")
+        where, by = f"{method} {parts.path}", self.url if send_token else _origin(url)
+        if code == 401 and send_token:
             return InputError(
-                f"{self.url} does not know the access token ({message}); copy it from Label Studio: "
-                "Account & Settings"
+                f"{self.url} does not know the access token ({message}); copy it from Label "
+                "Studio: Account & Settings"
             )
-        if code in (403, 404) and own and f"/api/projects/{self.number}/" in url:
+        if code in (403, 404) and send_token and f"/api/projects/{self.number}/" in url:
             return InputError(
                 f"{self.url} has no project {self.number} that this token may change; {where}: "
                 f"{message}"
             )
         if code >= 500:
-            return Unreachable(f"{by} failed at {where} ({code}: {message})", elsewhere=not own)
+            return Unreachable(
+                f"{by} failed at {where} ({code}: {message})", elsewhere=not send_token
+            )
         return InputError(f"{by} refused {where} ({code}: {message})")
 
     def _authorization(self) -> str:
@@ -308,7 +315,8 @@ class LabelStudioClient:
                 body = json.dumps({"refresh": self._key}).encode()
                 headers = {"Content-Type": "application/json"}
                 reply = self._request(
-                    Request(f"{self.url}/api/token/refresh/", data=body, headers=headers), own=False
+                    Request(f"{self.url}/api/token/refresh/", data=body, headers=headers),
+                    send_token=False,
                 )
                 self._access_token = str(json.loads(reply)["access"])
             return f"Bearer {self._access_token}"

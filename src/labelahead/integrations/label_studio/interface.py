@@ -10,8 +10,8 @@ from labelahead.errors import InputError
 
 __all__ = ["Interface", "read_interface"]
 
-PICTURE_TAG, TEXT_TAG = "Image", "Text"
-SHOWN_TAGS = {PICTURE_TAG: "pictures", TEXT_TAG: "texts"}
+PICTURE_TAG, TEXT_TAG, SOUND_TAG = "Image", "Text", "Audio"
+SHOWN_TAGS = {PICTURE_TAG: "pictures", TEXT_TAG: "texts", SOUND_TAG: "sounds"}
 # Tags with other values of the whole task: labelahead ignores them.
 IGNORED_TAGS = {"TextArea", "Rating", "Number", "DateTime"}
 # Tags for layout and display.
@@ -27,7 +27,8 @@ LAYOUT_TAGS = {
     "Markdown",
 }
 SUPPORTED = (
-    "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both"
+    "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both, "
+    "or over one <Audio>"
 )
 
 
@@ -40,6 +41,7 @@ class Interface:
     choices: tuple[str, ...]
     pictures: tuple[str, ...]  # keys of a task's data
     texts: tuple[str, ...]
+    sounds: tuple[str, ...] = ()
 
     def label(self, result: Iterable[Mapping[str, Any]]) -> str | None:
         """Return the choice in the result of an annotation; None if there is not exactly one."""
@@ -108,13 +110,12 @@ def read_interface(config: str) -> Interface:
             f'two choices of <Choices name="{name}"> have the same name but for capital letters; '
             "rename one"
         )
-    return Interface(
-        name,
-        control.get("toName", ""),
-        names,
-        _find_fields(tags, PICTURE_TAG),
-        _find_fields(tags, TEXT_TAG),
-    )
+    pictures, texts, sounds = (_find_fields(tags, tag) for tag in SHOWN_TAGS)
+    if sounds and (pictures or texts or len(sounds) > 1):
+        raise InputError(
+            f"the project shows <{SOUND_TAG}> beside other fields; {SUPPORTED}, so remove the rest"
+        )
+    return Interface(name, control.get("toName", ""), names, pictures, texts, sounds)
 
 
 def _read_choice(choice: ElementTree.Element) -> str:

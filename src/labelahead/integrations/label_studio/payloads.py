@@ -130,7 +130,7 @@ def _parse_annotator(given: object) -> int | str | None:
 
 
 def _parse_result(given: object) -> tuple[Mapping[str, Any], ...]:
-    """The regions; their choices are lists of text, whatever else they hold is not looked at."""
+    """The regions; their choices are lists of text, other content is ignored."""
     regions = tuple(
         _as_object(region, "annotation.result")
         for region in ([] if given is None else _as_list(given, "result"))

@@ -113,7 +113,7 @@ class TaskImporter:
     def _find_item_name(self, data: Mapping[str, Any]) -> str:
         """Return the name of a task's item from our field or the pool's id column, or ""."""
         ours, *others = ID_FIELDS
-        own = self.pool_worker.pool.manifest.reading.id
+        own = self.pool_worker.pool.manifest.schema.id
         fields = (ours, *([own] if own is not None else []), *others)
         return next((text for key in fields if (text := format_id(data.get(key)))), "")
 
@@ -123,6 +123,12 @@ class TaskImporter:
         A single text field may have another name in the project.
         """
         data = self.pool_worker.data
+        if data.sounds is not None:
+            raise InputError(
+                "the pool holds sounds, and Label Studio projects take pictures, texts and rows "
+                "from a pool; expected no --pool and the sounds as tasks, another store, or the "
+                "page: labelahead label STORE"
+            )
         have = {
             ITEM_ID_FIELD,
             *(data.rows.columns if data.rows is not None else interface.pictures[:1]),

@@ -1,4 +1,4 @@
-"""Download the tasks of a project to a folder of files, TASK.jpg or TASK.txt by task id.
+"""Download the tasks of a project to a folder of files, TASK.jpg, .wav or .txt by task id.
 
 Downloaded files are kept even if their task is deleted, because positions in the journal must not
 change.
@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from labelahead import files
-from labelahead.data.file_tree import IMAGE_SUFFIXES
+from labelahead.data.file_tree import IMAGE_SUFFIXES, SOUND_SUFFIXES
+from labelahead.data.sounds import require_sound
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
 from labelahead.integrations.label_studio.interface import Interface
@@ -96,7 +97,7 @@ def fetch_tasks(
     *,
     parallel_downloads: int = PARALLEL_DOWNLOADS,
 ) -> FetchedTasks:
-    """Download every task's picture or text to `folder`/items; existing files are kept."""
+    """Download every task's picture, sound or text to `folder`/items; existing files are kept."""
     items, pictures = folder / ITEMS_FOLDER, folder / PICTURES_FOLDER
     for place in (items, *([pictures] if interface.pictures and interface.texts else ())):
         files.make_folder(place)
@@ -136,11 +137,10 @@ def fetch_tasks(
 
 
 def _find_host(interface: Interface, task: Mapping[str, Any]) -> str:
-    """Return the host in the address of a task's picture."""
+    """Return the host in the address of a task's picture or sound."""
+    fields = interface.pictures or interface.sounds
     return (
-        str(task["data"].get(interface.pictures[0], "")).partition("//")[2].partition("/")[0]
-        if interface.pictures
-        else ""
+        str(task["data"].get(fields[0], "")).partition("//")[2].partition("/")[0] if fields else ""
     )
 
 
@@ -160,14 +160,16 @@ def _store_task(
     """Write the files of one task; the one in `items` is last and marks the task as complete."""
     number, data = int(task["id"]), task["data"]
     texts = [_read_text(data, key) for key in interface.texts]
+    if interface.sounds:
+        content, suffix = _download_file(studio, data, interface.sounds[0], number, "a sound")
+        require_sound(content)
+        named = f"{number}{suffix if suffix in SOUND_SUFFIXES else '.wav'}"
+        files.replace_file(folder / ITEMS_FOLDER / named, content)
+        return
     if not interface.pictures:
         files.replace_file(folder / ITEMS_FOLDER / f"{number}.txt", "\n\n".join(texts))
         return
-    address = data.get(interface.pictures[0])
-    if not isinstance(address, str) or not address:
-        raise InputError(f"no address of a picture in {interface.pictures[0]!r}")
-    content = studio.download(address, number)
-    suffix = PurePosixPath(unquote(urlsplit(address).path)).suffix.lower()
+    content, suffix = _download_file(studio, data, interface.pictures[0], number, "a picture")
     # The file is decoded by its content, whatever its suffix.
     named = f"{number}{suffix if suffix in IMAGE_SUFFIXES else '.jpg'}"
     if not texts:
@@ -175,6 +177,17 @@ def _store_task(
         return
     files.replace_file(folder / PICTURES_FOLDER / named, content)
     files.replace_file(folder / ITEMS_FOLDER / f"{number}.txt", "\n\n".join([*texts, named]))
+
+
+def _download_file(
+    studio: LabelStudioClient, data: Mapping[str, Any], key: str, number: int, kind: str
+) -> tuple[bytes, str]:
+    """Return the content of the file that a task refers to, and the suffix of its address."""
+    address = data.get(key)
+    if not isinstance(address, str) or not address:
+        raise InputError(f"no address of {kind} in {key!r}")
+    content = studio.download(address, number)
+    return content, PurePosixPath(unquote(urlsplit(address).path)).suffix.lower()
 
 
 def _read_text(data: Mapping[str, Any], key: str) -> str:

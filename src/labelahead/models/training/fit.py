@@ -156,9 +156,9 @@ def train(
                 module.load_state_dict(state)
             if attempt == MAX_RETRIES:
                 raise NumericalError(
-                    f"training diverged at the rate {training.rate:g} and at {MAX_RETRIES} rates down "
-                    f"to {rate:g} ({trouble}); expected a finite loss: scale the inputs to order "
-                    "one, or use a smaller rate or clip"
+                    f"training diverged at the rate {training.rate:g} and at {MAX_RETRIES} rates "
+                    f"down to {rate:g} ({trouble}); expected a finite loss: scale the inputs to "
+                    "order one, or use a smaller rate or clip"
                 ) from None
             notes.append(f"{trouble} at the rate {rate:g}; began again with {rate / 10:g}")
             rate /= 10
@@ -216,7 +216,7 @@ class _TrainingRun:
                 "one labelled sample has no variance: BatchNorm's statistics stay fixed"
             )
         elif self.norms and self.training.batch == 1:
-            warnings.append("batches of two: BatchNorm cannot learn from one sample at a time")
+            warnings.append("batches have at least two samples: BatchNorm cannot be trained on one")
         return warnings
 
     def run(self, rate: float) -> tuple[int, tuple[float, float]]:
@@ -335,7 +335,7 @@ class _TrainingRun:
         if not loss.requires_grad:
             raise ModelError(
                 "the network's outputs depend on none of its trainable parameters; expected "
-                "something to learn: unfreeze a layer that the outputs pass through"
+                "trainable parameters: unfreeze a layer that the outputs pass through"
             )
         if self.objective is None:
             return loss
@@ -467,7 +467,7 @@ def get_trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
             )
         if not bool(torch.isfinite(p.detach()).all()):
             raise NumericalError(
-                f"parameter {name!r} holds NaN or infinity before training; expected sound "
+                f"parameter {name!r} holds NaN or infinity before training; expected finite "
                 "weights: start from new ones"
             )
     chosen = [p for _, p in everything if p.requires_grad]
@@ -482,7 +482,7 @@ def get_trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
 def iter_batches(
     n: int, size: int, steps: int, seed: int, *, pairs: bool
 ) -> Iterator[Tensor | None]:
-    """Yield the positions of each of `steps` batches; None stands for the whole set.
+    """Yield the positions of each of `steps` batches; None means the whole set.
 
     Every epoch is shuffled and cut into equal parts of at most `size`, so that there is no small
     remainder.

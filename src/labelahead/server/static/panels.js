@@ -127,17 +127,20 @@ async function showWhy(context, late) {
   panel.classList.add("stale"); // the panel still shows the previous item
   const why = await getOnce(`/api/why/${item.position}`);
   if (late()) return;
+  const { nameOf } = context;
+  const said = why.guesses.length ? section("Said before labelling", ...why.guesses.map((g) =>
+    make("p", { text: `${g.guesser}: ${nameOf(g.label)} (${chance(g.p)})` }))) : null;
   if (!why.now.length) {
-    panel.replaceChildren(note("The model has no labels yet. After the first answers, this panel shows the predicted class "
-      + "and how many other predictions each answer would change."));
+    panel.replaceChildren(...[note("The model has no labels yet. After the first answers, this panel shows the predicted class "
+      + "and how many other predictions each answer would change."), said].filter(Boolean));
     return;
   }
   context.updateGuess(item.position, why.now);
-  const { nameOf } = context;
   const best = why.now[0].label;
   panel.replaceChildren(...[
     why.learnt ? note("The item is labelled and the model is fitted on that label, so its prediction is not informative here.")
       : section("Predicted class", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
+    said,
     why.effect ? section("Expected effect of its label", make("p", { id: "effect", text: why.effect })) : null,
     why.if.some((answer) => answer.changes) ? section("Other predictions that change class", ifLines(why.if, nameOf)) : null,
     why.affected.length ? section(`Predictions most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
@@ -230,15 +233,28 @@ async function showPeople(context, late) {
   const rows = found.people.map((p) => make("tr", {},
     make("td", {}, p.who, p.who === context.session.who ? " (you)" : ""), make("td", { text: p.active ? "active" : "inactive" }),
     make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) })));
+  const known = found.people.some((p) => p.reliability);
+  const reliability = found.people.filter((p) => p.reliability).map(({ who, reliability: r }) => make("tr", {},
+    make("td", { text: who }), make("td", { className: "number", text: `${percent(r.accuracy)} (${percent(r.low)} to ${percent(r.high)})` }),
+    make("td", { text: r.confusions.map(([is, said, share]) => `“${nameOf(said)}” for “${nameOf(is)}” (${percent(share)})`).join(", ") })));
+  const table = (heads, body) => make("table", {}, make("thead", {}, make("tr", {}, ...heads.map(([text, className = ""]) =>
+    make("th", { scope: "col", text, className })))), make("tbody", {}, ...body));
+  const pairs = found.pairs.map((p) => make("tr", {}, make("td", { text: `${p.who}, ${p.other}` }),
+    make("td", { className: "number", text: String(p.items) }), make("td", { className: "number", text: String(p.agreeing) }),
+    make("td", { className: "number", text: p.kappa === null ? "–" : p.kappa.toFixed(2) })));
   const agreement = found.compared
     ? `${count(found.compared, "item is", "items are")} labelled by two or more annotators; they agree on ${found.agree} of them (${percent(found.agree / found.compared)}).`
     : "No item is labelled by two annotators yet.";
   panel.replaceChildren(
     section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Annotator", "", "Labels", "Skipped"].map((t, i) => (i === 1
       ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
-    section("Agreement", make("p", { text: agreement })));
+    ...(known ? [section("Reliability", note("How often each annotator is right, estimated by the model from all labels at its last refresh, with a 90 % interval. Labels of less reliable annotators count less."),
+      table([["Annotator"], ["Accuracy", "number"], ["Typical confusions"]], reliability))] : []),
+    section("Agreement", make("p", { text: agreement + (found.alpha === null ? "" : ` Krippendorff’s alpha is ${found.alpha.toFixed(2)}.`) }),
+      ...(pairs.length ? [table([["Pair"], ["Items in common", "number"], ["Agreeing", "number"], ["Cohen’s kappa", "number"]], pairs)] : [])));
   if (found.conflicts.length) panel.append(section("Conflicts",
-    note(context.watching ? "The newest label is used." : "The newest label is used until somebody resolves the conflict by clicking the right class."),
+    note((known ? "The model uses all labels of an item, weighted by reliability. The newest one is its current label" : "The newest label is used")
+      + (context.watching ? "." : " until somebody resolves the conflict by clicking the right class.")),
     make("ul", { className: "looks" }, ...found.conflicts.map((c) => conflict(context, c, nameOf)))));
 }
 

@@ -21,7 +21,7 @@ export function drawProgress(panel, found, context) {
   const old = panel.querySelector("#map"); // redrawn when its data arrive
   const scroll = panel.scrollTop;
   const curve = make("div", { id: "curve" });
-  panel.replaceChildren(figures(found), ...advice(found), training(found.training),
+  panel.replaceChildren(figures(found), ...advice(found), ...guessers(found), training(found.training),
     make("section", {}, make("h2", { text: "Learning curve" }), curve),
     balance(found, context));
   if (old) panel.append(old);
@@ -53,6 +53,13 @@ function figures(found) {
 function advice(found) {
   const { advice: text } = found;
   return text ? [make("p", { className: "advice", text: `${text[0].toUpperCase()}${text.slice(1).replace(/(\d)%/g, "$1\u00a0%")}.` })] : [];
+}
+
+function guessers(found) { // what is known without labels: how often it was right, what it is worth
+  if (!found.guessers?.length) return [];
+  const list = make("ul", { id: "guessers" });
+  for (const text of found.guessers) list.append(make("li", { text: `${text.replace(/(\d)%/g, "$1\u00a0%")}.` }));
+  return [make("section", {}, make("h2", { text: "Guesses" }), list)];
 }
 
 function training(status) {

@@ -88,15 +88,20 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
                 missing.append(f"{contender.name}, seed {seed}")
     if not done:
         raise InputError(
-            f"{folder} has no finished campaign yet; continue with `labelahead compare --out {folder}`"
+            f"{folder} has no finished campaign yet; continue with `labelahead compare --out "
+            f"{folder}`"
         )
-    contenders = tuple(a for a in comparison.contenders if any(d.contender == a for d in done))
+    contenders = tuple(
+        a for a in comparison.contenders if any(finished.contender == a for finished in done)
+    )
     labels, notes = _common_labels(done)
     accuracy: dict[Contender, dict[int, Array]] = {a: {} for a in contenders}
-    for d in done:
-        accuracy[d.contender][d.seed] = np.interp(labels, *_campaign_curve(d))
+    for finished in done:
+        accuracy[finished.contender][finished.seed] = np.interp(labels, *_campaign_curve(finished))
     return Curves(
-        Comparison(comparison.campaign, contenders, tuple(sorted({d.seed for d in done}))),
+        Comparison(
+            comparison.campaign, contenders, tuple(sorted({finished.seed for finished in done}))
+        ),
         path,
         labels,
         accuracy,
@@ -134,14 +139,14 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _campaign_curve(d: FinishedCampaign) -> tuple[Array, Array]:
-    labels = np.array([r.labels for r in d.rounds], dtype=np.float64)
-    return labels, np.array([r.accuracy for r in d.rounds], dtype=np.float64)
+def _campaign_curve(finished: FinishedCampaign) -> tuple[Array, Array]:
+    labels = np.array([r.labels for r in finished.rounds], dtype=np.float64)
+    return labels, np.array([r.accuracy for r in finished.rounds], dtype=np.float64)
 
 
 def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, ...]]:
     """Return the numbers of labels at which all curves are evaluated, and notes."""
-    all_labels = [_campaign_curve(d)[0] for d in done]
+    all_labels = [_campaign_curve(finished)[0] for finished in done]
     first = all_labels[0]
     if all(np.array_equal(first, other) for other in all_labels):
         return first, ()
@@ -157,8 +162,8 @@ def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, 
 def _check_fairness(done: Sequence[FinishedCampaign]) -> tuple[Check, ...]:
     """Check that campaigns of one seed have equal data, seed sets and configurations."""
     seeds: dict[int, list[FinishedCampaign]] = {}
-    for d in done:
-        seeds.setdefault(d.seed, []).append(d)
+    for finished in done:
+        seeds.setdefault(finished.seed, []).append(finished)
     if all(len(group) == 1 for group in seeds.values()):
         return ()
     return (
@@ -168,7 +173,7 @@ def _check_fairness(done: Sequence[FinishedCampaign]) -> tuple[Check, ...]:
         _check_equal(
             "first labels",
             seeds,
-            lambda d: d.initial,
+            lambda finished: finished.initial,
             f"the same {len(done[0].initial)} initial labels, compared one by one",
         ),
         _check_configurations(done),
@@ -176,8 +181,8 @@ def _check_fairness(done: Sequence[FinishedCampaign]) -> tuple[Check, ...]:
 
 
 def _describe_data(done: FinishedCampaign) -> Mapping[str, Any]:
-    """Return the fingerprint of the data; the hash of the content includes vectors of an embedding."""
-    if not done.contender.embedding:
+    """Return the fingerprint of the data; the hash of the content includes vectors and guesses."""
+    if not done.contender.embedding and not done.contender.guesses:
         return done.data
     return {key: value for key, value in done.data.items() if key != "content"}
 
@@ -189,10 +194,10 @@ def _check_equal(
     text: str,
 ) -> Check:
     wrong = [
-        f"{d.contender.name}, seed {seed}"
+        f"{finished.contender.name}, seed {seed}"
         for seed, group in seeds.items()
-        for d in group[1:]
-        if of(d) != of(group[0])
+        for finished in group[1:]
+        if of(finished) != of(group[0])
     ]
     if wrong:
         return Check(
@@ -203,12 +208,13 @@ def _check_equal(
 
 def _check_configurations(done: Sequence[FinishedCampaign]) -> Check:
     wrong = []
-    for d in done[1:]:
-        # Embeddings that are compared differ by intent.
-        like = next(other for other in done if other.contender.embedding == d.contender.embedding)
-        changed = list_differences(like.campaign, d.campaign)
+    for finished in done[1:]:
+        # Embeddings and starts that are compared differ by intent.
+        arm = (finished.contender.embedding, finished.contender.guesses)
+        like = next(o for o in done if (o.contender.embedding, o.contender.guesses) == arm)
+        changed = list_differences(like.campaign, finished.campaign)
         if changed:
-            wrong.append(f"{d.contender.name}, seed {d.seed} ({changed[0]})")
+            wrong.append(f"{finished.contender.name}, seed {finished.seed} ({changed[0]})")
     if wrong:
         return Check(
             False, f"Configurations differ in more than strategy and seed: {_list_some(wrong)}."

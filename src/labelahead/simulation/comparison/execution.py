@@ -172,10 +172,11 @@ def compare(
         for contender in comparison.contenders
     ]
     left = [job for job in jobs if not is_finished(job.folder)]
-    for job in {job.campaign.data.embedding: job for job in reversed(left)}.values():
-        _check_first_campaign(job, progress)  # of each embedding
+    arms = {_describe_arm(job.campaign): job for job in reversed(left)}
+    for job in arms.values():
+        _check_first_campaign(job, progress)
     threads = comparison.campaign.threads or 1
-    crew = (
+    workers = (
         None
         if executor is not None
         else min(workers or max(1, count_cores() // threads), max(1, len(left)))
@@ -187,11 +188,11 @@ def compare(
         )
         record_code(comparison.code)
         if on_begin:
-            on_begin(ComparisonStart(comparison, len(jobs), len(left), crew))
+            on_begin(ComparisonStart(comparison, len(jobs), len(left), workers))
         failed, died = [], []
         at = (
-            _run_in_processes(left, crew, folder / "workers.log", threads)
-            if crew
+            _run_in_processes(left, workers, folder / "workers.log", threads)
+            if workers
             else _run_on_cluster(left, executor, folder)
         )
         with closing(at) as events:
@@ -203,6 +204,11 @@ def compare(
                 if on_event:
                     on_event(event)
     return Outcome(folder, len(jobs) - len(failed), tuple(failed), tuple(died))
+
+
+def _describe_arm(campaign: Campaign) -> tuple[object, ...]:
+    """Return what determines the inputs of a campaign within a comparison."""
+    return campaign.data.embedding, campaign.data.guesses, campaign.data.prior
 
 
 def is_finished(folder: Path) -> bool:
@@ -279,21 +285,21 @@ def _run_in_processes(
         threads: Of each process.
     """
     waiting, deaths = deque(jobs), Counter[Job]()
-    crew: list[_Worker] = []
+    processes: list[_Worker] = []
     try:
-        while waiting or any(w.job for w in crew):
-            while waiting and len(crew) < workers:
-                crew.append(_Worker(log, workers, threads))
-            for worker in crew:
+        while waiting or any(w.job for w in processes):
+            while waiting and len(processes) < workers:
+                processes.append(_Worker(log, workers, threads))
+            for worker in processes:
                 if worker.job is None and waiting:
                     worker.assign(waiting.popleft())
                     yield CampaignEvent("started", worker.current_job)
-            for worker in _wait_for_workers(crew):
+            for worker in _wait_for_workers(processes):
                 event = worker.receive_event()
                 yield event
                 if event.kind != "died":
                     continue
-                crew.remove(worker)
+                processes.remove(worker)
                 deaths[event.job] += 1
                 if deaths[event.job] <= MAX_RETRIES:
                     waiting.appendleft(event.job)
@@ -301,15 +307,15 @@ def _run_in_processes(
                 times = f"its worker died {deaths[event.job]} times, lastly {event.detail}"
                 yield CampaignEvent("failed", event.job, detail=times)
     finally:
-        for worker in crew:
+        for worker in processes:
             worker.process.terminate()
-        for worker in crew:
+        for worker in processes:
             worker.stop()
 
 
-def _wait_for_workers(crew: "Sequence[_Worker]") -> "list[_Worker]":
+def _wait_for_workers(workers: "Sequence[_Worker]") -> "list[_Worker]":
     """Wait for the first busy worker that sends something or dies; return all such workers."""
-    current_job: dict[Any, _Worker] = {w.pipe: w for w in crew if w.job}
+    current_job: dict[Any, _Worker] = {w.pipe: w for w in workers if w.job}
     return [current_job[pipe] for pipe in connection.wait(list(current_job))]
 
 
@@ -547,7 +553,7 @@ _CAMPAIGN_LOCK = (
 
 
 def run_cluster_campaign(
-    folder: Path, campaign: Campaign, ours: Path, token: str
+    folder: Path, campaign: Campaign, token_file: Path, token: str
 ) -> tuple[str, str] | None:
     """Run or resume a campaign as a cluster task.
 
@@ -555,22 +561,25 @@ def run_cluster_campaign(
         What went wrong, if anything, so that the engine does not retry.
     """
 
-    def go_on(entry: Round | None = None) -> None:
-        if not ours.parent.is_dir():
+    def report_round(entry: Round | None = None) -> None:
+        if not token_file.parent.is_dir():
             raise StorageError(
-                f"{ours.parent} is not there on a worker; expected a folder that all of them share"
+                f"{token_file.parent} does not exist on a worker; expected a folder that all "
+                "workers share"
             )
-        if not ours.is_file() or ours.read_text() != token:
-            raise StorageError(f"stopped: {ours} is not that of its comparison any more")
+        if not token_file.is_file() or token_file.read_text() != token:
+            raise StorageError(
+                f"stopped: {token_file} was replaced: another process continues this comparison"
+            )
 
     with _CAMPAIGN_LOCK:
         try:
-            go_on()
+            report_round()
             _wait_until_free(folder)
             if (
                 not is_finished(folder) or not (folder / MACHINE_FILE).exists()
             ):  # or killed after the last round
-                _run_campaign(folder, campaign, 1, go_on)
+                _run_campaign(folder, campaign, 1, report_round)
         except Exception as error:
             return _describe_failure(error)
     return None

@@ -37,32 +37,34 @@ class Style:
     dash: Any
 
 
-def draw_figures(s: Summary) -> dict[str, RenderedFigure]:
+def draw_figures(summary: Summary) -> dict[str, RenderedFigure]:
     """Draw all figures of a report, by name."""
     import_extra("matplotlib", "report", "drawing figures")
-    styles = _assign_styles(s)
+    styles = _assign_styles(summary)
     with figure_style():
-        figures = {"curves": _draw_curves(s, styles)}
-        paired = sum(_paired_gap(s, contender) is not None for contender in s.contenders)
+        figures = {"curves": _draw_curves(summary, styles)}
+        paired = sum(
+            _paired_gap(summary, contender) is not None for contender in summary.contenders
+        )
         if paired:
-            figures["difference"] = _draw_differences(s, styles)
+            figures["difference"] = _draw_differences(summary, styles)
         if paired >= MAX_SHADED_BANDS:
-            figures["intervals"] = _draw_intervals(s, styles)
-        if s.ranks is not None:
-            figures["critical-difference"] = _draw_critical_difference(s, styles)
+            figures["intervals"] = _draw_intervals(summary, styles)
+        if summary.ranks is not None:
+            figures["critical-difference"] = _draw_critical_difference(summary, styles)
         return {name: render_figure(name, figure) for name, figure in figures.items()}
 
 
-def css_colours(s: Summary) -> dict[Contender, str]:
+def css_colours(summary: Summary) -> dict[Contender, str]:
     """Return each contender's colour as a CSS value of the page."""
     names = {light: f"var(--c{i})" for i, (light, _) in enumerate(PALETTE)} | {INK: "currentColor"}
-    return {contender: names[style.color] for contender, style in _assign_styles(s).items()}
+    return {contender: names[style.color] for contender, style in _assign_styles(summary).items()}
 
 
-def _assign_styles(s: Summary) -> dict[Contender, Style]:
+def _assign_styles(summary: Summary) -> dict[Contender, Style]:
     """Assign styles in the order of the comparison, so that added strategies change no colour."""
-    styles = {s.reference: Style(INK, "s", DOTS)}
-    others = [a for a in s.curves.comparison.contenders if a != s.reference]
+    styles = {summary.reference: Style(INK, "s", DOTS)}
+    others = [a for a in summary.curves.comparison.contenders if a != summary.reference]
     colors, markers = cycle(light for light, _ in PALETTE), cycle(MARKERS)
     for i, contender in enumerate(others):
         dash = DASHES[(i + i // len(PALETTE)) % len(DASHES)]
@@ -111,28 +113,30 @@ def _draw_line(
         axes.fill_between(labels, *ends, color=style.color, alpha=0.16, lw=0, zorder=1)
 
 
-def _shaded_contenders(s: Summary) -> set[Contender]:
+def _shaded_contenders(summary: Summary) -> set[Contender]:
     """Return the contenders with shaded intervals: more than three would overlap too much."""
-    if len(s.contenders) <= MAX_SHADED_BANDS or s.best is None:
-        return set(s.contenders)
-    return {s.best.contender, s.reference}
+    if len(summary.contenders) <= MAX_SHADED_BANDS or summary.best is None:
+        return set(summary.contenders)
+    return {summary.best.contender, summary.reference}
 
 
-def _describe_shading(s: Summary, *, reference: bool = True) -> str:
+def _describe_shading(summary: Summary, *, reference: bool = True) -> str:
     """Describe what is shaded."""
-    if len(s.curves.seeds(s.reference)) < 2:
+    if len(summary.curves.seeds(summary.reference)) < 2:
         return "one seed"
-    seeds = "finished" if s.curves.missing else len(s.curves.comparison.seeds)
+    seeds = "finished" if summary.curves.missing else len(summary.curves.comparison.seeds)
     mean = f"mean of {seeds} seeds; shaded: 95 % interval"
-    if len(s.contenders) <= MAX_SHADED_BANDS or s.best is None:
+    if len(summary.contenders) <= MAX_SHADED_BANDS or summary.best is None:
         return mean
-    return f"{mean} of {s.best.contender.name}" + (f" and {s.reference.name}" if reference else "")
+    return f"{mean} of {summary.best.contender.name}" + (
+        f" and {summary.reference.name}" if reference else ""
+    )
 
 
-def _draw_curves(s: Summary, styles: Mapping[Contender, Style]) -> Any:
-    figure, axes = _new_figure(4.6, _describe_shading(s), "test accuracy, %")
-    curves, banded = s.curves, _shaded_contenders(s)
-    for row in sorted(s.rows, key=lambda r: -r.final.mean):
+def _draw_curves(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
+    figure, axes = _new_figure(4.6, _describe_shading(summary), "test accuracy, %")
+    curves, banded = summary.curves, _shaded_contenders(summary)
+    for row in sorted(summary.rows, key=lambda r: -r.final.mean):
         own = curves.stack(row.contender, curves.seeds(row.contender))
         _draw_line(
             axes,
@@ -145,14 +149,14 @@ def _draw_curves(s: Summary, styles: Mapping[Contender, Style]) -> Any:
         )
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 100.5))
-    _mark_saving(axes, s, styles)
+    _mark_saving(axes, summary, styles)
     figure.legend(loc="outside right upper", handlelength=3.2)
     return figure
 
 
-def _mark_saving(axes: Any, s: Summary, styles: Mapping[Contender, Style]) -> None:
+def _mark_saving(axes: Any, summary: Summary, styles: Mapping[Contender, Style]) -> None:
     """Mark the headline: the labels at which two curves reach one accuracy."""
-    best = s.winner
+    best = summary.winner
     if best is None or best.needs[0] is None:
         return
     saving = best.needs[0].saving
@@ -164,7 +168,7 @@ def _mark_saving(axes: Any, s: Summary, styles: Mapping[Contender, Style]) -> No
         zorder=4,
         arrowprops={"arrowstyle": "<->", "color": INK, "lw": 1, "shrinkA": 4, "shrinkB": 0},
     )
-    for x, contender in ((saving.other, best.contender), (saving.reference, s.reference)):
+    for x, contender in ((saving.other, best.contender), (saving.reference, summary.reference)):
         axes.plot(
             [x, x], [bottom, y], color=styles[contender].color, lw=1, ls=(0, (2, 2)), zorder=2
         )
@@ -179,26 +183,26 @@ def _mark_saving(axes: Any, s: Summary, styles: Mapping[Contender, Style]) -> No
     axes.set_ylim(bottom=bottom)
 
 
-def _paired_gap(s: Summary, contender: Contender) -> Array | None:
+def _paired_gap(summary: Summary, contender: Contender) -> Array | None:
     """Return the paired differences from the reference (seeds, rounds); None for the reference and
     without pairs.
     """
-    common = s.curves.seeds(contender, s.reference)
-    if contender == s.reference or not common:
+    common = summary.curves.seeds(contender, summary.reference)
+    if contender == summary.reference or not common:
         return None
-    return s.curves.stack(contender, common) - s.curves.stack(s.reference, common)
+    return summary.curves.stack(contender, common) - summary.curves.stack(summary.reference, common)
 
 
-def _draw_differences(s: Summary, styles: Mapping[Contender, Style]) -> Any:
+def _draw_differences(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
     """Draw differences as in the look-ahead paper: the reference is the zero line, labelled with its
     accuracy.
     """
-    ref = s.reference.name
-    title = _describe_shading(s, reference=False)
+    ref = summary.reference.name
+    title = _describe_shading(summary, reference=False)
     figure, axes = _new_figure(4.4, title, f"difference from {ref}, points")
-    curves, labels, banded = s.curves, s.curves.labels, _shaded_contenders(s)
-    for row in sorted(s.rows, key=lambda r: -r.final.mean):
-        gap = _paired_gap(s, row.contender)
+    curves, labels, banded = summary.curves, summary.curves.labels, _shaded_contenders(summary)
+    for row in sorted(summary.rows, key=lambda r: -r.final.mean):
+        gap = _paired_gap(summary, row.contender)
         if gap is not None:
             _draw_line(
                 axes,
@@ -208,21 +212,25 @@ def _draw_differences(s: Summary, styles: Mapping[Contender, Style]) -> Any:
                 row.contender.name,
                 row.contender in banded,
             )
-    zero = styles[s.reference]
+    zero = styles[summary.reference]
     axes.axhline(0, color=zero.color, ls=zero.dash, lw=1.6, zorder=2, label=ref)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.12 * (high - low), high)
-    mark_accuracies(axes, labels, curves.stack(s.reference, curves.seeds(s.reference)).mean(0), ref)
+    mark_accuracies(
+        axes, labels, curves.stack(summary.reference, curves.seeds(summary.reference)).mean(0), ref
+    )
     figure.legend(loc="outside right upper", handlelength=3.2)
     return figure
 
 
-def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most: int = 11) -> None:
-    """Write the reference's accuracy along the bottom, at no more than so many positions.
+def mark_accuracies(
+    axes: Any, labels: Array, mean: Array, name: str = "", max_marks: int = 11
+) -> None:
+    """Write the reference's accuracy along the bottom, at no more than `most` positions.
 
     The name is written above the first one.
     """
-    step = max(1, -(-len(labels) // most))
+    step = max(1, -(-len(labels) // max_marks))
     for i, (x, y) in enumerate(list(zip(labels, mean, strict=True))[::step]):
         word = f"{name}\n" if name and i == 0 else ""
         axes.annotate(
@@ -238,31 +246,31 @@ def mark_accuracies(axes: Any, labels: Array, mean: Array, name: str = "", most:
         )
 
 
-def _draw_intervals(s: Summary, styles: Mapping[Contender, Style]) -> Any:
+def _draw_intervals(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
     """Draw a panel per strategy: its difference from the reference with the interval."""
     from matplotlib.figure import Figure
 
-    gaps = {row.contender: _paired_gap(s, row.contender) for row in s.rows}
+    gaps = {row.contender: _paired_gap(summary, row.contender) for row in summary.rows}
     shown = [(contender, gap) for contender, gap in gaps.items() if gap is not None]
     columns = 3 if len(shown) <= 6 and len(shown) != 4 else 4 if len(shown) <= 12 else 5
     lines = -(-len(shown) // columns)
     figure = Figure(figsize=(FIGURE_WIDTH_INCHES, 0.5 + 1.9 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (contender, gap) in zip(panels, shown, strict=False):
-        _draw_line(axes, s.curves.labels, gap, styles[contender], contender.name, True)
-        axes.axhline(0, color=INK, ls=styles[s.reference].dash, lw=1.2, zorder=2)
+        _draw_line(axes, summary.curves.labels, gap, styles[contender], contender.name, True)
+        axes.axhline(0, color=INK, ls=styles[summary.reference].dash, lw=1.2, zorder=2)
         axes.set_title(contender.name, loc="left", fontsize=10)
         axes.grid()
     for i, axes in enumerate(panels):
         axes.set_visible(i < len(shown))
         axes.tick_params(labelbottom=i + columns >= len(shown))  # the lowest of each column
     figure.supxlabel("labels", fontsize=10)
-    figure.supylabel(f"difference from {s.reference.name}, points", fontsize=10)
+    figure.supylabel(f"difference from {summary.reference.name}, points", fontsize=10)
     return figure
 
 
-def _draw_critical_difference(s: Summary, styles: Mapping[Contender, Style]) -> Any:
-    ranks = s.ranks
+def _draw_critical_difference(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
+    ranks = summary.ranks
     assert ranks is not None
     colors = {a.name: styles[a].color for a in ranks.contenders}
     return critical_figure(colors, ranks.mean, ranks.p, ranks.critical)

@@ -10,6 +10,7 @@ from typing import Any
 
 from labelahead.data import DATASETS
 from labelahead.data.excel import resolve_source
+from labelahead.data.guesses import is_guess_column, resolve_guess_source
 from labelahead.data.vector_files import (
     JOIN,
     is_vector_file,
@@ -20,11 +21,13 @@ from labelahead.errors import InputError
 from labelahead.learner.config import (
     NONE,
     Campaign,
+    Source,
     campaign_code_names,
     parse_campaign,
     read_toml,
     to_toml,
 )
+from labelahead.learner.guessers import CLASS_NAMES, describe_guesser
 from labelahead.models.encoders import looks_like_encoder, resolve_encoder
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import find_code_names, require_trusted_code, resolve_code_name
@@ -36,6 +39,7 @@ __all__ = [
     "Contender",
     "campaign_tables",
     "cross_with_embeddings",
+    "cross_with_guesses",
     "format_comparison",
     "list_differences",
     "merge_comparisons",
@@ -56,6 +60,8 @@ class Contender:
         strategy: Its name.
         mode: How it selects a batch.
         embedding: The embedding it queries on; "" for that of the campaign.
+        guesses: What it starts from: a source of guesses, class-names or none; "" for what the
+            campaign starts from.
 
     >>> Contender("flip", "greedy").strategy
     'flip'
@@ -64,9 +70,10 @@ class Contender:
     strategy: str
     mode: str
     embedding: str = ""
+    guesses: str = ""
 
     @property
-    def called(self) -> str:
+    def short_name(self) -> str:
         """The strategy; of a file, without its folder."""
         place, colon, name = self.strategy.rpartition(":")
         return Path(place).name + colon + name
@@ -75,8 +82,9 @@ class Contender:
     def name(self) -> str:
         """The display name; the mode is included only if it is not the strategy's default."""
         own = find_strategy(self.strategy).modes[0]
-        name = self.called if self.mode == own else f"{self.called}:{self.mode}"
-        return f"{name} on {_shorten_embedding(self.embedding)}" if self.embedding else name
+        name = self.short_name if self.mode == own else f"{self.short_name}:{self.mode}"
+        name = f"{name} on {_shorten_embedding(self.embedding)}" if self.embedding else name
+        return f"{name} {_describe_guesses(self.guesses)}" if self.guesses else name
 
     @property
     def spec(self) -> str:
@@ -87,12 +95,12 @@ class Contender:
     @property
     def folder(self) -> str:
         """The folder of its campaigns."""
-        name = (self.called + self.spec.removeprefix(self.strategy)).replace(":", "-")
-        if not self.embedding:
-            return name
-        digest = hashlib.sha256(self.embedding.encode("utf-8", "surrogateescape")).hexdigest()
-        short = re.sub(r"[^\w.+-]+", "-", _shorten_embedding(self.embedding))
-        return f"{name}-{short}-{digest[:8]}"
+        name = (self.short_name + self.spec.removeprefix(self.strategy)).replace(":", "-")
+        if self.embedding:
+            name = f"{name}-{_make_folder_name(_shorten_embedding(self.embedding), self.embedding)}"
+        if self.guesses:
+            name = f"{name}-{_make_folder_name(_describe_guesses(self.guesses), self.guesses)}"
+        return name
 
 
 @dataclass(frozen=True)
@@ -135,12 +143,19 @@ class Comparison:
     def code(self) -> set[str]:
         """The names of the user's own code that its campaigns run."""
         own = {contender.strategy for contender in self.contenders if ":" in contender.strategy}
-        return own | campaign_code_names(self.campaign) | set(_embedding_code(self.embeddings))
+        guesses = find_code_names({"data": {"guesses": self.guesses}}).values()
+        embeddings = _embedding_code(self.embeddings)
+        return own | campaign_code_names(self.campaign) | {*embeddings, *guesses}
 
     @property
     def embeddings(self) -> tuple[str, ...]:
         """The embeddings that are compared; none if all campaigns have the same."""
         return tuple(dict.fromkeys(a.embedding for a in self.contenders if a.embedding))
+
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """The starts that are compared; none if all campaigns start from the same."""
+        return tuple(dict.fromkeys(a.guesses for a in self.contenders if a.guesses))
 
     def campaign_for(self, contender: Contender, seed: int) -> Campaign:
         """Return the campaign of a contender and a seed."""
@@ -149,6 +164,8 @@ class Comparison:
         data = self.campaign.data
         if contender.embedding:
             data = replace(data, embedding=contender.embedding)
+        if contender.guesses:
+            data = _start_from(data, contender.guesses)
         return replace(self.campaign, data=data, asking=asking, seed=seed)
 
     @property
@@ -170,6 +187,47 @@ def _with_absolute_paths(campaign: Campaign) -> Campaign:
     root = None if source.root is None else str(Path(source.root).expanduser().resolve())
     model = replace(model, name=resolve_code_name(model.name))
     return replace(campaign, data=replace(source, name=name, root=root), model=model)
+
+
+def _start_from(data: Source, guesses: str) -> Source:
+    """Return the source with one start in place of its own guesses.
+
+    Columns of guesses that are not used are left out: they are no features for anybody.
+    """
+    column = [name for name in data.guesses if is_guess_column(name) and name != guesses]
+    without = tuple(dict.fromkeys([*data.without, *column]))
+    if guesses == CLASS_NAMES:
+        return replace(data, guesses=(), prior="class-names", without=without)
+    used = () if guesses == NONE else (guesses,)
+    return replace(data, guesses=used, prior="none", without=without)
+
+
+def _describe_guesses(guesses: str) -> str:
+    """Return a start for display: without guesses, from class names, from said."""
+    return "without guesses" if guesses == NONE else f"from {describe_guesser(guesses)}"
+
+
+def _make_folder_name(short: str, whole: str) -> str:
+    """Return a short name as a part of a folder's name, with a hash of the whole name."""
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()
+    plain = re.sub(r"[^\w.+-]+", "-", short)
+    return f"{plain}-{digest[:8]}"
+
+
+def cross_with_guesses(
+    contenders: Sequence[Contender], guesses: Sequence[str]
+) -> tuple[Contender, ...]:
+    """Return every contender with every start: none, class-names, or a source of guesses.
+
+    >>> two = cross_with_guesses(parse_contenders("flip"), ["none", "class-names"])
+    >>> [contender.name for contender in two]
+    ['flip without guesses', 'flip from class names']
+    """
+    starts = dict.fromkeys(
+        name if name in (NONE, CLASS_NAMES) else resolve_guess_source(name) for name in guesses
+    )
+    plain = dict.fromkeys(replace(contender, guesses="") for contender in contenders)
+    return tuple(replace(one, guesses=name) for one in plain for name in starts or [""])
 
 
 def _shorten_embedding(name: str) -> str:
@@ -282,6 +340,8 @@ def format_comparison(comparison: Comparison) -> str:
     top = {"strategies": list(specs), "seeds": list(comparison.seeds)}
     if comparison.embeddings:
         top["embeddings"] = list(comparison.embeddings)
+    if comparison.guesses:
+        top["guesses"] = list(comparison.guesses)
     return tomli_w.dumps({**top, "campaign": campaign_tables(comparison.campaign)})
 
 
@@ -302,15 +362,16 @@ def read_comparison(
     if not path.is_file():
         what = "a single campaign" if (Path(folder) / "config.toml").exists() else "no comparison"
         raise InputError(
-            f"{folder} holds {what} (no {COMPARISON_FILE}); expected the folder of an earlier `labelahead "
-            "compare --out`"
+            f"{folder} holds {what} (no {COMPARISON_FILE}); expected the folder of an earlier "
+            "`labelahead compare --out`"
         )
     tables = read_toml(path)
     specs, seeds, campaign = (tables.get(k) for k in ("strategies", "seeds", "campaign"))
     texts = isinstance(specs, list) and all(isinstance(s, str) for s in specs)
     numbers = isinstance(seeds, list) and all(type(s) is int and s >= 0 for s in seeds)
-    embeddings = tables.get("embeddings", [])
-    texts = texts and isinstance(embeddings, list) and all(isinstance(e, str) for e in embeddings)
+    embeddings, guesses = tables.get("embeddings", []), tables.get("guesses", [])
+    for listed in (embeddings, guesses):
+        texts = texts and isinstance(listed, list) and all(isinstance(e, str) for e in listed)
     if not texts or not numbers or not specs or not seeds or not isinstance(campaign, Mapping):
         raise InputError(
             f"{path} is damaged; expected strategies, seeds and a table [campaign]: restore it "
@@ -322,6 +383,7 @@ def read_comparison(
         campaign
     )
     code |= {f"embeddings, {name}": name for name in _embedding_code(embeddings)}
+    code |= find_code_names({"data": {"guesses": guesses}})
     require_trusted_code(
         code, path, [path.parent, *([source] if isinstance(source, str) else [])], trust_code
     )
@@ -330,34 +392,40 @@ def read_comparison(
         for strategy in parse_contenders(specs)
         for name in embeddings or [""]
     )
+    contenders = cross_with_guesses(contenders, guesses)
     return Comparison(parse_campaign(campaign), contenders, tuple(sorted(set(seeds))))
 
 
-def merge_comparisons(before: Comparison, asked: Comparison, folder: str | Path) -> Comparison:
+def merge_comparisons(stored: Comparison, requested: Comparison, folder: str | Path) -> Comparison:
     """Merge two comparisons; refuse if anything but strategies, embeddings and seeds differs."""
-    changed = list_differences(before.campaign, asked.campaign)
+    changed = list_differences(stored.campaign, requested.campaign)
     if changed:
         raise InputError(
             f"{folder} holds a comparison with another configuration: {'; '.join(changed)}. Only "
             "strategies and seeds may be added; choose another folder with --out"
         )
-    embeddings = dict.fromkeys(before.embeddings + asked.embeddings)
-    if bool(before.embeddings) != bool(asked.embeddings):
+    embeddings = dict.fromkeys(stored.embeddings + requested.embeddings)
+    if bool(stored.embeddings) != bool(requested.embeddings):
         raise InputError(
-            f"{folder} compares {'several embeddings' if before.embeddings else 'one embedding'}; "
+            f"{folder} compares {'several embeddings' if stored.embeddings else 'one embedding'}; "
             "expected the same: leave --embedding out, or choose another folder with --out"
         )
+    if bool(stored.guesses) != bool(requested.guesses):
+        raise InputError(
+            f"{folder} compares {'several starts' if stored.guesses else 'one start'}; expected "
+            "the same: leave --guesses and --prior out, or choose another folder with --out"
+        )
     strategies = dict.fromkeys(
-        replace(contender, embedding="") for contender in before.contenders + asked.contenders
+        replace(contender, embedding="", guesses="")
+        for contender in stored.contenders + requested.contenders
+    )
+    contenders = tuple(
+        replace(strategy, embedding=name) for strategy in strategies for name in embeddings or [""]
     )
     return Comparison(
-        before.campaign,
-        tuple(
-            replace(strategy, embedding=name)
-            for strategy in strategies
-            for name in embeddings or [""]
-        ),
-        tuple(sorted({*before.seeds, *asked.seeds})),
+        stored.campaign,
+        cross_with_guesses(contenders, (*stored.guesses, *requested.guesses)),
+        tuple(sorted({*stored.seeds, *requested.seeds})),
     )
 
 
@@ -373,9 +441,9 @@ def campaign_tables(campaign: Campaign) -> dict[str, Any]:
     return tables
 
 
-def list_differences(before: Campaign, now: Campaign) -> list[str]:
+def list_differences(stored: Campaign, now: Campaign) -> list[str]:
     """Return what differs besides seed, strategy and mode, one phrase each."""
-    old, new = _flatten(campaign_tables(before)), _flatten(campaign_tables(now))
+    old, new = _flatten(campaign_tables(stored)), _flatten(campaign_tables(now))
     return [
         f"{key} was {_format_value(old, key)} and is {_format_value(new, key)} now"
         for key in sorted(old | new)

@@ -10,12 +10,19 @@ from typing import Any
 
 from labelahead.errors import import_extra
 from labelahead.files import make_folder, replace_file
-from labelahead.simulation.comparison import tables as words
+from labelahead.learner.config import NONE
+from labelahead.learner.guessers import CLASS_NAMES
+from labelahead.simulation.comparison import tables
 from labelahead.simulation.comparison.curves import Curves, read_curves
 from labelahead.simulation.comparison.figures import css_colours, draw_figures
 from labelahead.simulation.comparison.plan import campaign_tables
 from labelahead.simulation.comparison.plot_style import PALETTE
-from labelahead.simulation.comparison.summary import QUERY_STAGES, Row, Summary, summarise
+from labelahead.simulation.comparison.summary import (
+    QUERY_STAGES,
+    ContenderSummary,
+    Summary,
+    summarise,
+)
 from labelahead.strategies import find_strategy
 
 __all__ = ["WrittenReport", "report", "template", "write_all"]
@@ -59,98 +66,110 @@ def report(
     True
     """
     import_extra("scikit_posthocs", "report", "a report")
-    s = summarise(read_curves(folder, trust_code=trust_code), accuracies)
-    drawn = draw_figures(s)
-    first, more = words.headline(s)
-    warnings = _warnings(s)
-    config = _toml(s)
+    summary = summarise(read_curves(folder, trust_code=trust_code), accuracies)
+    drawn = draw_figures(summary)
+    first, more = tables.build_headline(summary)
+    warnings = _list_warnings(summary)
+    config = _format_config(summary)
     page = template("report.html.jinja").render(
-        s=s,
+        summary=summary,
         headline=first,
         explanation=more,
         warnings=warnings,
         config=config,
         figures={name: p.inline for name, p in drawn.items()},
-        swatch=css_colours(s),
+        swatch=css_colours(summary),
         palette=PALETTE,
-        words=words,
-        titles=_titles(s),
-        budget=float(s.curves.labels[-1]),
-        commands=_commands(s),
-        machines=_machines(s.curves),
-        times=_times(s),
-        matrix=_matrix(s),
-        verdicts=words.verdicts(s),
-        incidents=_incidents(s.curves),
-        papers={a: find_strategy(a.strategy) for a in s.contenders},
+        tables=tables,
+        titles=_describe_figures(summary),
+        budget=float(summary.curves.labels[-1]),
+        commands=_list_commands(summary),
+        machines=_count_machines(summary.curves),
+        times=_tabulate_seconds(summary),
+        matrix=_tabulate_differences(summary),
+        verdicts=tables.describe_differences(summary),
+        incidents=_list_incidents(summary.curves),
+        papers={a: find_strategy(a.strategy) for a in summary.contenders},
     )
     target = Path(folder) / "report" if out is None else Path(out)
-    content: dict[str, str | bytes] = {PAGE: page, "campaign.toml": config, **words.csv_files(s)}
+    content: dict[str, str | bytes] = {
+        PAGE: page,
+        "campaign.toml": config,
+        **tables.build_csv_files(summary),
+    }
     for name, picture in drawn.items():
         content |= {f"{name}.png": picture.png, f"{name}.svg": picture.svg}
     write_all(target, content, last=PAGE)
     return WrittenReport(target / PAGE, first, more, warnings)
 
 
-def _warnings(s: Summary) -> tuple[str, ...]:
+def _list_warnings(summary: Summary) -> tuple[str, ...]:
     """Return the caveats that readers need before they rely on the report."""
-    curves = s.curves
+    curves = summary.curves
     notes = [c.text for c in curves.checks if not c.holds]
     if curves.missing:
         some = "; ".join(curves.missing[:6]) + (" …" if len(curves.missing) > 6 else "")
         notes.append(
-            f"{len(curves.missing)} campaigns are not finished and not counted: {some}. Means are "
-            "over each strategy’s "
-            "own seeds; differences and tests are paired on the seeds that both have."
+            f"{len(curves.missing)} campaigns are not finished and not counted: {some}. Means use "
+            "each strategy’s own seeds; differences and tests use the seeds that both strategies "
+            "have in common."
         )
-    seeds = len(curves.seeds(*s.contenders))
+    seeds = len(curves.seeds(*summary.contenders))
     if seeds < MIN_SEEDS:
         have = {0: "No seed is", 1: "One seed is"}.get(seeds, f"Only {seeds} seeds are")
         notes.append(
-            f"{have} finished for every strategy: intervals are wide or missing and tests see "
-            "little. Six or more are usual: add some with --seeds."
+            f"{have} finished for every strategy: intervals are wide or missing, and tests have "
+            "little power. Six or more seeds are usual: add some with --seeds."
         )
     return (*notes, *curves.notes)
 
 
-def _toml(s: Summary) -> str:
+def _format_config(summary: Summary) -> str:
     """Return the fully resolved campaign, for --config."""
     import tomli_w
 
-    tables = campaign_tables(s.curves.done[0].campaign)
-    return tomli_w.dumps(tables)
+    return tomli_w.dumps(campaign_tables(summary.curves.done[0].campaign))
 
 
-def _titles(s: Summary) -> dict[str, str]:
+def _describe_figures(summary: Summary) -> dict[str, str]:
     """Return short descriptions, also as alternative texts of the figures."""
-    ends = "; ".join(f"{r.contender.name} {words.percent(r.final.mean)}" for r in s.rows)
-    data = (
-        Path(s.curves.comparison.campaign.data.name).name or s.curves.comparison.campaign.data.name
+    ends = "; ".join(
+        f"{r.contender.name} {tables.format_percent(r.final.mean)}" for r in summary.rows
     )
-    first, last = (f"{s.curves.labels[i]:.0f}" for i in (0, -1))
+    data = (
+        Path(summary.curves.comparison.campaign.data.name).name
+        or summary.curves.comparison.campaign.data.name
+    )
+    first, last = (f"{summary.curves.labels[i]:.0f}" for i in (0, -1))
     gains = "; ".join(
-        f"{r.contender.name} {words.estimate(r.gain, signed=True)} points" for r in s.rows if r.gain
+        f"{r.contender.name} {tables.format_estimate(r.gain, signed=True)} points"
+        for r in summary.rows
+        if r.gain
     )
     ranks = ""
-    if s.ranks is not None:
-        pairs = zip(s.ranks.contenders, s.ranks.mean, strict=True)
+    if summary.ranks is not None:
+        pairs = zip(summary.ranks.contenders, summary.ranks.mean, strict=True)
         ranks = "; ".join(f"{a.name} {rank:.1f}" for a, rank in pairs)
     return {
         "data": data,
-        "curves": f"Test accuracy from {first} to {last} labels; it ends at: {ends}.",
-        "difference": f"Difference from {s.reference.name} along the way, on average: {gains}.",
-        "intervals": f"Difference from {s.reference.name} with 95 % intervals: {gains}.",
+        "curves": f"Test accuracy from {first} to {last} labels. Final accuracy: {ends}.",
+        "difference": f"Mean difference from {summary.reference.name} along the curve: {gains}.",
+        "intervals": f"Difference from {summary.reference.name} with 95 % intervals: {gains}.",
         "critical-difference": f"Mean ranks, 1 is best: {ranks}.",
     }
 
 
-def _commands(s: Summary) -> list[str]:
+def _list_commands(summary: Summary) -> list[str]:
     """Return the commands that repeat the comparison, one per run of consecutive seeds."""
-    comparison = s.curves.comparison
+    comparison = summary.curves.comparison
     seeds = list(comparison.seeds)
     names = ",".join(dict.fromkeys(a.spec for a in comparison.contenders))
     if comparison.embeddings:
         names += f" --embedding {shlex.quote(','.join(comparison.embeddings))}"
+    prior = [name for name in comparison.guesses if name in (NONE, CLASS_NAMES)]
+    names += f" --prior {','.join(prior)}" if prior else ""
+    for name in comparison.guesses:
+        names += f" --guesses {shlex.quote(name)}" if name not in prior else ""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:
@@ -164,7 +183,7 @@ def _commands(s: Summary) -> list[str]:
     ]
 
 
-def _machines(curves: Curves) -> list[tuple[str, int]]:
+def _count_machines(curves: Curves) -> list[tuple[str, int]]:
     """Return the distinct machines and versions with their numbers of campaigns."""
     count: dict[str, int] = {}
     for done in curves.done:
@@ -173,7 +192,7 @@ def _machines(curves: Curves) -> list[tuple[str, int]]:
     return sorted(count.items(), key=lambda item: -item[1])
 
 
-def _incidents(curves: Curves) -> list[str]:
+def _list_incidents(curves: Curves) -> list[str]:
     """Return dead workers and failed campaigns in order."""
     return [
         f"{row.get('campaign', '?')}: {what} {row.get('detail', '')}"
@@ -182,36 +201,38 @@ def _incidents(curves: Curves) -> list[str]:
     ]
 
 
-def _times(s: Summary) -> dict[str, Any]:
+def _tabulate_seconds(summary: Summary) -> dict[str, Any]:
     """Return the table of seconds; None if a strategy has no such stage."""
-    seen = dict.fromkeys(part for row in s.rows for part in row.seconds if part != "train")
+    seen = dict.fromkeys(part for row in summary.rows for part in row.seconds if part != "train")
     parts = [p for p in QUERY_STAGES if p in seen] + [p for p in seen if p not in QUERY_STAGES]
 
-    def line(row: Row) -> dict[str, Any]:
-        asking = [row.seconds.get(p) for p in parts]
-        known = [v for v in asking if v is not None]
+    def line(row: ContenderSummary) -> dict[str, Any]:
+        by_part = [row.seconds.get(p) for p in parts]
+        known = [seconds for seconds in by_part if seconds is not None]
         return {
             "contender": row.contender,
             "train": row.seconds.get("train"),
-            "parts": asking,
-            "asking": sum(known) if known else None,
+            "parts": by_part,
+            "query_total": sum(known) if known else None,
         }
 
-    return {"parts": parts, "rows": [line(r) for r in s.rows]}
+    return {"parts": parts, "rows": [line(r) for r in summary.rows]}
 
 
-def _matrix(s: Summary) -> list[list[tuple[str, str, bool] | None]]:
+def _tabulate_differences(summary: Summary) -> list[list[tuple[str, str, bool] | None]]:
     """Return row minus column: points, corrected p-value, and whether it is significant."""
 
     def cell(i: int, j: int) -> tuple[str, str, bool] | None:
-        pair = s.pair(s.contenders[i], s.contenders[j]) if i != j else None
+        pair = summary.pair(summary.contenders[i], summary.contenders[j]) if i != j else None
         if pair is None:
             return None
         gap = 100 * pair.difference.mean * (1 if pair.first == i else -1)
         text = f"{gap:+.1f}".replace("-", "−")
-        return text, words.p_text(pair.holm), pair.holm < words.ALPHA
+        return text, tables.format_p_value(pair.holm), pair.holm < tables.ALPHA
 
-    return [[cell(i, j) for j in range(len(s.contenders))] for i in range(len(s.contenders))]
+    return [
+        [cell(i, j) for j in range(len(summary.contenders))] for i in range(len(summary.contenders))
+    ]
 
 
 # --- for every page
@@ -234,7 +255,7 @@ def template(name: str, package: str = "labelahead.simulation.comparison") -> An
         loader=jinja.FunctionLoader(text),
     )
     # Non-breaking spaces keep numbers and their units together.
-    pages.filters["tight"] = lambda words: re.sub(r" (?=[%=<] ?)|(?<=[=<>]) ", "\u00a0", words)
+    pages.filters["tight"] = lambda tables: re.sub(r" (?=[%=<] ?)|(?<=[=<>]) ", "\u00a0", tables)
     return pages.get_template(name)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+import scipy  # its submodules are imported when they are used
 from numpy.typing import NDArray
-from scipy import integrate, stats
 
 from labelahead.errors import import_extra
 
@@ -106,7 +106,7 @@ def t_interval(values: Array, *, share: bool = False) -> Estimate:
     if n < 2:
         return Estimate(mean, None, None, n)
     half = float(
-        stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n)
+        scipy.stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n)
     )
     low, high = (
         (max(mean - half, 0.0), min(mean + half, 1.0)) if share else (mean - half, mean + half)
@@ -119,7 +119,9 @@ def area_under_curve(labels: Array, accuracy: Array) -> Array:
     if len(labels) == 1:
         return np.asarray(accuracy[..., 0], dtype=np.float64)
     width = labels[-1] - labels[0]
-    return np.asarray(integrate.trapezoid(accuracy, labels, axis=-1) / width, dtype=np.float64)
+    return np.asarray(
+        scipy.integrate.trapezoid(accuracy, labels, axis=-1) / width, dtype=np.float64
+    )
 
 
 def labels_to_accuracy(labels: Array, accuracy: Array, target: float | Array) -> Array:
@@ -175,7 +177,9 @@ def compute_saving(
     # With few seeds plain percentiles are too narrow. Hesterberg 2015, What Teachers Should Know
     # about the Bootstrap, widens them as Student's t does.
     tail = float(
-        stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1))
+        scipy.stats.norm.sf(
+            np.sqrt(n / (n - 1)) * scipy.stats.t.ppf(0.5 + CONFIDENCE_LEVEL / 2, n - 1)
+        )
     )
     ends = [tail, 1 - tail]
     # Order statistics, since inf (never reached) cannot be interpolated.
@@ -200,7 +204,7 @@ def run_omnibus_test(values: Array) -> Omnibus:
         return _run_wilcoxon(values[:, 0] - values[:, 1])
     if np.ptp(values, axis=1).max() <= ROUNDING_TOLERANCE:
         return Omnibus("Friedman", 0.0, 1.0, blocks)
-    test = stats.friedmanchisquare(*_round_ties(values).T)
+    test = scipy.stats.friedmanchisquare(*_round_ties(values).T)
     return Omnibus("Friedman", float(test.statistic), float(test.pvalue), blocks)
 
 
@@ -209,8 +213,8 @@ def _run_wilcoxon(difference: Array) -> Omnibus:
     if len(left) < 2:  # with one difference both signs are equally likely
         return Omnibus("Wilcoxon", 0.0, 1.0, blocks)
     # Exact by all sign patterns, which handles ties; above 12 the normal approximation suffices.
-    method = stats.PermutationMethod() if len(left) <= 12 else "approx"
-    test = stats.wilcoxon(np.round(left, 12), method=method)
+    method = scipy.stats.PermutationMethod() if len(left) <= 12 else "approx"
+    test = scipy.stats.wilcoxon(np.round(left, 12), method=method)
     return Omnibus("Wilcoxon", float(test.statistic), float(test.pvalue), blocks)
 
 
@@ -244,7 +248,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 def _paired_p_value(gap: Array, constant: bool) -> float:
     if not constant:
-        return float(stats.ttest_1samp(gap, 0.0).pvalue)
+        return float(scipy.stats.ttest_1samp(gap, 0.0).pvalue)
     if abs(gap[0]) <= ROUNDING_TOLERANCE:
         return 1.0
     # t would be infinite and p zero, only because accuracies are multiples of 1/n.
@@ -255,7 +259,7 @@ def mean_ranks(values: Array) -> Array:
     """Return the average rank (strategies,) over the blocks, 1 for the largest value; ties share
     ranks.
     """
-    return np.asarray(stats.rankdata(-_round_ties(values), axis=1).mean(0), dtype=np.float64)
+    return np.asarray(scipy.stats.rankdata(-_round_ties(values), axis=1).mean(0), dtype=np.float64)
 
 
 def nemenyi(values: Array) -> Array:
@@ -266,7 +270,7 @@ def nemenyi(values: Array) -> Array:
 
 def critical_difference(strategies: int, blocks: int) -> float:
     """Return the difference of mean ranks that Nemenyi's test detects (Demšar 2006)."""
-    q = float(stats.studentized_range.ppf(1 - ALPHA, strategies, np.inf)) / np.sqrt(2)
+    q = float(scipy.stats.studentized_range.ppf(1 - ALPHA, strategies, np.inf)) / np.sqrt(2)
     return float(q * np.sqrt(strategies * (strategies + 1) / (6 * blocks)))
 
 

@@ -26,14 +26,21 @@ from labelahead.simulation.comparison.statistics import (
 )
 from labelahead.simulation.store import Round
 
-__all__ = ["QUERY_STAGES", "Need", "Row", "Summary", "asking_seconds", "summarise"]
+__all__ = [
+    "QUERY_STAGES",
+    "ContenderSummary",
+    "LabelsNeeded",
+    "Summary",
+    "query_seconds",
+    "summarise",
+]
 
 BOOKKEEPING_STAGES = ("test", "leave-one-out")  # of a simulation; not part of a query
 QUERY_STAGES = ("outputs", "kernel", "solve", "score")  # the usual stages of a query, in order
 
 
 @dataclass(frozen=True)
-class Need:
+class LabelsNeeded:
     """Labels to reach an accuracy: on the mean curve, and per seed (inf: never)."""
 
     saving: Saving
@@ -51,7 +58,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Row:
+class ContenderSummary:
     """One contender. gain, final_gain: minus the reference, paired by seed."""
 
     contender: Contender
@@ -59,7 +66,7 @@ class Row:
     final: Estimate
     gain: Estimate | None
     final_gain: Estimate | None
-    needs: tuple[Need | None, ...]  # per target; None without a seed in common
+    needs: tuple[LabelsNeeded | None, ...]  # per target; None without a seed in common
     seconds: Mapping[str, float]  # stage -> median over rounds with queries
 
 
@@ -79,7 +86,7 @@ class Summary:
 
     curves: Curves
     reference: Contender
-    rows: tuple[Row, ...]
+    rows: tuple[ContenderSummary, ...]
     targets: tuple[float, ...]
     pairs: tuple[Pair, ...]  # numbered along `contenders`
     by_seed: Omnibus | None
@@ -92,13 +99,13 @@ class Summary:
         return tuple(row.contender for row in self.rows)
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> ContenderSummary | None:
         """The contender with the largest gain over the reference."""
         others = [r for r in self.rows if r.contender != self.reference and r.gain is not None]
         return max(others, key=lambda r: r.gain.mean if r.gain else 0.0, default=None)
 
     @property
-    def winner(self) -> Row | None:
+    def winner(self) -> ContenderSummary | None:
         """The best one, if it reaches the reference's final accuracy with fewer labels."""
         best = self.best
         if best is None or best.gain is None or best.needs[0] is None or best.gain.mean <= 0:
@@ -112,7 +119,7 @@ class Summary:
         return next((p for p in self.pairs if {p.first, p.second} == wanted), None)
 
 
-def asking_seconds(entry: Round) -> float:
+def query_seconds(entry: Round) -> float:
     """Return the query time of one round: everything but training, testing and bookkeeping."""
     return sum(
         seconds
@@ -169,20 +176,27 @@ def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
 
 def _summarise_contender(
     curves: Curves, contender: Contender, reference: Contender, extra: Sequence[float]
-) -> Row:
+) -> ContenderSummary:
     own = curves.stack(contender, curves.seeds(contender))
     common = curves.seeds(contender, reference)
     gain = final_gain = None
-    needs: list[Need | None] = [None] * (1 + len(extra))
+    needs: list[LabelsNeeded | None] = [None] * (1 + len(extra))
     if common:
-        mine, theirs = curves.stack(contender, common), curves.stack(reference, common)
+        accuracy, reference_accuracy = (
+            curves.stack(contender, common),
+            curves.stack(reference, common),
+        )
         if contender != reference:
             gain = t_interval(
-                area_under_curve(curves.labels, mine) - area_under_curve(curves.labels, theirs)
+                area_under_curve(curves.labels, accuracy)
+                - area_under_curve(curves.labels, reference_accuracy)
             )
-            final_gain = t_interval(mine[:, -1] - theirs[:, -1])
-        needs = [_labels_needed(curves.labels, theirs, mine, t, common) for t in (None, *extra)]
-    return Row(
+            final_gain = t_interval(accuracy[:, -1] - reference_accuracy[:, -1])
+        needs = [
+            _labels_needed(curves.labels, reference_accuracy, accuracy, t, common)
+            for t in (None, *extra)
+        ]
+    return ContenderSummary(
         contender,
         t_interval(area_under_curve(curves.labels, own), share=True),
         t_interval(own[:, -1], share=True),
@@ -194,11 +208,15 @@ def _summarise_contender(
 
 
 def _labels_needed(
-    labels: Array, theirs: Array, mine: Array, target: float | None, seeds: Sequence[int]
-) -> Need:
-    mean = compute_saving(labels, theirs, mine, target)
-    each = labels_to_accuracy(labels, mine, mean.accuracy)
-    return Need(mean, dict(zip(seeds, each.tolist(), strict=True)))
+    labels: Array,
+    reference_accuracy: Array,
+    accuracy: Array,
+    target: float | None,
+    seeds: Sequence[int],
+) -> LabelsNeeded:
+    mean = compute_saving(labels, reference_accuracy, accuracy, target)
+    each = labels_to_accuracy(labels, accuracy, mean.accuracy)
+    return LabelsNeeded(mean, dict(zip(seeds, each.tolist(), strict=True)))
 
 
 def _median_seconds(curves: Curves, contender: Contender) -> dict[str, float]:

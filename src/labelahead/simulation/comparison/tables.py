@@ -7,22 +7,22 @@ from math import isinf
 
 from labelahead.simulation.comparison.plan import Contender
 from labelahead.simulation.comparison.statistics import ALPHA, Estimate, Pair, Saving, t_interval
-from labelahead.simulation.comparison.summary import Need, Row, Summary
+from labelahead.simulation.comparison.summary import ContenderSummary, LabelsNeeded, Summary
 
 __all__ = [
     "ALPHA",
-    "csv_files",
-    "estimate",
-    "headline",
-    "interval",
-    "labels",
-    "mean",
-    "needed",
-    "omnibus_text",
-    "p_text",
-    "percent",
-    "seconds",
-    "verdicts",
+    "build_csv_files",
+    "build_headline",
+    "describe_differences",
+    "describe_omnibus_test",
+    "format_estimate",
+    "format_interval",
+    "format_label_interval",
+    "format_labels",
+    "format_mean",
+    "format_p_value",
+    "format_percent",
+    "format_seconds",
 ]
 
 TESTS = (
@@ -38,18 +38,18 @@ TESTS = (
 )
 
 
-def csv_files(s: Summary) -> dict[str, str]:
+def build_csv_files(summary: Summary) -> dict[str, str]:
     """Return file name -> content. An empty cell: unknown, or never reached."""
     return {
-        "rounds.csv": _csv(_rounds(s)),
-        "curves.csv": _csv(_curves(s)),
-        "summary.csv": _csv(_summary(s)),
-        "labels-to-accuracy.csv": _csv(_labels(s)),
-        "tests.csv": _csv(_tests(s), header=TESTS),
+        "rounds.csv": _format_csv(_round_rows(summary)),
+        "curves.csv": _format_csv(_curve_rows(summary)),
+        "summary.csv": _format_csv(_summary_rows(summary)),
+        "labels-to-accuracy.csv": _format_csv(_label_rows(summary)),
+        "tests.csv": _format_csv(_test_rows(summary), header=TESTS),
     }
 
 
-def _csv(rows: Iterable[Mapping[str, object]], header: Sequence[str] = ()) -> str:
+def _format_csv(rows: Iterable[Mapping[str, object]], header: Sequence[str] = ()) -> str:
     """Format rows as CSV. header: needed if there may be no row."""
     every = list(rows)
     file = StringIO()
@@ -59,29 +59,34 @@ def _csv(rows: Iterable[Mapping[str, object]], header: Sequence[str] = ()) -> st
     return file.getvalue()
 
 
-def _ends(name: str, e: Estimate | None) -> dict[str, object]:
-    mean, low, high = (None, None, None) if e is None else (e.mean, e.low, e.high)
+def _interval_columns(name: str, estimate: Estimate | None) -> dict[str, object]:
+    mean, low, high = (
+        (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
+    )
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
-def _number(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return None if value is None or isinf(value) else value
 
 
-def _embedding_column(contender: Contender) -> dict[str, object]:
-    """Return the embedding where several are compared."""
-    return {"embedding": contender.embedding} if contender.embedding else {}
+def _arm_columns(contender: Contender) -> dict[str, object]:
+    """Return embedding and start where several are compared."""
+    columns = {"embedding": contender.embedding, "guesses": contender.guesses}
+    return {name: value for name, value in columns.items() if value}
 
 
-def _rounds(s: Summary) -> Iterator[dict[str, object]]:
-    parts = dict.fromkeys(p for d in s.curves.done for r in d.rounds for p in r.seconds)
-    for d in s.curves.done:
-        for r in d.rounds:
+def _round_rows(summary: Summary) -> Iterator[dict[str, object]]:
+    parts = dict.fromkeys(
+        p for finished in summary.curves.done for r in finished.rounds for p in r.seconds
+    )
+    for finished in summary.curves.done:
+        for r in finished.rounds:
             yield {
-                "strategy": d.contender.called,
-                "mode": d.contender.mode,
-                **_embedding_column(d.contender),
-                "seed": d.seed,
+                "strategy": finished.contender.short_name,
+                "mode": finished.contender.mode,
+                **_arm_columns(finished.contender),
+                "seed": finished.seed,
                 "round": r.number,
                 "labels": r.labels,
                 "accuracy": r.accuracy,
@@ -93,45 +98,46 @@ def _rounds(s: Summary) -> Iterator[dict[str, object]]:
             }
 
 
-def _curves(s: Summary) -> Iterator[dict[str, object]]:
-    for contender in s.contenders:
-        own = s.curves.stack(contender, s.curves.seeds(contender))
-        common = s.curves.seeds(contender, s.reference)
+def _curve_rows(summary: Summary) -> Iterator[dict[str, object]]:
+    for contender in summary.contenders:
+        own = summary.curves.stack(contender, summary.curves.seeds(contender))
+        common = summary.curves.seeds(contender, summary.reference)
         gap = (
-            s.curves.stack(contender, common) - s.curves.stack(s.reference, common)
+            summary.curves.stack(contender, common)
+            - summary.curves.stack(summary.reference, common)
             if common
             else None
         )
-        for i, count in enumerate(s.curves.labels):
+        for i, count in enumerate(summary.curves.labels):
             yield {
                 "strategy": contender.name,
                 "labels": f"{count:g}",
                 "seeds": len(own),
-                **_ends("accuracy", t_interval(own[:, i], share=True)),
+                **_interval_columns("accuracy", t_interval(own[:, i], share=True)),
                 "paired_seeds": len(common),
-                **_ends("difference", None if gap is None else t_interval(gap[:, i])),
+                **_interval_columns("difference", None if gap is None else t_interval(gap[:, i])),
             }
 
 
-def _summary(s: Summary) -> Iterator[dict[str, object]]:
-    parts = dict.fromkeys(p for row in s.rows for p in row.seconds)
-    for row in s.rows:
+def _summary_rows(summary: Summary) -> Iterator[dict[str, object]]:
+    parts = dict.fromkeys(p for row in summary.rows for p in row.seconds)
+    for row in summary.rows:
         yield {
-            "strategy": row.contender.called,
+            "strategy": row.contender.short_name,
             "mode": row.contender.mode,
-            **_embedding_column(row.contender),
+            **_arm_columns(row.contender),
             "seeds": row.area.n,
-            **_ends("area", row.area),
-            **_ends("area_minus_reference", row.gain),
-            **_ends("final", row.final),
-            **_ends("final_minus_reference", row.final_gain),
+            **_interval_columns("area", row.area),
+            **_interval_columns("area_minus_reference", row.gain),
+            **_interval_columns("final", row.final),
+            **_interval_columns("final_minus_reference", row.final_gain),
             **{f"seconds_{p}": row.seconds.get(p) for p in parts},
         }
 
 
-def _labels(s: Summary) -> Iterator[dict[str, object]]:
+def _label_rows(summary: Summary) -> Iterator[dict[str, object]]:
     """Yield rows; seed "mean" is the mean curve with its bootstrapped interval."""
-    for row in s.rows:
+    for row in summary.rows:
         for need in row.needs:
             if need is None:
                 continue
@@ -142,135 +148,139 @@ def _labels(s: Summary) -> Iterator[dict[str, object]]:
             yield {
                 **which,
                 "seed": "mean",
-                "labels": _number(v.other),
-                "labels_low": _number(v.other_low),
-                "labels_high": _number(v.other_high),
-                "reference_per_label": _number(v.ratio),
-                "ratio_low": _number(v.ratio_low),
-                "ratio_high": _number(v.ratio_high),
+                "labels": _finite_or_none(v.other),
+                "labels_low": _finite_or_none(v.other_low),
+                "labels_high": _finite_or_none(v.other_high),
+                "reference_per_label": _finite_or_none(v.ratio),
+                "ratio_low": _finite_or_none(v.ratio_low),
+                "ratio_high": _finite_or_none(v.ratio_high),
             }
             for seed, count in need.per_seed.items():
-                yield {**which, "seed": seed, "labels": _number(count)}
+                yield {**which, "seed": seed, "labels": _finite_or_none(count)}
 
 
-def _tests(s: Summary) -> Iterator[dict[str, object]]:
-    for pair in s.pairs:
-        rank = None if s.ranks is None else float(s.ranks.p[pair.first, pair.second])
-        names = (s.contenders[pair.first].name, s.contenders[pair.second].name)
-        gap = _ends("difference", pair.difference).values()
+def _test_rows(summary: Summary) -> Iterator[dict[str, object]]:
+    for pair in summary.pairs:
+        rank = None if summary.ranks is None else float(summary.ranks.p[pair.first, pair.second])
+        names = (summary.contenders[pair.first].name, summary.contenders[pair.second].name)
+        gap = _interval_columns("difference", pair.difference).values()
         yield dict(
             zip(TESTS, (*names, pair.difference.n, *gap, pair.p, pair.holm, rank), strict=True)
         )
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     """Format a fraction as 93.2 %."""
     return f"{100 * value:.1f} %"
 
 
-def p_text(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Format a p-value."""
     if p < 0.001:
         return "p < 0.001"
     return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
-def mean(e: Estimate | None, *, signed: bool = False) -> str:
+def format_mean(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Format a mean in per cent, or in points if signed."""
-    return "—" if e is None else _hundredfold(e.mean, signed)
+    return "—" if estimate is None else _format_hundredfold(estimate.mean, signed)
 
 
-def interval(e: Estimate | None, *, signed: bool = False) -> str:
+def format_interval(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Format the ends of an interval; empty without any."""
-    if e is None or e.low is None or e.high is None:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    return f"{_hundredfold(e.low, signed)} to {_hundredfold(e.high, signed)}"
+    return f"{_format_hundredfold(estimate.low, signed)} to {_format_hundredfold(estimate.high, signed)}"
 
 
-def estimate(e: Estimate | None, *, signed: bool = False) -> str:
+def format_estimate(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Format mean and interval: 93.2 (92.1 to 94.3)."""
-    ends = interval(e, signed=signed)
-    return mean(e, signed=signed) + (f" ({ends})" if ends else "")
+    ends = format_interval(estimate, signed=signed)
+    return format_mean(estimate, signed=signed) + (f" ({ends})" if ends else "")
 
 
-def _hundredfold(value: float, signed: bool) -> str:
+def _format_hundredfold(value: float, signed: bool) -> str:
     text = f"{100 * value:{'+' if signed else ''}.1f}"
     return {"+0.0": "0.0", "-0.0": "0.0"}.get(text, text).replace("-", "−")
 
 
-def labels(count: float | None, budget: float) -> str:
+def format_labels(count: float | None, budget: float) -> str:
     """Format a number of labels; never reached is more than the budget."""
     if count is None:
         return "—"
     return f"> {budget:.0f}" if isinf(count) else f"{count:.0f}"
 
 
-def headline(s: Summary) -> tuple[str, str]:
-    """Return the report's first sentence, and the qualification that belongs to it."""
-    ref, best = s.reference.name, s.best
+def build_headline(summary: Summary) -> tuple[str, str]:
+    """Return the report's first sentence, and the evidence for it."""
+    ref, best = summary.reference.name, summary.best
     if best is None or best.gain is None or best.needs[0] is None:
         return (
-            f"{ref} reaches {percent(s.targets[0])} test accuracy; there is nothing to compare it "
-            "with yet.",
+            f"{ref} reaches {format_percent(summary.targets[0])} test accuracy; no other strategy "
+            "has finished on the same seeds yet.",
             "",
         )
     saving, name = best.needs[0].saving, best.contender.name
-    budget = float(s.curves.labels[-1])
+    budget = float(summary.curves.labels[-1])
     if best.gain.mean <= 0:
         first = f"No strategy beat {ref}."
     elif isinf(saving.other):
         first = (
-            f"{name} is ahead of {ref} along the way but does not reach the "
-            f"{percent(saving.accuracy)} that {ref} ends with."
+            f"{name} has the higher mean accuracy, but does not reach the "
+            f"{format_percent(saving.accuracy)} that {ref} ends with."
         )
     elif saving.other >= saving.reference:
         first = (
-            f"{name} is ahead of {ref} along the way but saves no labels: both need about "
-            f"{labels(saving.reference, budget)} for {percent(saving.accuracy)}."
+            f"{name} has a higher mean accuracy than {ref} but saves no labels: both need about "
+            f"{format_labels(saving.reference, budget)} for {format_percent(saving.accuracy)}."
         )
     else:
         first = (
-            f"{ref} needs {labels(saving.reference, budget)} labels for what {name} reaches with "
-            f"{labels(saving.other, budget)}."
+            f"{ref} needs {format_labels(saving.reference, budget)} labels for what {name} reaches "
+            f"with {format_labels(saving.other, budget)}."
         )
-        return first, " ".join([_saved(saving, ref), _proof(s, best)])
-    return first, _proof(s, best)
+        return first, " ".join([_describe_saving(saving, ref), _describe_evidence(summary, best)])
+    return first, _describe_evidence(summary, best)
 
 
-def _saved(saving: Saving, ref: str) -> str:
+def _describe_saving(saving: Saving, ref: str) -> str:
     times = f"That is {saving.ratio:.1f} times as many"
     if saving.ratio_low is not None and saving.ratio_high is not None:
         low = "below 1" if saving.ratio_low == 0 else f"{saving.ratio_low:.1f}"
         times += f" (95 % interval {low} to {saving.ratio_high:.1f})"
-    return f"{times} for {percent(saving.accuracy)} test accuracy, the level {ref} ends with."
+    return (
+        f"{times} for {format_percent(saving.accuracy)} test accuracy, the level {ref} ends with."
+    )
 
 
-def _proof(s: Summary, best: Row) -> str:
+def _describe_evidence(summary: Summary, best: ContenderSummary) -> str:
     """Describe the evidence for the difference."""
-    gain, pair = best.gain, s.pair(best.contender, s.reference)
+    gain, pair = best.gain, summary.pair(best.contender, summary.reference)
     assert gain is not None
     ahead = "above" if gain.mean > 0 else "below"
     text = (
         f"Over the whole curve {best.contender.name} is {abs(100 * gain.mean):.1f} points {ahead} "
-        f"{s.reference.name} on average"
+        f"{summary.reference.name} on average"
     )
     if pair is None or gain.low is None or gain.high is None:
         return f"{text}; one seed gives no interval and no test: run more with --seeds."
-    many = f", corrected for {len(s.pairs)} comparisons" if len(s.pairs) > 1 else ""
-    text += f" (95 % interval {interval(gain, signed=True)}, {p_text(pair.holm)}{many})"
+    many = f", corrected for {len(summary.pairs)} comparisons" if len(summary.pairs) > 1 else ""
+    text += (
+        f" (95 % interval {format_interval(gain, signed=True)}, {format_p_value(pair.holm)}{many})"
+    )
     if pair.holm >= ALPHA:
         return f"{text}: with {gain.n} seeds this may be chance."
     return f"{text}, over {gain.n} seeds."
 
 
-def verdicts(s: Summary) -> list[str]:
+def describe_differences(summary: Summary) -> list[str]:
     """Compare the best contender and the reference with all others, one sentence per verdict."""
     notes = []
-    for contender in dict.fromkeys([s.rows[0].contender, s.reference]):
+    for contender in dict.fromkeys([summary.rows[0].contender, summary.reference]):
         groups: dict[str, list[str]] = {}
-        for pair in s.pairs:
-            if s.contenders.index(contender) in (pair.first, pair.second):
-                verdict, text = _verdict(s, pair, contender)
+        for pair in summary.pairs:
+            if summary.contenders.index(contender) in (pair.first, pair.second):
+                verdict, text = _describe_difference(summary, pair, contender)
                 groups.setdefault(verdict, []).append(text)
         notes += [
             f"{contender.name} {verdict} {'; '.join(group)}." for verdict, group in groups.items()
@@ -278,28 +288,28 @@ def verdicts(s: Summary) -> list[str]:
     return notes
 
 
-def _verdict(s: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
+def _describe_difference(summary: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
     """Describe one comparison from the side of one contender."""
-    mine = s.contenders[pair.first] == contender
-    other = s.contenders[pair.second if mine else pair.first]
+    mine = summary.contenders[pair.first] == contender
+    other = summary.contenders[pair.second if mine else pair.first]
     gap = pair.difference if mine else pair.difference.negate()
     verdict = "does not differ significantly from"
     if pair.holm < ALPHA:
         verdict = "is better than" if gap.mean > 0 else "is worse than"
     how = "" if not pair.constant else ", the same in every seed: sign test"
-    points = f"{mean(gap, signed=True)} points, {interval(gap, signed=True)}"
-    return verdict, f"{other.name} ({points}; {p_text(pair.holm)}{how})"
+    points = f"{format_mean(gap, signed=True)} points, {format_interval(gap, signed=True)}"
+    return verdict, f"{other.name} ({points}; {format_p_value(pair.holm)}{how})"
 
 
-def needed(need: Need | None, budget: float) -> str:
+def format_label_interval(need: LabelsNeeded | None, budget: float) -> str:
     """Format the interval of labels to an accuracy; empty without any."""
     if need is None or need.saving.other_low is None or need.saving.other_high is None:
         return ""
-    low, high = (labels(v, budget) for v in (need.saving.other_low, need.saving.other_high))
+    low, high = (format_labels(v, budget) for v in (need.saving.other_low, need.saving.other_high))
     return "" if low == high else f"{low} to {high}"
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """Format seconds with two significant digits."""
     if value is None:
         return "—"
@@ -310,17 +320,17 @@ def seconds(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
-def omnibus_text(s: Summary) -> str:
+def describe_omnibus_test(summary: Summary) -> str:
     """Describe the omnibus test: whether any strategies differ."""
-    common = s.curves.seeds(*s.contenders)
-    if s.by_seed is None:
+    common = summary.curves.seeds(*summary.contenders)
+    if summary.by_seed is None:
         why = (
             "there is one strategy"
-            if len(s.contenders) < 2
+            if len(summary.contenders) < 2
             else f"{len(common)} seeds are finished"
         )
         return f"No test was made: {why}, and a test needs two strategies with two seeds in common."
-    test = s.by_seed
+    test = summary.by_seed
     name = "Friedman’s test" if test.test == "Friedman" else "Wilcoxon’s signed-rank test"
     why = "" if test.test == "Friedman" else " (there are two strategies; Friedman’s needs three)"
     verdict = (
@@ -330,5 +340,5 @@ def omnibus_text(s: Summary) -> str:
     )
     return (
         f"{name}{why} on the area under the curve, one block per seed ({test.blocks} blocks, "
-        f"independent of one another): {p_text(test.p)}, so {verdict}."
+        f"independent of one another): {format_p_value(test.p)}, so {verdict}."
     )

@@ -1,0 +1,431 @@
+"""Who labels what: the model, a language model or a person, for the least money.
+
+Every item has up to three ways to a class, each with a price and a probability that the class is
+right: it is left as predicted (free), the language model is asked, or a person is. The accuracy of
+the whole is the mean of these probabilities. The cheapest split for every accuracy follows from the
+upper hull of each item's ways in the plane of price and probability: the steps along all hulls, in
+the order of probability gained per unit of price, are the curve. A point of it is the best split
+for its cost (the linear relaxation of a knapsack with choices); between two points it is one item
+away from the best at most.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labelahead.data.loading import load_source
+from labelahead.data.table_writer import write_csv
+from labelahead.errors import InputError, did_you_mean
+from labelahead.inference.exact import EXACT, ExactModel
+from labelahead.inference.label_fusion import FusedLabels, LabelEvidence, fuse_labels
+from labelahead.learner.config import Campaign, Progress
+from labelahead.learner.labelling_query import collect_labels
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.learner.stopping import wilson_interval
+
+__all__ = [
+    "HUMAN",
+    "LABELLED",
+    "LLM",
+    "MODEL",
+    "RouteCurve",
+    "RouteGoal",
+    "RouteReport",
+    "RoutedItem",
+    "format_routes",
+    "plan_routes",
+    "route_items",
+]
+
+LABELLED, MODEL, LLM, HUMAN = "labelled", "model", "llm", "human"
+DEFAULT_TARGET = 0.95
+ITEMS_PER_BLOCK = 256
+MIN_LABELS = 10  # of people, to estimate how often the model and the guesses are right
+
+
+@dataclass(frozen=True)
+class RouteGoal:
+    """What labels cost, and what is wanted.
+
+    Attributes:
+        prices: Of one label by `human` and by `llm`, in any unit.
+        target_accuracy: The cheapest split that is expected to reach this accuracy.
+        budget: Or the most accurate split that costs at most so much.
+        person_error: Share of wrong labels of people.
+    """
+
+    prices: Mapping[str, float]
+    target_accuracy: float | None = None
+    budget: float | None = None
+    person_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.prices:
+            if name not in (HUMAN, LLM):
+                raise InputError(
+                    f"there is no source {name!r}; {did_you_mean(name, (HUMAN, LLM))}expected prices "
+                    f"of {HUMAN} and {LLM}, such as {HUMAN}=0.10,{LLM}=0.001"
+                )
+        if HUMAN not in self.prices:
+            raise InputError(f"the price of {HUMAN} is missing; expected {HUMAN}=0.10,{LLM}=0.001")
+        for name, price in self.prices.items():
+            if not (math.isfinite(price) and price >= 0):
+                raise InputError(f"the price of {name} is {price}; expected a number >= 0")
+        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
+            raise InputError(
+                f"the target accuracy is {self.target_accuracy}; expected a share such as 0.95"
+            )
+        if self.budget is not None and not (math.isfinite(self.budget) and self.budget >= 0):
+            raise InputError(f"the budget is {self.budget}; expected a number >= 0")
+        if self.target_accuracy is not None and self.budget is not None:
+            raise InputError("a target accuracy and a budget are given; expected one of them")
+        if not 0 <= self.person_error < 0.5:
+            raise InputError(
+                f"the error rate of people is {self.person_error}; expected 0 up to below 0.5"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class RouteCurve:
+    """The best splits: after step i the cost is cost[i] and the expected accuracy accuracy[i].
+
+    Attributes:
+        cost: (s + 1,), not decreasing; [0] is without asking anybody.
+        accuracy: (s + 1,), not decreasing.
+        items: (s,) the item of each step.
+        ways: (s,) the way that it takes from this step on, a column of the probabilities.
+    """
+
+    cost: Tensor
+    accuracy: Tensor
+    items: Tensor
+    ways: Tensor
+
+    def split(self, steps: int, n: int) -> Tensor:
+        """Return the way (n,) of every item after so many steps; 0 at the start."""
+        way = torch.zeros(n, dtype=torch.int64)
+        for item, chosen in zip(
+            self.items[:steps].tolist(), self.ways[:steps].tolist(), strict=True
+        ):
+            way[item] = chosen
+        return way
+
+    def steps_within(self, budget: float) -> int:
+        """Return how many steps a budget allows."""
+        allowed = self.cost <= budget * (1 + 1e-9) + 1e-12
+        return int(allowed.sum()) - 1
+
+    def steps_to(self, accuracy: float) -> int | None:
+        """Return how many steps reach this accuracy; None if none do."""
+        reached = (self.accuracy >= accuracy - 1e-12).nonzero()
+        return int(reached[0]) if len(reached) else None
+
+
+@dataclass(frozen=True)
+class RoutedItem:
+    """An item, who labels it, and why."""
+
+    id: str
+    route: str  # LABELLED, MODEL, LLM or HUMAN
+    prediction: str  # the most probable class now
+    probability: float  # that it is right, as of now
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class RouteReport:
+    """The split of a pool.
+
+    Attributes:
+        items: One entry per item of the pool.
+        curve: Accuracy against cost.
+        steps: Number of steps of the curve that the split takes.
+        guess_accuracy: Share of right guesses with its 95 % interval, on items that have a label,
+            and the number of these.
+        routes: Route -> number of items, expected accuracy, cost.
+        points: (cost, expected accuracy, items for the language model, items for people) of a few
+            splits along the curve.
+        notes: For the user.
+    """
+
+    items: tuple[RoutedItem, ...]
+    curve: RouteCurve
+    steps: int
+    guess_accuracy: tuple[float, float, float, int]
+    routes: Mapping[str, tuple[int, float, float]]
+    points: tuple[tuple[float, float, int, int], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Expected accuracy of the split."""
+        return float(self.curve.accuracy[self.steps])
+
+    @property
+    def cost(self) -> float:
+        """Cost of the split."""
+        return float(self.curve.cost[self.steps])
+
+
+def plan_routes(probability: Tensor, price: Tensor) -> RouteCurve:
+    """Return the best splits for every cost.
+
+    Args:
+        probability: (n, W) that the class is right, by each way; NaN: the way is not possible for
+            the item. Column 0 is always possible.
+        price: (n, W) of each way; column 0 is free.
+    """
+    steps: list[tuple[float, int, int, float, float]] = []
+    for item, (right, cost) in enumerate(zip(probability.tolist(), price.tolist(), strict=True)):
+        for efficiency, way, more_cost, more_right in _hull_steps(right, cost):
+            steps.append((-efficiency, item, way, more_cost, more_right))
+    # Stable: the steps of an item keep their order, since their efficiency falls.
+    steps.sort(key=lambda step: step[0])
+    n = len(probability)
+    added = torch.tensor([[0.0, 0.0], *([s[3], s[4]] for s in steps)], dtype=torch.float64)
+    total = added.cumsum(0)
+    accuracy = (float(probability[:, 0].double().sum()) + total[:, 1]) / max(n, 1)
+    items = torch.tensor([s[1] for s in steps], dtype=torch.int64)
+    return RouteCurve(
+        total[:, 0], accuracy, items, torch.tensor([s[2] for s in steps], dtype=torch.int64)
+    )
+
+
+def _hull_steps(right: list[float], cost: list[float]) -> list[tuple[float, int, float, float]]:
+    """Return the steps along the upper hull of one item: efficiency, way, added cost, added share."""
+    steps: list[tuple[float, int, float, float]] = []
+    here = 0
+    while True:
+        best = (0.0, here)
+        for way in range(len(right)):
+            gain, price = right[way] - right[here], cost[way] - cost[here]
+            if not gain > 1e-12 or price < 0:
+                continue
+            best = max(best, (math.inf if price == 0 else gain / price, way))
+        if best[1] == here:
+            return steps
+        way = best[1]
+        steps.append((best[0], way, cost[way] - cost[here], right[way] - right[here]))
+        here = way
+
+
+def route_items(
+    campaign: Campaign,
+    goal: RouteGoal,
+    *,
+    labels: str | Path | None = None,
+    progress: Progress | None = None,
+) -> RouteReport:
+    """Split a pool into what the model is sure of, what a language model and what people label.
+
+    Args:
+        campaign: The configuration; `data.guesses` names one column or file of guesses.
+        goal: Prices, and an accuracy or a budget.
+        labels: A file of people's labels; default: the labels in the data.
+        progress: Called with the stage, the work done and its total.
+
+    Raises:
+        InputError: If there are no guesses, few labels, or the target cannot be reached.
+    """
+    report = progress or (lambda what, done, total: None)
+    if len(campaign.data.guesses) != 1:
+        raise InputError(
+            f"{len(campaign.data.guesses)} sources of guesses are given; expected one: the column or "
+            "file with what the language model says, by --guesses"
+        )
+    report("loading", 0, 1)
+    prepared, people, names = _prepare(campaign, labels, progress)
+    evidence = replace(_read_evidence(prepared, people, names), person_error=goal.person_error)
+    report("estimating", 0, 1)
+    units = _unit_rows(prepared, len(names))
+    fused = fuse_labels(units, evidence, len(names))
+    probability, price = _compare_ways(fused, evidence, goal)
+    curve = plan_routes(probability, price)
+    steps, notes = _choose_steps(curve, goal)
+    return _build_report(
+        prepared, (evidence, fused), (probability, price), curve, steps, names, notes
+    )
+
+
+def _prepare(
+    campaign: Campaign, labels: str | Path | None, progress: Progress | None
+) -> tuple[PreparedCampaign, dict[int, int], tuple[str, ...]]:
+    """Return the data with guesses, people's labels by position, and the names of the classes."""
+    source = replace(campaign.data, test_fraction=0.0)
+    if not source.classes:  # guesses can be read only when the classes are known
+        loaded = load_source(replace(source, guesses=()), campaign.seed)
+        source = replace(source, classes=collect_labels(*loaded, labels, ())[1])
+    if len(source.classes) < 2:
+        raise InputError(
+            f"{len(source.classes)} classes are known; expected two or more, by --classes"
+        )
+    prepared = prepare_campaign(replace(campaign, data=source), progress=progress)
+    given, names, _ = collect_labels(prepared.data, prepared.answers, labels, source.classes)
+    if prepared.campaign.model.name != EXACT or prepared.guesses is None:
+        raise InputError(
+            f"routes need the model {EXACT}, not {prepared.campaign.model.name}; expected --model "
+            f"{EXACT}, or an embedding"
+        )
+    if len(given) < MIN_LABELS:
+        raise InputError(
+            f"{len(given)} items have a label by a person; expected at least {MIN_LABELS}, from which "
+            "the accuracy of the model and of the guesses is estimated: label some with `labelahead "
+            "label`"
+        )
+    return prepared.for_classes(names), given, tuple(names)
+
+
+def _read_evidence(
+    prepared: PreparedCampaign, people: Mapping[int, int], names: Sequence[str]
+) -> LabelEvidence:
+    assert prepared.guesses is not None
+    n, classes = len(prepared.data), len(names)
+    label = torch.full((n,), -1, dtype=torch.int64)
+    for position, number in people.items():
+        label[position] = number
+    deviations = prepared.guesses.deviations.double().view(n, -1, classes)[:, 0]
+    given = deviations.abs().sum(1) > 0
+    confidence, guess = (deviations + 1 / classes).max(1)
+    if not bool((given & (label >= 0)).any()):
+        raise InputError(
+            "no item has both a label and a guess; expected some, from which the accuracy of the "
+            "guesses is estimated: label a few of the items that have a guess"
+        )
+    return LabelEvidence(label, torch.where(given, guess, -1), confidence)
+
+
+def _unit_rows(prepared: PreparedCampaign, classes: int) -> Tensor:
+    """Return the unit features (n, d) of the exact learner, without the guesses."""
+    model = prepared.make_exact_learner(classes).blank_model
+    assert isinstance(model, ExactModel)
+    return model.take_features(model.normalise_rows(prepared.rows)).cpu().double()
+
+
+def _compare_ways(
+    fused: FusedLabels, evidence: LabelEvidence, goal: RouteGoal
+) -> tuple[Tensor, Tensor]:
+    """Return the probability of being right and the price of every way: (n, 3) each.
+
+    Ways: as it is now, the language model, a person. Guesses that are there are free.
+    """
+    n = len(fused.probabilities)
+    probability = torch.full((n, 3), math.nan, dtype=torch.float64)
+    labelled = evidence.people >= 0
+    now = fused.probabilities.max(1).values
+    probability[:, 0] = torch.where(labelled, now.clamp_min(1 - goal.person_error), now)
+    open_ = (~labelled & (evidence.guesses < 0)).nonzero()[:, 0]
+    if LLM in goal.prices and len(open_):
+        probability[open_, 1] = _expect_after_guess(fused, open_)
+    probability[~labelled, 2] = 1 - goal.person_error
+    price = torch.tensor([0.0, goal.prices.get(LLM, 0.0), goal.prices[HUMAN]], dtype=torch.float64)
+    return probability, price.expand(n, 3)
+
+
+def _expect_after_guess(fused: FusedLabels, at: Tensor) -> Tensor:
+    """Return Σ_l P(l) max_y P(y | l): the expected accuracy (q,) after the language model's label."""
+    parts = []
+    for rows in torch.split(at, ITEMS_PER_BLOCK):
+        joint = fused.probabilities[rows, :, None] * fused.confusion  # (q, class, guess)
+        shaped = torch.softmax(fused.temperature * joint.clamp_min(1e-12).log(), 1)
+        parts.append((joint.sum(1) * shaped.amax(1)).sum(1))
+    return torch.cat(parts)
+
+
+def _choose_steps(curve: RouteCurve, goal: RouteGoal) -> tuple[int, tuple[str, ...]]:
+    if goal.budget is not None:
+        return curve.steps_within(goal.budget), ()
+    target = DEFAULT_TARGET if goal.target_accuracy is None else goal.target_accuracy
+    steps = curve.steps_to(target)
+    if steps is not None:
+        return steps, ()
+    most, cost = float(curve.accuracy[-1]), float(curve.cost[-1])
+    text = f"an accuracy of {target:.1%} cannot be reached: at most {most:.1%} for {cost:.2f}"
+    if goal.target_accuracy is None:
+        return len(curve.items), (f"{text}, which is shown",)
+    raise InputError(f"{text}; expected a lower target, or people with fewer errors")
+
+
+def _build_report(
+    prepared: PreparedCampaign,
+    beliefs: tuple[LabelEvidence, FusedLabels],
+    ways: tuple[Tensor, Tensor],
+    curve: RouteCurve,
+    steps: int,
+    names: Sequence[str],
+    notes: tuple[str, ...],
+) -> RouteReport:
+    evidence, fused = beliefs
+    probability, price = ways
+    n = len(probability)
+    way = curve.split(steps, n)
+    items = _describe_items(prepared.data.ids, evidence, fused, probability, way, names)
+    shown = [round(len(curve.items) * i / 8) for i in range(9)]
+    splits = {i: curve.split(i, n) for i in sorted({*shown, steps})}
+    points = tuple(
+        (
+            float(curve.cost[i]),
+            float(curve.accuracy[i]),
+            int((split == 1).sum()),
+            int((split == 2).sum()),
+        )
+        for i, split in splits.items()
+    )
+    taken = probability.gather(1, way[:, None])[:, 0]
+    paid = price.gather(1, way[:, None])[:, 0]
+    routes = {}
+    for route in (LABELLED, MODEL, LLM, HUMAN):
+        at = torch.tensor([i for i, item in enumerate(items) if item.route == route]).long()
+        if len(at):
+            routes[route] = (len(at), float(taken[at].mean()), float(paid[at].sum()))
+    both = (evidence.people >= 0) & (evidence.guesses >= 0)
+    right, count = int((evidence.people == evidence.guesses)[both].sum()), int(both.sum())
+    low, high = wilson_interval(right, count)
+    return RouteReport(
+        items, curve, steps, (right / count, low, high, count), routes, points, notes
+    )
+
+
+def _describe_items(
+    ids: Sequence[str],
+    evidence: LabelEvidence,
+    fused: FusedLabels,
+    probability: Tensor,
+    way: Tensor,
+    names: Sequence[str],
+) -> tuple[RoutedItem, ...]:
+    sure, best = (part.tolist() for part in fused.probabilities.max(1))
+    model_sure, model_best = (part.tolist() for part in fused.model_probabilities.max(1))
+    people, guesses = evidence.people.tolist(), evidence.guesses.tolist()
+    items = []
+    for i, chosen in enumerate(way.tolist()):
+        label, p = best[i], sure[i]
+        if people[i] >= 0:
+            label, p = people[i], float(probability[i, 0])
+            route, reason = LABELLED, "a person labelled it"
+        elif chosen == 2:
+            route, reason = HUMAN, f"{p:.0%} sure without a person"
+        elif chosen == 1:
+            route = LLM
+            reason = f"asking it raises {p:.0%} to an expected {float(probability[i, 1]):.0%}"
+        elif guesses[i] >= 0 and label != model_best[i]:
+            route, reason = LLM, f"its guess decides; the model says {names[model_best[i]]}"
+        elif guesses[i] >= 0:
+            says = "agrees" if guesses[i] == label else f"says {names[guesses[i]]}"
+            route, reason = MODEL, f"the model is {model_sure[i]:.0%} sure, the guess {says}"
+        else:
+            route, reason = MODEL, f"the model is {p:.0%} sure"
+        items.append(RoutedItem(ids[i], route, names[label], round(p, 6), reason))
+    return tuple(items)
+
+
+def format_routes(items: Sequence[RoutedItem]) -> str:
+    """Format the split as CSV: id, route, prediction, probability, reason."""
+    text = io.StringIO(newline="")
+    fields = ("id", "route", "prediction", "probability", "reason")
+    write_csv(text, {name: [getattr(item, name) for item in items] for name in fields})
+    return text.getvalue()

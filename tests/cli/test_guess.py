@@ -1,0 +1,196 @@
+"""`labelahead guess`, and language models in other commands."""
+
+import csv
+import json
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+import labelahead as la
+from labelahead.cli import app
+from labelahead.learner.preparation import prepare_campaign
+from tests.support.chat_server import Reply, content_of, run_chat_server
+
+CLASSES = ("big", "small")
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Numbers; an item is big if the first one is positive."""
+    monkeypatch.setenv("LABELAHEAD_LLM_FOLDER", str(tmp_path / "answers"))
+    monkeypatch.delenv("LABELAHEAD_LLM_KEY", raising=False)
+    path = tmp_path / "numbers.csv"
+    rows = [f"n{i},{(i * 7) % 11 - 5},{i % 4},{'x' if i % 3 else 'y'}" for i in range(20)]
+    path.write_text("id,first,second,llm\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def run_command(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, result.output
+
+
+def answer_by_sign(body, number):
+    first = float(content_of(body).split("\n")[0].removeprefix("first: "))
+    return Reply("big" if first > 0 else "small")
+
+
+def llm(server):
+    return ("--guesses", f"llm:{server.url}", "--llm-model", "tiny/model:1")
+
+
+def read_guesses(path):
+    with path.open(newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def test_guess_writes_a_file_that_other_commands_read(table, tmp_path):
+    file = tmp_path / "guesses.csv"
+    with run_chat_server(answer_by_sign) as server:
+        code, output = run_command(
+            "guess", table, "--classes", "big,small", *llm(server), "--out", file, "--yes",
+            "--llm-price-input", "1000", "--llm-price-output", "0",
+        )  # fmt: skip
+    assert code == 0, output
+    assert "20 items, about" in output
+    assert "cost about" in output
+    assert "guesses about 20 items" in output
+    found = read_guesses(file)
+    assert {row["guess"] for row in found.values()} == {*CLASSES}
+    assert found["n1"]["guess"] == "big"
+    assert float(found["n1"]["probability:big"]) == 0.9
+    assert "llm" in server.requests[0]["messages"][1]["content"]  # an ordinary column here
+    assert "n1" not in server.requests[0]["messages"][1]["content"]  # ids are not sent
+    code, output = run_command(
+        "query", "--data", table, "--classes", "big,small", "--guesses", file, "--n", 3,
+        "--format", "json",
+    )  # fmt: skip
+    assert code == 0, output
+
+
+def test_query_asks_the_language_model_once_and_keeps_a_column_of_guesses_apart(table, tmp_path):
+    """Columns of guesses are not sent; the answers are prior knowledge as those of a file."""
+    labels = tmp_path / "labels.csv"
+    labels.write_text("item,label\nn0,small\nn1,big\n")
+    classes = tmp_path / "classes.csv"
+    classes.write_text("name,description\nbig,a positive number\nsmall,\n")
+    words = ("query", "--data", table, "--classes", classes, "--labels", labels, "--n", 18)
+    with run_chat_server(answer_by_sign) as server:
+        words = (*words, *llm(server), "--format", "json", "--threads", 1, "--yes")
+        with_column = table.read_text().replace(",x", ",big").replace(",y", ",")
+        table.write_text(with_column)
+        code, output = run_command(*words, "--guesses", "llm")
+        assert code == 0, output
+        assert len(server.requests) == 20
+        again = run_command(*words, "--guesses", "llm")
+        assert len(server.requests) == 20
+    assert "tiny-model-1" in output
+    assert "- big: a positive number" in server.requests[0]["messages"][0]["content"]
+    assert "llm" not in content_of(server.requests[0])
+    rows = json.loads(output[output.index("[\n") :])
+    assert json.loads(again[1][again[1].index("[\n") :]) == rows
+    (file,) = (tmp_path / "answers").rglob("*.csv")
+    assert file.name == "tiny-model-1.csv"
+    source = la.Source(str(table), guesses=(str(file), "llm"), classes=CLASSES)
+    prepared = prepare_campaign(la.Campaign(data=source, threads=1))
+    assert prepared.guesses.names == (str(file), "llm")
+
+
+def test_limit_leaves_items_for_the_next_call(table, tmp_path):
+    file = tmp_path / "guesses.csv"
+    with run_chat_server(answer_by_sign) as server:
+        words = ("guess", table, "--classes", "big,small", *llm(server), "--out", file, "--yes")
+        code, output = run_command(*words, "--llm-limit", 5)
+        assert (code, len(server.requests)) == (0, 5)
+        assert "15 not asked yet" in output
+        assert sum(bool(row["guess"]) for row in read_guesses(file).values()) == 5
+        code, output = run_command(*words)
+        assert "15 items (5 more are answered already)" in output
+    assert set(Counter(map(content_of, server.requests)).values()) == {1}
+
+
+def test_nothing_is_sent_before_the_user_agrees(table, tmp_path):
+    with run_chat_server(answer_by_sign) as server:
+        words = ("guess", table, "--classes", "big,small", *llm(server))
+        code, output = run_command(*words, "--out", tmp_path / "guesses.csv")
+    assert (code, server.requests) == (2, [])
+    assert "cost unknown" in output
+    assert "add --yes" in output
+
+
+def test_failure_says_that_answers_are_kept(table, tmp_path):
+    def answer(body, number):
+        return Reply(status=404, body=b"no model") if number > 4 else answer_by_sign(body, number)
+
+    with run_chat_server(answer) as server:
+        words = ("guess", table, "--classes", "big,small", *llm(server), "--yes")
+        code, output = run_command(*words, "--out", tmp_path / "guesses.csv")
+        assert code == 1
+        assert "does not know the model 'tiny/model:1' (no model)" in output
+        assert not (tmp_path / "guesses.csv").exists()
+        server.answer = answer_by_sign
+        code, output = run_command(*words, "--out", tmp_path / "guesses.csv")
+    assert code == 0
+    assert set(Counter(server.paid).values()) == {1}
+
+
+def test_function_and_model_are_written_as_files_too(table, tmp_path):
+    heuristic = tmp_path / "heuristic.py"
+    heuristic.write_text(
+        "def guess(rows):\n    return ['big' if int(r['first']) > 2 else None for r in rows]\n"
+    )
+    file = tmp_path / "guesses.csv"
+    words = ("guess", table, "--classes", "big,small", "--guesses", f"{heuristic}:guess")
+    code, output = run_command(*words, "--out", file)
+    assert code == 0, output
+    found = read_guesses(file)
+    assert {row["guess"] for row in found.values()} == {"big", ""}
+    count = sum(row["guess"] == "big" for row in found.values())
+    assert f"guesses about {count} items" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--guesses", "llm:http://127.0.0.1:9"), "add --llm-model NAME"),
+        (("--guesses", "llm"), "expected llm:URL, model:FOLDER or file.py:function"),
+        (
+            ("--guesses", "llm:http://127.0.0.1:9", "--llm-model", "m", "--prompt", "none.txt"),
+            "--prompt none.txt cannot be read",
+        ),
+        (("--guesses", "llm:127.0.0.1:9", "--llm-model", "m"), "the address is '127.0.0.1:9'"),
+        (
+            ("--guesses", "llm:http://127.0.0.1:9", "--llm-model", "m", "--llm-rate", "0"),
+            "the rate is 0",
+        ),
+    ],
+)
+def test_options_of_another_form_are_refused(table, tmp_path, words, message):
+    code, output = run_command(
+        "guess", table, "--classes", "big,small", "--out", tmp_path / "g.csv", "--yes", *words
+    )
+    assert code != 0
+    assert message in output
+
+
+def test_options_of_a_language_model_need_one(table):
+    code, output = run_command("run", "--data", table, "--llm-model", "m")
+    assert (code, "--llm-model goes with --guesses llm:URL" in output) == (2, True)
+    two = ("--guesses", "llm:http://a", "--guesses", "llm:http://b")
+    code, output = run_command("query", "--data", table, "--classes", "a,b", *two)
+    assert (code, "names 2 language models" in output) == (2, True)
+
+
+def test_classes_are_needed(table, tmp_path):
+    words = ("--guesses", "llm:http://127.0.0.1:9", "--llm-model", "m")
+    code, output = run_command("guess", table, *words, "--out", tmp_path / "g.csv")
+    assert (code, "expected them by --classes" in output) == (2, True)
+
+
+def test_guesses_of_a_configuration_file_are_kept(table, tmp_path):
+    """Repeatable options that are not given must not override a file."""
+    config = tmp_path / "mine.toml"
+    config.write_text('[data]\nguesses = ["llm:http://a", "llm:http://b"]\nclasses = "a,b"\n')
+    code, output = run_command("query", "--data", table, "--config", config)
+    assert (code, "names 2 language models" in output) == (2, True)

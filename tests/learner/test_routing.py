@@ -1,0 +1,184 @@
+"""Splits of a pool: the best for every cost, the expected accuracy, and bad input."""
+
+import csv
+import itertools
+import math
+import random
+
+import pytest
+import torch
+
+from labelahead.errors import InputError
+from labelahead.learner.config import Campaign, Source
+from labelahead.learner.routing import RouteGoal, format_routes, plan_routes, route_items
+
+CLASSES = ("red", "green", "blue")
+CENTRES = {"red": (2, 0, 0), "green": (-1, 2, 0), "blue": (-1, -2, 1)}
+PRICES = {"human": 0.10, "llm": 0.001}
+CALIBRATION_TOLERANCE = 0.05
+
+
+def write_files(folder, seed=0, items=300, labelled=60, accuracy=0.8):
+    """A table with a column `llm` that is filled for every second item, and labels."""
+    rng = random.Random(seed)
+    truth = {}
+    with (folder / "t.csv").open("w", newline="") as table:
+        rows = csv.writer(table)
+        rows.writerow(["id", "a", "b", "c", "llm"])
+        for i in range(items):
+            y = rng.choice(CLASSES)
+            truth[f"n{i}"] = y
+            x = [m + rng.gauss(0, 1.3) for m in CENTRES[y]]
+            other = rng.choice([c for c in CLASSES if c != y])
+            said = y if rng.random() < accuracy else other
+            rows.writerow([f"n{i}", *x, said if i % 2 == 0 else ""])
+    lines = [f"n{i},{truth[f'n{i}']}" for i in range(labelled)]
+    (folder / "labels.csv").write_text("\n".join(["id,label", *lines]))
+    return truth
+
+
+def route(folder, guesses=("llm",), labels="labels.csv", **goal):
+    campaign = Campaign(data=Source(str(folder / "t.csv"), guesses=guesses), threads=1)
+    given = {"prices": PRICES, **goal}
+    return route_items(campaign, RouteGoal(**given), labels=folder / labels)
+
+
+# --- The plan
+
+
+def every_split(probability, price):
+    """(cost, accuracy) of all splits."""
+    n, ways = probability.shape
+    for chosen in itertools.product(range(ways), repeat=n):
+        at = torch.tensor(chosen)[:, None]
+        right = probability.gather(1, at)
+        if not bool(right.isnan().any()):
+            yield float(price.gather(1, at).sum()), float(right.mean())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_points_of_the_curve_are_the_best_splits_for_their_cost(seed):
+    rng = torch.Generator().manual_seed(seed)
+    probability = torch.rand(6, 3, generator=rng, dtype=torch.float64)
+    probability[1, 1] = math.nan  # no language model for this item
+    price = torch.tensor([0.0, 0.01, 0.1]).double().expand(6, 3)
+    curve = plan_routes(probability, price)
+    splits = list(every_split(probability, price))
+    for i, (cost, accuracy) in enumerate(zip(curve.cost.tolist(), curve.accuracy, strict=True)):
+        assert float(accuracy) == pytest.approx(
+            max(right for paid, right in splits if paid <= cost + 1e-12)
+        )
+        way = curve.split(i, 6)
+        assert float(price.gather(1, way[:, None]).sum()) == pytest.approx(cost)
+        assert float(probability.gather(1, way[:, None]).mean()) == pytest.approx(float(accuracy))
+
+
+def test_budget_and_target_are_kept():
+    probability = torch.tensor([[0.5, 0.7, 1.0]] * 10).double()
+    curve = plan_routes(probability, torch.tensor([0.0, 0.01, 0.1]).double().expand(10, 3))
+    assert float(curve.cost[curve.steps_within(0.1)]) == pytest.approx(0.1)
+    assert float(curve.cost[curve.steps_within(0.0)]) == 0.0
+    steps = curve.steps_to(0.85)
+    assert float(curve.accuracy[steps]) >= 0.85 > float(curve.accuracy[steps - 1])
+    assert curve.steps_to(1.01) is None
+
+
+def test_free_and_careful_person_gets_everything():
+    probability = torch.tensor([[0.9, 0.95, 1.0], [0.4, 0.6, 1.0]]).double()
+    curve = plan_routes(probability, torch.tensor([0.0, 0.01, 0.0]).double().expand(2, 3))
+    assert curve.split(curve.steps_within(0.0), 2).tolist() == [2, 2]
+    assert float(curve.cost[-1]) == 0.0
+
+
+def test_useless_language_model_is_never_asked():
+    probability = torch.tensor([[0.6, 0.6, 1.0], [0.4, 0.3, 1.0]]).double()
+    curve = plan_routes(probability, torch.tensor([0.0, 0.0, 0.1]).double().expand(2, 3))
+    assert 1 not in curve.ways.tolist()
+
+
+# --- From files to the split
+
+
+def test_expected_accuracy_agrees_with_the_truth(tmp_path):
+    """Of the split, over three seeds, and of its items without a person."""
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        truth = write_files(folder, seed)
+        report = route(folder, target_accuracy=0.93)
+        assert report.accuracy >= 0.93
+        rng = random.Random(seed)
+        right = []
+        for item in report.items:
+            p = 1.0 if item.route == "human" else float(item.prediction == truth[item.id])
+            if item.route == "llm" and "asking it" in item.reason:
+                p = float(rng.random() < item.probability)
+            right.append(p)
+        assert sum(right) / len(right) == pytest.approx(report.accuracy, abs=CALIBRATION_TOLERANCE)
+        sure = [i for i in report.items if i.route == "model"]
+        share = sum(i.prediction == truth[i.id] for i in sure) / len(sure)
+        expected = sum(i.probability for i in sure) / len(sure)
+        assert share == pytest.approx(expected, abs=1.5 * CALIBRATION_TOLERANCE)
+
+
+def test_report_adds_up(tmp_path):
+    write_files(tmp_path)
+    report = route(tmp_path, budget=3.0)
+    assert report.cost <= 3.0
+    assert sum(count for count, _, _ in report.routes.values()) == len(report.items) == 300
+    assert sum(cost for _, _, cost in report.routes.values()) == pytest.approx(report.cost)
+    mean = sum(count * p for count, p, _ in report.routes.values()) / 300
+    assert mean == pytest.approx(report.accuracy)
+    assert report.routes["labelled"] == (60, 1.0, 0.0)
+    right, low, high, count = report.guess_accuracy
+    assert count == 30
+    assert low < right < high
+    costs = [point[0] for point in report.points]
+    assert costs == sorted(costs)
+    text = format_routes(report.items)
+    assert text.splitlines()[0] == "id,route,prediction,probability,reason"
+    assert len(text.splitlines()) == 301
+
+
+def test_prices_in_any_unit_give_the_same_split(tmp_path):
+    write_files(tmp_path)
+    one = route(tmp_path, target_accuracy=0.95)
+    other = route(tmp_path, target_accuracy=0.95, prices={"human": 10.0, "llm": 0.1})
+    assert [i.route for i in one.items] == [i.route for i in other.items]
+    assert other.cost == pytest.approx(100 * one.cost)
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        ({"prices": {"human": 1.0, "lmm": 0.1}}, "did you mean 'llm'"),
+        ({"prices": {"llm": 0.1}}, "the price of human is missing"),
+        ({"prices": {"human": -1.0}}, "the price of human is -1"),
+        ({"prices": {"human": math.nan}}, "the price of human is nan"),
+        ({"target_accuracy": 95.0}, "expected a share such as 0.95"),
+        ({"target_accuracy": 0.9, "budget": 1.0}, "expected one of them"),
+        ({"budget": -1.0}, "the budget is -1"),
+        ({"person_error": 0.5}, "error rate of people is 0.5"),
+    ],
+)
+def test_bad_goals_are_refused(goal, message):
+    with pytest.raises(InputError, match=message):
+        RouteGoal(**{"prices": PRICES, **goal})
+
+
+def test_bad_data_are_refused(tmp_path):
+    write_files(tmp_path)
+    with pytest.raises(InputError, match="0 sources of guesses"):
+        route(tmp_path, guesses=())
+    with pytest.raises(InputError, match="has none of that name"):
+        route(tmp_path, guesses=("lmm",))
+    (tmp_path / "few.csv").write_text("id,label\nn0,red\nn1,green\n")
+    source = Source(str(tmp_path / "t.csv"), guesses=("llm",), classes=CLASSES)
+    with pytest.raises(InputError, match="expected at least 10"):
+        route_items(Campaign(data=source), RouteGoal(PRICES), labels=tmp_path / "few.csv")
+    with pytest.raises(InputError, match="cannot be reached: at most"):
+        route(tmp_path, target_accuracy=1.0, person_error=0.1)
+    odd = [f"n{i},red" for i in range(1, 30, 2)] + ["n31,green", "n33,blue"]
+    (tmp_path / "odd.csv").write_text("\n".join(["id,label", *odd]))
+    with pytest.raises(InputError, match="no item has both a label and a guess"):
+        route(tmp_path, labels="odd.csv")
