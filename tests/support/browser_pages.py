@@ -8,7 +8,10 @@ import signal
 import socket
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -17,6 +20,7 @@ from tests.support.waiting import PATIENCE, until
 from tests.support.warm_processes import start_python
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+INTERCEPTED_PATHS = ("/api/answers", "/api/progress")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -92,9 +96,19 @@ class Server:
 
 
 class Annotator:
-    """An annotator with the page in a browser."""
+    """An annotator with the page in a browser.
 
-    def __init__(self, browser, server: Server, **options) -> None:
+    Attributes:
+        interceptors: path -> function of the requests to it; only with `intercepts`.
+    """
+
+    def __init__(self, browser, server: Server, *, intercepts: bool = False, **options) -> None:
+        """Open the page.
+
+        intercepts: whether a test will intercept answers and polls. The routes must be there before
+        the page is: for a moment after a route is added or removed, a busy Chromium lets requests
+        pass that Playwright never sees.
+        """
         # Without animations, because axe would measure the contrast of half-faded elements.
         options = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | options
         self.context = browser.new_context(**options)
@@ -106,12 +120,19 @@ class Annotator:
             self.page.on(event, lambda request, event=event: self._note_request(event, request))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._collect_console_error)
+        self.interceptors: dict[str, Callable[[Any], object]] = {}
+        for path in INTERCEPTED_PATHS if intercepts else ():
+            self.page.route("**" + path, self._intercept)
         self.page.goto(server.url + "/")
         self.page.wait_for_selector("#stage[data-position]:not([data-position='']), #first:visible")
 
     def _note_request(self, event: str, request) -> None:
         if request.method == "POST":
             self.traffic.append(f"{time.time():.3f} {event} {request.url} {request.post_data}")
+
+    def _intercept(self, route) -> None:
+        path = urlsplit(route.request.url).path
+        self.interceptors.get(path, lambda r: r.continue_())(route)
 
     def _collect_console_error(self, message) -> None:
         # An unreachable or full server is not an error of the page; a broken security policy is.
@@ -132,20 +153,10 @@ class Annotator:
         return re.search(r"-(\d)\.png", self.item)[1]
 
     def send_answer(self, key: str) -> None:
-        """Press a key until the page has sent an answer; a busy page ignores keys."""
-        sent = []
-        self.page.on(
-            "request", lambda r: sent.append(r.url) if r.url.endswith("/api/answers") else None
-        )
-        for _ in range(60):
+        """Press a key once the page accepts keys, and wait until the page has sent the answer."""
+        self.page.wait_for_function("!document.body.classList.contains('busy')")
+        with self.page.expect_request("**/api/answers"):
             self.page.keyboard.press(key)
-            for _ in range(100):
-                if sent:
-                    return
-                self.page.wait_for_timeout(50)
-        raise AssertionError(
-            f"no answer was sent by {key!r} at {self.item}: {self.page.inner_text('body')[:500]}"
-        )
 
     def wait_until(self, condition):
         """Run the browser until the condition holds and return its value."""

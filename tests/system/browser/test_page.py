@@ -49,6 +49,14 @@ def annotator(browser, server):
     new_annotator.close()
 
 
+@pytest.fixture
+def intercepted(browser, server):
+    """An annotator whose answers and polls a test can intercept."""
+    new_annotator = pages.Annotator(browser, server, intercepts=True)
+    yield new_annotator
+    new_annotator.close()
+
+
 def test_keyboard_labels_30_digits_and_undoes_3(annotator, server):
     before = server.labels()
     labelled = annotator.label_items(30)
@@ -151,8 +159,8 @@ def test_answer_during_a_server_kill_is_saved_after_the_restart(annotator, serve
     annotator.label_items(1)
 
 
-def test_answer_with_a_lost_reply_is_recorded_once(annotator, server):
-    item, key, dropped = annotator.item, annotator.digit, []
+def test_answer_with_a_lost_reply_is_recorded_once(intercepted, server):
+    item, key, dropped = intercepted.item, intercepted.digit, []
 
     def drop_first_reply(route) -> None:
         """Let the first answer arrive, but drop its reply."""
@@ -162,12 +170,12 @@ def test_answer_with_a_lost_reply_is_recorded_once(annotator, server):
             dropped.append(route.fetch())
             route.abort()
 
-    annotator.page.route("**/api/answers", drop_first_reply)
-    annotator.press_and_wait(key)
+    intercepted.interceptors["/api/answers"] = drop_first_reply
+    intercepted.press_and_wait(key)
     assert dropped
     assert server.labels()[item] == key
-    annotator.press_and_wait("Backspace")  # a duplicate would leave one label
-    assert annotator.item == item
+    intercepted.press_and_wait("Backspace")  # a duplicate would leave one label
+    assert intercepted.item == item
     assert item not in server.labels()
 
 
@@ -177,58 +185,55 @@ def skip_labelled_items(annotator, server):
         annotator.label_items(1)
 
 
-def test_answer_is_resent_until_a_full_server_accepts_it(annotator, server):
+def test_answer_is_resent_until_a_full_server_accepts_it(intercepted, server):
     """The server is busy, then full, then available.
 
     The page shows the error, keeps the answer and sends it again by itself.
     """
-    skip_labelled_items(annotator, server)
-    item, key, before, sent = annotator.item, annotator.digit, annotator.position, []
+    skip_labelled_items(intercepted, server)
+    item, key, before, sent = intercepted.item, intercepted.digit, intercepted.position, []
     pending = []  # requests to answer after the page was checked
-    annotator.page.route("**/api/answers", lambda route: pending.append(route))
-    annotator.send_answer(key)
+    intercepted.interceptors["/api/answers"] = pending.append
+    intercepted.send_answer(key)
     for status, error in [
         (503, "the server cannot use its files now"),
         (507, ("the server's disk is full")),
     ]:
-        route = annotator.wait_until(lambda: pending.pop(0) if pending else None)
+        route = intercepted.wait_until(lambda: pending.pop(0) if pending else None)
         sent.append(route.request.post_data_json["key"])
         route.fulfill(status=status, json={"error": error}, headers={"Retry-After": "2"})
         shown = f"Your answer is not saved yet: {error}. Retrying automatically"
-        annotator.page.wait_for_selector(f'#trouble:has-text("{shown}")')
-        assert annotator.item == item
+        intercepted.page.wait_for_selector(f'#trouble:has-text("{shown}")')
+        assert intercepted.item == item
         assert item not in server.labels()
-    route = annotator.wait_until(lambda: pending.pop(0) if pending else None)
+    route = intercepted.wait_until(lambda: pending.pop(0) if pending else None)
     sent.append(route.request.post_data_json["key"])
     route.continue_()
-    annotator.wait_for_next_item(before)
-    annotator.page.wait_for_selector("#trouble", state="hidden")
+    intercepted.wait_for_next_item(before)
+    intercepted.page.wait_for_selector("#trouble", state="hidden")
     assert len(sent) == 3
     assert len(set(sent)) == 1
     assert server.labels()[item] == key
-    annotator.page.unroute("**/api/answers")
     full = {"error": "the server's disk is full"}
-    annotator.page.route(
-        "**/api/progress", lambda route: route.fulfill(status=507, json=full), times=1
-    )
-    annotator.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')")
-    annotator.page.wait_for_selector("#trouble", state="hidden")
-    annotator.label_items(1)
+    intercepted.interceptors = {"/api/progress": lambda route: route.fulfill(status=507, json=full)}
+    intercepted.page.wait_for_selector("#trouble:has-text('The server\\'s disk is full.')")
+    intercepted.interceptors = {}
+    intercepted.page.wait_for_selector("#trouble", state="hidden")
+    intercepted.label_items(1)
 
 
-def test_answer_interrupted_by_a_reload_is_resent(annotator, server):
-    skip_labelled_items(annotator, server)
-    item, key = annotator.item, annotator.digit
-    annotator.page.route("**/api/answers", lambda route: route.abort())
-    annotator.page.on("dialog", lambda dialog: dialog.accept())
-    annotator.send_answer(key)
-    annotator.page.wait_for_selector("#trouble:has-text('not saved yet')")
+def test_answer_interrupted_by_a_reload_is_resent(intercepted, server):
+    skip_labelled_items(intercepted, server)
+    item, key = intercepted.item, intercepted.digit
+    intercepted.interceptors["/api/answers"] = lambda route: route.abort()
+    intercepted.page.on("dialog", lambda dialog: dialog.accept())
+    intercepted.send_answer(key)
+    intercepted.page.wait_for_selector("#trouble:has-text('not saved yet')")
     rows = [row for row in server.get("/api/history?n=1000") if row["item"] == item]
-    assert item not in server.labels(), (rows, annotator.item, annotator.traffic)
-    annotator.page.unroute("**/api/answers")
-    annotator.page.route("**/api/answers", lambda route: route.continue_())
-    annotator.page.reload()
-    annotator.page.wait_for_function(
+    assert item not in server.labels(), (rows, intercepted.item, intercepted.traffic)
+    intercepted.interceptors = {}
+    intercepted.page.reload()
+    intercepted.page.wait_for_function(
         "item => (document.getElementById('asked').textContent || item) !== item", arg=item
     )
     assert server.labels()[item] == key
