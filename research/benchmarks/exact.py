@@ -16,7 +16,9 @@ import torch
 from labelahead.acquisition.functions import flip, resolve
 from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import ExactLearner, ExactModel, choose_mixture, mixture_kernel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.mixture import choose_mixture, mixture_kernel
 
 CLASSES, COLUMNS = 20, 384
 WEIGHTS = (0.5, 0.25, 0.25)

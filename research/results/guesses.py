@@ -19,7 +19,9 @@ import torch
 
 from labelahead.data.pool import Pool
 from labelahead.files import replace_file
-from labelahead.inference.exact import ExactLearner, Mixture, append_pool_guesses, exact
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import append_pool_guesses, exact
+from labelahead.inference.mixture import Mixture
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import propose
 from research.results.guess_sets import SETS, GuessSet, load

@@ -33,8 +33,9 @@ import labelahead as la
 from labelahead.acquisition.sources import LabelSource, source_view
 from labelahead.gp.calibration import fit_scale, gaussian_class_probabilities, predict_leave_one_out
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import exact, mixture_kernel
+from labelahead.inference.exact_model import exact
 from labelahead.inference.label_fusion import LabelEvidence, fuse_labels
+from labelahead.inference.mixture import mixture_kernel
 from research.results.routing_pools import OUT as POOLS
 
 OUT = Path(__file__).parents[1] / "data" / "routing.csv"

@@ -32,7 +32,8 @@ from scipy import stats
 from torch import Tensor
 
 from labelahead.gp.calibration import gaussian_class_probabilities
-from labelahead.inference.exact import ExactLearner, exact
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import exact
 from labelahead.inference.sources import Annotations
 from research.results.routing_pools import OUT as POOLS_FOLDER
 from research.results.routing_pools import POOLS

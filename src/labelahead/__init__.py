@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from labelahead.gp.leave_one_out import leave_one_out
     from labelahead.gp.lookahead import lookahead
     from labelahead.gp.posterior import Posterior, prior
-    from labelahead.inference.exact import exact
+    from labelahead.inference.exact_model import exact
     from labelahead.learner.config import Budget, Campaign, Network, Source
     from labelahead.learner.language_model import LanguageModelGuesser
     from labelahead.learner.learner import Learner
@@ -79,7 +79,7 @@ _NAMES_BY_MODULE = {
     "gp.leave_one_out": ("leave_one_out",),
     "gp.lookahead": ("lookahead",),
     "gp.posterior": ("Posterior", "prior"),
-    "inference.exact": ("exact",),
+    "inference.exact_model": ("exact",),
     "learner.config": ("Budget", "Campaign", "Network", "Source"),
     "learner.language_model": ("LanguageModelGuesser",),
     "learner.learner": ("Learner",),

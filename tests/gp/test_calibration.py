@@ -365,7 +365,8 @@ def test_class_probabilities_are_calibrated(count):
     """
     from sklearn.datasets import load_digits
 
-    from labelahead.inference.exact import ExactLearner, ExactModel
+    from labelahead.inference.exact import ExactLearner
+    from labelahead.inference.exact_model import ExactModel
 
     x, y = (torch.tensor(a) for a in load_digits(return_X_y=True))
     at = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))

@@ -10,7 +10,7 @@ from labelahead.errors import InputError
 from labelahead.gp.calibration import predict_leave_one_out
 from labelahead.gp.nystrom import NystromOptions, approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import mix_kernels, mixture_kernel
+from labelahead.inference.mixture import mix_kernels, mixture_kernel
 
 N, L, K, C, SIGMA, WEIGHTS, PROBES = 90, 50, 20, 3, 0.05, (0.25, 0.5, 0.25), 6
 LABELS = torch.randint(0, C, (L,), generator=torch.Generator().manual_seed(1))

@@ -1,7 +1,6 @@
 """The exact learner against direct solutions and explicit leave-one-out."""
 
 import copy
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,25 +10,17 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import labelahead as la
-from labelahead.acquisition import flip, resolve, variance
-from labelahead.acquisition.pool_view import view
 from labelahead.batching import as_inputs
 from labelahead.data import from_arrays
-from labelahead.errors import InputError, ModelError
+from labelahead.errors import ModelError
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import (
-    BLOCK_NUMBERS,
+from labelahead.inference.exact import ExactLearner, FittedExactModel
+from labelahead.inference.exact_model import BLOCK_NUMBERS, ExactModel
+from labelahead.inference.mixture import (
     DEFAULT_SEARCH,
-    KERNEL_DEPTHS,
-    MIXTURE_GRID,
-    ExactLearner,
-    ExactModel,
-    FittedExactModel,
     Mixture,
     MixtureSearch,
-    choose_mixture,
-    cosine_kernels,
     mix_kernels,
     solve_leave_one_out,
 )
@@ -38,7 +29,6 @@ from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.context import QueryContext
 from tests.support.campaigns import blobs
-from tests.support.reference_exact import by_hand
 from tests.support.slow import slow
 from tests.support.tensors import fit_exact
 
@@ -61,88 +51,6 @@ def make_learner(x):
     return ExactLearner(x, ExactModel(x.mean(0), C))
 
 
-@pytest.mark.parametrize(
-    ("kernel_index", "depth"), [(i, d) for i, d in enumerate(KERNEL_DEPTHS) if d]
-)
-def test_cosine_kernels_match_infinitely_wide_networks(kernel_index, depth):
-    rows = normalise_rows(make_clouds()[0], range(N))
-    K = la.infinite_kernel(rows, depth=depth, bias_std=None)
-    ours = cosine_kernels((rows @ rows.T).fill_diagonal_(1.0))[kernel_index]
-    assert torch.allclose(ours, K / K.diagonal().mean(), atol=1e-7)
-    assert torch.allclose(ours.diagonal(), torch.ones(N, dtype=torch.float64))
-
-
-def test_linear_kernel_equals_cosine():
-    c = torch.linspace(-1, 1, 21, dtype=torch.float64)
-    assert torch.equal(cosine_kernels(c)[0], c)
-    assert torch.equal(mix_kernels(c, (1.0, 0.0, 0.0)), c)
-    weights = (0.25, 0.5, 0.25)
-    naive = sum(w * kernel for w, kernel in zip(weights, cosine_kernels(c), strict=True))
-    assert torch.allclose(mix_kernels(c, weights), naive)
-
-
-def test_leave_one_out_matches_refitting_without_each_label():
-    x, y = make_clouds(12)
-    rows = normalise_rows(x, range(12))
-    K, targets = (
-        mix_kernels(rows @ rows.T, (0.5, 0.25, 0.25)),
-        torch.nn.functional.one_hot(y, C).double() - 1 / C,
-    )
-    alpha, residual, spread = solve_leave_one_out(K, 0.03, targets)
-    assert torch.allclose((K + 0.03 * torch.eye(12)) @ alpha, targets)
-    for i in range(12):
-        rest = [j for j in range(12) if j != i]
-        system = K[rest][:, rest] + 0.03 * torch.eye(11)
-        solved = torch.linalg.solve(system, torch.cat([targets[rest], K[rest, i, None]], 1))
-        assert torch.allclose(residual[i], K[i, rest] @ solved[:, :C] - targets[i])
-        assert torch.allclose(spread[i], K[i, i] + 0.03 - K[i, rest] @ solved[:, C])
-
-
-def test_choose_mixture_is_flattest_within_tolerance():
-    x, y = make_clouds(30)
-    rows = normalise_rows(x, range(30))
-    c, targets = (
-        (rows @ rows.T).fill_diagonal_(1.0),
-        torch.nn.functional.one_hot(y, C).double() - 1 / C,
-    )
-    errors = {
-        m: float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum())
-        for m in MIXTURE_GRID
-    }
-    chosen = choose_mixture(c, targets)
-    near = [m for m in MIXTURE_GRID if errors[m] <= 1.03 * min(errors.values())]
-    assert chosen in near
-    assert chosen.flatness == max(m.flatness for m in near)
-
-
-def test_choose_mixture_local_search_matches_full_grid():
-    x, y = make_clouds(60, seed=2)
-    rows = normalise_rows(x, range(60))
-    c, targets = (
-        (rows @ rows.T).fill_diagonal_(1.0),
-        torch.nn.functional.one_hot(y, C).double() - 1 / C,
-    )
-    every = choose_mixture(c, targets)
-    walked = choose_mixture(c, targets, MixtureSearch(max_full_grid_labels=10))
-    errors = [
-        float(solve_leave_one_out(mix_kernels(c, m.weights), m.noise, targets)[1].square().sum())
-        for m in (walked, every)
-    ]
-    assert errors[0] <= 1.04 * errors[1]
-
-
-def test_choose_mixture_subsamples_above_max_labels():
-    x, y = make_clouds(61, seed=3)
-    rows = normalise_rows(x, range(61))
-    c, targets = (
-        (rows @ rows.T).fill_diagonal_(1.0),
-        torch.nn.functional.one_hot(y, C).double() - 1 / C,
-    )
-    some = torch.arange(0, 61, 3)  # 21 labels, evenly spaced
-    expected = choose_mixture(c[some][:, some], targets[some])
-    assert choose_mixture(c, targets, MixtureSearch(max_labels=21)) == expected
-
-
 def test_exact_model_matches_direct_solution_for_pool_and_new_items():
     x, y = make_clouds()
     labelled = torch.tensor([3, 17, 4, 22, 9, 31])
@@ -161,17 +69,6 @@ def test_exact_model_matches_direct_solution_for_pool_and_new_items():
     assert torch.allclose(other(new), naive[N:], atol=1e-9)
     assert fitted.trained.accuracy == float(
         (naive[labelled].argmax(1) == y[labelled]).double().mean()
-    )
-
-
-def test_exact_outputs_are_uniform_without_labels():
-    x, _ = make_clouds()
-    fitted = make_learner(x).fit(
-        torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-    )
-    assert fitted.trained is None
-    assert torch.allclose(
-        fitted.outputs(torch.arange(5)), torch.full((5, C), 1 / C, dtype=torch.float64)
     )
 
 
@@ -201,46 +98,6 @@ def test_incremental_labels_match_fitting_all_at_once():
     naive = 1 / C + K(torch.arange(N), at) @ torch.linalg.solve(system, targets)
     left = [p for p in range(N) if p not in pool_posterior.labels]
     assert torch.allclose(pool_posterior.mean(left), naive[left], atol=1e-8)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_lazy_kernel_matches_dense_kernel(dtype):
-    x, y = make_clouds(dtype=dtype)
-    rows = normalise_rows(x, range(N)).to(dtype)
-    weights, tolerance = (0.5, 0.25, 0.25), 1e-9 if dtype == torch.float64 else 2e-4
-    dense = mix_kernels(rows @ rows.T, weights).fill_diagonal_(1.0)
-    dense = (dense + dense.T) / 2
-    outputs = torch.full((N, C), 1 / C, dtype=torch.float64)
-    for labelled in ([], [3, 8, 20, 11]):
-        lazy, stored = (
-            prior(outputs, kernel, noise=1e-2)
-            for kernel in (CosineKernel(rows, lambda c: mix_kernels(c, weights)), dense)
-        )
-        if labelled:
-            lazy, stored = (post.condition(labelled, y[labelled]) for post in (lazy, stored))
-        assert lazy.noise == pytest.approx(stored.noise, rel=1e-6)
-        assert torch.allclose(lazy.mean, stored.mean, atol=tolerance)
-        assert torch.allclose(lazy.variance(), stored.variance(), atol=tolerance)
-        assert torch.allclose(
-            lazy.covariance_block([1, 5, 9], [5, 2]),
-            stored.covariance_block([1, 5, 9], [5, 2]),
-            atol=tolerance,
-        )
-        left = [p for p in range(N) if p not in labelled]
-        for acquisition in (resolve, flip, variance):
-            one, other = (acquisition(view(post, left, left[:20])) for post in (lazy, stored))
-            assert torch.allclose(one, other, atol=20 * tolerance), acquisition.__name__
-        assert lazy.amplitude() == pytest.approx(stored.amplitude(), rel=1e-3)
-
-
-def test_kernel_blocks_are_computed_in_chunks():
-    x, _ = make_clouds()
-    kernel = CosineKernel(normalise_rows(x, range(N)), lambda c: mix_kernels(c, (0.0, 1.0, 0.0)))
-    whole = kernel.block((), torch.arange(N), torch.arange(5, 30))
-    kernel = replace(kernel, max_block_entries=60)
-    parts = kernel.block((), torch.arange(N), torch.arange(5, 30))
-    assert torch.allclose(parts, whole, atol=1e-12)
-    assert parts[5, 0] == parts[29, 24] == 1.0
 
 
 def test_exact_posterior_accepts_new_classes():
@@ -329,15 +186,6 @@ def test_exact_model_supports_strategy_or_raises(strategy):
         assert len(la.run(tables, data=data).pool) == 8
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-10, 1e10, 1e30])
-def test_exact_model_is_invariant_to_feature_scale(scale):
-    x, y = make_clouds(dtype=torch.float32)
-    labelled = torch.tensor([3, 17, 4, 22, 9, 31])
-    one, other = (make_learner(values).fit(labelled, y[labelled]) for values in (x, x * scale))
-    assert one.mixture == other.mixture
-    assert torch.allclose(one.outputs(torch.arange(N)), other.outputs(torch.arange(N)), atol=1e-4)
-
-
 def test_lookahead_baseline_is_exact_prediction():
     """The prior mean is 1/C everywhere, so its argmax would always be the first class."""
     x, y = blobs(60, (8,))
@@ -367,50 +215,6 @@ def test_learner_with_exact_model_predicts_and_reloads(tmp_path):
     again = la.Learner.load(tmp_path / "l.pt", la.exact(x, C), x)
     assert torch.equal(again.predict(), learner.predict())
     assert again.query(2) == learner.query(2)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "classes", "message"),
-    [
-        ([[1.0]], 2, "no tensor"),
-        (torch.zeros(3), 2, "no tensor"),
-        (torch.zeros(3, 2), 1, "two or more"),
-    ],
-)
-def test_exact_invalid_arguments_raise(inputs, classes, message):
-    with pytest.raises(InputError, match=message):
-        la.exact(inputs, classes)
-
-
-def test_item_at_centre_gives_no_nan():
-    x, y = make_clouds(12)
-    x[4] = x.mean(0)
-    x[4] = (x.sum(0) - x[4]) / 11
-    fitted = make_learner(x).fit(torch.tensor([0, 1, 2, 4]), y[[0, 1, 2, 4]])
-    assert bool(torch.isfinite(fitted.outputs(torch.arange(12))).all())
-    assert math.isfinite(fitted.trained.loss)
-
-
-def test_bias_feature_distinguishes_row_lengths():
-    """Terciles of one column and a disc in a square: directions alone are uninformative."""
-    rng = torch.Generator().manual_seed(0)
-    line = torch.rand(300, 1, generator=rng)
-    square = 2 * torch.rand(300, 2, generator=rng) - 1
-    for x, y in ((line, (3 * line[:, 0]).long()), (square, (square.norm(dim=1) < 0.75).long())):
-        learner = la.Learner(la.exact(x, int(y.max()) + 1), x, "flip")
-        learner.teach(list(range(150)), y[:150])
-        learner.train()
-        accuracy = (learner.predict(list(range(150, 300))).argmax(1) == y[150:]).double().mean()
-        assert accuracy > 0.93
-    wide = torch.randn(20, 5, generator=rng)
-    assert len(la.exact(wide, 2).lift) == 0
-
-
-def test_state_without_a_buffer_does_not_load():
-    old = ExactModel(torch.zeros(3), 2)
-    state = {name: value for name, value in old.state_dict().items() if name != "lift"}
-    with pytest.raises(RuntimeError, match="lift"):
-        ExactModel(torch.zeros(3), 2).load_state_dict(state)
 
 
 def test_nystrom_fit_matches_exact_fit():
@@ -448,40 +252,6 @@ def test_mixture_depends_on_labels_only():
     assert one.mixture == other.mixture
     rest = torch.arange(60)
     assert torch.allclose(one.predict_proba(rest), other.predict_proba(rest), atol=1e-9)
-
-
-def test_probabilities_are_calibrated_and_batch_independent():
-    x, y = make_clouds(60, seed=6)
-    at, rest = torch.arange(20), torch.arange(20, 60)
-    fitted = make_learner(x).fit(at, y[at])
-    p = fitted.predict_proba(rest)
-    assert torch.allclose(p.sum(1), torch.ones(40, dtype=torch.float64), atol=1e-9)
-    single = torch.cat([fitted.predict_proba(rest[i : i + 1]) for i in range(40)])
-    assert torch.allclose(p, single, atol=1e-12)
-    model = fitted.kernel_model
-    outputs, variances, alone = by_hand(x[at], y[at], x[rest], x.mean(0), model.get_mixture(), C)
-    assert torch.allclose(
-        model.predict_variance(model.normalise_rows(x[rest])),
-        torch.from_numpy(variances),
-        atol=1e-6,
-    )
-    assert torch.allclose(model.leave_one_out_variance(), torch.from_numpy(alone), atol=1e-6)
-    draws = torch.randn(200_000, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for i in range(0, 40, 8):  # P(f of the class is the largest), by sampling
-        spread = model.ensure_variance_scale() * max(variances[i], 1e-9)
-        leads = (torch.from_numpy(outputs[i]) + spread**0.5 * draws).argmax(1)
-        assert torch.allclose(
-            p[i], torch.bincount(leads, minlength=C).double() / len(draws), atol=6e-3
-        )
-
-
-def test_probabilities_are_uniform_without_labels():
-    x, _ = make_clouds(10)
-    assert torch.equal(
-        la.exact(x, 4).predict_proba(x), torch.full((10, 4), 0.25, dtype=torch.float64)
-    )
-    one = la.exact(x, 2)
-    assert torch.equal(one.predict_proba(x, 1), torch.ones(10, 1, dtype=torch.float64))
 
 
 def test_exact_learner_drops_unit_features():

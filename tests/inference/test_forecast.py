@@ -9,7 +9,8 @@ from labelahead.acquisition.functions import resolve
 from labelahead.acquisition.pool_view import view
 from labelahead.gp.calibration import calibrate, estimate_error_rate
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.forecast import (
     FORECAST_LABELS,
     GAIN_CORRECTION,

@@ -11,7 +11,7 @@ from labelahead.acquisition import flip
 from labelahead.acquisition.pool_view import view
 from labelahead.errors import InputError, NumericalError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import mixture_kernel
+from labelahead.inference.mixture import mixture_kernel
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions, drift_warning
 
 N, C = 14, 3

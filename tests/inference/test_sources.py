@@ -9,7 +9,9 @@ from torch.nn import functional as F
 import labelahead as la
 from labelahead.errors import InputError
 from labelahead.gp.calibration import gaussian_class_probabilities
-from labelahead.inference.exact import ExactLearner, exact, mix_kernels
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import exact
+from labelahead.inference.mixture import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.inference.sources import (
     LAPSE_GRID,

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from labelahead.inference.exact import ExactLearner, ExactModel, exact
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel, exact
 from labelahead.inference.trust import (
     CONFUSION_GRID,
     DISCOUNT,

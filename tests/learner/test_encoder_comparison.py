@@ -12,7 +12,8 @@ from labelahead.data.new_items import encode_table_rows
 from labelahead.data.table import Table
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactLearner, exact
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import exact
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.encoder_comparison import (
@@ -68,7 +69,7 @@ def test_scores_equal_leaving_out_by_hand(source):
         for left in range(L):  # the mixture of all labels, as leave-one-out has it
             rest = [i for i in range(L) if i != left]
             units = learner.network(0).normalise_rows(x[:L]).double()
-            from labelahead.inference.exact import mix_kernels
+            from labelahead.inference.mixture import mix_kernels
 
             K = mix_kernels(units @ units.T, mixture.weights)
             targets = torch.nn.functional.one_hot(labels, 3).double() - 1 / 3

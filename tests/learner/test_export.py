@@ -15,7 +15,7 @@ import labelahead as la
 from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, MissingExtra, StorageError
 from labelahead.gp.calibration import gaussian_class_probabilities
-from labelahead.inference.exact import ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.export import load_exported, write_predictions
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.sentence_encoder import is_sentence_encoder_available

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from labelahead.inference.exact import ExactLearner, exact
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import exact
 from labelahead.learner.guess_quality import MIN_LABELS_FOR_WORTH, assess_guessers, compute_hold_out
 
 CLASSES = 3

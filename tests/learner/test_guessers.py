@@ -11,7 +11,6 @@ from scipy.stats import binomtest
 import labelahead as la
 from labelahead.data.loading import load_source
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT
 from labelahead.learner.config import parse_campaign, read_stored, to_toml
 from labelahead.learner.encoding import SENTENCES
 from labelahead.learner.export import export_model
@@ -19,6 +18,7 @@ from labelahead.learner.guessers import offer_class_names
 from labelahead.learner.labelling_query import query_items
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import wilson_interval
+from labelahead.models import EXACT
 from labelahead.models.sentence_encoder import embed_texts
 
 CLASSES = ("low", "high")

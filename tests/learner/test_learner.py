@@ -4,7 +4,7 @@ import torch
 from labelahead.acquisition import variance
 from labelahead.acquisition.sources import LabelSource
 from labelahead.errors import InputError
-from labelahead.inference.exact import exact
+from labelahead.inference.exact_model import exact
 from labelahead.learner.learner import Learner
 from labelahead.models.training import Training
 from labelahead.strategies import STRATEGIES

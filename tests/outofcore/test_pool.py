@@ -7,7 +7,8 @@ import torch
 
 from labelahead.data import load
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.encoding import encode_inputs
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.scoring import posterior_at
@@ -184,7 +185,7 @@ def test_top_mode_scores_finalists_by_whole_pool(pool):
 
 
 def test_bias_feature_matches_in_memory_value(tmp_path):
-    from labelahead.inference.exact import compute_bias_feature
+    from labelahead.inference.exact_model import compute_bias_feature
 
     x, _ = clouds(50, d=3)
     np.save(tmp_path / "x.npy", x + 20)

@@ -6,7 +6,8 @@ import torch
 
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import exact, mixture_kernel
+from labelahead.inference.exact_model import exact
+from labelahead.inference.mixture import mixture_kernel
 from labelahead.outofcore import LargePool, embed, scoring
 from tests.support.large_pools import CLASSES, Inline, all_at_once, clouds
 

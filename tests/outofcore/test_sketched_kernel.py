@@ -10,7 +10,7 @@ from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import probabilities, softmax
 from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import NOISE_GRID
+from labelahead.inference.mixture import NOISE_GRID
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.sketched_kernel import describe_network
 from tests.support.devices import ALLOWED_EXITS, PretendedDevice

@@ -14,7 +14,7 @@ import torch
 
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import mix_kernels
+from labelahead.inference.mixture import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.outofcore import LargePool, embed
 from labelahead.outofcore.pool import Labelled

@@ -12,7 +12,8 @@ from torch import nn
 from labelahead.acquisition.batch_selection import score_candidates
 from labelahead.acquisition.pool_view import view
 from labelahead.gp.posterior import prior
-from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 from labelahead.outofcore.store import read_blocks
 
 CLASSES = ("ash", "elm", "oak")

@@ -2,7 +2,8 @@
 
 import torch
 
-from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 
 
 def draw_normal(*shape, seed=0):

@@ -10,7 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.config import parse_campaign
 from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.strategies.base import QueryConfig

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from labelahead.inference.exact import exact
+from labelahead.inference.exact_model import exact
 from labelahead.learner.learner import Learner
 from research.results import guess_sets, guesses, trust_variants
 from research.results.guesses import BEGIN, COUNTS, DOCS, END, NONE, format_losses, format_table

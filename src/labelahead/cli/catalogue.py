@@ -49,9 +49,9 @@ def _read_entries() -> Entries:
 def build_entries() -> Entries:
     """Return the current content of the catalogue."""
     from labelahead.data import DATASETS
-    from labelahead.inference.exact import EXACT, EXACT_DESCRIPTION
+    from labelahead.inference.exact_model import EXACT_DESCRIPTION
     from labelahead.learner.encoding import EMBEDDINGS
-    from labelahead.models import MODELS
+    from labelahead.models import EXACT, MODELS
     from labelahead.strategies import STRATEGIES
 
     vectors = (

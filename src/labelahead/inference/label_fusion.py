@@ -24,7 +24,7 @@ from labelahead.errors import InputError
 from labelahead.gp.calibration import gaussian_class_probabilities, predict_leave_one_out
 from labelahead.gp.nystrom import evenly_spaced
 from labelahead.gp.posterior import Posterior, prior
-from labelahead.inference.exact import mix_kernels, mixture_kernel
+from labelahead.inference.mixture import mix_kernels, mixture_kernel
 
 __all__ = ["FusedLabels", "LabelEvidence", "fuse_labels"]
 

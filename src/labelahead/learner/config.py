@@ -13,8 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from labelahead.data.class_files import parse_class_list
 from labelahead.errors import InputError, did_you_mean, import_extra
-from labelahead.inference.exact import EXACT
-from labelahead.models import get_model_spec
+from labelahead.models import EXACT, get_model_spec
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import (
     find_code_names,

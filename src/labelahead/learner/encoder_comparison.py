@@ -21,13 +21,13 @@ from labelahead.data.dataset import Answers, Data, Loaded
 from labelahead.data.loading import load_source
 from labelahead.data.vector_files import JOIN, attach_named_vectors, split_joined_embedding
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Network, Progress
 from labelahead.learner.encoding import can_be_joined, pin_embedding
 from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import wilson_interval
+from labelahead.models import EXACT
 from labelahead.seeds import make_generator
 
 __all__ = [

@@ -34,9 +34,8 @@ from labelahead.data.vector_files import (
 )
 from labelahead.data.words import fit_word_columns
 from labelahead.errors import InputError, did_you_mean
-from labelahead.inference.exact import EXACT
 from labelahead.learner.config import Progress
-from labelahead.models import embed_images, scale_pixels, standardise_features
+from labelahead.models import EXACT, embed_images, scale_pixels, standardise_features
 from labelahead.models.encoders import (
     AUDIO,
     IMAGE,

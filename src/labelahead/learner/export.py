@@ -56,12 +56,13 @@ from labelahead.data.vector_files import split_joined_embedding, vector_column_n
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
 from labelahead.files import replace_file, write_atomically
-from labelahead.inference.exact import EXACT, ExactModel, find_kernel_model, predict_proba
+from labelahead.inference.exact import predict_proba
+from labelahead.inference.exact_model import ExactModel, find_kernel_model
 from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
 from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
-from labelahead.models import MODELS, build_model
+from labelahead.models import EXACT, MODELS, build_model
 from labelahead.models.encoders import (
     AUDIO,
     IMAGE,

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labelahead.gp.nystrom import evenly_spaced
-from labelahead.inference.exact import (
+from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.mixture import (
     MAX_SELECTION_LABELS,
-    ExactModel,
     find_canonical_order,
     mix_kernels,
     solve_leave_one_out,

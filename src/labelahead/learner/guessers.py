@@ -32,7 +32,7 @@ from labelahead.data.table_writer import probability_column_name, write_csv
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.files import make_folder, replace_file
-from labelahead.inference.exact import EXACT, ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.config import Source
 from labelahead.learner.encoding import (
     CUSTOM_ENCODER_PIXELS,
@@ -45,6 +45,7 @@ from labelahead.learner.encoding import (
 from labelahead.learner.export import load_exported
 from labelahead.learner.guess_quality import assess_guessers
 from labelahead.learner.language_model import Item
+from labelahead.models import EXACT
 from labelahead.models.encoders import TEXT, load_encoder
 from labelahead.models.sentence_encoder import embed_texts
 from labelahead.models.user_code import import_object

@@ -16,10 +16,12 @@ from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT, ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.models import EXACT
 from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
 

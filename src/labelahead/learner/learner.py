@@ -21,13 +21,8 @@ from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
 from labelahead.gp.posterior import Posterior
-from labelahead.inference.exact import (
-    ExactLearner,
-    ExactModel,
-    append_pool_guesses,
-    predict_proba,
-    wrap_fitted_model,
-)
+from labelahead.inference.exact import ExactLearner, predict_proba, wrap_fitted_model
+from labelahead.inference.exact_model import ExactModel, append_pool_guesses
 from labelahead.inference.network import ModelLearner, outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.inference.sources import Annotations, SourceAccuracy

@@ -10,7 +10,7 @@ from labelahead.data.preprocessing import (
     PICTURES,
     VECTORS,
 )
-from labelahead.inference.exact import EXACT
+from labelahead.models import EXACT
 
 __all__ = ["format_model_card"]
 

@@ -15,7 +15,8 @@ from labelahead.data.class_names import ClassNameGuesser
 from labelahead.data.preprocessing import PICTURES, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
-from labelahead.inference.exact import MIN_VARIANCE, ExactModel, find_kernel_model, mix_kernels
+from labelahead.inference.exact_model import MIN_VARIANCE, ExactModel, find_kernel_model
+from labelahead.inference.mixture import mix_kernels
 from labelahead.models.encoders import Encoder
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 

@@ -22,7 +22,8 @@ from labelahead.data.vector_files import (
 )
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT, ExactLearner, ExactModel, exact
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel, exact
 from labelahead.inference.network import NetworkLearner
 from labelahead.learner.config import Campaign, Network, Progress, Source, override_training
 from labelahead.learner.encoding import (
@@ -35,7 +36,7 @@ from labelahead.learner.encoding import (
     require_embedding,
 )
 from labelahead.learner.guessers import PriorGuesses, gather_guesses, offer_class_names
-from labelahead.models import build_model, choose_default_model
+from labelahead.models import EXACT, build_model, choose_default_model
 from labelahead.models.training import Training, get_default_training
 from labelahead.models.training.objective import MakeObjective
 from labelahead.models.trusted_code import resolve_code_name

@@ -21,12 +21,13 @@ from torch import Tensor
 from labelahead.data.loading import load_source
 from labelahead.data.table_writer import write_csv
 from labelahead.errors import InputError, did_you_mean
-from labelahead.inference.exact import EXACT, ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.label_fusion import FusedLabels, LabelEvidence, fuse_labels
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.labelling_query import collect_labels
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.learner.stopping import wilson_interval
+from labelahead.models import EXACT
 
 __all__ = [
     "HUMAN",

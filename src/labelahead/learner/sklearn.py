@@ -21,7 +21,8 @@ from labelahead.data.dataset import Guesses
 from labelahead.data.guesses import parse_guesses, stack_deviations
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, import_extra
-from labelahead.inference.exact import ExactLearner, exact, predict_proba
+from labelahead.inference.exact import ExactLearner, predict_proba
+from labelahead.inference.exact_model import exact
 from labelahead.inference.network import NetworkLearner
 from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.models.training import Training

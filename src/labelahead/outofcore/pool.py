@@ -23,7 +23,8 @@ from labelahead.data.labels import LabelFile, read_labelled_names, read_labels_f
 from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
-from labelahead.inference.exact import MAX_BIAS_FEATURE_COLUMNS, ExactLearner, ExactModel
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import MAX_BIAS_FEATURE_COLUMNS, ExactModel
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.learner.labelling_query import QueryItem

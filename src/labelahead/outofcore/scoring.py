@@ -22,7 +22,7 @@ from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.devices import has_float64
 from labelahead.errors import InputError, import_extra
 from labelahead.gp.posterior import Posterior, prior
-from labelahead.inference.exact import ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.outofcore.addresses import Array, write_file
 from labelahead.outofcore.partitions import PoolSchema, read_partition_records
 from labelahead.outofcore.sketched_kernel import SketchedModel

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from labelahead.acquisition.probability import softmax
 from labelahead.errors import ClusterError, InputError
 from labelahead.gp.posterior import Posterior, prior
-from labelahead.inference.exact import NOISE_GRID, solve_leave_one_out
 from labelahead.inference.forecast import ErrorForecast, forecast_error
+from labelahead.inference.mixture import NOISE_GRID, solve_leave_one_out
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.models import build_model
 from labelahead.models.training import predict

@@ -10,13 +10,9 @@ from torch.nn.functional import pad
 
 from labelahead.data.positions import PositionIndex
 from labelahead.gp.calibration import gaussian_class_probabilities, leading_probability
-from labelahead.inference.exact import (
-    MAX_SELECTION_LABELS,
-    ExactLearner,
-    ExactModel,
-    FittedExactModel,
-    mixture_kernel,
-)
+from labelahead.inference.exact import ExactLearner, FittedExactModel
+from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.mixture import MAX_SELECTION_LABELS, mixture_kernel
 from labelahead.inference.pool_posterior import Observation, PoolPosterior, PosteriorOptions
 from labelahead.inference.sources import Annotations
 from labelahead.inference.trust import apply_trust

@@ -24,7 +24,7 @@ from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, LabelaheadError
-from labelahead.inference.exact import ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks

@@ -24,7 +24,6 @@ from labelahead.data.vector_files import (
     split_joined_embedding,
 )
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT
 from labelahead.learner.config import (
     Campaign,
     campaign_code_names,
@@ -36,6 +35,7 @@ from labelahead.learner.config import (
 from labelahead.learner.encoding import describe_embedding
 from labelahead.learner.export import ExportedModel
 from labelahead.learner.preparation import choose_model_and_embedding
+from labelahead.models import EXACT
 from labelahead.models.encoders import looks_like_encoder, parse_encoder_name, resolve_encoder
 from labelahead.models.trusted_code import record_code, resolve_code_name
 from labelahead.outofcore.store import is_store

@@ -19,7 +19,7 @@ from labelahead.data.guesses import resolve_guess_source, update_guesses
 from labelahead.data.pool import Pool
 from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError
-from labelahead.inference.exact import EXACT, ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
 from labelahead.learner.config import Campaign, Source
@@ -29,6 +29,7 @@ from labelahead.learner.preparation import (
     choose_model_and_embedding,
     prepare_campaign,
 )
+from labelahead.models import EXACT
 from labelahead.seeds import make_generator
 from labelahead.server.exact_snapshot import ExactSnapshot
 from labelahead.server.label_state import LabelState

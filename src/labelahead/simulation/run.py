@@ -17,7 +17,7 @@ from labelahead.data.dataset import Data, Loaded, hash_tensor
 from labelahead.data.pool import Pool
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactModel
+from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.config import (
     Campaign,
     Progress,
