@@ -177,9 +177,61 @@ def test_options_of_another_form_are_refused(table, tmp_path, words, message):
 def test_options_of_a_language_model_need_one(table):
     code, output = run_command("run", "--data", table, "--llm-model", "m")
     assert (code, "--llm-model goes with --guesses llm:URL" in output) == (2, True)
-    two = ("--guesses", "llm:http://a", "--guesses", "llm:http://b")
-    code, output = run_command("query", "--data", table, "--classes", "a,b", *two)
-    assert (code, "names 2 language models" in output) == (2, True)
+
+
+TWO = ("--guesses", "llm:http://127.0.0.1:8", "--guesses", "llm:http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*TWO, "--llm-model", "m"), "names 2 language models, --llm-model 1"),
+        ((*TWO, "--llm-model", "m", "--llm-model", "m"), "expected different models"),
+        (
+            (*TWO, "--llm-model", "m", "--llm-model", "n", *["--llm-price-input", "1"] * 3),
+            "--llm-price-input is given 3 times; expected one price for all models, or 2",
+        ),
+        (
+            ("--guesses", "llm:http://127.0.0.1:9", "--llm-model", "m", "--llm-model", "n"),
+            "names 1 language models, --llm-model 2",
+        ),
+    ],
+)
+def test_every_language_model_needs_its_own_options(table, words, message):
+    code, output = run_command("query", "--data", table, "--classes", "a,b", "--yes", *words)
+    assert (code, message in output) == (2, True), output
+
+
+def test_query_asks_two_language_models_and_takes_both_as_guessers(table, tmp_path):
+    """One confirmation for both; every answer is paid once; the query names both guessers."""
+    labels = tmp_path / "labels.csv"
+    labels.write_text("item,label\nn0,small\nn1,big\nn2,big\nn3,small\n")
+    words = ("query", "--data", table, "--classes", "big,small", "--labels", labels, "--n", 3)
+    with (
+        run_chat_server(answer_by_sign) as first,
+        run_chat_server(lambda *_: Reply("big")) as second,
+    ):
+        both = (
+            "--guesses", f"llm:{first.url}", "--llm-model", "sign", "--guesses", f"llm:{second.url}",
+            "--llm-model", "stubborn", "--llm-price-input", "1000", "--llm-price-input", "3000",
+            "--format", "json", "--threads", 1,
+        )  # fmt: skip
+        code, output = run_command(*words, *both)
+        assert (code, "nobody is at the terminal" in output) == (2, True)
+        assert (first.requests, second.requests) == ([], [])
+        code, output = run_command(*words, *both, "--yes")
+        assert code == 0, output
+        assert (len(first.requests), len(second.requests)) == (20, 20)
+        assert {r["model"] for r in second.requests} == {"stubborn"}
+        code, again = run_command(*words, *both)
+    assert code == 0, again
+    lines = [line for line in output.splitlines() if "cost about" in line]
+    one, other, total = (float(line.split("cost about ")[1].split(",")[0]) for line in lines)
+    assert other == pytest.approx(3 * one, rel=0.05)
+    assert total == pytest.approx(one + other, abs=0.02)
+    assert lines[2].startswith("all 2 language models")
+    assert "prior knowledge: sign, stubborn" in output
+    assert json.loads(again[again.index("[\n") :]) == json.loads(output[output.index("[\n") :])
 
 
 def test_classes_are_needed(table, tmp_path):
@@ -192,5 +244,5 @@ def test_guesses_of_a_configuration_file_are_kept(table, tmp_path):
     """Repeatable options that are not given must not override a file."""
     config = tmp_path / "mine.toml"
     config.write_text('[data]\nguesses = ["llm:http://a", "llm:http://b"]\nclasses = "a,b"\n')
-    code, output = run_command("query", "--data", table, "--config", config)
+    code, output = run_command("query", "--data", table, "--config", config, "--llm-model", "m")
     assert (code, "names 2 language models" in output) == (2, True)

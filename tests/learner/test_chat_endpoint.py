@@ -17,6 +17,7 @@ from labelahead.learner.chat_endpoint import (
     StoppedRequest,
     complete_url,
     find_key,
+    find_keys,
 )
 from tests.support.chat_server import Reply, run_chat_server
 
@@ -194,6 +195,22 @@ def test_key_comes_from_the_environment_and_is_not_sent_in_the_clear():
     assert find_key("https://h", usual) == find_key("http://127.0.0.1:1", usual) == "a"
     assert find_key("http://h", usual) == find_key("https://h", {}) == ""
     assert find_key("http://h", own) == find_key("https://h", own) == "b"
+
+
+def test_find_keys_never_gives_one_key_to_two_servers():
+    one, other = "https://one.example", "https://other.example"
+    common = {"LABELAHEAD_LLM_KEY": "a"}
+    assert find_keys([one, one + "/v1"], common) == ["a", "a"]
+    assert find_keys([one, other], {}) == ["", ""]
+    each = {**common, "LABELAHEAD_LLM_KEY_1": "b", "LABELAHEAD_LLM_KEY_2": ""}
+    assert find_keys([one, other], each) == ["b", ""]
+    assert find_keys(["http://localhost:1", one], {"LABELAHEAD_LLM_KEY_2": "c", **common}) == [
+        "",
+        "c",
+    ]
+    for known in (common, {"OPENAI_API_KEY": "a"}):
+        with pytest.raises(InputError, match="in LABELAHEAD_LLM_KEY_2"):
+            find_keys([one, other], {**known, "LABELAHEAD_LLM_KEY_1": "b"})
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from labelahead.cli import shell
-from labelahead.cli.shell import Number, Option, Text, UsageError, app, err, print_line
+from labelahead.cli.shell import Number, Option, UsageError, app, err, print_line
 
 LlmModelOpt = Annotated[
-    Text, Option("--llm-model", help="With --guesses llm:URL: name of the language model.")
+    list[str] | None,
+    Option(
+        "--llm-model",
+        help="With --guesses llm:URL: name of the language model; one for each llm:URL.",
+    ),
 ]
 PromptOpt = Annotated[
     Path | None,
@@ -26,11 +30,11 @@ RateOpt = Annotated[
     float | None, Option("--llm-rate", help="With llm:URL: requests per minute, at most.")
 ]
 PriceInputOpt = Annotated[
-    float | None,
+    list[float] | None,
     Option("--llm-price-input", min=0, help="With llm:URL: price of a million input tokens."),
 ]
 PriceOutputOpt = Annotated[
-    float | None,
+    list[float] | None,
     Option("--llm-price-output", min=0, help="With llm:URL: price of a million output tokens."),
 ]
 YesOpt = Annotated[bool, Option("--yes", help="With llm:URL: start without a question.")]
@@ -40,22 +44,60 @@ OPTIONS = ("llm_model", "prompt", "llm_limit", "llm_rate", "llm_price_input", "l
 
 @dataclass(frozen=True)
 class LanguageModelOptions:
-    """The options of a command that asks a language model."""
+    """The options of a command that asks one or several language models, in the order of llm:URL."""
 
-    model: str | None = None
+    models: tuple[str, ...] = ()
     prompt: Path | None = None
     limit: int | None = None
     rate: float | None = None
-    price_input: float | None = None
-    price_output: float | None = None
+    prices_input: tuple[float, ...] = ()
+    prices_output: tuple[float, ...] = ()
     yes: bool = False
 
     @classmethod
     def read(cls, context: typer.Context) -> "LanguageModelOptions":
         """Return the options that a command was given."""
         given = context.params
-        values = {name.removeprefix("llm_"): given.get(name) for name in OPTIONS}
-        return cls(**values, yes=bool(given.get("yes")))
+        return cls(
+            tuple(given.get("llm_model") or ()),
+            given.get("prompt"),
+            given.get("llm_limit"),
+            given.get("llm_rate"),
+            tuple(given.get("llm_price_input") or ()),
+            tuple(given.get("llm_price_output") or ()),
+            bool(given.get("yes")),
+        )
+
+    def require_one_per_address(self, addresses: int) -> None:
+        """Raise unless there is a model for every address, and a price for none, for all or for each."""
+        if not self.models:
+            raise UsageError("--guesses llm:URL needs the name of the model; add --llm-model NAME")
+        if len(self.models) != addresses:
+            raise UsageError(
+                f"--guesses names {addresses} language models, --llm-model {len(self.models)}; "
+                "expected one --llm-model for each llm:URL, in the same order"
+            )
+        if len(set(self.models)) < addresses:
+            raise UsageError(
+                f"--llm-model is {', '.join(self.models)}; expected different models: answers are "
+                "kept by model, so that the same one is not asked twice"
+            )
+        for name, prices in (("input", self.prices_input), ("output", self.prices_output)):
+            if len(prices) not in (0, 1, addresses):
+                raise UsageError(
+                    f"--llm-price-{name} is given {len(prices)} times; expected one price for all "
+                    f"models, or {addresses} in the order of --llm-model"
+                )
+
+    def estimate_cost(self, estimate: Any, which: int) -> float | None:
+        """Return the cost of the answers of one model; None if there are no prices."""
+        if not (self.prices_input or self.prices_output):
+            return None
+        prices = [
+            (p[which] if len(p) > 1 else p[0]) if p else 0.0
+            for p in (self.prices_input, self.prices_output)
+        ]
+        return float(estimate.cost(*prices))
 
 
 @app.command()
@@ -128,20 +170,18 @@ def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence
     options = LanguageModelOptions.read(context)
     names = [name for name in campaign.data.guesses if is_language_model(name)]
     if not names:
-        given = next((o for o in OPTIONS if context.params.get(o) is not None), None)
+        given = next((o for o in OPTIONS if context.params.get(o) not in (None, (), [])), None)
         if given is not None:
             name = "--" + given.replace("_", "-")
             raise UsageError(f"{name} goes with --guesses llm:URL, which is not there; add it")
         return campaign
-    if len(names) > 1:
-        raise UsageError(
-            f"--guesses names {len(names)} language models; expected one: write the others to files "
-            "with `labelahead guess`"
-        )
+    options.require_one_per_address(len(names))
     with err.status("loading"):
         data, classes = _load(campaign, recorded)
-    file = _ask(names[0], data, classes, options)
-    sources = tuple(str(file) if name == names[0] else name for name in campaign.data.guesses)
+    files = iter(_ask(names, data, classes, options))
+    sources = tuple(
+        str(next(files)) if is_language_model(name) else name for name in campaign.data.guesses
+    )
     return replace(campaign, data=replace(campaign.data, guesses=sources))
 
 
@@ -163,62 +203,75 @@ def _load(campaign: Any, recorded: Sequence[str]) -> tuple[Any, Any]:
     return data, ClassList(names, source.class_descriptions, source.class_examples)
 
 
-def _ask(name: str, data: Any, classes: Any, options: LanguageModelOptions) -> Path:
-    """Ask the language model and return the file of its guesses."""
+def _ask(names: list[str], data: Any, classes: Any, options: LanguageModelOptions) -> list[Path]:
+    """Ask the language models at these addresses, and return the files of their guesses."""
+    from labelahead.cli.terminal import ProgressText
     from labelahead.data.guesses import LANGUAGE_MODEL_PREFIX
-    from labelahead.learner.chat_endpoint import RequestLimits
+    from labelahead.learner.chat_endpoint import RequestLimits, find_keys
     from labelahead.learner.guessers import list_items, write_guesses
     from labelahead.learner.language_model import LanguageModelGuesser
 
-    if options.model is None:
-        raise UsageError("--guesses llm:URL needs the name of the model; add --llm-model NAME")
-    guesser = LanguageModelGuesser(
-        name.removeprefix(LANGUAGE_MODEL_PREFIX),
-        options.model,
-        None if options.prompt is None else _read_prompt(options.prompt),
-        classes,
-        limits=RequestLimits(per_minute=options.rate),
-    )
+    prompt = None if options.prompt is None else _read_prompt(options.prompt)
+    limits = RequestLimits(per_minute=options.rate)
+    addresses = [name.removeprefix(LANGUAGE_MODEL_PREFIX) for name in names]
+    guessers = [
+        LanguageModelGuesser(url, model, prompt, classes, limits=limits, key=key)
+        for url, model, key in zip(addresses, options.models, find_keys(addresses), strict=True)
+    ]
     with err.status("counting tokens"):
         items = list_items(data)
-        estimate = guesser.estimate(items, options.limit)
-    if estimate.items:
-        _confirm(guesser, estimate, options)
-    from labelahead.cli.terminal import ProgressText
+        estimates = [guesser.estimate(items, options.limit) for guesser in guessers]
+    _confirm(guessers, estimates, options)
+    files = []
+    for guesser, model in zip(guessers, options.models, strict=True):
+        words, stage = ProgressText(), f"asking {model}"
+        with err.status(stage) as status:
 
-    words = ProgressText()
-    with err.status(f"asking {options.model}") as status:
-        p = guesser(
-            items,
-            limit=options.limit,
-            on_progress=lambda done, total: status.update(
-                words.describe(f"asking {options.model}", done, total)
-            ),
-        )
-    print_line(f"{options.model}: {guesser.counts.describe()}")
-    return write_guesses(guesser.folder, options.model, data.ids, classes.names, p)
+            def show(
+                done: int,
+                total: int,
+                status: Any = status,
+                words: ProgressText = words,
+                stage: str = stage,
+            ) -> None:
+                status.update(words.describe(stage, done, total))
+
+            p = guesser(items, limit=options.limit, on_progress=show)
+        print_line(f"{model}: {guesser.counts.describe()}")
+        files.append(write_guesses(guesser.folder, model, data.ids, classes.names, p))
+    return files
 
 
-def _confirm(guesser: Any, estimate: Any, options: LanguageModelOptions) -> None:
+def _confirm(guessers: list[Any], estimates: list[Any], options: LanguageModelOptions) -> None:
     """Show what the answers will take, and ask whether to start."""
-    known = f" ({estimate.answered} more are answered already)" if estimate.answered else ""
-    print_line(
-        f"{guesser.endpoint.url}, model {guesser.endpoint.model}: {estimate.items} items{known}, "
-        f"about {estimate.input_tokens:,} input and {estimate.output_tokens:,} output tokens, "
-        f"{_describe_cost(estimate, options)}, about {_format_seconds(estimate.seconds)}"
-    )
-    if options.yes:
+    asked, costs = [], []
+    for which, (guesser, estimate) in enumerate(zip(guessers, estimates, strict=True)):
+        if not estimate.items:
+            continue
+        costs.append(options.estimate_cost(estimate, which))
+        asked.append(guesser.endpoint.url)
+        known = f" ({estimate.answered} more are answered already)" if estimate.answered else ""
+        print_line(
+            f"{guesser.endpoint.url}, model {guesser.endpoint.model}: {estimate.items} items{known}, "
+            f"about {estimate.input_tokens:,} input and {estimate.output_tokens:,} output tokens, "
+            f"{_describe_cost(costs[-1])}, about {_format_seconds(estimate.seconds)}"
+        )
+    if len(asked) > 1:
+        known_costs = [cost for cost in costs if cost is not None]
+        total = sum(known_costs) if len(known_costs) == len(costs) else None
+        print_line(f"all {len(asked)} language models: {_describe_cost(total)}")
+    if options.yes or not asked:
         return
     if not sys.stdin.isatty():
         raise UsageError("nobody is at the terminal to confirm this; add --yes to start")
-    if not typer.confirm("The items are sent to this address. Start?", err=True):
+    where = "this address" if len(set(asked)) == 1 else "these addresses"
+    if not typer.confirm(f"The items are sent to {where}. Start?", err=True):
         raise UsageError("not started; nothing was sent")
 
 
-def _describe_cost(estimate: Any, options: LanguageModelOptions) -> str:
-    if options.price_input is None and options.price_output is None:
+def _describe_cost(cost: float | None) -> str:
+    if cost is None:
         return "cost unknown (--llm-price-input, --llm-price-output)"
-    cost = estimate.cost(options.price_input or 0.0, options.price_output or 0.0)
     return f"cost about {cost:.2f}" if cost >= 0.1 else f"cost about {cost:.2g}"
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "StoppedRequest",
     "Token",
     "find_key",
+    "find_keys",
 ]
 
 KEY_VARIABLES = ("LABELAHEAD_LLM_KEY", "OPENAI_API_KEY")
@@ -127,6 +128,32 @@ def find_key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     """
     own, usual = (environ.get(name, "").strip() for name in KEY_VARIABLES)
     return own or (usual if url.startswith("https://") or _is_local(url) else "")
+
+
+def find_keys(urls: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the keys of several endpoints, in their order.
+
+    Endpoints of one server share the key of `find_key`. Where there are several servers, the key of
+    one must not be sent to another: LABELAHEAD_LLM_KEY_1 is that of the first endpoint, and so on;
+    empty: it has none. A server of this machine needs none.
+
+    Raises:
+        InputError: There is a key, and it is not said which server it is for.
+    """
+    complete = [complete_url(url) for url in urls]
+    if len({urlsplit(url)[:2] for url in complete}) == 1:
+        return [find_key(url, environ) for url in complete]
+    keys = []
+    for number, url in enumerate(complete, 1):
+        name = f"{KEY_VARIABLES[0]}_{number}"
+        unclear = any(environ.get(known, "").strip() for known in KEY_VARIABLES)
+        if name not in environ and unclear and not _is_local(url):
+            raise InputError(
+                f"the language models have different servers, and it is not said which of them gets "
+                f"the key; expected the key of {url} in {name} (empty: none)"
+            )
+        keys.append(environ.get(name, "").strip())
+    return keys
 
 
 class ChatEndpoint:

@@ -229,6 +229,7 @@ class LanguageModelGuesser:
         classes: the class names, or what `read_class_file` returns.
         limits: rate, parallel requests and patience.
         folder: for the answers; None: `get_answer_folder()`.
+        key: of the endpoint; None: from the environment.
 
     >>> import labelahead as la
     >>> guesser = la.LanguageModelGuesser("http://localhost:11434", "llama3.2", classes=["good", "bad"])
@@ -245,6 +246,7 @@ class LanguageModelGuesser:
         *,
         limits: RequestLimits | None = None,
         folder: str | Path | None = None,
+        key: str | None = None,
     ) -> None:
         listed = classes if isinstance(classes, ClassList) else ClassList(tuple(classes), {}, {})
         if len(require_distinct_classes(listed.names)) < 2:
@@ -253,12 +255,12 @@ class LanguageModelGuesser:
                 "classes or more"
             )
         self.limits = limits or RequestLimits()
-        self.endpoint = ChatEndpoint(url, model, limits=self.limits)
+        self.endpoint = ChatEndpoint(url, model, key=key, limits=self.limits)
         self.prompt = Prompt(DEFAULT_PROMPT if prompt is None else prompt, listed)
         self.classes = listed.names
-        key = f"{model}\0{self.prompt.compute_fingerprint()}"
+        asked = f"{model}\0{self.prompt.compute_fingerprint()}"
         root = get_answer_folder() if folder is None else Path(folder).expanduser()
-        self.folder = root / hashlib.sha256(key.encode()).hexdigest()[:16]
+        self.folder = root / hashlib.sha256(asked.encode()).hexdigest()[:16]
         self.counts = AnswerCounts()
 
     def __call__(
