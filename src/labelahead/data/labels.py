@@ -1,53 +1,34 @@
-"""Read label files: parse their entries, and find the items that they name.
+"""Read label files for the items of a data set.
 
     read_labels             strict, for networks and `label --test`: anything unclear is an error
     read_labels_by_source   strict, for the exact learner: all labels of an item by annotator
     read_import             lenient, for the labelling page: anything unclear is reported
 
-Exports of labelahead have the columns `id`, `label`, `annotator`, `labelled_at` and `source`; other
-columns in them are ignored. In other files the column `source` names the annotator if no other
-does. Exports of version 0.2 had `item`, `who` and `at`, and row numbers as ids.
-
-An item is found by its id; by its file name, with or without suffix, if no other item has the same;
-by the end of a URL or an absolute path; and by its position. A column `index` always holds
-positions; elsewhere a number is a position only if no item has a number as its name. Predictions of
-a model are never labels.
+`labelahead.data.label_entries` parses the files, `labelahead.data.item_finder` finds the items.
+Predictions of a model are never labels.
 """
 
-import json
 import logging
-import os
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
 
 import torch
 from torch import Tensor
 
 from labelahead.data.classes import check_name, sort_names
 from labelahead.data.dataset import Data
-from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
+from labelahead.data.item_finder import EXCLUDED, ItemFinder
+from labelahead.data.label_entries import EXPECTED_COLUMNS, Entry, is_address, read_entries
 from labelahead.data.label_values import (
     SEVERAL_CLASSES_ADVICE,
     LabelNormaliser,
-    parse_label,
     refuse_combined_labels,
 )
-from labelahead.data.parquet import column_to_python, read_bounded
-from labelahead.data.records import format_id
-from labelahead.data.text import (
-    as_file_name,
-    read_json_lines,
-    read_separated,
-    read_text,
-    unescape_formulas,
-)
-from labelahead.errors import InputError, did_you_mean, import_extra
+from labelahead.data.text import as_file_name
+from labelahead.errors import InputError
 
 __all__ = [
     "LabelFile",
@@ -59,71 +40,9 @@ __all__ = [
     "read_labels_for_ids",
 ]
 
+
 log = logging.getLogger("labelahead")
-
-MAX_LABEL_ROWS = 500_000  # rows of a Parquet label file
-# Memory of a Parquet label file: a small file can decode to any size.
-MAX_LABEL_BYTES = 2**29
-# The id in tasks of Label Studio, whose own exports write the number of the task as `id`.
-ITEM_ID_FIELD = "item_id"
-ITEM_COLUMNS = (ITEM_ID_FIELD, "item", "path", "file", "filename", "file_name", "image", "text")
-LABEL_COLUMNS = ("label", "class", "target", "choice", "choices")
-ANNOTATOR_COLUMNS = ("who", "annotator", "completed_by", "annotator_id", "user", "by")
-# In our exports: "prediction" if a model gave the label, else "label". Elsewhere who gave it.
-SOURCE_COLUMN = "source"
-EXPORT_SOURCES = ("label", "prediction")
-# Columns that identify our own exports.
-EXPORT_COLUMNS = frozenset(("id", "label", "annotator", "labelled_at", SOURCE_COLUMN))
-EXPORT_COLUMNS_0_2 = frozenset(("item", "label", "who", "at", SOURCE_COLUMN, "confidence"))
-# Columns of Label Studio's short formats, in which `id` is the number of the task.
-TASK_EXPORT_COLUMNS = frozenset(("annotation_id", "lead_time"))
-EXPECTED_COLUMNS = (
-    f"a column id|{'|'.join(ITEM_COLUMNS)}|index and a column {'|'.join(LABEL_COLUMNS)}"
-)
-FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "label-studio",
-    ".parquet": "parquet",
-    **dict.fromkeys(WORKBOOK_SUFFIXES, "excel"),
-}
 UNKNOWN_ANNOTATOR = "import"  # the annotator of labels in files that name none
-EXCLUDED = -1  # the position of a file that exists but was excluded from the data
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of a label file: the label of one item.
-
-    Attributes:
-        where: the place in the file, for messages.
-        names: names of the item, the most likely first.
-        label: a text; None if there is no label; any other value is not a single label.
-        annotator: who gave the label.
-        is_prediction: whether a model predicted the label.
-        is_resolution: whether it resolves a disagreement between annotators.
-        is_position: whether the name is a position.
-        from_class_folder: whether name and label are file names of the format `folders`.
-        columns: the columns of a row without a label column.
-        literal: whether the label was chosen from a list of classes, so that NA and None are names.
-        id_value: the value of a column `id`, which identifies the item if ids come from a column.
-        is_version_0_2: whether the name is a row number, as exported by labelahead 0.2.
-    """
-
-    where: str
-    names: Sequence[Any]
-    label: Any = None
-    annotator: Any = None
-    is_prediction: bool = False
-    is_resolution: bool = False
-    is_position: bool = False
-    from_class_folder: bool = False
-    columns: Sequence[str] = ()
-    literal: bool = False
-    id_value: str | None = None
-    is_version_0_2: bool = False
 
 
 class _LabelledEntry(NamedTuple):
@@ -225,7 +144,7 @@ def read_labels_for_ids(
         rows: positions by row number, as for `read_import`.
     """
     file = file if isinstance(file, LabelFile) else LabelFile.read(file)
-    finder = _ItemFinder(ids, files, rows)
+    finder = ItemFinder(ids, files, rows)
     reader = LabelNormaliser((*known, *classes))
     answers_by_position = _collect_answers(file, finder, reader, known, classes)
     labels = {
@@ -276,7 +195,7 @@ def read_labels_by_source(
     ((0, 1, 'anna'), (0, 0, 'ben'))
     """
     rows = None if data.records is None else data.records.positions_by_row_number()
-    file, finder = LabelFile.read(path), _ItemFinder(data.ids, data.file_names, rows)
+    file, finder = LabelFile.read(path), ItemFinder(data.ids, data.file_names, rows)
     reader = LabelNormaliser((*data.classes, *classes))
     labels: dict[tuple[int, str], str] = {}  # by position and annotator
     resolved: dict[int, str] = {}
@@ -320,7 +239,7 @@ def _list_classes(
 
 def _collect_answers(
     file: LabelFile,
-    finder: "_ItemFinder",
+    finder: ItemFinder,
     reader: LabelNormaliser,
     known: tuple[str, ...],
     classes: Sequence[str],
@@ -393,7 +312,7 @@ def _require_same_file(path: Path, item: str, answers: Sequence[_LabelledEntry])
     first = answers[0]
     for other in answers[1:]:
         where = f"{path}, {other.entry.where}"
-        if other.item != first.item and _is_address(other.item) and _is_address(first.item):
+        if other.item != first.item and is_address(other.item) and is_address(first.item):
             raise InputError(
                 f"{where}: {other.item!r} and {first.item!r} both end in {item!r}, but they are "
                 "two files; expected "
@@ -449,7 +368,7 @@ def read_import(
         rows: positions by row number, if the ids come from a column of a table
             (`Records.positions_by_row_number`).
     """
-    finder, reader = _ItemFinder(items, rows=rows), LabelNormaliser(classes)
+    finder, reader = ItemFinder(items, rows=rows), LabelNormaliser(classes)
     by_file = {as_file_name(name): name for name in classes}
     labels: dict[tuple[int, str], str] = {}  # by position and annotator
     called: dict[int, str] = {}  # the name of an item in the file, by position
@@ -547,539 +466,3 @@ def _get_annotator(entry: Entry) -> str | None:
             (annotator[k] for k in ("email", "username", "id") if annotator.get(k)), None
         )
     return None if annotator is None or not str(annotator).strip() else str(annotator)
-
-
-# --- Find the items
-
-
-class _ItemFinder:
-    """Find positions of items by any of their names."""
-
-    def __init__(
-        self, items: Sequence[str], files: Sequence[str] = (), rows: Mapping[str, int] | None = None
-    ) -> None:
-        """Index the names.
-
-        Args:
-            items: the ids.
-            files: the names of all files, including those that were excluded from the data.
-            rows: positions by row number; see `read_import`.
-        """
-        self.size = len(items)
-        self.rows = rows
-        self.ids = dict.fromkeys(files, EXCLUDED) | {name: i for i, name in enumerate(items)}
-        self.ends: tuple[dict[str, list[int]], ...] = (
-            {},
-            {},
-        )  # positions by file name, with and without suffix
-        for name, position in self.ids.items():
-            last = name.rsplit("/", 1)[-1]
-            for end, index in zip((last, PurePosixPath(last).stem), self.ends, strict=True):
-                index.setdefault(end, []).append(position)
-        # If files or rows have numbers as names (7.png), a number that is none of them must not
-        # silently mean a position.
-        self.numbered = any(stem.isdecimal() for stem in self.ends[1])
-
-    @cached_property
-    def files(self) -> dict[str, int]:
-        """Positions by id, with ids encoded as in the format `folders`."""
-        return {
-            "/".join(as_file_name(part) for part in name.split("/")): i
-            for name, i in self.ids.items()
-        }
-
-    def find(self, entry: Entry) -> tuple[Sequence[int], str]:
-        """Return the positions that an entry may mean, and the name that was used to find them.
-
-        Without a match the name is the first one of the entry.
-        """
-        if entry.is_position:
-            text = str(entry.names[0]).strip()
-            return ([int(text)] if self._is_position(text) else []), text
-        names = [str(name) for name in entry.names]
-        if self.rows is not None and entry.is_version_0_2:
-            return ([self.rows[names[0]]] if names[0] in self.rows else []), names[0]
-        if self.rows is not None and entry.id_value in self.ids:
-            return [self.ids[entry.id_value]], entry.id_value
-        several: Sequence[int] = []
-        for name in names:
-            positions = (
-                [self.files[name]]
-                if entry.from_class_folder and name in self.files
-                else self._positions(name)
-            )
-            if len(positions) == 1:
-                return positions, name
-            several = several or positions
-        return several, names[0] if names else f"{entry.where}, without a name"
-
-    def describe_mismatch(
-        self, entry: Entry, item: str, positions: Sequence[int], where: str
-    ) -> InputError:
-        """Return the error for an entry that means no item, or several."""
-        if entry.is_position:
-            return InputError(
-                f"{where}: index is {item!r}; expected a position from 0 to {self.size - 1}"
-            )
-        if positions:
-            return InputError(
-                f"{where}: {len(positions)} items have the file name {item!r}; expected a "
-                "name of one item, so write its whole path"
-            )
-        # Some ids to compare a wrong one with; all of a large set would take long.
-        near = [i for i in self.ids if i[:1] == item[:1] and abs(len(i) - len(item)) < 3][:2000]
-        return InputError(
-            f"{where}: no item is called {item!r}; {did_you_mean(item, near)}expected an "
-            f"id such as {next(iter(self.ids))!r}, a file name, or a position"
-        )
-
-    def _positions(self, name: str) -> Sequence[int]:
-        """Return the positions of all items that a name may mean."""
-        plain = name.strip().replace("\\", "/").removeprefix("./")
-        for exact in (name, name.strip(), plain):
-            if exact in self.ids:
-                return [self.ids[exact]]
-        if _is_address(plain):
-            parts = _extract_path(plain).split("/")
-            for end in ("/".join(parts[i:]) for i in range(len(parts))):
-                if end in self.ids:
-                    return [self.ids[end]]
-            upload = re.sub(
-                "^[0-9a-f]{8}-", "", parts[-1]
-            )  # Label Studio's prefix of uploaded files
-            return self._find_by_path_end(parts[-1]) or self._find_by_path_end(upload)
-        if "/" in plain:
-            return []  # a relative path of another file
-        positions = self._find_by_path_end(plain)
-        return (
-            [int(plain)]
-            if not positions and not self.numbered and self._is_position(plain)
-            else positions
-        )
-
-    def _find_by_path_end(self, name: str) -> Sequence[int]:
-        """Return the positions of the items with this file name, with or without suffix."""
-        return next((known[name] for known in self.ends if name in known), [])
-
-    def _is_position(self, text: str) -> bool:
-        return text.isdecimal() and len(text) < 19 and int(text) < self.size
-
-
-def _is_address(name: str) -> bool:
-    """Return whether a name is a URL or an absolute path."""
-    return re.match("/|[A-Za-z]:/|[^/]*://", name.replace("\\", "/")) is not None
-
-
-def _extract_path(address: str) -> str:
-    """Return the path of a URL; Label Studio serves local files as ...?d=path."""
-    if "://" not in address and "?d=" not in address:
-        return address
-    try:
-        parts = urlsplit(address)
-    except ValueError:  # for example invalid brackets
-        return address
-    return parse_qs(parts.query).get("d", [unquote(parts.path)])[0]
-
-
-# --- Read the file formats
-
-
-def read_entries(path: Path, form: str | None = None) -> Iterator[Entry]:
-    """Return an iterator over all entries of a file or folder, in its order.
-
-    Args:
-        path: the label file or folder.
-        form: the format; by default the file name determines it.
-
-    Raises:
-        InputError: if it is in no supported format.
-    """
-    if form is None:
-        suffix = split_sheet(path)[0].suffix.lower()
-        form = (
-            ("hf" if _find_parquet_files(path) else "folders")
-            if path.is_dir()
-            else FORMATS.get(suffix)
-        )
-    if form in ("hf", "folders") and not path.is_dir():
-        raise InputError(f"{path} is no folder; expected one of the form {form}")
-    if form == "csv":
-        return _read_csv(path)
-    if form == "excel":
-        return _read_excel(path)
-    if form in ("jsonl", "label-studio", "json"):
-        return _read_json(path, lines=form == "jsonl")
-    if form == "parquet":
-        return _read_parquet(path)
-    if form == "hf":
-        return (
-            e
-            for part in _find_parquet_files(path)
-            for e in _read_parquet(part, f"{part.relative_to(path)}, ")
-        )
-    if form == "folders":
-        return _read_class_folders(path)
-    raise InputError(
-        f"{path} is no label file: in no form that labels are read from "
-        f"({form or 'by its name'}); expected "
-        ".csv, .tsv, .jsonl, .json (Label Studio's too), .parquet, .xlsx, or a folder"
-    )
-
-
-def _read_csv(path: Path) -> Iterator[Entry]:
-    """Yield one entry for each row of a CSV or TSV file."""
-    header: list[str] = []
-    parser = _RowParser(is_own_export=False, is_version_0_2=False)
-    for line, row in read_separated(path)[1]:
-        if not any(field.strip() for field in row):
-            continue
-        where = f"line {line}"
-        if not header:
-            header = [unescape_formulas(name).strip().casefold() for name in row]
-            parser = _RowParser.for_columns(header)
-            _check_columns(EXPORT_COLUMNS if parser.is_own_export else header, f"{path}, {where}")
-            continue
-        if len(row) != len(header):
-            raise InputError(
-                f"{path}, {where}: {len(row)} fields; expected {len(header)} as in the header"
-            )
-        fields = map(unescape_formulas, row) if SOURCE_COLUMN in header else row
-        cells = {k: v for k, v in zip(header, fields, strict=True) if v}
-        yield parser.parse(cells, path, where)
-    if not header:
-        raise InputError(
-            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a "
-            "header"
-        )
-
-
-def _read_excel(path: Path) -> Iterator[Entry]:
-    """Yield one entry for each row of a sheet below its header."""
-    sheet = read_sheet(path)
-    for note in sheet.notes:
-        log.warning("%s: %s", path, note)
-    rows = sheet.rows
-    if not rows:
-        raise InputError(
-            f"{path} is empty, it holds no labels; expected {EXPECTED_COLUMNS}, and at least a "
-            "header"
-        )
-    header = [str(name or "").casefold() for name in rows[0][1]]
-    parser = _RowParser.for_columns(header)
-    _check_columns(EXPORT_COLUMNS if parser.is_own_export else header, f"{path}, row {rows[0][0]}")
-    for number, row in rows[1:]:
-        cells = {
-            name: cell for name, cell in zip(header, row, strict=True) if name and cell is not None
-        }
-        if SOURCE_COLUMN in cells:  # our export, saved by a spreadsheet program
-            cells = {
-                name: unescape_formulas(cell) if isinstance(cell, str) else cell
-                for name, cell in cells.items()
-            }
-        yield parser.parse(cells, path, f"row {number}")
-
-
-def _check_columns(names: Collection[str], where: str) -> None:
-    """Raise unless there are columns for the item and the label, each once."""
-    header = list(names)
-    if not {*ITEM_COLUMNS, "id", "index"} & set(header) or not set(LABEL_COLUMNS) & set(header):
-        raise InputError(f"{where}: columns {', '.join(header)}; expected {EXPECTED_COLUMNS}")
-    twice = next(
-        (n for n in (*ITEM_COLUMNS, *LABEL_COLUMNS, *ANNOTATOR_COLUMNS) if header.count(n) > 1),
-        None,
-    )
-    if twice is not None:
-        raise InputError(f"{where}: column {twice!r} occurs twice; expected it once")
-
-
-def _read_json(path: Path, *, lines: bool) -> Iterator[Entry]:
-    """Yield the entries of JSON lines or a JSON list, of plain rows or Label Studio tasks."""
-    for where, row in _read_json_lines(path) if lines else _read_json_list(path):
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{path}, {where}: {row!r:.80}; expected an object with item and label"
-            )
-        if _is_task(row):
-            yield from _read_task(row, path, where)
-            continue
-        folded = {str(key).casefold(): value for key, value in row.items()}
-        answers = folded.pop("answers", None)
-        parser = _RowParser.for_columns(folded)
-        if not isinstance(answers, list) or not answers:
-            columns = () if any(name in folded for name in LABEL_COLUMNS) else tuple(folded)
-            yield parser.parse(folded, path, where, columns=columns)
-            continue
-        for value in answers:  # `export` writes the labels of every annotator
-            answer = value if isinstance(value, dict) else {}
-            annotator = answer.get("annotator", answer.get("who"))
-            row = folded | {"label": answer.get("label"), "who": annotator, "annotator": annotator}
-            entry = parser.parse(row, path, where)
-            yield replace(entry, is_resolution=answer.get("kind") == "settle")
-
-
-def _read_json_lines(path: Path) -> list[tuple[str, Any]]:
-    """Return (place, value) of each line."""
-    return [(f"line {i}", value) for i, value in read_json_lines(path)]
-
-
-def _read_json_list(path: Path) -> list[tuple[str, Any]]:
-    """Return (place, value) of each entry of a JSON file."""
-    try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path} is no valid JSON ({error}); expected {EXPECTED_COLUMNS}"
-        ) from error
-    if isinstance(content, dict):
-        folded = {str(key).casefold() for key in content}
-        alone = _is_task(content) or (folded & set(ITEM_COLUMNS) and folded & set(LABEL_COLUMNS))
-        content = (
-            [content]
-            if alone
-            else [{"item": item, "label": label} for item, label in content.items()]
-        )
-    if not isinstance(content, list):
-        raise InputError(
-            f"{path} holds a JSON {type(content).__name__}; expected a list of objects "
-            'such as {"item": "a.jpg", "label": "cat"}'
-        )
-    return [(f"entry {i}", row) for i, row in enumerate(content, 1)]
-
-
-def _is_task(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is a task of Label Studio, or an annotation that contains its task."""
-    return isinstance(row.get("data"), dict) or (
-        isinstance(row.get("task"), dict) and "result" in row
-    )
-
-
-def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entry]:
-    """Yield the annotations and predictions of a Label Studio task."""
-    if isinstance(task.get("task"), dict) and "result" in task:
-        task = {**task["task"], "annotations": [task]}
-    data = task.get("data")
-    data = data if isinstance(data, dict) else {}
-    likely = [data[name] for name in ITEM_COLUMNS if isinstance(data.get(name), str)]
-    names = likely or [value for value in data.values() if isinstance(value, str)]
-    id_value = format_id(data.get(ITEM_ID_FIELD, data.get("id"))) or None
-    item = partial(Entry, where, names, id_value=id_value, is_version_0_2=set(data) == {"item"})
-    annotations = task.get("annotations", task.get("completions")) or []
-    if not isinstance(annotations, list):
-        raise InputError(f"{path}, {where}: annotations are {annotations!r:.80}; expected a list")
-    predictions = task.get("predictions") or []
-    if not isinstance(predictions, list):
-        raise InputError(f"{path}, {where}: predictions are {predictions!r:.80}; expected a list")
-    yield from (item(is_prediction=True) for _ in predictions)
-    if not annotations and not predictions:
-        yield item()
-    for given in annotations:
-        result = given.get("result") if isinstance(given, dict) else None
-        if not isinstance(result, list) or not result or given.get("was_cancelled"):
-            yield item()
-            continue
-        values = [part.get("value") for part in result if isinstance(part, dict)]
-        chosen = [v for v in values if isinstance(v, dict) and "choices" in v]
-        label = _parse_label(chosen[0]) if len(chosen) == 1 else tuple(values)
-        annotator = next(
-            (
-                given[key]
-                for key in ("annotator", "who", "completed_by")
-                if given.get(key) is not None
-            ),
-            None,
-        )
-        yield item(label=label, annotator=annotator, literal=True)
-
-
-def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
-    """Yield one entry for each row of a Parquet file."""
-    parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
-    try:
-        schema = parquet.read_schema(path)
-        wanted = {
-            *ITEM_COLUMNS,
-            *LABEL_COLUMNS,
-            *ANNOTATOR_COLUMNS,
-            "id",
-            "index",
-            *EXPORT_COLUMNS,
-            *EXPORT_COLUMNS_0_2,
-            *TASK_EXPORT_COLUMNS,
-        }
-        # Images and other structs are not read.
-        columns = [
-            n
-            for n in schema.names
-            if n.casefold() in wanted and "struct" not in str(schema.field(n).type)
-        ]
-        header = {n.casefold() for n in columns}
-        parser = _RowParser(
-            is_own_export=header >= EXPORT_COLUMNS,
-            is_version_0_2={n.casefold() for n in schema.names} == EXPORT_COLUMNS_0_2,
-        )
-        _check_columns(
-            EXPORT_COLUMNS if parser.is_own_export else [n.casefold() for n in columns], str(path)
-        )
-        count = parquet.read_metadata(path).num_rows
-        # Equal rows take almost no space in the file, but minutes to read.
-        if count > MAX_LABEL_ROWS:
-            raise InputError(
-                f"{path} has {count:,} rows; expected at most {MAX_LABEL_ROWS:,}: split it"
-            )
-        read = read_bounded(path, columns, MAX_LABEL_BYTES, count_repeats=True)
-        values = {name.casefold(): column_to_python(read.column(name)) for name in columns}
-    except InputError:
-        raise
-    except Exception as error:  # the reader raises almost any error on a damaged file
-        raise InputError(f"{path} cannot be read as Parquet ({error})") from error
-    names = _read_class_names(schema.metadata or {})
-    for i in range(read.num_rows):
-        folded = {name: column[i] for name, column in values.items()}
-        for column in LABEL_COLUMNS:
-            number = folded.get(column)
-            if column in names and isinstance(number, int):
-                is_class = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
-                folded[column] = names[column][number] if is_class else None
-        entry = parser.parse(folded, path, f"{inside}row {i}")
-        yield replace(entry, literal=entry.literal or bool(names))
-
-
-def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the class names by column, from the metadata that Hugging Face writes."""
-    try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {n.casefold(): f["names"] for n, f in features.items() if "names" in f}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return {}
-
-
-def _find_parquet_files(path: Path) -> list[Path]:
-    """Return the Parquet files of a Hugging Face data set on the disk."""
-    return sorted(p for folder in (path, path / "data") for p in folder.glob("*.parquet"))
-
-
-def _read_class_folders(path: Path) -> Iterator[Entry]:
-    """Yield one entry for each file CLASS/ITEM; the files themselves are not read."""
-    folders = sorted(
-        p for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX"))
-    )
-    if not folders and not (path / "predictions.csv").exists():
-        raise InputError(
-            f"{path} cannot be read: it is a folder without a folder for each class, or Parquet "
-            "files"
-        )
-    for folder in folders:
-        for here, below, files in os.walk(folder):
-            below.sort()
-            for name in sorted(n for n in files if not n.startswith(".")):
-                inside = Path(here, name).relative_to(folder).as_posix()
-                yield Entry(
-                    f"{folder.name}/{inside}",
-                    [inside],
-                    folder.name,
-                    from_class_folder=True,
-                    literal=True,
-                )
-
-
-# --- Parse rows
-
-
-@dataclass(frozen=True)
-class _RowParser:
-    """Parses the rows of a file, depending on its columns."""
-
-    is_own_export: bool
-    is_version_0_2: bool
-
-    @classmethod
-    def for_columns(cls, names: Collection[str]) -> "_RowParser":
-        """Choose how to parse rows with these columns."""
-        columns = set(names)
-        return cls(columns >= EXPORT_COLUMNS, columns == EXPORT_COLUMNS_0_2)
-
-    def parse(
-        self, row: Mapping[str, Any], path: Path, where: str, *, columns: Sequence[str] = ()
-    ) -> Entry:
-        """Parse a row; columns: its columns if none of them is a label column."""
-        if self.is_own_export:
-            return _parse_export_row(row, path, where)
-        return _parse_row(row, path, where, self.is_version_0_2, columns=columns)
-
-
-def _parse_export_row(row: Mapping[str, Any], path: Path, where: str) -> Entry:
-    """Parse a row of our own export; the user's columns in it are ignored."""
-    id_value, label = format_id(row.get("id")), _parse_label(row.get("label"))
-    if not id_value and label is not None:
-        raise InputError(f"{path}, {where}: no id; expected one in every row of an export")
-    is_prediction = str(row.get(SOURCE_COLUMN) or "").casefold() == "prediction"
-    # The text is not stripped, since a file name may begin or end with a blank.
-    text = row["id"] if isinstance(row.get("id"), str) else id_value
-    return Entry(
-        where, [text], label, row.get("annotator"), is_prediction, id_value=text, literal=True
-    )
-
-
-def _parse_row(
-    row: Mapping[str, Any],
-    path: Path,
-    where: str,
-    is_version_0_2: bool = False,
-    *,
-    columns: Sequence[str] = (),
-) -> Entry:
-    """Parse a row of any other file; empty values are missing or None."""
-    label = next((row[name] for name in LABEL_COLUMNS if row.get(name) is not None), None)
-    if label is None:  # in Label Studio's short format the user chooses the column name
-        label = next((v for v in row.values() if isinstance(v, dict) and "choices" in v), None)
-        columns = columns if label is None else ()
-    label = _parse_label(label)
-    names = [row[name] for name in ITEM_COLUMNS if row.get(name) is not None]
-    # A numeric id beside another name was assigned by the program that wrote the file.
-    row_id = format_id(row.get("id")) or None
-    if row_id is not None and (not names or not row_id.isdecimal()):
-        names.append(row_id)
-    is_position = not names and row.get("index") is not None
-    names = [row["index"]] if is_position else names
-    odd = next((n for n in names if isinstance(n, bool) or not isinstance(n, str | int)), None)
-    if odd is not None:
-        raise InputError(f"{path}, {where}: the item is {odd!r:.80}; expected a name")
-    if not names and label is not None:
-        raise InputError(
-            f"{path}, {where}: no item, only {', '.join(row) or 'nothing'}; expected "
-            f"{EXPECTED_COLUMNS}"
-        )
-    source = format_id(row.get(SOURCE_COLUMN))
-    is_export_source = not source or source.casefold() in EXPORT_SOURCES
-    # Where an item comes from is not who labelled it.
-    is_person = not is_export_source and not _is_address(source)
-    annotator = next(
-        (row[name] for name in ANNOTATOR_COLUMNS if row.get(name) not in (None, "")),
-        source if is_person else None,
-    )
-    is_prediction = source.casefold() == "prediction"
-    default_id = None if row.keys() >= TASK_EXPORT_COLUMNS else row_id
-    return Entry(
-        where,
-        names,
-        label,
-        annotator,
-        is_prediction,
-        is_position=is_position,
-        columns=columns,
-        literal=SOURCE_COLUMN in row and not is_person,
-        id_value=format_id(row.get(ITEM_ID_FIELD, default_id)) or None,
-        is_version_0_2=is_version_0_2,
-    )
-
-
-def _parse_label(value: Any) -> Any:
-    """Return a label as text, None if it is empty; a value that is no single label is unchanged."""
-    if isinstance(value, str) and value.startswith('{"choices"'):  # Label Studio's CSV
-        with suppress(ValueError):
-            value = json.loads(value)
-    return parse_label(
-        value["choices"] if isinstance(value, dict) and "choices" in value else value
-    )

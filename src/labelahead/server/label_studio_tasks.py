@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from labelahead.data.labels import ITEM_ID_FIELD
+from labelahead.data.label_entries import ITEM_ID_FIELD
 from labelahead.data.records import FILE_NAME, rename_clashing_columns
 from labelahead.data.table_writer import iter_json_rows
 from labelahead.errors import InputError

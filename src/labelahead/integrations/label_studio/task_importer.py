@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from labelahead.data.file_tree import UnreadableItemsError
-from labelahead.data.labels import ITEM_ID_FIELD
+from labelahead.data.label_entries import ITEM_ID_FIELD
 from labelahead.data.records import format_id, rename_clashing_columns
 from labelahead.errors import InputError
 from labelahead.integrations.label_studio.client import LabelStudioClient, Unreachable
