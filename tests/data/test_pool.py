@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 
@@ -46,3 +47,14 @@ def test_pool_label_with_one_invalid_label_adds_none():
     with pytest.raises(InputError):
         pool.label([0, 1], [1, -3])
     assert len(pool) == 0
+
+
+def test_item_of_no_class_is_labelled():
+    pool = Pool(4)
+    pool.label([2, 0], [NONE_OF_THESE, 1])
+    assert pool.labels.tolist() == [NONE_OF_THESE, 1]
+    assert pool.unlabelled.tolist() == [1, 3]
+    pool.relabel(2, 1)
+    assert pool.labels.tolist() == [1, 1]
+    with pytest.raises(InputError, match="labelled already"):
+        pool.label([0], [NONE_OF_THESE])

@@ -385,3 +385,16 @@ def test_class_probabilities_are_calibrated(count):
     off = sum(abs(float((right - sure)[bins == b].sum())) for b in range(15)) / len(rest)
     assert off < 0.06
     assert abs(float(sure.mean() - right.mean())) < 0.05
+
+
+def test_calibrate_without_targets_of_no_class_equals_mask_of_these_labels():
+    """Zero targets say which items are of no class, not which class leads."""
+    post, _ = gaussian(seed=3)
+    none = torch.tensor([1, 4, 17])
+    at, targets = post.labelled, post.targets.clone()
+    targets[none] = 0.0
+    start = prior(post.outputs, post.covariance.prior.matrix, noise=1e-2)
+    given = start.condition(at, targets)
+    mask = torch.ones(len(at), dtype=torch.bool).index_fill_(0, none, False)
+    assert torch.equal(calibrate(given).weights, calibrate(given, mask).weights)
+    assert calibrate(given).label_count <= len(at) - len(none)

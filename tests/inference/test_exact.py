@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 import labelahead as la
 from labelahead.batching import as_inputs
 from labelahead.data import from_arrays
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import ModelError
 from labelahead.gp.covariance import CosineKernel
 from labelahead.gp.posterior import prior
@@ -24,7 +25,7 @@ from labelahead.inference.mixture import (
     mix_kernels,
     solve_leave_one_out,
 )
-from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.context import QueryContext
@@ -316,3 +317,73 @@ def test_file_mapped_into_memory_equals_tensor_and_is_not_copied(tmp_path):
     at = torch.arange(n)
     units = FittedExactModel(model, whole).kernel_arguments(at, "pseudo")["kernel"].unit_vectors
     assert torch.equal(units, model.normalise_rows(whole))
+
+
+def test_none_of_these_equals_regression_on_zero_targets():
+    x, y = make_clouds()
+    labelled = torch.tensor([3, 17, 4, 22, 9, 31, 12, 30])
+    labels = y[labelled].clone()
+    labels[[1, 5]] = NONE_OF_THESE
+    learner = make_learner(x)
+    fitted = learner.fit(labelled, labels)
+    targets = torch.eye(C, dtype=torch.float64)[y[labelled]]
+    targets[[1, 5]] = 0.0
+    units = normalise_rows(x, torch.arange(N))
+    mixture = fitted.mixture
+    K = mix_kernels(units @ units.T, mixture.weights)
+    system = K[labelled][:, labelled] + mixture.noise * torch.eye(len(labelled))
+    naive = 1 / C + K[:, labelled] @ torch.linalg.solve(system, targets - 1 / C)
+    assert torch.allclose(fitted.model(x), naive, atol=1e-10)
+    outputs, residuals = learner.leave_one_out_predictions(labelled, labels)
+    for i in range(len(labelled)):
+        rest = torch.arange(len(labelled)) != i
+        alpha = torch.linalg.solve(system[rest][:, rest], (targets - 1 / C)[rest])
+        left_out = 1 / C + K[labelled[i], labelled[rest]] @ alpha
+        assert torch.allclose(outputs[i], left_out, atol=1e-9)
+        assert torch.allclose(residuals[i], left_out - targets[i], atol=1e-9)
+
+
+def test_none_of_these_lowers_all_scores_of_similar_items_and_keeps_probabilities_valid():
+    x, y = make_clouds(60)
+    strange = torch.full((8, D), 6.0, dtype=torch.float64)
+    strange += 0.3 * torch.randn(8, D, generator=torch.Generator().manual_seed(2)).double()
+    x = torch.cat([x, strange])
+    learner = la.Learner(la.exact(x, C), x, "resolve")
+    learner.teach(range(9), y[:9])
+    before = learner._current_network()(x)[60:]
+    learner.teach([60, 61, 62], [NONE_OF_THESE] * 3)
+    after = learner._current_network()(x)[60:]
+    assert bool((after[3:].sum(1) < before[3:].sum(1) - 0.3).all())
+    assert bool((after[3:].amax(1) < before[3:].amax(1)).all())
+    p = learner.predict()
+    assert torch.allclose(p.sum(1), torch.ones(len(x), dtype=torch.float64))
+    assert bool((p[9:60].argmax(1) == y[9:60]).double().mean() > 0.7)
+    assert not {60, 61, 62} & set(learner.query(10))
+
+
+def test_none_of_these_by_steps_equals_fit_at_once_and_corrections_are_exact():
+    x, y = make_clouds()
+    labels = dict(zip(range(12), y[:12].tolist(), strict=True))
+    start = FittedExactModel(make_learner(x).blank_model, x).kernel_arguments(
+        torch.arange(N), "pseudo"
+    )
+    args = torch.arange(N), torch.full((N, C), 1 / C, dtype=torch.float64), start, 0.1
+    given = {**labels, 3: NONE_OF_THESE, 7: NONE_OF_THESE}
+    at_once = PoolPosterior.from_kernel(*args, given, PosteriorOptions())
+    steps = PoolPosterior.from_kernel(*args, labels, PosteriorOptions())
+    steps = steps.with_labels({**labels, 3: NONE_OF_THESE}).with_labels(given)
+    assert torch.allclose(steps.posterior.mean, at_once.posterior.mean, atol=1e-9)
+    grown = PoolPosterior.from_kernel(*args, {0: int(y[0])}, PosteriorOptions())
+    grown = grown.with_labels({0: int(y[0]), 20: NONE_OF_THESE})
+    wider = grown.with_labels({0: int(y[0]), 20: NONE_OF_THESE}, C + 1)  # a class is added later
+    assert wider.classes == C + 1
+    changed = wider.with_labels({0: int(y[0]), 20: C}, C + 1)
+    assert int(changed.predicted_classes[20]) == C
+
+
+def test_network_refuses_none_of_these():
+    x, _ = make_clouds()
+    network = torch.nn.Linear(D, C).double()
+    learner = la.Learner(network, x, "resolve")
+    with pytest.raises(la.InputError, match="NONE_OF_THESE"):
+        learner.teach([0], [NONE_OF_THESE])

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import labelahead as la
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError
 from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.inference.exact import ExactLearner
@@ -274,3 +275,45 @@ def test_vote_takes_the_class_of_most_sources_and_the_newest_of_ties():
     rows = [(3, 1, "anna"), (3, 0, "ben"), (3, 1, "cy"), (5, 2, "anna"), (5, 0, "ben")]
     assert Annotations.vote(rows) == {3: 1, 5: 0}
     assert Annotations.vote([*rows, (5, 1, "anna"), (5, 1, "ben")]) == {3: 1, 5: 1}
+
+
+def test_none_of_these_does_not_change_the_reliability_of_sources():
+    x, _, annotations = simulate([0.1, 0.3], per_item=2, n=40)
+    rows = list(
+        zip(
+            annotations.positions.tolist(),
+            annotations.labels.tolist(),
+            [annotations.names[s] for s in annotations.sources.tolist()],
+            strict=True,
+        )
+    )
+    labels = majority(annotations, 40)
+    learner = make_learner(x, annotations)
+    learner.fit(torch.arange(40), labels)
+    found = learner.source_estimates.by_name(annotations.names)
+    # Two more items, far from the others, that both call none of these.
+    far = torch.cat([x, torch.full((2, x.shape[1]), 30.0, dtype=torch.float64)])
+    more = Annotations.from_rows(
+        [*rows, *((p, NONE_OF_THESE, name) for p in (80, 81) for name in annotations.names)]
+    )
+    learner = ExactLearner(far, exact(x, C), annotations=more)
+    at = torch.cat([torch.arange(40), torch.tensor([80, 81])])
+    fitted = learner.fit(at, torch.cat([labels, torch.tensor([NONE_OF_THESE] * 2)]))
+    again = learner.source_estimates.by_name(annotations.names)
+    for name in annotations.names:
+        assert again[name].labels == found[name].labels
+        assert again[name].accuracy == pytest.approx(found[name].accuracy, abs=0.05)
+    assert bool((fitted.model(far[80:]).amax(1) < 0.25).all())
+
+
+def test_class_label_outweighs_annotation_of_none_of_these():
+    _, _, annotations = simulate([0.1, 0.3], per_item=2, n=30)
+    labels = majority(annotations, 30)
+    kept = annotations.select_items(torch.arange(30), labels)
+    with_none = annotations.labels.clone()
+    dropped = (annotations.positions == 4) & (annotations.sources == 1)
+    with_none[dropped] = NONE_OF_THESE
+    given = Annotations(annotations.positions, with_none, annotations.sources, annotations.names)
+    chosen = given.select_items(torch.arange(30), labels)
+    assert len(chosen.labels) == len(kept.labels) - int(dropped.sum())
+    assert not bool((chosen.labels == NONE_OF_THESE).any())

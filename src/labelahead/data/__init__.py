@@ -6,13 +6,14 @@
 """
 
 from labelahead.data.arrays import from_arrays, from_dataset
-from labelahead.data.dataset import Answers, Data
+from labelahead.data.dataset import NONE_OF_THESE, Answers, Data
 from labelahead.data.labels import read_labels
 from labelahead.data.loading import load, load_source
 from labelahead.data.public_datasets import DATASETS
 
 __all__ = [
     "DATASETS",
+    "NONE_OF_THESE",
     "Answers",
     "Data",
     "from_arrays",

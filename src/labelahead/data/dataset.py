@@ -20,6 +20,8 @@ from labelahead.errors import InputError, import_extra
 
 __all__ = [
     "MAX_IMAGE_SIDE",
+    "NONE_OF_THESE",
+    "NONE_OF_THESE_NAME",
     "UNKNOWN",
     "Answers",
     "Data",
@@ -38,6 +40,8 @@ __all__ = [
 DATA_KINDS = ("image", "vector", "samples")
 MAX_IMAGE_SIDE = 4096
 UNKNOWN = -1  # the class number of an item without a label
+NONE_OF_THESE = -2  # the answer that an item belongs to none of the classes
+NONE_OF_THESE_NAME = "none of these"  # how files and pages write it
 
 
 class Images(ABC):

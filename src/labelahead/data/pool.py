@@ -6,6 +6,7 @@ from operator import index
 import torch
 from torch import Tensor
 
+from labelahead.data.dataset import NONE_OF_THESE, UNKNOWN
 from labelahead.errors import InputError
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
@@ -31,7 +32,7 @@ class Pool:
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise InputError(f"size is {size!r}; expected the number of items, 0 or larger")
         self.size = size
-        self._label = torch.full((size,), -1)
+        self._label = torch.full((size,), UNKNOWN)
         self._test = torch.zeros(size, dtype=torch.bool)
         if len(test):
             self._test[checks.check_positions(test, "test", size)] = True
@@ -53,20 +54,20 @@ class Pool:
 
     @property
     def labels(self) -> Tensor:
-        """(L,) class numbers, in the order of `labelled`."""
+        """(L,) class numbers or `NONE_OF_THESE`, in the order of `labelled`."""
         return self._label[self.labelled]
 
     @property
     def unlabelled(self) -> Tensor:
         """(u,) positions that can be queried, ascending."""
-        return ((self._label < 0) & ~self._test).nonzero().squeeze(1)
+        return ((self._label == UNKNOWN) & ~self._test).nonzero().squeeze(1)
 
     def label(self, positions: Positions, labels: Tensor | Sequence[int]) -> None:
         """Add labels; if one of them is invalid, none is added.
 
         Args:
             positions: (q,) unlabelled positions outside the test set.
-            labels: (q,) class numbers, 0 or larger.
+            labels: (q,) class numbers, 0 or larger, or `NONE_OF_THESE`.
 
         Raises:
             InputError: if a position is labelled, held out or out of range, or a label is invalid.
@@ -79,7 +80,7 @@ class Pool:
         if bool(self._test[at].any()):
             first = int(at[self._test[at]][0])
             raise InputError(f"item {first} is held out for testing; expected an item of the pool")
-        labelled = at[self._label[at] >= 0]
+        labelled = at[self._label[at] != UNKNOWN]
         if len(labelled):
             first = int(labelled[0])
             raise InputError(
@@ -91,16 +92,19 @@ class Pool:
 
     def relabel(self, position: int, label: int) -> None:
         """Give a labelled item another class."""
-        if not 0 <= position < self.size or int(self._label[position]) < 0:
+        if not 0 <= position < self.size or int(self._label[position]) == UNKNOWN:
             raise InputError(f"item {position} has no label; expected a labelled item")
         self._label[position] = _check_class_number(label)
 
 
 def _check_class_number(label: object) -> int:
     try:
-        number = -1 if isinstance(label, bool) else index(label)  # type: ignore[arg-type]
+        number = UNKNOWN if isinstance(label, bool) else index(label)  # type: ignore[arg-type]
     except TypeError:
-        number = -1
-    if number < 0:
-        raise InputError(f"a label is {label!r}; expected a class number, 0 or larger")
+        number = UNKNOWN
+    if number < 0 and number != NONE_OF_THESE:
+        raise InputError(
+            f"a label is {label!r}; expected a class number, 0 or larger, or "
+            f"{NONE_OF_THESE} for none of the classes"
+        )
     return number

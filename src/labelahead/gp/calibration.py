@@ -209,11 +209,25 @@ def _is_repeated(labels: Tensor, classes: int) -> Tensor:
 
 
 def _select_labels(posterior: Posterior, label_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(L,) class numbers of the labels, and (L,) bool which of them to use."""
-    labels = posterior.all_labels()[1].argmax(1)
+    """(L,) class numbers of the labels, and (L,) bool which of them to use.
+
+    Those of no class are not used: they do not say which class leads.
+    """
+    labels, is_class = _list_labels(posterior)
     if label_mask is None:
-        return labels, torch.ones_like(labels, dtype=torch.bool)
-    return labels, label_mask.to(labels.device)
+        return labels, is_class
+    return labels, label_mask.to(labels.device) & is_class
+
+
+def _list_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """(L,) class numbers of the labels, and (L,) bool which of them are of a class.
+
+    The targets of "none of these" are 0 but for rounding, while those of a class sum to 1. Its
+    number is C, so that it counts for no class.
+    """
+    best, labels = posterior.all_labels()[1].max(1)
+    is_class = best > 0.5 / posterior.classes
+    return labels.where(is_class, posterior.classes), is_class
 
 
 def _most_likely_scale(probability: Tensor, evidence: Tensor) -> float:
@@ -234,7 +248,7 @@ def _label_probabilities(
     predicted: mean (L, C) and variance (L,) of f at the labelled points.
     """
     mean, variance = (part[label_mask] for part in predicted)
-    labels = posterior.all_labels()[1].argmax(1)[label_mask]
+    labels = _list_labels(posterior)[0][label_mask]
     spread = posterior.amplitude() * variance
     every = torch.tensor(SCALES, dtype=torch.float64, device=mean.device).repeat_interleave(
         len(labels)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labelahead.batching import Samples
+from labelahead.data.class_targets import make_class_targets
 from labelahead.errors import InputError
 from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
@@ -225,6 +226,7 @@ class ExactLearner:
     ) -> FittedExactModel:
         """Fit all labels (L,) exactly: choose the mixture and solve one linear system.
 
+        Labels are class numbers, or `NONE_OF_THESE`: the targets of such an item are 0.
         `seed` and `previous` matter for networks only.
         """
         began = time.perf_counter()
@@ -234,7 +236,7 @@ class ExactLearner:
         trained = None
         if len(labelled):
             support = model.normalise_rows(self.inputs[labelled].to(self.device))
-            targets = F.one_hot(labels.to(self.device), self.classes).double() - 1 / self.classes
+            targets = make_class_targets(labels.to(self.device), self.classes) - 1 / self.classes
             mixture, targets, model.label_noise = self._weigh_sources(
                 labelled, labels, model.take_features(support), targets
             )
@@ -252,7 +254,10 @@ class ExactLearner:
             loss = float((predictions - targets).square().sum(1).mean())
             if model.guess_width:
                 predictions = predictions + model.prior_mean(support)
-            right = float((predictions.argmax(1) == labels.to(alpha.device)).double().mean())
+            hits = (predictions.argmax(1) == labels.to(alpha.device))[
+                (labels >= 0).to(alpha.device)
+            ]
+            right = float(hits.double().mean()) if len(hits) else 1.0
             trained = TrainingResult(loss, right, 0, 0.0, (), time.perf_counter() - began)
         self._last_model.clear()
         self._last_model[tuple(labelled.tolist())] = model
@@ -327,6 +332,7 @@ class ExactLearner:
         """Estimate the sources by leave-one-out on at most as many items as the mixture."""
         some = find_canonical_order(support)
         some = some[evenly_spaced(len(some), self.mixture_search.max_labels).to(some.device)]
+        some = some[~given.is_none_of_these()[some.cpu()].to(some.device)]
         K = mix_kernels(cosine_matrix(support[some]), mixture.weights).cpu()
         kept = some.cpu()
         noise, targets = mixture.noise + effective.noise[kept], effective.targets[kept]
@@ -346,6 +352,8 @@ class ExactLearner:
         )
         if len(some) > most:
             some = some[evenly_spaced(len(some), most).to(some.device)]
+        # Whether a guess names the class says nothing of an item that belongs to none.
+        some = some[targets[some].amax(1) >= 0]
         cosines = cosine_matrix(model.take_features(support[some]))
         guesses = model.take_guesses(support[some])
         more = model.label_noise[some] if len(model.label_noise) else 0.0
@@ -391,7 +399,7 @@ class ExactLearner:
             mean = settled.leave_one_out_mean
             if len(model.label_noise):
                 outputs = mean + start.to(mean)
-                return outputs, outputs - F.one_hot(labels, self.classes).to(mean)
+                return outputs, outputs - make_class_targets(labels, self.classes).to(mean)
             return mean + start.to(mean), mean - settled.targets
         targets = self._effective_targets(labelled, labels) - start
         cosines, mixture = (
@@ -403,14 +411,14 @@ class ExactLearner:
         _, residual, _ = solve_leave_one_out(mix_kernels(cosines, mixture.weights), noise, targets)
         outputs = residual + targets + start
         if len(model.label_noise):  # compared with the label itself
-            return outputs, outputs - F.one_hot(labels, self.classes)
+            return outputs, outputs - make_class_targets(labels, self.classes)
         return outputs, residual
 
     def _effective_targets(self, labelled: Tensor, labels: Tensor) -> Tensor:
         """Return the targets (L, C) that the last fit of these items used."""
         known = self._last_sources.get(tuple(labelled.tolist()))
         if known is None:
-            return F.one_hot(labels, self.classes).double()
+            return make_class_targets(labels, self.classes)
         return known[0] + 1 / self.classes
 
     def forecast_error(

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from labelahead.acquisition import Acquisition
 from labelahead.acquisition import batch_selection as select
 from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.probability import probabilities
+from labelahead.data.class_targets import make_class_targets
 from labelahead.data.positions import PositionIndex
 from labelahead.gp.nystrom import approximate_posterior
 from labelahead.gp.posterior import Posterior, prior
@@ -54,7 +55,7 @@ def drift_warning(drift: float | None) -> str | None:
 class Observation(NamedTuple):
     """What the labels of an item amount to if its sources differ in reliability."""
 
-    label: int  # class number that it belongs to; with another label it does not apply
+    label: int  # that it belongs to; with another label it does not apply
     target: tuple[float, ...]  # (C,)
     noise: float  # relative, added to that of the posterior
 
@@ -92,8 +93,11 @@ class PosteriorOptions:
         classes = torch.tensor(list(labels.values()))
         found = [self.find_observation(p, c) for p, c in labels.items()]
         if not any(found):
-            return classes, None
-        targets = one_hot(classes, post.classes).double()
+            targets = (
+                classes if bool((classes >= 0).all()) else make_class_targets(classes, post.classes)
+            )
+            return targets, None
+        targets = make_class_targets(classes, post.classes)
         noise = torch.full((len(found),), post.noise / post.scale, dtype=torch.float64)
         for i, observation in enumerate(found):
             if observation is not None:
@@ -135,7 +139,7 @@ class PoolPosterior:
     Attributes:
         points: (n,) positions of the items in the data set.
         start: The posterior at them before any label.
-        labels: position -> class.
+        labels: position -> class, or `NONE_OF_THESE`.
         view: The posterior given the labels, with its candidates and evaluation points.
         options: How it is conditioned and scored.
         index: Rows of the items that can be labelled and predicted.
@@ -281,9 +285,9 @@ class PoolPosterior:
             current = options.build_view(current.posterior.without_last_labels(removed))
         if changed:
             at = current.candidates.new_tensor(changed)
-            targets = one_hot(
+            targets = make_class_targets(
                 at.new_tensor([list(kept.values())[i] for i in changed]), classes
-            ).double()
+            )
             current = current.with_posterior(current.posterior.with_targets(at, targets))
         if new:
             targets, noise = options.make_targets(new, current.posterior)

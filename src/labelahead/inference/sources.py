@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from labelahead.data.class_targets import make_class_targets
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError
 from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.gp.label_combination import combine_labels
@@ -104,14 +105,18 @@ class Annotations:
     def select_items(self, labelled: Tensor, labels: Tensor) -> "ItemLabels | None":
         """Return the labels of some items, or None if one source gave all of them.
 
-        An item without annotations has its label from a trusted source.
+        An item without annotations has its label from a trusted source. "None of these" says
+        nothing about how often a source is right: with that label an item counts as one from a
+        trusted source, and with another label its annotations with that answer are left out.
 
         Args:
             labelled: (L,) distinct positions.
-            labels: (L,) class numbers.
+            labels: (L,) class numbers or `NONE_OF_THESE`.
         """
         row = {p: i for i, p in enumerate(labelled.tolist())}
-        kept = [i for i, p in enumerate(self.positions.tolist()) if p in row]
+        told = {p for p, c in zip(row, labels.tolist(), strict=True) if c >= 0}
+        rows = zip(self.positions.tolist(), self.labels.tolist(), strict=True)
+        kept = [i for i, (p, c) in enumerate(rows) if p in told and c >= 0]
         item = torch.tensor([row[int(self.positions[i])] for i in kept], dtype=torch.int64)
         every = torch.ones(len(labelled), dtype=torch.bool).index_fill_(0, item, False)
         trusted = every.nonzero()[:, 0]
@@ -135,6 +140,11 @@ class ItemLabels(NamedTuple):
     labels: Tensor  # (q,)
     source: Tensor  # (q,)
     sources: int  # S
+
+    def is_none_of_these(self) -> Tensor:
+        """Return which items (L,) belong to none of the classes."""
+        none = self.item[self.labels == NONE_OF_THESE]
+        return torch.zeros(self.items, dtype=torch.bool).index_fill_(0, none, True)
 
     def subset(self, some: Tensor) -> "ItemLabels":
         """Return the labels of some items (p,), which are numbered anew."""
@@ -192,7 +202,7 @@ def combine_sources(
     """
     kappa = torch.cat([1 - lapse, lapse.new_ones(1)])[labels.source].clamp_min(MIN_SIGNAL)
     variance = ((1 / kappa.square() - 1) * (1 + noise)).clamp_min(MIN_ERROR_VARIANCE)
-    targets = (F.one_hot(labels.labels, classes).double() - 1 / classes) / kappa[:, None]
+    targets = (make_class_targets(labels.labels, classes) - 1 / classes) / kappa[:, None]
     at, combined, spread = combine_labels(labels.item, targets, variance)
     order = at.argsort()
     extra = torch.where(spread > MIN_ERROR_VARIANCE, spread, 0.0)

@@ -92,12 +92,15 @@ def assess_guessers(
 
     Args:
         model: Fitted on the labels.
-        labels: (L,) classes, in the order of the fit.
+        labels: (L,) classes or `NONE_OF_THESE`, in the order of the fit.
         names: Of the guessers, for people.
     """
     if not model.guess_width or not len(model.support):
         return ()
     order = find_canonical_order(model.take_features(model.support)).cpu()
+    order = order[labels.cpu()[order] >= 0]
+    if not len(order):
+        return ()
     if len(order) > MAX_SELECTION_LABELS:
         order = order[evenly_spaced(len(order), MAX_SELECTION_LABELS)]
     units, truth = model.support[order], labels.cpu()[order]

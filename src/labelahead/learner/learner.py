@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from labelahead.acquisition.sources import LabelSource, SourceQuery, select_pairs, source_view
 from labelahead.batching import Inputs, Samples, as_inputs, count_samples
+from labelahead.data.class_targets import make_class_targets
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
 from labelahead.files import replace_file
@@ -235,7 +237,7 @@ class Learner:
             return pool.start
         variance = precision[at].reciprocal()
         labels = torch.tensor([pool.labels[p] for p in pool.points[at].tolist()])
-        one_hot = torch.nn.functional.one_hot(labels, self.classes).double()
+        one_hot = make_class_targets(labels, self.classes)
         # 1/s of `unbiased_targets`, by the noise that several sources have together.
         targets = 1 / self.classes + (one_hot - 1 / self.classes) * (1 + variance).sqrt()[:, None]
         base = pool.start.noise / pool.start.scale
@@ -254,7 +256,9 @@ class Learner:
 
         Args:
             positions: (q,) distinct positions.
-            labels: (q,) class numbers.
+            labels: (q,) class numbers, or `la.data.NONE_OF_THESE` for items that belong to none of the
+                classes: all scores of such an item, and of similar ones, are lowered. Only the
+                exact learner can learn that.
             source: Who gave them: a person, a language model, a file. Several sources may label
                 one item, and a source may correct itself. The exact learner finds out how often
                 each is right, and weighs labels accordingly (docs/sources.md). Labels without a
@@ -274,6 +278,11 @@ class Learner:
             raise InputError(
                 f"a label is class {int(given.max())}, but the network has {self.classes} outputs; "
                 "expected one output per class"
+            )
+        if self._needs_training and bool((given == NONE_OF_THESE).any()):
+            raise InputError(
+                "a label is NONE_OF_THESE, which a trained network cannot learn; expected the exact "
+                "learner: la.exact(inputs, classes), or labels without these items"
             )
         at = checks.check_positions(positions, "positions", len(self.inputs))
         revised = self._label_pool(at, given, source)

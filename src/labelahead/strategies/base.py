@@ -95,7 +95,8 @@ class Strategy:
         assert self.acquisition is not None
         return (
             "resolve"
-            if self.acquisition in PREDICTION_BASED_ACQUISITIONS and len(set(labels)) < 2
+            if self.acquisition in PREDICTION_BASED_ACQUISITIONS
+            and len({label for label in labels if label >= 0}) < 2
             else self.acquisition
         )
 
