@@ -68,7 +68,7 @@ TEXTS = {
     ],
 }
 UNSTEADY = re.compile(
-    r"second|time|elapsed|created|modified|duration|date|version|threads|path|folder", re.I
+    r"second|time|elapsed|_at$|created|modified|duration|date|version|threads|path|folder", re.I
 )
 
 

@@ -102,8 +102,8 @@ def test_auto_joins_embeddings_that_complement_each_other(source):
     # new items come with both vectors
     columns = {"part0": np.load(source / "part0.npy"), "part1": np.load(source / "part1.npy")}
     columns["text"] = ["a text"] * N
-    read = encode_table_rows(ready.reading(), Table(columns, range(N), unit="row"), "new")
-    seen = (read - ready.reading().mean) / ready.reading().std
+    read = encode_table_rows(ready.make_preprocessor(), Table(columns, range(N), unit="row"), "new")
+    seen = (read - ready.make_preprocessor().mean) / ready.make_preprocessor().std
     torch.testing.assert_close(seen.float(), ready.rows, rtol=1e-5, atol=1e-5)
 
 

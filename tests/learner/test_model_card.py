@@ -20,7 +20,7 @@ def test_model_card_names_text_encoder(tmp_path, monkeypatch):
     model = run_model(tmp_path / "run")
     folder = model.save(tmp_path / "out", onnx=True)
     assert "Those of 'said' come from the encoder minilm." in (folder / "README.md").read_text()
-    features = torch.randn(7, *model.reading.shape, generator=torch.Generator().manual_seed(1))
+    features = torch.randn(7, *model.preprocessor.shape, generator=torch.Generator().manual_seed(1))
     assert np.allclose(run_onnx(folder, features.numpy())[0], model.outputs(features)[0], atol=1e-4)
 
 

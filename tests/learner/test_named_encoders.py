@@ -354,7 +354,7 @@ def test_sounds_are_simulated_compared_and_predicted_by_an_audio_encoder(encoder
     assert "@" in tomllib.loads((out / "config.toml").read_text())["data"]["embedding"]
     invoke("export-model", out, "--to", tmp_path / "model")
     model = la.load_model(tmp_path / "model")
-    assert model.reading.kind == "encoded sounds"
+    assert model.preprocessor.kind == "encoded sounds"
     card = (tmp_path / "model" / "README.md").read_text()
     assert "sounds, embedded by hf:" in card
     everything = model.predict(folder)

@@ -323,7 +323,7 @@ def predict_by_models(
         str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
     )
     by_onnx: Predictions = {}
-    for part in read_new_items(model.reading, case.source, model):
+    for part in read_new_items(model.preprocessor, case.source, model):
         given = {"items": part.values.numpy()}
         if runtime.get_inputs()[0].name == "pixel_values":  # the encoder is in it, too
             pictures = [Image.open(case.source / Path(i).name).convert("RGB") for i in part.ids]

@@ -135,14 +135,14 @@ class EncodedInputs:
         inputs: (n, ...).
         embedding: Name of the embedding they came from.
         notes: What the user should know.
-        reading: Returns how other items become such inputs; None if that is unknown.
+        make_preprocessor: Returns how other items become such inputs; None if that is unknown.
         embeddings: (n, d) by the encoder alone, without standardisation and other columns.
     """
 
     inputs: Tensor | Samples
     embedding: str
     notes: tuple[str, ...] = ()
-    reading: Callable[[], Preprocessor | None] = lambda: (
+    make_preprocessor: Callable[[], Preprocessor | None] = lambda: (
         None
     )  # how other items become such inputs; None: nobody can tell
     embeddings: Tensor | None = None  # (n, d) by the encoder alone
@@ -172,13 +172,15 @@ def encode_inputs(
             raise InputError(f"model is {model}, which needs images, but {data.name} has none")
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
         seen = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
-        return EncodedInputs(seen, RAW, reading=lambda: Preprocessor(VIEWED, shape, half, half))
+        return EncodedInputs(
+            seen, RAW, make_preprocessor=lambda: Preprocessor(VIEWED, shape, half, half)
+        )
     if data.samples is not None:
         return EncodedInputs(data.samples, RAW)
     require_embedding(name, data)
     tell = None if progress is None else lambda done, n: progress("features", done, n)
     if name not in data.vectors and name in (RAW, WORDS):
-        return EncodedInputs(data.inputs, name, reading=lambda: _raw_preprocessor(data))
+        return EncodedInputs(data.inputs, name, make_preprocessor=lambda: _raw_preprocessor(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     name = pin_embedding(name, data)
     parts = _split_joined(name, data)
@@ -193,15 +195,17 @@ def encode_inputs(
     if joining is not None:  # both steps as one mean and deviation
         mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
         scale = joining[0] + mean * joining[1], std * joining[1]
-    reading = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
+    preprocessor = _build_preprocessor(data, name, size or 128, features, scale, rest, pool)
     if rest is None:
-        return EncodedInputs(features, name, reading=lambda: reading, embeddings=made)
+        return EncodedInputs(
+            features, name, make_preprocessor=lambda: preprocessor, embeddings=made
+        )
     weighed = (
         f"the other columns, {rest.shape[1]} numbers, weigh a quarter of the embedding's "
         f"{features.shape[1]}"
     )
     return EncodedInputs(
-        join_columns(features, rest, pool), name, (weighed,), lambda: reading, embeddings=made
+        join_columns(features, rest, pool), name, (weighed,), lambda: preprocessor, embeddings=made
     )
 
 

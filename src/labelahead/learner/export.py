@@ -155,6 +155,8 @@ class ExportedModel:
     Attributes:
         network: inputs -> outputs (n, C).
         classes: Names of the classes.
+        preprocessor: How items become inputs of the network; None if they were prepared in Python.
+            Its key in the files is `reading`, as in 0.2.
         loss: The loss the network was trained with.
         about: Data, labels, accuracy, and how to build the network; plain values.
         device: Where encoder and network run; see `to`.
@@ -162,7 +164,7 @@ class ExportedModel:
 
     network: nn.Module
     classes: tuple[str, ...]
-    reading: Preprocessor | None
+    preprocessor: Preprocessor | None
     loss: str
     about: Mapping[str, Any]
     device: str = "cpu"
@@ -180,9 +182,9 @@ class ExportedModel:
     @cached_property
     def preprocessing(self) -> PreprocessingModule | None:
         """The preprocessing before the network."""
-        if self.reading is None:
+        if self.preprocessor is None:
             return None
-        module = PreprocessingModule(self.reading).eval()
+        module = PreprocessingModule(self.preprocessor).eval()
         on_device = module.trunk is not None and has_float64(torch.device(self.device))
         return module.to(self.device) if on_device else module
 
@@ -292,13 +294,15 @@ class ExportedModel:
         return name
 
     def _read_path(self, source: str | Path, several: bool, id: str) -> Iterator[NewItems]:
-        if self.reading is None:
+        if self.preprocessor is None:
             raise InputError(
                 "the inputs of this model were prepared in Python; expected items in "
                 "Python, as the network "
                 "takes them"
             )
-        for part in read_new_items(self.reading, source, self, id=id, likely_id=self._id_column):
+        for part in read_new_items(
+            self.preprocessor, source, self, id=id, likely_id=self._id_column
+        ):
             suffix = split_sheet(source)[0].suffix.lower()
             inside = several and (
                 Path(source).is_dir() or suffix in (".zip", ".npz", *TABLE_SUFFIXES)
@@ -312,8 +316,8 @@ class ExportedModel:
 
     def _read_arrays(self, items: Any, id: str) -> NewItems:
         """Convert items in memory."""
-        table = None
-        if isinstance(items, Mapping) and self.reading is not None and self.reading.kind == COLUMNS:
+        table, preprocessor = None, self.preprocessor
+        if isinstance(items, Mapping) and preprocessor is not None and preprocessor.kind == COLUMNS:
             columns = {str(name): list(values) for name, values in items.items()}
             lengths = {len(values) for values in columns.values()}
             if len(lengths) > 1:
@@ -324,16 +328,15 @@ class ExportedModel:
             table = Table(
                 columns, range(1, 1 + max(map(len, columns.values()), default=0)), unit="row"
             )
-            values = encode_table_rows(self.reading, table, "the table", self)
+            values = encode_table_rows(preprocessor, table, "the table", self)
         else:
             values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
             values = values.float() if values.dtype == torch.float64 else values
-        shape = None if self.reading is None else self.reading.shape
-        if shape is not None and tuple(values.shape[1:]) != shape:
+        if preprocessor is not None and tuple(values.shape[1:]) != preprocessor.shape:
+            form = "columns by name" if preprocessor.kind == COLUMNS else "as they were read"
             raise InputError(
                 f"items have shape {tuple(values.shape)}; expected (n, "
-                f"{', '.join(map(str, shape))}), "
-                f"{'columns by name' if self.reading and self.reading.kind == COLUMNS else 'as they were read'}"
+                f"{', '.join(map(str, preprocessor.shape))}), {form}"
             )
         if table is None:
             return NewItems([str(i) for i in range(len(values))], values, {})
@@ -355,7 +358,7 @@ class ExportedModel:
                 if torch can export that.
         """
         target = Path(folder)
-        values, tensors = (None, {}) if self.reading is None else self.reading.to_dict()
+        values, tensors = (None, {}) if self.preprocessor is None else self.preprocessor.to_dict()
         state = {f"network.{k}": v.detach().cpu() for k, v in self.network.state_dict().items()}
         about = {
             "format": FORMAT_VERSION,
@@ -406,11 +409,11 @@ class ExportedModel:
     @property
     def _named_encoder(self) -> tuple[str, str] | None:
         """Name and modality of the encoder by name, if the model sees its embeddings alone."""
-        if self.reading is None:
+        if self.preprocessor is None:
             return None
-        columns = self.reading.columns
-        if self.reading.kind == ENCODED_PICTURES:
-            name, modality = self.reading.features or "", IMAGE
+        columns = self.preprocessor.columns
+        if self.preprocessor.kind == ENCODED_PICTURES:
+            name, modality = self.preprocessor.features or "", IMAGE
         elif len(columns) == 1 and isinstance(columns[0], SentenceColumn):
             name, modality = columns[0].encoder, TEXT
         else:
@@ -434,12 +437,14 @@ class ExportedModel:
 
     def _example_items(self) -> Tensor:
         """Return random items of the right shape, (5, *shape)."""
-        if self.reading is None:
+        if self.preprocessor is None:
             raise InputError("the model takes inputs given in Python; expected one tensor for ONNX")
         rng = torch.Generator().manual_seed(0)
-        shape = (ONNX_EXAMPLE_ITEMS, *self.reading.shape)
-        if self.reading.kind == PICTURES:
-            return torch.randint(0, self.reading.white + 1, shape, generator=rng, dtype=torch.uint8)
+        shape = (ONNX_EXAMPLE_ITEMS, *self.preprocessor.shape)
+        if self.preprocessor.kind == PICTURES:
+            return torch.randint(
+                0, self.preprocessor.white + 1, shape, generator=rng, dtype=torch.uint8
+            )
         return torch.randn(shape, generator=rng)
 
 
@@ -501,7 +506,7 @@ class FittedData(Protocol):
         """The recipe."""
 
     @property
-    def reading(self) -> Callable[[], Preprocessor | None]:
+    def make_preprocessor(self) -> Callable[[], Preprocessor | None]:
         """Returns how other items become such inputs."""
 
     @property
@@ -570,18 +575,20 @@ def export_model(
     if (kernel_model := find_kernel_model(network)) is not None:
         kernel_model.ensure_variance_scale()  # is saved with the weights
     loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
-    model = ExportedModel(network.cpu().eval(), tuple(classes), prepared.reading(), loss, about)
+    model = ExportedModel(
+        network.cpu().eval(), tuple(classes), prepared.make_preprocessor(), loss, about
+    )
     _check_preprocessing(model, prepared)
     return model
 
 
 def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
     """Raise unless the exported preprocessing reproduces the inputs that the model was fitted on."""
-    reading, data = model.reading, prepared.data
+    preprocessor, data = model.preprocessor, prepared.data
     at = torch.arange(min(4, len(data)))
-    if reading is None or model.preprocessing is None:
+    if preprocessor is None or model.preprocessing is None:
         return
-    if reading.kind == COLUMNS and data.rows is not None:
+    if preprocessor.kind == COLUMNS and data.rows is not None:
         columns: dict[str, Any] = {
             k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()
         }
@@ -592,27 +599,31 @@ def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
         texts = {} if data.texts is None else data.texts.columns
         columns |= {k: [values[int(i)] for i in at] for k, values in texts.items()}
         entry = (
-            str if all(c.name in texts for c in reading.columns) else parse_entry
+            str if all(c.name in texts for c in preprocessor.columns) else parse_entry
         )  # texts are strings already
         values = encode_table_rows(
-            reading, Table(columns, range(len(at)), unit="row"), data.name, model, entry
+            preprocessor, Table(columns, range(len(at)), unit="row"), data.name, model, entry
         )
-    elif reading.kind == VECTORS:
+    elif preprocessor.kind == VECTORS:
         values = data.vectors[prepared.campaign.data.embedding or ""][at].float()
-    elif reading.kind == ENCODED_PICTURES and data.images is not None:
-        assert reading.features is not None
+    elif preprocessor.kind == ENCODED_PICTURES and data.images is not None:
+        assert preprocessor.features is not None
         values = model.encode_pictures(
-            reading.features, [data.images.open_picture(int(i)) for i in at]
+            preprocessor.features, [data.images.open_picture(int(i)) for i in at]
         )
-    elif reading.kind == ENCODED_SOUNDS and data.sounds is not None:
-        assert reading.features is not None
-        values = model.encode_sounds(reading.features, [data.sounds.read_wave(int(i)) for i in at])
+    elif preprocessor.kind == ENCODED_SOUNDS and data.sounds is not None:
+        assert preprocessor.features is not None
+        values = model.encode_sounds(
+            preprocessor.features, [data.sounds.read_wave(int(i)) for i in at]
+        )
     elif (
-        reading.kind == PICTURES
+        preprocessor.kind == PICTURES
         and data.images is not None
-        and reading.shape[1] == reading.shape[2]
+        and preprocessor.shape[1] == preprocessor.shape[2]
     ):
-        values = match_image_format(reading, data.images.batch(at, reading.shape[1]).float())
+        values = match_image_format(
+            preprocessor, data.images.batch(at, preprocessor.shape[1]).float()
+        )
     else:
         return
     with torch.no_grad():
@@ -672,33 +683,37 @@ def load_exported(
     about, state = _read_about(path / "model.json"), _read_weights(path / "weights.pt")
     if encoder is not None:
         _relocate_encoder(path, about, str(encoder))
-    weights, read = (
+    weights, preprocessor_tensors = (
         {k[8:]: v for k, v in state.items() if k.startswith(side)}
         for side in ("network.", "reading.")
     )
     try:
-        reading = (
-            None if about["reading"] is None else Preprocessor.from_dict(about["reading"], read)
+        preprocessor = (
+            None
+            if about["reading"] is None
+            else Preprocessor.from_dict(about["reading"], preprocessor_tensors)
         )
-        made = network if isinstance(network, nn.Module) else _build_network(path, about, network)
+        built = network if isinstance(network, nn.Module) else _build_network(path, about, network)
     except LabelaheadError:
         raise
     except Exception as error:  # any value may have a wrong type
         raise _damaged_error(path / "model.json", error) from error
     try:
-        made.load_state_dict(weights)
+        built.load_state_dict(weights)
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[-1].strip()
         raise InputError(f"the weights of {path} do not fit the network ({cause})") from error
-    return ExportedModel(made.eval(), tuple(about["classes"]), reading, about["loss"], about)
+    return ExportedModel(built.eval(), tuple(about["classes"]), preprocessor, about["loss"], about)
 
 
 def _relocate_encoder(path: Path, about: dict[str, Any], folder: str) -> None:
     """Replace the folder of the encoder in a model's description."""
-    reading = about["reading"] or {}
-    named = [column for column in reading.get("columns", ()) if column.get("encoder")]
-    places = [(reading, "features"), *((column, "encoder") for column in named)]
-    found = [(table, key) for table, key in places if is_encoder_prefix(str(table.get(key) or ""))]
+    preprocessor = about["reading"] or {}
+    named = [column for column in preprocessor.get("columns", ()) if column.get("encoder")]
+    candidates = [(preprocessor, "features"), *((column, "encoder") for column in named)]
+    found = [
+        (table, key) for table, key in candidates if is_encoder_prefix(str(table.get(key) or ""))
+    ]
     if not found:
         raise InputError(f"{path} uses no encoder by name; leave encoder out")
     names = {name for table, key in found for name in split_joined_embedding(table[key])}

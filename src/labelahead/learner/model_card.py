@@ -49,16 +49,14 @@ def format_model_card(about: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe_accuracy(how: Mapping[str, Any]) -> str:
+def _describe_accuracy(accuracy: Mapping[str, Any]) -> str:
     """Return the accuracy and where it comes from."""
-    if how.get("measured") is not None:
-        earlier = f", when there were {how['labels']} labels" if "labels" in how else ""
-        return (
-            f"{how['measured']:.1%}, measured on {how['on']} items that were kept for it{earlier}"
-        )
-    if how.get("estimated") is not None:
-        return f"{how['estimated']:.1%}, estimated {how['how']}"
-    return "unknown: nothing was kept to measure on"
+    if accuracy.get("measured") is not None:
+        earlier = f", when there were {accuracy['labels']} labels" if "labels" in accuracy else ""
+        return f"{accuracy['measured']:.1%}, measured on {accuracy['on']} items that were kept for it{earlier}"
+    if accuracy.get("estimated") is not None:
+        return f"{accuracy['estimated']:.1%}, estimated {accuracy['how']}"
+    return "unknown: no items were held out to measure it"
 
 
 def _describe_onnx(about: Mapping[str, Any]) -> list[str]:
@@ -67,7 +65,7 @@ def _describe_onnx(about: Mapping[str, Any]) -> list[str]:
         return ["", f"There is no ONNX form of it: {about['no_onnx']}."]
     if "onnx" not in about:
         return []
-    onnx, reading = about["onnx"], about["reading"]
+    onnx, preprocessor = about["onnx"], about["reading"]
     outputs = ", ".join(onnx["outputs"])
     if "inputs" in onnx:
         inputs = ", ".join(f"{name} {shape}" for name, shape in onnx["inputs"].items())
@@ -77,33 +75,33 @@ def _describe_onnx(about: Mapping[str, Any]) -> list[str]:
             "tokenizer prepares the inputs.",
         ]
     line = f"`model.onnx`: items {onnx['input']} -> {outputs}."
-    if reading["kind"] == COLUMNS:
+    if preprocessor["kind"] == COLUMNS:
         line += (
             " Its items are numbers: what the columns become, which is not in it, side by side in "
             "their order."
         )
-    for column in reading["columns"]:
+    for column in preprocessor["columns"]:
         if column["kind"] == "sentences":
             line += f" Those of {column['name']!r} come from the encoder {column['encoder']}."
-    if reading["kind"] in (ENCODED_PICTURES, ENCODED_SOUNDS):
-        line += f" Its items are embeddings by {reading['features']}, which is not in it."
+    if preprocessor["kind"] in (ENCODED_PICTURES, ENCODED_SOUNDS):
+        line += f" Its items are embeddings by {preprocessor['features']}, which is not in it."
     if "onnx_without_encoder" in about:
         line += f" The encoder cannot be in it: {about['onnx_without_encoder']}."
     return ["", line]
 
 
-def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
+def _picture_steps(preprocessor: Mapping[str, Any]) -> list[str]:
     """Describe how an image file becomes an input of `model.onnx`, with code that needs only Pillow
     and numpy.
     """
-    channels, height, width = reading["shape"]
+    channels, height, width = preprocessor["shape"]
     steps = ["", "## How an image becomes an item", ""]
     if height != width:
         return [
             *steps,
             f"Items are arrays, uint8 ({channels}, {height}, {width}); image files are not read.",
         ]
-    grey, white = channels == 1, reading["white"]
+    grey, white = channels == 1, preprocessor["white"]
     steps += [
         "The model was fitted on images that were prepared as follows; prepare others in the "
         "same way. In other",
@@ -120,15 +118,15 @@ def _picture_steps(reading: Mapping[str, Any]) -> list[str]:
         "`BILINEAR`, "
         "`reducing_gap=3.0`).",
     ]
-    more = ["Grey: 0.299 red + 0.587 green + 0.114 blue."] if grey else []
-    more += [f"Scale from 0 to 255 to 0 to {white}."] if white != 255 else []
-    more += [
+    last_steps = ["Grey: 0.299 red + 0.587 green + 0.114 blue."] if grey else []
+    last_steps += [f"Scale from 0 to 255 to 0 to {white}."] if white != 255 else []
+    last_steps += [
         f"Round, and arrange as uint8 ({channels}, {height}, {height}), channels first. Means, "
         "deviations and scaling "
         "to −1 to 1 are in the model."
     ]
     steps += [
-        *(f"{number}. {step}" for number, step in enumerate(more, 5)),
+        *(f"{number}. {step}" for number, step in enumerate(last_steps, 5)),
         "",
         "```python",
         *_picture_code(height, grey, white).splitlines(),
@@ -170,16 +168,20 @@ def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _describe_inputs(reading: Mapping[str, Any] | None) -> str:
-    if reading is None:
+def _describe_inputs(preprocessor: Mapping[str, Any] | None) -> str:
+    if preprocessor is None:
         return "as given in Python"
-    if reading["kind"] == COLUMNS:
-        return "columns " + ", ".join(c["name"] for c in reading["columns"])
-    if reading["kind"] == VECTORS:
-        return f"vectors of {reading['shape'][0]} numbers, as in {reading['features']}"
-    if reading["kind"] == ENCODED_PICTURES:
-        return f"pictures, embedded by {reading['features']}: {reading['shape'][0]} numbers each"
-    if reading["kind"] == ENCODED_SOUNDS:
-        return f"sounds, embedded by {reading['features']}: {reading['shape'][0]} numbers each"
-    by = f", embedded by the pretrained {reading['features']}" if reading["features"] else ""
-    return f"{reading['kind']} of {' x '.join(map(str, reading['shape']))}{by}"
+    if preprocessor["kind"] == COLUMNS:
+        return "columns " + ", ".join(c["name"] for c in preprocessor["columns"])
+    if preprocessor["kind"] == VECTORS:
+        return f"vectors of {preprocessor['shape'][0]} numbers, as in {preprocessor['features']}"
+    if preprocessor["kind"] == ENCODED_PICTURES:
+        return f"pictures, embedded by {preprocessor['features']}: {preprocessor['shape'][0]} numbers each"
+    if preprocessor["kind"] == ENCODED_SOUNDS:
+        return f"sounds, embedded by {preprocessor['features']}: {preprocessor['shape'][0]} numbers each"
+    by = (
+        f", embedded by the pretrained {preprocessor['features']}"
+        if preprocessor["features"]
+        else ""
+    )
+    return f"{preprocessor['kind']} of {' x '.join(map(str, preprocessor['shape']))}{by}"

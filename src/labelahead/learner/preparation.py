@@ -58,7 +58,7 @@ class PreparedCampaign:
     training: Training
     device: str
     notes: tuple[str, ...]
-    reading: Callable[[], Preprocessor | None] = lambda: (
+    make_preprocessor: Callable[[], Preprocessor | None] = lambda: (
         None
     )  # returns how other items become such inputs
     depends_on_seed: bool = False  # whether another seed would load other items
@@ -137,47 +137,47 @@ class PreparedCampaign:
 
 
 def prepare_campaign(
-    campaign: Campaign, given: Loaded | None = None, progress: Progress | None = None
+    campaign: Campaign, loaded: Loaded | None = None, progress: Progress | None = None
 ) -> PreparedCampaign:
     """Load the data and choose network, recipe and device; nothing is trained yet."""
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
     device = resolve_device(campaign.device)
     source = campaign.data
-    if given is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
+    if loaded is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
             f"this campaign ran on data given in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
             "continue with labelahead.resume(folder, data=...)"
         )
-    handed = given is not None
-    if given is None:
-        given = load_source(source, campaign.seed)
-    data, answers = given
+    is_in_memory = loaded is not None
+    if loaded is None:
+        loaded = load_source(source, campaign.seed)
+    data, answers = loaded
     data = attach_named_vectors(data, source.embedding)
     notes = list(data.notes)
-    name, embedding, more_notes = choose_model_and_embedding(campaign, data)
-    notes += more_notes
-    how = EncoderOptions(source.batch_size, source.workers, device)
-    seen = encode_inputs(name, data, embedding, source.size, progress, how)
-    guesses = gather_guesses(source, data, seen, device)
+    model_name, embedding, model_notes = choose_model_and_embedding(campaign, data)
+    notes += model_notes
+    encoder_options = EncoderOptions(source.batch_size, source.workers, device)
+    encoded = encode_inputs(model_name, data, embedding, source.size, progress, encoder_options)
+    guesses = gather_guesses(source, data, encoded, device)
     if guesses is not None:
-        seen = _append_guesses(seen, guesses, name)
+        encoded = _append_guesses(encoded, guesses, model_name)
         notes.append(guesses.describe())
     else:
-        notes += offer_class_names(source, data, seen.embedding, name)
-    notes += seen.notes
+        notes += offer_class_names(source, data, encoded.embedding, model_name)
+    notes += encoded.notes
     training = override_training(
-        campaign.training, Training() if name == EXACT else get_default_training(name)
+        campaign.training, Training() if model_name == EXACT else get_default_training(model_name)
     )
     resolved = replace(
         campaign,
         data=replace(
             replace(source, name=PYTHON_OBJECT_PREFIX + data.name)
-            if handed
+            if is_in_memory
             else _with_absolute_paths(source),
-            embedding=pin_embedding(seen.embedding, data),
+            embedding=pin_embedding(encoded.embedding, data),
         ),
-        model=replace(campaign.model, name=resolve_code_name(name)),
+        model=replace(campaign.model, name=resolve_code_name(model_name)),
         asking=_with_absolute_strategy(campaign.asking),
         training=asdict(training),
         threads=campaign.threads or torch.get_num_threads(),
@@ -187,13 +187,13 @@ def prepare_campaign(
         resolved,
         data,
         answers,
-        seen.inputs,
-        _make_network_factory(replace(campaign.model, name=name), seen.inputs),
+        encoded.inputs,
+        _make_network_factory(replace(campaign.model, name=model_name), encoded.inputs),
         training,
         device,
         tuple(notes),
-        seen.reading,
-        depends_on_seed=data.depends_on_seed and not handed,
+        encoded.make_preprocessor,
+        depends_on_seed=data.depends_on_seed and not is_in_memory,
         guesses=guesses,
     )
 
@@ -216,15 +216,19 @@ def _make_network_factory(
     return make_network
 
 
-def _append_guesses(seen: EncodedInputs, guesses: PriorGuesses, model: str) -> EncodedInputs:
+def _append_guesses(encoded: EncodedInputs, guesses: PriorGuesses, model: str) -> EncodedInputs:
     """Return inputs with the columns of the guesses, also of further items."""
-    if model != EXACT or not isinstance(seen.inputs, Tensor):
+    if model != EXACT or not isinstance(encoded.inputs, Tensor):
         raise InputError(
             f"guesses are prior knowledge of the model {EXACT}, but model is {model}; expected "
             f"--model {EXACT}, or no guesses"
         )
-    inputs = guesses.append_to(seen.inputs)
-    return replace(seen, inputs=inputs, reading=lambda: guesses.extend(seen.reading()))
+    inputs = guesses.append_to(encoded.inputs)
+    return replace(
+        encoded,
+        inputs=inputs,
+        make_preprocessor=lambda: guesses.extend(encoded.make_preprocessor()),
+    )
 
 
 def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str, tuple[str, ...]]:
@@ -237,27 +241,31 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
             "form; expected a network "
             "of your own, as file.py:function"
         )
-    given = source.embedding
-    given_parts = [] if given is None else split_joined_embedding(given)
+    given_embedding = source.embedding
+    given_parts = [] if given_embedding is None else split_joined_embedding(given_embedding)
     if name == "auto" and any(is_encoder(g, data) or is_vector_file(g) for g in given_parts):
         name = EXACT
         notes = (f"network: {EXACT} (an embedding: nothing to train, every label counts at once)",)
     elif name == "auto":
         photographs = data.images is not None and source.name not in _KNOWN_PIXELS
-        name, why = choose_default_model(data.kind, data.shape, len(data), photos=photographs)
-        notes = (f"network: {name} ({why})",)
-    if given is not None:
-        given = pin_embedding(given, data)
-        require_embedding(given, data)
-        return name, given, notes
-    embedding, more_notes = best_embedding(name, data)
-    return name, embedding, (*notes, *more_notes)
+        name, reason = choose_default_model(data.kind, data.shape, len(data), photos=photographs)
+        notes = (f"network: {name} ({reason})",)
+    if given_embedding is not None:
+        given_embedding = pin_embedding(given_embedding, data)
+        require_embedding(given_embedding, data)
+        return name, given_embedding, notes
+    embedding, embedding_notes = best_embedding(name, data)
+    return name, embedding, (*notes, *embedding_notes)
 
 
 def _with_absolute_strategy(asking: QueryConfig) -> QueryConfig:
     """Make the path of a user's own strategy absolute."""
-    own = asking.strategy
-    return replace(asking, strategy=resolve_code_name(own)) if isinstance(own, str) else asking
+    strategy = asking.strategy
+    return (
+        replace(asking, strategy=resolve_code_name(strategy))
+        if isinstance(strategy, str)
+        else asking
+    )
 
 
 def _with_absolute_paths(source: Source) -> Source:

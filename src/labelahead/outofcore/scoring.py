@@ -39,10 +39,9 @@ __all__ = [
     "score_part",
 ]
 
-MAX_BLOCK_ITEMS, MIN_BLOCK_ITEMS = (
-    4096,
-    1024,
-)  # items per block: 16 MB with 1,000 evaluation points; fewer items with more
+# Items per block: 16 MB with 1,000 evaluation points; fewer items with more.
+MAX_BLOCK_ITEMS = 4096
+MIN_BLOCK_ITEMS = 1024
 MAX_BLOCK_PAIRS = MAX_BLOCK_ITEMS * 1024
 
 Model = ExactModel | SketchedModel
@@ -99,9 +98,9 @@ def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> 
             "the model weighs labels of several sources, which out-of-core scoring does not; "
             "expected a model fitted without sources"
         )
-    before = prior(start, **model.kernel_arguments(units), noise=model.noise)
-    at = torch.arange(len(labels), device=labels.device)
-    return before.condition(at, labels) if len(labels) else before
+    unconditioned = prior(start, **model.kernel_arguments(units), noise=model.noise)
+    labelled = torch.arange(len(labels), device=labels.device)
+    return unconditioned.condition(labelled, labels) if len(labels) else unconditioned
 
 
 class RankedCandidates(NamedTuple):
@@ -118,68 +117,71 @@ def rank_best(positions: Tensor, scores: Tensor, max_candidates: int) -> RankedC
     return RankedCandidates(positions[order], scores[order])
 
 
-def score_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> RankedCandidates:
+def score_part(context: ScoringContext, entry: PartitionEntry, offset: int) -> RankedCandidates:
     """Return the best candidates of a partition whose first item has position `offset` (a task)."""
-    known = known.to_device()
-    base_posterior, labelled = known.posterior(), len(known.labelled)
-    evaluation = torch.arange(labelled, labelled + len(known.evaluation))
+    context = context.to_device()
+    base_posterior, labelled = context.posterior(), len(context.labelled)
+    evaluation = torch.arange(labelled, labelled + len(context.evaluation))
     best = RankedCandidates(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
-    for post, here, positions in _iterate_posteriors(known, base_posterior, entry, offset):
-        if len(here):
+    for post, rows, positions in _iterate_posteriors(context, base_posterior, entry, offset):
+        if len(rows):
             scores = score_candidates(
-                view(post, here, evaluation, baseline="linearised"), known.acquisition
+                view(post, rows, evaluation, baseline="linearised"), context.acquisition
             ).cpu()
             best = rank_best(
                 torch.cat([best.positions, positions]),
                 torch.cat([best.scores, scores]),
-                known.max_candidates,
+                context.max_candidates,
             )
     return best
 
 
-def score_finalists_on_part(known: ScoringContext, entry: PartitionEntry, offset: int) -> Tensor:
-    """Return what the items of a partition add to the scores (e,) of `known.evaluation`, the finalists
+def score_finalists_on_part(context: ScoringContext, entry: PartitionEntry, offset: int) -> Tensor:
+    """Return what the items of a partition add to the scores (e,) of `context.evaluation`, the finalists
     (a task).
 
     All acquisition functions are sums over evaluation points, so the sum over all partitions is the
     score by the whole pool.
     """
-    known = known.to_device()
-    base_posterior, labelled = known.posterior(), len(known.labelled)
-    finalists = torch.arange(labelled, labelled + len(known.evaluation))
+    context = context.to_device()
+    base_posterior, labelled = context.posterior(), len(context.labelled)
+    finalists = torch.arange(labelled, labelled + len(context.evaluation))
     scores = torch.zeros(len(finalists), dtype=torch.float64)
-    for post, here, _ in _iterate_posteriors(known, base_posterior, entry, offset):
-        if len(here):
+    for post, rows, _ in _iterate_posteriors(context, base_posterior, entry, offset):
+        if len(rows):
             scores += score_candidates(
-                view(post, finalists, here, baseline="linearised"), known.acquisition
+                view(post, finalists, rows, baseline="linearised"), context.acquisition
             ).cpu()
     return scores
 
 
 def _iterate_posteriors(
-    known: ScoringContext, base_posterior: Posterior, entry: PartitionEntry, offset: int
+    context: ScoringContext, base_posterior: Posterior, entry: PartitionEntry, offset: int
 ) -> Iterator[tuple[Posterior, Tensor, Tensor]]:
     """Yield, block by block, the posterior, the rows of the unlabelled items in it, and their
     positions.
 
     An item of the evaluation sample is not added a second time.
     """
-    labelled = len(known.labelled)
-    size = max(MIN_BLOCK_ITEMS, MAX_BLOCK_PAIRS // max(1, len(known.evaluation)))
-    size = min(known.max_block_items, size)
-    index = PositionIndex(known.evaluation)
+    labelled = len(context.labelled)
+    size = max(MIN_BLOCK_ITEMS, MAX_BLOCK_PAIRS // max(1, len(context.evaluation)))
+    size = min(context.max_block_items, size)
+    index = PositionIndex(context.evaluation)
     for start, features in read_blocks(entry, size):
         positions = torch.arange(offset + start, offset + start + len(features))
-        place = index.find_rows(positions)
-        fresh = (~torch.isin(positions, known.labelled) & (place < 0)).nonzero().squeeze(1)
-        rows = _to_tensor(features[fresh.numpy()]).to(known.device)
-        units, mean = known.model.kernel_inputs(rows)
-        post = base_posterior.with_points(units, mean.to(known.device))
-        again = (place >= 0).nonzero().squeeze(1)
-        here = torch.cat(
-            [labelled + place[again], torch.arange(len(base_posterior.outputs), len(post.outputs))]
+        sample_rows = index.find_rows(positions)
+        is_new = (~torch.isin(positions, context.labelled) & (sample_rows < 0)).nonzero().squeeze(1)
+        new_features = _to_tensor(features[is_new.numpy()]).to(context.device)
+        units, mean = context.model.kernel_inputs(new_features)
+        post = base_posterior.with_points(units, mean.to(context.device))
+        is_sampled = (sample_rows >= 0).nonzero().squeeze(1)
+        rows = torch.cat(
+            [
+                labelled + sample_rows[is_sampled],
+                torch.arange(len(base_posterior.outputs), len(post.outputs)),
+            ]
         )
-        yield post, here, torch.cat([positions[again], positions[fresh]])
+        yield post, rows, torch.cat([positions[is_sampled], positions[is_new]])
 
 
 def _to_tensor(features: Array) -> Tensor:
@@ -217,31 +219,33 @@ def predict_part(
     )
     device = device if has_float64(torch.device(device)) else "cpu"
     model = move_model(model, device)
-    guesses, sure, every = [], [], []
+    label_blocks, confidence_blocks, probability_blocks = [], [], []
     for _, features in read_blocks(entry, MAX_BLOCK_ITEMS):
-        p = model.predict_proba(_to_tensor(features).to(device), len(classes)).cpu()
-        best = p.max(1)
-        guesses.append(best.indices)
-        sure.append(best.values)
+        probabilities = model.predict_proba(_to_tensor(features).to(device), len(classes)).cpu()
+        maximum = probabilities.max(1)
+        label_blocks.append(maximum.indices)
+        confidence_blocks.append(maximum.values)
         if every_class:
-            every.append(p.float())
-    label, rows = torch.cat(guesses), np.arange(entry.rows)
-    names = arrow.DictionaryArray.from_arrays(
-        arrow.array(label.to(torch.int32).numpy()), arrow.array(classes)
+            probability_blocks.append(probabilities.float())
+    labels, rows = torch.cat(label_blocks), np.arange(entry.rows)
+    label_names = arrow.DictionaryArray.from_arrays(
+        arrow.array(labels.to(torch.int32).numpy()), arrow.array(classes)
     )
-    ours = {
+    columns = {
         "part": arrow.array([entry.part.source]).take(arrow.array(np.zeros(entry.rows, np.int64))),
         "row": arrow.array(rows + entry.part.start),
-        "prediction": names,
-        "probability": arrow.array(torch.cat(sure).float().numpy()),
+        "prediction": label_names,
+        "probability": arrow.array(torch.cat(confidence_blocks).float().numpy()),
     }
     if every_class:
-        whole = torch.cat(every).numpy()
-        ours |= {
-            probability_column_name(name): arrow.array(whole[:, i])
+        stacked = torch.cat(probability_blocks).numpy()
+        columns |= {
+            probability_column_name(name): arrow.array(stacked[:, i])
             for i, name in enumerate(classes)
         }
     ids = read_ids(entry)
-    table = arrow.table(merge_columns(ids, read_partition_records(schema, entry.part, ids), ours))
+    table = arrow.table(
+        merge_columns(ids, read_partition_records(schema, entry.part, ids), columns)
+    )
     write_file(to, lambda file: parquet.write_table(table, file, compression="zstd"))
-    return torch.bincount(label, minlength=len(classes)).tolist()
+    return torch.bincount(labels, minlength=len(classes)).tolist()

@@ -130,14 +130,14 @@ def build_routes(
     service: LabellingService, schedule: Schedule, *, labelled_at: str | None = None
 ) -> tuple[APIRouter, ...]:
     """Build all routes except the page itself. labelled_at: see `create_app`."""
-    turn = threading.Lock()  # fits one model at a time
+    fit_lock = threading.Lock()  # fits one model at a time
     return (
         _query_routes(service, labelled_at),
         _write_routes(service),
         _read_routes(service, schedule),
-        _file_routes(service, schedule, turn),
+        _file_routes(service, schedule, fit_lock),
         _item_routes(service),
-        _model_routes(service, schedule, turn),
+        _model_routes(service, schedule, fit_lock),
     )
 
 
@@ -153,8 +153,8 @@ async def _read_annotator_or_default(request: Request) -> str:
     return await _read_annotator(request) or DEFAULT_ANNOTATOR
 
 
-def _check_name(given: str) -> str:
-    name = check_name(given, "the name")
+def _check_name(text: str) -> str:
+    name = check_name(text, "the name")
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
         raise InputError(
             f"the name must be printable, and at most {MAX_NAME_CHARACTERS} characters"
@@ -324,25 +324,27 @@ def _send_file(
     service: LabellingService, ending: str, media: str, write: Callable[[Path], object]
 ) -> FileResponse:
     """Write a file or folder, send it (zipped if a folder), and delete it afterwards."""
-    room = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=service.journal.folder))
+    folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=service.journal.folder))
     try:
-        target = room / ending.removesuffix(".zip")
+        target = folder / ending.removesuffix(".zip")
         write(target)
         if target.is_dir():
             target = Path(shutil.make_archive(str(target), "zip", target))
     except BaseException:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     name = re.sub(r"[^\w.-]+", "-", service.items.data.name, flags=re.ASCII).strip("-.")
     return FileResponse(
         target,
         media_type=media,
         filename=f"{name or 'items'}-{ending}",
-        background=BackgroundTask(shutil.rmtree, room, ignore_errors=True),
+        background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True),
     )
 
 
-def _model_routes(service: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+def _model_routes(
+    service: LabellingService, schedule: Schedule, fit_lock: threading.Lock
+) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/api/model", summary="The model", response_class=FileResponse)
@@ -351,17 +353,20 @@ def _model_routes(service: LabellingService, schedule: Schedule, turn: threading
 
         One request at a time. onnx=1: also as ONNX.
         """
-        if not turn.acquire(blocking=False):
+        if not fit_lock.acquire(blocking=False):
             raise HTTPException(
                 409, "a model is already being fitted for another request; try again in a moment"
             )
         try:
-            made = build_exported_model(service, schedule)
+            exported = build_exported_model(service, schedule)
             return _send_file(
-                service, "model.zip", "application/zip", lambda target: made.save(target, onnx=onnx)
+                service,
+                "model.zip",
+                "application/zip",
+                lambda target: exported.save(target, onnx=onnx),
             )
         finally:
-            turn.release()
+            fit_lock.release()
 
     return routes
 
@@ -401,11 +406,19 @@ async def _read_body(request: Request) -> bytes:
     return await request.body()
 
 
-def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.Lock) -> APIRouter:
+def _file_routes(
+    service: LabellingService, schedule: Schedule, fit_lock: threading.Lock
+) -> APIRouter:
     routes = APIRouter()
 
-    @routes.get("/api/export/{form}", summary="All labels as a file", response_class=FileResponse)
-    def sent(
+    # The id is that of release 0.2, for generated clients.
+    @routes.get(
+        "/api/export/{form}",
+        summary="All labels as a file",
+        response_class=FileResponse,
+        operation_id="sent_api_export__form__get",
+    )
+    def export_file(
         form: str, rest: bool = False, probabilities: bool = False, pictures_at: str | None = None
     ) -> FileResponse:
         """csv, jsonl, parquet, label-studio, label-studio-config; hf and folders come zipped.
@@ -420,18 +433,18 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
                 f"no form {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}",
             )
         suffix, media = EXPORT_FILES[form]
-        more: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
+        options: dict[str, Any] = {"probabilities": probabilities, "pictures_at": pictures_at}
         if rest:
-            with turn:
-                more["predicted"] = predict_pool(service, schedule)
+            with fit_lock:
+                options["predicted"] = predict_pool(service, schedule)
         return _send_file(
             service,
             f"labels{suffix}",
             media,
-            lambda target: export_labels(service, form, target, **more),
+            lambda target: export_labels(service, form, target, **options),
         )
 
-    # The id is that of release 0.2, for generated clients.
+    # As above: the id of release 0.2.
     @routes.post("/api/import", summary="Labels from a file", operation_id="taken_api_import_post")
     def import_file(
         body: Annotated[bytes, Depends(_read_body)],
@@ -444,8 +457,8 @@ def _file_routes(service: LabellingService, schedule: Schedule, turn: threading.
             raise InputError(f"form is {form!r}; expected one of {', '.join(IMPORT_SUFFIXES)}")
         with tempfile.TemporaryDirectory(
             prefix=TEMPORARY_PREFIX, dir=service.journal.folder
-        ) as room:
-            path = Path(room) / f"import{IMPORT_SUFFIXES[form]}"
+        ) as folder:
+            path = Path(folder) / f"import{IMPORT_SUFFIXES[form]}"
             path.write_bytes(body)
             try:
                 return import_labels(service, path, form)

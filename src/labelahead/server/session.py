@@ -138,23 +138,25 @@ def open_session(
     out: folder for the labels; default: labels-NAME.
     """
     options = options or SessionOptions()
-    named = require_distinct_classes(options.classes or campaign.data.classes)
+    classes = require_distinct_classes(options.classes or campaign.data.classes)
     campaign = _check_campaign(campaign, options.test)
     _check_large(campaign, options)
-    campaign = _with_session_classes(_with_pinned_encoder(campaign, out), out, named)
-    inputs = _load_inputs(campaign, out, named, options)
+    campaign = _with_session_classes(_with_pinned_encoder(campaign, out), out, classes)
+    inputs = _load_inputs(campaign, out, classes, options)
     data, folder = inputs.data, inputs.folder
-    measured = _choose_test_items(inputs, options, campaign.data.classes)
-    notes = [*data.notes, *inputs.decided]
+    test_classes = _choose_test_items(inputs, options, campaign.data.classes)
+    notes = [*data.notes, *inputs.model_notes]
     if isinstance(options.test, str | Path):
-        notes.append(f"{len(measured)} test items from {options.test}")
-    named = named or list(dict.fromkeys(data.classes))
-    known = {normalise_name(name) for name in named}
-    more = dict.fromkeys(n for n in measured.values() if normalise_name(n) not in known)
+        notes.append(f"{len(test_classes)} test items from {options.test}")
+    classes = classes or list(dict.fromkeys(data.classes))
+    known_names = {normalise_name(name) for name in classes}
+    test_only = dict.fromkeys(
+        n for n in test_classes.values() if normalise_name(n) not in known_names
+    )
     items = _make_items(inputs)
     with Journal(
         folder,
-        classes=[*named, *more],
+        classes=[*classes, *test_only],
         items=data.ids,
         fingerprint=items.fingerprint,
         sizes=items.sizes,
@@ -162,13 +164,15 @@ def open_session(
     ) as journal:
         if not options.read_only:
             _remove_leftovers(folder)
-        held = _find_held_out(journal, measured, notes)
-        service = _make_service(journal, items, held, inputs, campaign.seed, options)
-        notes += _describe_file_changes(service, len(inputs.recorded))
+        held_out = _find_held_out(journal, test_classes, notes)
+        service = _make_service(journal, items, held_out, inputs, campaign.seed, options)
+        notes += _describe_file_changes(service, len(inputs.recorded_ids))
         notes += _import_initial_labels(service, inputs, options)
         if not options.read_only:
-            _record_settings(folder, campaign, {data.ids[p]: name for p, name in measured.items()})
-        schedule = _make_schedule(inputs, service, campaign, held, options)
+            _record_settings(
+                folder, campaign, {data.ids[p]: name for p, name in test_classes.items()}
+            )
+        schedule = _make_schedule(inputs, service, campaign, held_out, options)
         try:
             yield Session(service, schedule, folder, tuple(notes), inputs.pool_worker)
         finally:
@@ -178,7 +182,7 @@ def open_session(
 def _make_service(
     journal: Journal,
     items: Items,
-    held: Mapping[int, int],
+    held_out: Mapping[int, int],
     inputs: "SessionInputs",
     seed: int,
     options: SessionOptions,
@@ -187,7 +191,7 @@ def _make_service(
     service = LabellingService(
         journal,
         items,
-        held_out=held,
+        held_out=held_out,
         seed=seed,
         overlap=options.overlap,
         budget=options.budget,
@@ -206,33 +210,33 @@ def _record_settings(folder: Path, campaign: Campaign, test: Mapping[str, str]) 
 
 def _remove_leftovers(folder: Path) -> None:
     """Delete partial files of a server that was killed; the lock is ours."""
-    for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    for left in (*folder.glob("*.*.partial"), folder / DATA_FILE):
-        left.unlink(missing_ok=True)
+    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in (*folder.glob("*.*.partial"), folder / DATA_FILE):
+        leftover.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, eq=False)
 class SessionInputs:
-    """Data and settings to open a session with. recorded: item names of an existing journal."""
+    """Data and settings to open a session with. recorded_ids: item names of an existing journal."""
 
     folder: Path
-    recorded: list[str]
+    recorded_ids: list[str]
     data: Data
     answers: Answers | None
     network: str
     embedding: str
-    decided: Sequence[str] = ()
+    model_notes: Sequence[str] = ()
     pool_worker: LargePoolWorker | None = None  # of an out-of-core pool
     copy: JournalCopy | None = None  # of the journal, if the session is read-only
 
 
 def _make_items(inputs: SessionInputs) -> Items:
-    labelled = None if inputs.answers is None else inputs.answers.column
+    label_column = None if inputs.answers is None else inputs.answers.column
     return Items(
         inputs.data,
         None if inputs.pool_worker is None else inputs.pool_worker.fingerprint,
-        labelled,
+        label_column,
     )
 
 
@@ -252,15 +256,15 @@ def _load_inputs(
 
 
 def _find_guess_classes(
-    campaign: Campaign, out: str | Path | None, named: Sequence[str]
+    campaign: Campaign, out: str | Path | None, given_classes: Sequence[str]
 ) -> tuple[list[str], Mapping[str, str | None]]:
     """Return the classes that guesses are about, and the former names that they may use."""
     state = read_class_state(session_folder(out, campaign.data.name))
     if not state.classes:
         return [], {}
-    known = {*map(normalise_name, state.active_names), *state.former_classes}
-    more = [name for name in named if normalise_name(name) not in known]
-    return [*state.active_names, *more], state.former_classes
+    known_names = {*map(normalise_name, state.active_names), *state.former_classes}
+    new_classes = [name for name in given_classes if normalise_name(name) not in known_names]
+    return [*state.active_names, *new_classes], state.former_classes
 
 
 def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign:
@@ -268,31 +272,33 @@ def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign
 
     Otherwise a new version on the hub would change the embeddings of a session that goes on.
     """
-    given = campaign.data.embedding
-    if given is None or is_store(campaign.data.name):
+    embedding = campaign.data.embedding
+    if embedding is None or is_store(campaign.data.name):
         return campaign
     path = session_folder(out, campaign.data.name) / "session.toml"
     stored = read_toml(path).get("data", {}).get("embedding") if path.exists() else None
-    before = split_joined_embedding(stored) if isinstance(stored, str) else []
-    pinned = JOIN.join(_pin_encoder(part, before) for part in split_joined_embedding(given))
+    stored_parts = split_joined_embedding(stored) if isinstance(stored, str) else []
+    pinned = JOIN.join(
+        _pin_encoder(part, stored_parts) for part in split_joined_embedding(embedding)
+    )
     return replace(campaign, data=replace(campaign.data, embedding=pinned))
 
 
-def _pin_encoder(given: str, stored: Sequence[str]) -> str:
+def _pin_encoder(name: str, stored_names: Sequence[str]) -> str:
     """Return the name of an encoder with its revision, of a stored name if that is the same one."""
-    if is_vector_file(given) or not looks_like_encoder(given):
-        return given
-    wanted = parse_encoder_name(given)
-    for name in stored:
-        if looks_like_encoder(name) and not wanted.revision:
-            known = parse_encoder_name(name)
+    if is_vector_file(name) or not looks_like_encoder(name):
+        return name
+    wanted = parse_encoder_name(name)
+    for stored_name in stored_names:
+        if looks_like_encoder(stored_name) and not wanted.revision:
+            known = parse_encoder_name(stored_name)
             same = (known.name, known.pooling) == (wanted.name, wanted.pooling)
-            given = name if same and wanted.kind in ("", known.kind) else given
-    return str(resolve_encoder(given))
+            name = stored_name if same and wanted.kind in ("", known.kind) else name
+    return str(resolve_encoder(name))
 
 
 def _with_session_classes(
-    campaign: Campaign, out: str | Path | None, named: Sequence[str]
+    campaign: Campaign, out: str | Path | None, given_classes: Sequence[str]
 ) -> Campaign:
     """Return the campaign with the given classes and those of an existing session.
 
@@ -301,8 +307,8 @@ def _with_session_classes(
     if is_store(campaign.data.name):  # its items have no labels
         return replace(campaign, data=replace(campaign.data, classes=()))
     recorded = read_class_names(session_folder(out, campaign.data.name))
-    known = {normalise_name(name): name for name in reversed([*named, *recorded])}
-    return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(known.values()))))
+    names = {normalise_name(name): name for name in reversed([*given_classes, *recorded])}
+    return replace(campaign, data=replace(campaign.data, classes=tuple(reversed(names.values()))))
 
 
 def _load_large_pool(
@@ -311,7 +317,7 @@ def _load_large_pool(
     """Open an out-of-core pool."""
     store = campaign.data.name
     folder, recorded, copy = _locate_journal(out, store, options.read_only)
-    held = LargePoolWorker(
+    pool_worker = LargePoolWorker(
         store,
         folder,
         recorded,
@@ -322,7 +328,14 @@ def _load_large_pool(
         seed=campaign.seed,
     )
     return SessionInputs(
-        folder, recorded, held.data, None, EXACT, held.embedding, pool_worker=held, copy=copy
+        folder,
+        recorded,
+        pool_worker.data,
+        None,
+        EXACT,
+        pool_worker.embedding,
+        pool_worker=pool_worker,
+        copy=copy,
     )
 
 
@@ -339,31 +352,33 @@ def _locate_journal(
 
 
 def _find_held_out(
-    journal: Journal, measured: Mapping[int, str], notes: list[str]
+    journal: Journal, test_classes: Mapping[int, str], notes: list[str]
 ) -> dict[int, int]:
     """Return position and class of the test items that have not been labelled."""
     labelled = journal.label_state.labels
-    number = {
-        name: journal.find_class(name) for name in {*measured.values()}
+    class_numbers = {
+        name: journal.find_class(name) for name in {*test_classes.values()}
     }  # None: the class was removed
-    free = {p: number[n] for p, n in measured.items() if p not in labelled}
-    if len(free) < len(measured):
-        lost = len(measured) - len(free)
-        notes.append(f"{lost} test items are labelled in this session and are not used for testing")
-    return {p: c for p, c in free.items() if c is not None}
+    unlabelled = {p: class_numbers[n] for p, n in test_classes.items() if p not in labelled}
+    if len(unlabelled) < len(test_classes):
+        labelled_count = len(test_classes) - len(unlabelled)
+        notes.append(
+            f"{labelled_count} test items are labelled in this session and are not used for testing"
+        )
+    return {p: c for p, c in unlabelled.items() if c is not None}
 
 
 def _make_schedule(
     inputs: SessionInputs,
     service: LabellingService,
     campaign: Campaign,
-    held: Mapping[int, int],
+    held_out: Mapping[int, int],
     options: SessionOptions,
 ) -> Schedule:
     """Create the schedule with its worker process or pool worker."""
     threads = campaign.threads or max(1, (os.cpu_count() or 2) - 1)
     current, data = with_current_classes(campaign, inputs.data, service.label_state)
-    worker = inputs.pool_worker or Worker(asdict(current), data, inputs.folder, threads, held)
+    worker = inputs.pool_worker or Worker(asdict(current), data, inputs.folder, threads, held_out)
     schedule = Schedule(
         service,
         worker,
@@ -373,9 +388,12 @@ def _make_schedule(
         needs_training=inputs.network != EXACT,
         refresh_every=options.refresh_every if inputs.pool_worker else None,
     )
-    seen = describe_embedding(inputs.embedding)
+    inputs_description = describe_embedding(inputs.embedding)
     schedule.model_description = "; ".join(
-        [f"{inputs.network} on {seen}", *(n for n in inputs.decided if "pip install" in n)]
+        [
+            f"{inputs.network} on {inputs_description}",
+            *(n for n in inputs.model_notes if "pip install" in n),
+        ]
     )
     return schedule
 
@@ -432,19 +450,19 @@ def _describe_file_changes(service: LabellingService, recorded: int) -> list[str
     notes: list[str] = []
     if sizes is None:
         return notes
-    kind = {IMAGE: "pictures", SOUND: "sounds"}.get(service.items.kind, "texts")
+    noun = {IMAGE: "pictures", SOUND: "sounds"}.get(service.items.kind, "texts")
     if 0 < recorded < len(ids):
         notes.append(
-            f"{len(ids) - recorded} new {kind} since the last session are added to the pool"
+            f"{len(ids) - recorded} new {noun} since the last session are added to the pool"
         )
-    gone = [p for p, size in enumerate(sizes) if size is None]
-    if gone:
-        service.exclude_items(dict.fromkeys(gone, "its file is missing"))
-        names = ", ".join(ids[p] for p in gone[:MAX_NAMES_SHOWN]) + (
-            ", ..." if len(gone) > MAX_NAMES_SHOWN else ""
+    missing = [p for p, size in enumerate(sizes) if size is None]
+    if missing:
+        service.exclude_items(dict.fromkeys(missing, "its file is missing"))
+        names = ", ".join(ids[p] for p in missing[:MAX_NAMES_SHOWN]) + (
+            ", ..." if len(missing) > MAX_NAMES_SHOWN else ""
         )
         notes.append(
-            f"{len(gone)} {kind} are missing: {names}; they are not queried, and their labels "
+            f"{len(missing)} {noun} are missing: {names}; they are not queried, and their labels "
             "are kept"
         )
     return notes
@@ -478,15 +496,15 @@ def export_session(
         return f"the labelling configuration for the tasks of --export label-studio is in {to}"
     if not rest:
         return f"{labels} labels are in {to}"
-    left = len(service.items) - rows - len(service.held_out) - len(service.excluded)
-    more = (
-        f"; {left} items without an embedding have no prediction: use `labelahead predict`"
-        if left > 0
+    unpredicted = len(service.items) - rows - len(service.held_out) - len(service.excluded)
+    remark = (
+        f"; {unpredicted} items without an embedding have no prediction: use `labelahead predict`"
+        if unpredicted > 0
         else ""
     )
     return (
         f"{labels} labels and {rows - labels} predictions (by a model of all {labels} labels) "
-        f"are in {to}{more}"
+        f"are in {to}{remark}"
     )
 
 
@@ -524,15 +542,20 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     share = float(test) if isinstance(test, int | float) else 0.0
     name = resolve_source(campaign.data.name)
     # A symbolic link in an image folder could point to any picture on this machine.
-    own = campaign.data.embedding
-    if own is not None:
-        parts = split_joined_embedding(own)
-        own = JOIN.join(
+    embedding = campaign.data.embedding
+    if embedding is not None:
+        parts = split_joined_embedding(embedding)
+        embedding = JOIN.join(
             resolve_vector_file(part) if is_vector_file(part) else resolve_code_name(part)
             for part in parts
         )
     source = replace(
-        campaign.data, name=name, test_fraction=share, links=False, checked=False, embedding=own
+        campaign.data,
+        name=name,
+        test_fraction=share,
+        links=False,
+        checked=False,
+        embedding=embedding,
     )
     asking = replace(campaign.asking, strategy=resolve_code_name(campaign.asking.strategy))
     model = replace(campaign.model, name=resolve_code_name(campaign.model.name))
