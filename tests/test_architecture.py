@@ -15,6 +15,7 @@ LAYERS = (
     ("batching", "devices", "files", "processes", "seeds"),
     ("ntk",),
     ("gp",),
+    ("tasks",),
     ("acquisition",),
     ("data",),
     ("models",),

@@ -111,6 +111,7 @@ _PACKAGES = frozenset(
         "server",
         "simulation",
         "strategies",
+        "tasks",
     )
 )
 

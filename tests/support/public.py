@@ -12,6 +12,7 @@ PUBLIC = (
     "labelahead.models",
     "labelahead.outofcore",
     "labelahead.strategies",
+    "labelahead.tasks",
     "labelahead.ntk",
     "labelahead.models.training",
 )
