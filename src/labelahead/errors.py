@@ -20,6 +20,7 @@ __all__ = [
     "NumericalError",
     "StorageError",
     "VerificationError",
+    "count_noun",
     "did_you_mean",
 ]
 
@@ -117,6 +118,23 @@ class VerificationError(LabelaheadError, AssertionError):
     >>> issubclass(VerificationError, LabelaheadError)
     True
     """
+
+
+def count_noun(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun in the right form.
+
+    Args:
+        count: the number.
+        noun: its singular.
+        plural: its plural; "": with s, or es after s.
+
+    >>> from labelahead.errors import count_noun
+    >>> count_noun(1, "class"), count_noun(0, "class"), count_noun(2, "label")
+    ('1 class', '0 classes', '2 labels')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {plural or noun + ('es' if noun.endswith('s') else 's')}"
 
 
 def did_you_mean(name: object, choices: Iterable[str]) -> str:

@@ -174,6 +174,30 @@ def test_options_of_another_form_are_refused(table, tmp_path, words, message):
     assert message in output
 
 
+def test_language_model_without_a_single_guess_is_an_error(table, tmp_path):
+    file = tmp_path / "g.csv"
+    with run_chat_server(lambda *_: Reply("As a model, I cannot tell.")) as server:
+        code, output = run_command(
+            "guess", table, "--classes", "big,small", *llm(server), "--out", file, "--yes",
+            "--llm-limit", 3,
+        )  # fmt: skip
+    assert code == 1
+    assert "names no class in 3 answers, such as 'As a model, I cannot tell.'" in output
+    assert "--prompt" in output
+    assert not file.exists()
+
+
+def test_function_without_a_single_guess_is_an_error(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "silent.py").write_text("def guess(items):\n    return [None] * len(items)\n")
+    code, output = run_command(
+        "guess", table, "--classes", "big,small", "--guesses", "silent.py:guess", "--out", "g.csv"
+    )
+    assert code == 1
+    assert "guesses nothing about 20 items; expected a class or probabilities" in output
+    assert not (tmp_path / "g.csv").exists()
+
+
 def test_options_of_a_language_model_need_one(table):
     code, output = run_command("run", "--data", table, "--llm-model", "m")
     assert (code, "--llm-model goes with --guesses llm:URL" in output) == (2, True)
@@ -186,7 +210,10 @@ TWO = ("--guesses", "llm:http://127.0.0.1:8", "--guesses", "llm:http://127.0.0.1
     ("words", "message"),
     [
         ((*TWO, "--llm-model", "m"), "names 2 language models, --llm-model 1"),
-        ((*TWO, "--llm-model", "m", "--llm-model", "m"), "expected different models"),
+        (
+            (*["--guesses", "llm:http://127.0.0.1:8"] * 2, *["--llm-model", "m"] * 2),
+            "expected different models at the same address",
+        ),
         (
             (*TWO, "--llm-model", "m", "--llm-model", "n", *["--llm-price-input", "1"] * 3),
             "--llm-price-input is given 3 times; expected one price for all models, or 2",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from labelahead.cli import app
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.server.client import Client
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 from tests.support.warm_processes import start_python
 from tests.support.web_sessions import CHANGE, page, photos, progress_once
 
@@ -70,6 +70,32 @@ def test_label_command_serves_keeps_labels_and_stops_on_signals(tmp_path, monkey
         assert sorted(session.service.label_state.labels.values()) == [0, 0, 0, 0, 1, 1]
     text = (tmp_path / "labels.csv").read_text()
     assert (text.count("dog,robot"), text.count("cat,robot")) == (2, 4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_label_command_says_at_its_end_what_guessers_are_worth(tmp_path):
+    """The column guesses big for every item; twelve labels alternate, six of them are small."""
+    rows = "".join(f"n{i},{i % 2 + i / 100},{i % 3},big\n" for i in range(30))
+    (tmp_path / "numbers.csv").write_text("id,a,b,llm\n" + rows)
+    words = "label numbers.csv --classes small,big --guesses llm --retrain-every 12"
+    process = start_python(
+        ["-m", "labelahead", *words.split(), "--no-browser", "--port", "0"],
+        cwd=tmp_path,
+        new_session=True,
+    )
+    try:
+        client = Client(process.stdout.readline().strip(), who="robot")
+        for position in range(12):
+            client.add_answer(position, ("small", "big")[position % 2])
+        found = until(lambda: (p := client.progress())["guessers"] and p, client.progress)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        output = process.communicate(timeout=PATIENCE)[1]
+    (said,) = found["guessers"]
+    assert said.startswith("llm: right for 6 of 12 labelled items")
+    assert said.endswith("where they are wrong: big for small (6)")
+    assert said in output
+    assert "all labels are in labels-numbers" in output
 
 
 def test_labelling_guide_lists_every_option_route_and_client_method(tmp_path):

@@ -99,7 +99,7 @@ def test_load_folder_notes_single_empty_classes_and_other_files(tmp_path):
     assert data.classes == ("only",)
     assert has_note(data, "only one class folder")
     assert has_note(data, "no pictures in the folders nothing")
-    assert has_note(data, "1 files are no pictures: only/notes.txt")
+    assert has_note(data, "1 file is no picture: only/notes.txt")
     assert data.ids == ("only/sub/x.png", "only/y.png")
     assert answers.has_label.all()
 

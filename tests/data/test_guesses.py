@@ -53,9 +53,14 @@ def test_file_of_guesses_is_matched_by_id(table, tmp_path):
     file = tmp_path / "said.csv"
     file.write_text("id,guess\nd,dog\nb,cat\nunknown,cat\n")
     source = Source(str(table), guesses=(str(file),), without=("llm",), test_fraction=0)
-    p = load_source(source, 0)[0].guesses[str(file)].probabilities
+    data, _ = load_source(source, 0)
+    p = data.guesses[str(file)].probabilities
     assert (p.sum(1) > 0).tolist() == [False, True, False, True]
     assert p.argmax(1)[[1, 3]].tolist() == [0, 1]
+    assert "said.csv: 1 id matches no item (unknown): ignored" in data.notes
+    file.write_text("id,guess\nd,dog\n" + "".join(f"x{i},cat\n" for i in range(7)))
+    data, _ = load_source(source, 0)
+    assert "said.csv: 7 ids match no item (x0, x1, x2, x3, x4, ...): ignored" in data.notes
 
 
 def test_file_of_probabilities_as_predict_writes_it_is_read(table, tmp_path):
@@ -78,10 +83,10 @@ def test_array_of_guesses_is_matched_by_order(table, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("id,guess\na,bird\n", "guesses 1 classes that the project does not have \\(bird\\)"),
+        ("id,guess\na,bird\n", "guesses 1 class that the project does not have \\(bird\\)"),
         ("id,colour\na,red\n", "expected guesses in one called guess, prediction"),
         ("id,guess\nx,cat\n", "none of the ids"),
-        ("guess\ncat\n", "1 rows without ids, but pets has 4 items"),
+        ("guess\ncat\n", "1 row without ids, but pets has 4 items"),
         ("id,probability:cat\na,0.2\n", "but not probability:dog"),
         ("id,probability:cat,probability:dog\na,0.2,0.2\n", "sum to 1"),
         ("id,probability:cat,probability:dog\na,x,0.2\n", "expected a number from 0 to 1"),

@@ -95,5 +95,5 @@ def test_sentence_names_mistakes_and_leaves_out_items_without_a_guess(problem):
     assert (found.count, found.right) == (30, 30 - wrong)
     text = found.describe(["cat", "dog", "fox"])
     assert text.startswith(f"class names: right for {30 - wrong} of 30 labelled items (")
-    assert f"where they are wrong: fox against dog ({wrong})" in text
+    assert f"where they are wrong: fox for dog ({wrong})" in text
     assert f"worth {found.relation} {found.worth} labels" in text

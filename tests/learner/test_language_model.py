@@ -85,6 +85,9 @@ def test_the_same_item_is_never_asked_twice(tmp_path):
             settings = {"model": "small", "classes": CLASSES, "folder": tmp_path, **more}
             LanguageModelGuesser(server.url, **settings)(TEXTS[:1])
         assert len(server.requests) == 8
+        with run_chat_server(lambda *_: Reply("ugly")) as other:
+            (p,) = make_guesser(other, tmp_path)(TEXTS[:1])  # another model of the same name
+    assert (int(p.argmax()), len(other.requests)) == (2, 1)
 
 
 def test_limit_asks_some_items_and_the_next_call_the_others(tmp_path):
@@ -111,7 +114,10 @@ def test_answers_that_name_no_class_are_no_guess_and_are_kept(tmp_path):
         assert p.any(1).tolist() == [False, False, True, True, False, True]
         assert p[[2, 3, 5]].argmax(1).tolist() == [1, 2, 0]
         assert guesser.counts.no_guess == 3
-        assert "3 without a guess, as they name no class ('maybe'" in guesser.counts.describe()
+        assert (
+            "3 items without a guess: the answer names no class ('maybe'"
+            in guesser.counts.describe()
+        )
         guesser(TEXTS[:6])
     assert len(server.requests) == 6  # they are paid: not asked again
 
@@ -249,6 +255,27 @@ def test_server_that_refuses_everything_is_an_error(tmp_path):
         with pytest.raises(EndpointError, match=r"\(no such field\); so it did for the first"):
             guesser(TEXTS)
     assert len(server.requests) < len(TEXTS)
+
+
+def test_model_that_never_names_a_class_is_stopped_before_all_is_paid(tmp_path):
+    texts = [f"text number {i}" for i in range(60)]
+    with run_chat_server(lambda *_: Reply("I would rather not say.")) as server:
+        for _ in range(2):  # again from the journal: nothing more is asked
+            with pytest.raises(
+                EndpointError, match=r"small names no class in 2\d answers, such as "
+            ):
+                make_guesser(server, tmp_path)(texts)
+            paid = len(server.requests)
+            assert 20 <= paid <= 20 + 2 * QUICK.threads
+            assert paid == len(server.paid)
+        server.answer = answer_by_number
+        guesser = make_guesser(server, tmp_path)
+        with pytest.raises(
+            EndpointError, match=r"'I would rather not say\.'; expected one of good"
+        ):
+            guesser(texts)
+        assert len(server.requests) == paid
+        assert make_guesser(server, tmp_path, prompt="{classes}")(texts).any(1).all()
 
 
 def test_failure_keeps_the_answers_before_it(tmp_path):

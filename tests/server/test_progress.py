@@ -96,3 +96,23 @@ def test_guesses_are_hidden_from_an_annotator_until_the_answer(tmp_path, shown):
         assert explain_item(service, 3, "anna")["guesses"] == expected
         assert explain_item(service, 3, "ben")["guesses"] == (expected if shown else [])
         assert explain_item(service, 4, "anna")["guesses"] == (expected if shown else [])
+
+
+def test_status_counts_labels_that_were_learnt_since_the_last_refresh(tmp_path):
+    table = tmp_path / "numbers.csv"
+    table.write_text("id,a,b\n" + "".join(f"n{i},{i % 2 + i / 100},{i % 3}\n" for i in range(20)))
+
+    def count(progress):
+        status = progress["training"]
+        return status["labels_at_last"], status["labels_used"], status["behind"]
+
+    with page(table, tmp_path / "out", classes=["a", "b"], every=6, start=True) as (client, _):
+        for position in range(6):
+            answer(client, position, position % 2)
+        progress_once(client, lambda p: count(p) == (6, 6, False))
+        for position in range(6, 8):
+            answer(client, position, position % 2)
+        progress_once(client, lambda p: count(p) == (6, 8, False) and p["training"]["idle"])
+    (tmp_path / "out" / "rounds.jsonl").unlink()  # the snapshot alone says what it was fitted on
+    with page(table, tmp_path / "out", classes=["a", "b"], every=6, start=True) as (client, _):
+        progress_once(client, lambda p: count(p) == (6, 8, False))

@@ -80,7 +80,7 @@ def test_write_report_of_an_open_session_shows_its_journal_and_rounds(tmp_path):
     )  # 50 to 90 % at 4 of 5 labels
     rows = [tuple(row[:3]) for row in tables.rows]
     assert "class names: right for 3 of 5 labelled items" in written.page.read_text()
-    assert "where they are wrong: dark against &lt;script&gt;" in written.page.read_text()
+    assert "where they are wrong: dark for &lt;script&gt;" in written.page.read_text()
     for row in [
         ("dark", "4", ""),
         (HOSTILE, "1", ""),
@@ -99,13 +99,15 @@ def test_report_shows_how_reliable_each_annotator_is(tmp_path):
     with page(photos(tmp_path / "set", 8), out, classes=["dark", HOSTILE]) as (_, session):
         session.service.record_answer("anna", 0, "label", 0)
         session.service.record_answer("ben", 0, "label", 1)
-        source = {"who": "ben", "labels": 1, "accuracy": 0.61, "low": 0.4, "high": 0.8}
-        row = {"labels": 4, "accuracy": 0.9, "sources": [{**source, "confusions": [[0, 1, 0.25]]}]}
+        source = {"who": "ben", "labels": 10, "accuracy": 0.61, "low": 0.4, "high": 0.8}
+        source["confusions"] = [[0, 1, 0.25]]
+        once = {**source, "who": "anna", "labels": 1}  # one label is no typical confusion
+        row = {"labels": 4, "accuracy": 0.9, "sources": [source, once]}
         (out / "rounds.jsonl").write_text(json.dumps(row) + "\n")
         report = TableParser(write_report(out).page.read_text())
     rows = [tuple(cells) for cells in report.rows]
     assert ("ben", "1", "0", "61 % (40 % to 80 %)", f"{HOSTILE} for dark (25 %)") in rows
-    assert ("anna", "1", "0", "", "") in rows
+    assert ("anna", "1", "0", "61 % (40 % to 80 %)", "too few labels") in rows
     assert ("anna, ben", "1", "0", "0.00") in rows
     assert "script" not in report.tags
 

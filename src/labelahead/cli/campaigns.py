@@ -22,7 +22,7 @@ from labelahead.cli.shell import (
     print_line,
     report_errors,
 )
-from labelahead.errors import InputError
+from labelahead.errors import InputError, count_noun
 
 
 @app.command()
@@ -266,7 +266,9 @@ def query(
             sys.stdout.write(text)
         else:
             replace_file(file, text)
-            print_line(f"{len(items)} items to label are in {file}")
+            print_line(
+                f"{count_noun(len(items), 'item to label is', 'items to label are')} in {file}"
+            )
 
 
 @app.command("list")

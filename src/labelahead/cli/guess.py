@@ -11,6 +11,7 @@ import typer
 
 from labelahead.cli import shell
 from labelahead.cli.shell import Number, Option, UsageError, app, err, print_line
+from labelahead.errors import InputError, count_noun
 
 LlmModelOpt = Annotated[
     list[str] | None,
@@ -68,8 +69,9 @@ class LanguageModelOptions:
             bool(given.get("yes")),
         )
 
-    def require_one_per_address(self, addresses: int) -> None:
+    def require_one_per_address(self, names: Sequence[str]) -> None:
         """Raise unless there is a model for every address, and a price for none, for all or for each."""
+        addresses = len(names)
         if not self.models:
             raise UsageError("--guesses llm:URL needs the name of the model; add --llm-model NAME")
         if len(self.models) != addresses:
@@ -77,10 +79,10 @@ class LanguageModelOptions:
                 f"--guesses names {addresses} language models, --llm-model {len(self.models)}; "
                 "expected one --llm-model for each llm:URL, in the same order"
             )
-        if len(set(self.models)) < addresses:
+        if len(set(zip(names, self.models, strict=True))) < addresses:
             raise UsageError(
-                f"--llm-model is {', '.join(self.models)}; expected different models: answers are "
-                "kept by model, so that the same one is not asked twice"
+                f"--llm-model is {', '.join(self.models)}; expected different models at the same "
+                "address: the same one is not asked twice"
             )
         for name, prices in (("input", self.prices_input), ("output", self.prices_output)):
             if len(prices) not in (0, 1, addresses):
@@ -152,7 +154,7 @@ def guess(
             raise UsageError(
                 f"--guesses is {guesses!r}; expected llm:URL, model:FOLDER or file.py:function"
             )
-        print_line(f"guesses about {count} items are in {file}")
+        print_line(f"guesses about {count_noun(count, 'item')} are in {file}")
 
 
 def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence[str] = ()) -> Any:
@@ -175,7 +177,7 @@ def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence
             name = "--" + given.replace("_", "-")
             raise UsageError(f"{name} goes with --guesses llm:URL, which is not there; add it")
         return campaign
-    options.require_one_per_address(len(names))
+    options.require_one_per_address(names)
     with err.status("loading"):
         data, classes = _load(campaign, recorded)
     files = iter(_ask(names, data, classes, options))
@@ -238,8 +240,22 @@ def _ask(names: list[str], data: Any, classes: Any, options: LanguageModelOption
 
             p = guesser(items, limit=options.limit, on_progress=show)
         print_line(f"{model}: {guesser.counts.describe()}")
+        _require_guesses(guesser, p)
         files.append(write_guesses(guesser.folder, model, data.ids, classes.names, p))
     return files
+
+
+def _require_guesses(guesser: Any, probabilities: Any) -> None:
+    """Raise if there are answers, or only empty items, and no guess at all."""
+    counts = guesser.counts
+    if bool(probabilities.any()):
+        return
+    if counts.no_guess:
+        raise InputError(guesser.explain_no_guess(counts.no_guess, counts.examples))
+    if counts.empty and not (counts.refused or counts.left):
+        raise InputError(
+            f"all {count_noun(counts.empty, 'item')} are empty, and nothing was asked; expected texts"
+        )
 
 
 def _confirm(guessers: list[Any], estimates: list[Any], options: LanguageModelOptions) -> None:
@@ -250,9 +266,11 @@ def _confirm(guessers: list[Any], estimates: list[Any], options: LanguageModelOp
             continue
         costs.append(options.estimate_cost(estimate, which))
         asked.append(guesser.endpoint.url)
-        known = f" ({estimate.answered} more are answered already)" if estimate.answered else ""
+        more = count_noun(estimate.answered, "more is", "more are")
+        known = f" ({more} answered already)" if estimate.answered else ""
         print_line(
-            f"{guesser.endpoint.url}, model {guesser.endpoint.model}: {estimate.items} items{known}, "
+            f"{guesser.endpoint.url}, model {guesser.endpoint.model}: {count_noun(estimate.items, 'item')}"
+            f"{known}, "
             f"about {estimate.input_tokens:,} input and {estimate.output_tokens:,} output tokens, "
             f"{_describe_cost(costs[-1])}, about {_format_seconds(estimate.seconds)}"
         )
@@ -301,6 +319,11 @@ def _write_computed(campaign: Any, name: str, file: Path) -> int:
         data, classes = _load(replace(campaign, data=replace(campaign.data, guesses=())), ())
     with err.status("guessing"):
         found = compute_guesses(name, classes.names, campaign.data, data)
+    if not bool(found.probabilities.any()):
+        raise InputError(
+            f"{name} guesses nothing about {count_noun(len(data), 'item')}; expected a class or "
+            "probabilities for some of them"
+        )
     write_guesses(file, None, data.ids, found.classes, found.probabilities)
     return int(found.probabilities.any(1).sum())
 

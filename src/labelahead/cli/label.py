@@ -232,11 +232,18 @@ def _read_stored_settings(context: typer.Context) -> dict[str, Any] | None:
 
 
 def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
-    """Serve the page until Ctrl-C."""
+    """Serve the page until Ctrl-C, and say what the guessers were worth."""
+    from labelahead.server.progress import describe_session_guessers
     from labelahead.server.serve import serve
 
     print_line(f"labels are stored in {ready.folder}; press Ctrl-C to stop")
-    serve(ready, token=_read_token(token), on_message=lambda url: print_line(url, on=out), **how)
+    try:
+        serve(
+            ready, token=_read_token(token), on_message=lambda url: print_line(url, on=out), **how
+        )
+    finally:
+        for line in describe_session_guessers(ready.schedule):
+            print_line(line)
 
 
 def _read_token(given: str | None) -> str | None:

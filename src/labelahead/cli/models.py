@@ -18,6 +18,7 @@ from labelahead.cli.shell import (
     print_line,
     report_errors,
 )
+from labelahead.errors import count_noun
 
 ModelArg = Annotated[
     Path,
@@ -89,7 +90,9 @@ def predict(
             else f", {int(predictions.unlike.sum())} of them unlike all labelled items"
         )
         skipped = f", {len(predictions.failed)} could not be read" if predictions.failed else ""
-        print_line(f"{len(predictions)} items{odd}{skipped}" + (f"; {file}" if file else ""))
+        print_line(
+            f"{count_noun(len(predictions), 'item')}{odd}{skipped}" + (f"; {file}" if file else "")
+        )
 
 
 @app.command("export-model")

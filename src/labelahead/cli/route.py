@@ -7,7 +7,7 @@ import typer
 
 from labelahead.cli import shell
 from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_line, report_errors
-from labelahead.errors import InputError
+from labelahead.errors import InputError, count_noun
 
 CURVE_WIDTH = 70
 
@@ -107,7 +107,8 @@ def _show(report: Any) -> None:
         print_line(note, "yellow", on=out)
     right, low, high, count = report.guess_accuracy
     print_line(
-        f"the guesses are right for {right:.0%} of {count} labelled items ({low:.0%} to {high:.0%})",
+        f"the guesses are right for {right:.0%} of {count_noun(count, 'labelled item')} "
+        f"({low:.0%} to {high:.0%})",
         "dim",
         on=out,
     )

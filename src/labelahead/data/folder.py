@@ -53,7 +53,7 @@ from labelahead.data.sounds import SoundFiles, find_unreadable_sounds, import_so
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.data.text import decode_text
 from labelahead.data.words import build_word_inputs
-from labelahead.errors import InputError, did_you_mean, import_extra
+from labelahead.errors import InputError, count_noun, did_you_mean, import_extra
 
 __all__ = ["ImageFiles", "arrange_by_ids", "infer_folder_labels", "load_folder"]
 
@@ -482,17 +482,19 @@ def read_text_files(
             foreign.append(name)
     notes = (
         [
-            f"{len(cut)} texts are longer than {MAX_TEXT_BYTES >> 20} MB: {_list_first(cut)}: only "
-            "that is read"
+            f"{count_noun(len(cut), 'text is', 'texts are')} longer than {MAX_TEXT_BYTES >> 20} MB: "
+            f"{_list_first(cut)}: only that is read"
         ]
         if cut
         else []
     )
     if foreign:
-        notes.append(f"{len(foreign)} texts are no UTF-8: {_list_first(foreign)}: read as Latin-1")
+        many = count_noun(len(foreign), "text is", "texts are")
+        notes.append(f"{many} no UTF-8: {_list_first(foreign)}: read as Latin-1")
     empty = [name for name, text in texts.items() if not text.strip()]
     if empty:
-        notes.append(f"{len(empty)} texts are empty: {_list_first(empty)}")
+        many = count_noun(len(empty), "text is", "texts are")
+        notes.append(f"{many} empty: {_list_first(empty)}")
     return texts, failed, notes
 
 
@@ -540,19 +542,22 @@ def _describe_skipped_files(
     notes = []
     if files.outside:
         notes.append(
-            f"{len(files.outside)} links lead out of the folder: {_list_first(files.outside)}: "
-            "left out"
+            f"{count_noun(len(files.outside), 'link leads', 'links lead')} out of the folder: "
+            f"{_list_first(files.outside)}: left out"
         )
     if dropped:
-        notes.append(f"{len(dropped)} pictures of {dropped[0].rsplit('/', 2)[-2]} left out")
+        many = count_noun(len(dropped), "picture")
+        notes.append(f"{many} of {dropped[0].rsplit('/', 2)[-2]} left out")
     if failed:
         reasons = [f"{printable_name(n)} ({failed[n]})" for n in sorted(failed)[:MAX_LISTED_NAMES]]
         more = (
             f" and {len(failed) - MAX_LISTED_NAMES} more" if len(failed) > MAX_LISTED_NAMES else ""
         )
-        notes.append(f"{len(failed)} files cannot be read: {'; '.join(reasons)}{more}: skipped")
+        many = count_noun(len(failed), "file")
+        notes.append(f"{many} cannot be read: {'; '.join(reasons)}{more}: skipped")
     if files.others:
-        notes.append(f"{len(files.others)} files are no pictures: {_list_first(files.others)}")
+        many = count_noun(len(files.others), "file is no picture", "files are no pictures")
+        notes.append(f"{many}: {_list_first(files.others)}")
     return notes
 
 
@@ -645,7 +650,8 @@ def _describe_class_folders(
             "(pictures without labels belong directly in the folder, or in `unlabelled`)"
         )
     if found and unlabelled:
-        notes.append(f"{unlabelled} pictures are in no class folder: without labels")
+        many = count_noun(unlabelled, "picture is", "pictures are")
+        notes.append(f"{many} in no class folder: without labels")
     return notes
 
 

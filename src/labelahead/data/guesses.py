@@ -22,7 +22,7 @@ from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.data.table_writer import probability_column_name
 from labelahead.data.text import unescape_formulas
-from labelahead.errors import InputError, did_you_mean
+from labelahead.errors import InputError, count_noun, did_you_mean
 
 __all__ = [
     "CLASS_GUESS_PROBABILITY",
@@ -130,7 +130,7 @@ def encode_class_guesses(
     if unknown:
         some = ", ".join(list(unknown)[:MAX_NAMES_SHOWN])
         raise InputError(
-            f"{where} guesses {len(unknown)} classes that the project does not have ({some}); "
+            f"{where} guesses {count_noun(len(unknown), 'class')} that the project does not have ({some}); "
             f"expected some of {', '.join(list(classes)[:20])}, or an empty field"
         )
     rest = (1 - CLASS_GUESS_PROBABILITY) / max(len(classes) - 1, 1)
@@ -173,7 +173,9 @@ def parse_guesses(
         is_row = bool(array) and isinstance(array[0], list | tuple | np.ndarray | Tensor)
         array = np.asarray(array, dtype=np.float64 if is_row else object)
     if len(array) != n:
-        raise InputError(f"{where} has {len(array)} guesses; expected one for each of {n} items")
+        raise InputError(
+            f"{where} has {count_noun(len(array), 'guess')}; expected one for each of {count_noun(n, 'item')}"
+        )
     if array.ndim == 1:
         names = [
             classes[int(v)]
@@ -294,23 +296,31 @@ def attach_guesses(data: Data, sources: Sequence[str], classes: Sequence[str]) -
             f"guesses is {', '.join(sources)}, but the classes are not known yet; expected their "
             "names by --classes, two or more"
         )
-    made = {name: Guesses(tuple(classes), _read_source(name, data, classes)) for name in sources}
-    notes = tuple(
-        f"{PurePosixPath(name).name}: guesses for {count} of {len(data)} items"
-        for name, guesses in made.items()
-        if (count := int(guesses.probabilities.any(1).sum())) < len(data)
-    )
+    made: dict[str, Guesses] = {}
+    notes = []
+    for name in sources:
+        probabilities, foreign = _read_source(name, data, classes)
+        made[name] = Guesses(tuple(classes), probabilities)
+        short, count = PurePosixPath(name).name, int(probabilities.any(1).sum())
+        if count < len(data):
+            notes.append(f"{short}: guesses for {count} of {count_noun(len(data), 'item')}")
+        if foreign:
+            some = ", ".join(foreign[:MAX_NAMES_SHOWN])
+            more = ", ..." if len(foreign) > MAX_NAMES_SHOWN else ""
+            many = count_noun(len(foreign), "id matches", "ids match")
+            notes.append(f"{short}: {many} no item ({some}{more}): ignored")
     return replace(data, guesses={**data.guesses, **made}, notes=(*data.notes, *notes))
 
 
-def _read_source(name: str, data: Data, classes: Sequence[str]) -> Tensor:
+def _read_source(name: str, data: Data, classes: Sequence[str]) -> tuple[Tensor, list[str]]:
+    """Return the guesses (n, C) of a column or a file, and ids of the file that match no item."""
     if is_guess_file(name):
         path = expand_path(name)
         if not path.is_file():
             raise InputError(f"{path} does not exist; expected a file of guesses")
         if path.suffix.lower() == ".npy":
             values = np.load(path, allow_pickle=False)
-            return parse_guesses(values, len(data), classes, str(path), data.former_classes)
+            return parse_guesses(values, len(data), classes, str(path), data.former_classes), []
         return _read_table_guesses(path, data, classes)
     columns = {} if data.records is None else data.records.columns
     table = {str(column): to_python_list(values) for column, values in columns.items()}
@@ -320,7 +330,7 @@ def _read_source(name: str, data: Data, classes: Sequence[str]) -> Tensor:
             f"guesses names the column {name!r}, but {data.name} has none of that name; "
             f"{did_you_mean(name, table)}expected one of its columns, or a file of guesses"
         )
-    return found
+    return found, []
 
 
 def _find_guesses(
@@ -394,8 +404,12 @@ def _parse_probability(value: Any) -> float:
         ) from None
 
 
-def _read_table_guesses(path: Path, data: Data, classes: Sequence[str]) -> Tensor:
-    """Read a table of guesses; rows are matched by id, or by order if there is none."""
+def _read_table_guesses(path: Path, data: Data, classes: Sequence[str]) -> tuple[Tensor, list[str]]:
+    """Read a table of guesses; rows are matched by id, or by order if there is none.
+
+    Returns:
+        (n, C) probabilities, and the ids that match no item.
+    """
     table = (
         _unescape(read_table(path)) if path.suffix.lower() in (".csv", ".tsv") else read_table(path)
     )
@@ -433,15 +447,17 @@ def _has_file_names(data: Data) -> bool:
     return bool(data.file_names) or (data.rows is not None and data.rows.files)
 
 
-def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> Tensor:
+def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> tuple[Tensor, list[str]]:
+    """Return the rows of a table in the order of the items, and the ids that match no item."""
     column = choose_id_column(str(path), table.columns, AUTO)
     if column is None:
         if len(found) != len(data):
             raise InputError(
-                f"{path} has {len(found)} rows without ids, but {data.name} has {len(data)} items; "
+                f"{path} has {count_noun(len(found), 'row')} without ids, but {data.name} has "
+                f"{count_noun(len(data), 'item')}; "
                 "expected as many in the same order, or a column `id`"
             )
-        return found
+        return found, []
     row_of = {name: i for i, name in enumerate(table.ids(str(path), column))}
     rows = [row_of.get(name, -1) for name in data.ids]
     if max(rows) < 0 and _has_file_names(data):  # without the suffix, as Label Studio's task ids
@@ -451,5 +467,6 @@ def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> Tensor:
             f"none of the ids of {path} ({next(iter(row_of))}, ...) is an item of {data.name} "
             f"({data.ids[0]}, ...); expected the ids of the items"
         )
-    at = torch.tensor(rows)
-    return torch.where((at >= 0)[:, None], found[at.clamp_min(0)], torch.zeros(()))
+    at, used = torch.tensor(rows), set(rows)
+    foreign = [name for name, row in row_of.items() if row not in used]
+    return torch.where((at >= 0)[:, None], found[at.clamp_min(0)], torch.zeros(())), foreign

@@ -41,7 +41,7 @@ from labelahead.data.size_limits import get_free_memory
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import MIN_TEXT_LENGTH, build_word_inputs, is_running_text
-from labelahead.errors import InputError, did_you_mean, import_extra
+from labelahead.errors import InputError, count_noun, did_you_mean, import_extra
 
 __all__ = ["load_table", "read_table"]
 
@@ -303,7 +303,7 @@ def _encode_target(
     if not known:
         notes.append(f"the target column {name!r} is empty: no labels")
     elif len(known) < len(values):
-        notes.append(f"{len(values) - len(known)} rows have no label")
+        notes.append(count_noun(len(values) - len(known), "row has no label", "rows have no label"))
     if different == 1:
         notes.append(f"every label is {names[0]!r}: only one class")
     return codes, names, tuple(notes)

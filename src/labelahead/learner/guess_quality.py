@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from labelahead.errors import count_noun
 from labelahead.gp.nystrom import evenly_spaced
 from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.mixture import (
@@ -65,10 +66,12 @@ class GuesserQuality:
     def describe(self, classes: Sequence[str]) -> str:
         """Return a sentence for people, given the names of the classes."""
         low, high = wilson_interval(self.right, self.count)
-        said = "; ".join(f"{classes[g]} against {classes[t]} ({n})" for g, t, n in self.mistakes)
-        worth = "" if self.worth is None else f", worth {self.relation} {self.worth} labels"
+        said = "; ".join(f"{classes[g]} for {classes[t]} ({n})" for g, t, n in self.mistakes)
+        worth = ""
+        if self.worth is not None:
+            worth = f", worth {self.relation} {count_noun(self.worth, 'label')}"
         return (
-            f"{self.name}: right for {self.right} of {self.count} labelled items "
+            f"{self.name}: right for {self.right} of {count_noun(self.count, 'labelled item')} "
             f"({low:.0%} to {high:.0%}; queried items are harder than most){worth}, "
             f"trust {self.trust:.2f}" + (f"; where they are wrong: {said}" if said else "")
         )

@@ -24,7 +24,7 @@ from labelahead.data.class_files import ClassList
 from labelahead.data.classes import require_distinct_classes
 from labelahead.data.guesses import CLASS_GUESS_PROBABILITY
 from labelahead.data.label_values import normalise_name
-from labelahead.errors import InputError, import_extra
+from labelahead.errors import InputError, count_noun, import_extra
 from labelahead.files import (
     JsonLinesFile,
     lock_folder,
@@ -65,7 +65,10 @@ TOKENS_PER_PICTURE = 800
 TOKENS_PER_MESSAGE = 8
 SECONDS_PER_ANSWER = 1.0  # assumed before the first one
 MAX_STORED_CHARACTERS = 500  # of an answer
+MAX_SHOWN_CHARACTERS = 100
+MAX_CLASSES_SHOWN = 20
 MAX_REFUSALS_BEFORE_ANSWER = 5
+MAX_ANSWERS_BEFORE_GUESS = 20  # of which none names a class: no more are paid for
 JOURNAL_FILE, ABOUT_FILE = "answers.jsonl", "about.json"
 CLASS_KEYS = ("class", "label", "answer", "category", "guess", "prediction")
 Item = str | Mapping[str, Any] | np.ndarray[Any, Any] | Tensor
@@ -183,14 +186,15 @@ class AnswerCounts:
 
     def describe(self) -> str:
         """Return one sentence for the user."""
-        parts = [f"{self.requested} answers"]
+        parts = [count_noun(self.requested, "answer")]
         if self.input_tokens:
             parts.append(f"{self.input_tokens:,} + {self.output_tokens:,} tokens")
         if self.from_journal:
-            parts.append(f"{self.from_journal} items answered before")
+            parts.append(f"{count_noun(self.from_journal, 'item')} answered before")
         if self.no_guess:
             said = ", ".join(repr(text) for text in self.examples)
-            parts.append(f"{self.no_guess} without a guess, as they name no class ({said})")
+            items = count_noun(self.no_guess, "item")
+            parts.append(f"{items} without a guess: the answer names no class ({said})")
         if self.refused:
             parts.append(f"{self.refused} refused by the server")
         if self.empty:
@@ -218,8 +222,8 @@ def get_answer_folder() -> Path:
 class LanguageModelGuesser:
     """Guess classes by a language model behind an OpenAI-compatible endpoint.
 
-    Every answer is on the disk before it counts. The same item, prompt and model are never asked
-    twice, also after a crash; requests under way when the process is killed are lost (at most
+    Every answer is on the disk before it counts. The same item, prompt, address and model are never
+    asked twice, also after a crash; requests under way when the process is killed are lost (at most
     `limits.threads`). The key comes from LABELAHEAD_LLM_KEY, else OPENAI_API_KEY, and is not stored.
 
     Args:
@@ -258,7 +262,8 @@ class LanguageModelGuesser:
         self.endpoint = ChatEndpoint(url, model, key=key, limits=self.limits)
         self.prompt = Prompt(DEFAULT_PROMPT if prompt is None else prompt, listed)
         self.classes = listed.names
-        asked = f"{model}\0{self.prompt.compute_fingerprint()}"
+        # Two servers may call different models by the same name.
+        asked = "\0".join((self.endpoint.url, model, self.prompt.compute_fingerprint()))
         root = get_answer_folder() if folder is None else Path(folder).expanduser()
         self.folder = root / hashlib.sha256(asked.encode()).hexdigest()[:16]
         self.counts = AnswerCounts()
@@ -280,7 +285,8 @@ class LanguageModelGuesser:
             on_progress: called with the number of answers so far, and of all.
 
         Raises:
-            EndpointError: the language model cannot be asked; answers so far are kept.
+            EndpointError: the language model cannot be asked, or none of its first answers names a
+                class; answers so far are kept.
         """
         marks = [_fingerprint(item) for item in items]
         known = self._read_answers()
@@ -356,6 +362,8 @@ class LanguageModelGuesser:
             stack.callback(journal.close)
             (self.folder / JOURNAL_FILE).chmod(0o600)
             asking = [(marks[i], items[i]) for i in chosen if marks[i] not in known]
+            if asking:
+                self._require_guesses(known)
             # Closed before the journal: threads may still write to it.
             results = stack.enter_context(
                 closing(_ParallelRequests(self, journal, asking).results())
@@ -368,13 +376,33 @@ class LanguageModelGuesser:
                     self.counts.requested += 1
                     self.counts.input_tokens += int(row["input_tokens"])
                     self.counts.output_tokens += int(row["output_tokens"])
+                    self._require_guesses(known)
                 if on_progress is not None:
                     on_progress(count, len(asking))
         return known
 
+    def _require_guesses(self, known: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise if there are many answers and none of them names a class."""
+        if len(known) < MAX_ANSWERS_BEFORE_GUESS:
+            return
+        if any(row["guess"] is not None for row in known.values()):
+            return
+        answers = [str(row["answer"]) for row in known.values()]
+        raise EndpointError(self.explain_no_guess(len(answers), answers))
+
+    def explain_no_guess(self, count: int, answers: Sequence[str]) -> str:
+        """Return a sentence on `count` answers that name no class, with the first that is not empty."""
+        shown = next((text for text in answers if text.strip()), "")[:MAX_SHOWN_CHARACTERS]
+        return (
+            f"{self.endpoint.model} names no class in {count_noun(count, 'answer')}, such as "
+            f"{shown!r}; expected one of {', '.join(self.classes[:MAX_CLASSES_SHOWN])} and nothing "
+            "else: change the prompt (--prompt), or take another model"
+        )
+
     def _write_about(self) -> None:
         """Say in plain words what the answers in the folder belong to."""
         about = {
+            "url": self.endpoint.url,
             "model": self.endpoint.model,
             "prompt": self.prompt.instructions,
             "prompt_hash": self.prompt.compute_fingerprint(),

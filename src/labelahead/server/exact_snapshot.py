@@ -18,6 +18,7 @@ from labelahead.inference.sources import Annotations
 from labelahead.inference.trust import apply_trust
 from labelahead.learner.guess_quality import assess_guessers
 from labelahead.server.snapshot import (
+    MIN_CONFUSION_LABELS,
     FitFacts,
     LeaveOneOutFacts,
     PoolPredictions,
@@ -337,7 +338,7 @@ def _describe_sources(fit: ExactLabelFit) -> tuple[SourceFacts, ...]:
         confusions = tuple(
             (numbers[at // len(shares)], numbers[at % len(shares)], round(share, 3))
             for share, at in zip(values.tolist(), flat.tolist(), strict=True)
-            if share >= MIN_CONFUSION_SHARE
+            if share >= MIN_CONFUSION_SHARE and row.labels >= MIN_CONFUSION_LABELS
         )
         accuracy, low, high = (round(x, 4) for x in (row.accuracy, row.low, row.high))
         facts.append(SourceFacts(who, row.labels, accuracy, low, high, confusions))

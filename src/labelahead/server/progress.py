@@ -14,10 +14,11 @@ from labelahead.server.label_state import LabelState
 from labelahead.server.page_model import PageModel
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot import FORECAST_FIELDS, LeaveOneOutRow
+from labelahead.server.snapshot import FORECAST_FIELDS, MIN_CONFUSION_LABELS, LeaveOneOutRow
 
 __all__ = [
     "build_map",
+    "describe_session_guessers",
     "explain_item",
     "list_annotators",
     "list_doubts",
@@ -142,7 +143,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "curve": [{k: r.get(k) for k in names} for r in rounds],
         "accuracy": {"measured": measured, "estimated": estimated},
         "gain": gain,
-        "guessers": describe_states(last.get("guessers"), label_state.classes),
+        "guessers": describe_session_guessers(schedule),
         "advice": schedule.advise_stopping(),
         "enough": stopping_progress(schedule.list_error_readings()),
         "doubts": len(_find_doubtful(page_model, label_state)),
@@ -150,6 +151,14 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "classes_seq": label_state.classes_seq,
         "training": status,
     }
+
+
+def describe_session_guessers(schedule: Schedule) -> list[str]:
+    """Return a sentence on every guesser, as of the last refresh; none before it."""
+    last = schedule.rounds[-1] if schedule.rounds else {}
+    if not schedule.campaign.data.has_guesses:
+        return []  # the last round may be of an earlier session, which had guesses
+    return describe_states(last.get("guessers"), schedule.service.label_state.classes)
 
 
 def build_map(service: LabellingService) -> dict[str, Any]:
@@ -256,7 +265,7 @@ def list_annotators(service: LabellingService) -> dict[str, Any]:
             (skips if a.label is None else labels)[a.who] += 1
     names = sorted(set(labels) | set(skips) | here)
     facts = () if page_model is None else page_model.snapshot.fit_facts.sources
-    known = {row.who: row._asdict() for row in facts}
+    known = {row.who: {**row._asdict(), "few": row.labels < MIN_CONFUSION_LABELS} for row in facts}
     agreement = summarize_agreement(label_state)
     return {
         "people": [

@@ -15,6 +15,7 @@ from labelahead.learner.guess_quality import describe_states
 from labelahead.server.agreement import summarize_agreement
 from labelahead.server.journal import read_journal
 from labelahead.server.label_state import LabelState, build_label_state
+from labelahead.server.snapshot import MIN_CONFUSION_LABELS
 
 __all__ = ["WrittenReport", "write_report"]
 
@@ -132,7 +133,9 @@ def _read_reliability(folder: Path, label_state: LabelState) -> dict[str, tuple[
             "; ".join(
                 f"{names[other]} for {names[true]} ({share:.0%})".replace("%", " %")
                 for true, other, share in s["confusions"]
-            ),
+            )
+            if s["labels"] >= MIN_CONFUSION_LABELS
+            else "too few labels",
         )
         for who, s in found.items()
     }

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labelahead.errors import ClusterError, LabelaheadError
+from labelahead.errors import ClusterError, LabelaheadError, count_noun
 from labelahead.files import as_storage_error
 from labelahead.learner.config import Campaign
 from labelahead.learner.stopping import ErrorReading, stop_advice
@@ -173,6 +173,7 @@ class Schedule:
         """Return the state of training for the page."""
         page_model = self.service.page_model
         last = self.rounds[-1] if self.rounds else {}
+        fitted = last.get("labels", 0) if page_model is None else len(page_model.snapshot.labels)
         return {
             "state": self.state,
             "done": self.fraction_done,
@@ -182,7 +183,9 @@ class Schedule:
             "seconds_left": self._estimate_seconds_left(),
             "first": self._describe_first_items() if page_model is None else None,
             "round": page_model.snapshot.round if page_model else None,
-            "labels_at_last": last.get("labels", 0),
+            "labels_at_last": fitted,
+            "labels_used": len(page_model.pool_posterior.labels) if page_model else 0,
+            "behind": self.service.is_behind,
             "idle": self.is_idle,
         }
 
@@ -514,7 +517,9 @@ class Schedule:
             names = ", ".join(str(items.ids[p]) for p in excluded[:MAX_NAMES_SHOWN]) + (
                 ", ..." if len(excluded) > MAX_NAMES_SHOWN else ""
             )
-            yield f"{len(excluded)} pictures cannot be read and are excluded: {names}"
+            are = "is" if len(excluded) == 1 else "are"
+            many = count_noun(len(excluded), "picture")
+            yield f"{many} cannot be read and {are} excluded: {names}"
 
     def _remove_old_snapshots(self) -> None:
         # By time: a file that cannot be used may have a higher number than its successors.

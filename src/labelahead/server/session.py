@@ -23,7 +23,7 @@ from labelahead.data.vector_files import (
     resolve_vector_file,
     split_joined_embedding,
 )
-from labelahead.errors import InputError
+from labelahead.errors import InputError, count_noun
 from labelahead.learner.config import (
     Campaign,
     campaign_code_names,
@@ -495,16 +495,17 @@ def export_session(
     if form == CONFIG_FORMAT:
         return f"the labelling configuration for the tasks of --export label-studio is in {to}"
     if not rest:
-        return f"{labels} labels are in {to}"
+        return f"{count_noun(labels, 'label is', 'labels are')} in {to}"
     unpredicted = len(service.items) - rows - len(service.held_out) - len(service.excluded)
     remark = (
-        f"; {unpredicted} items without an embedding have no prediction: use `labelahead predict`"
+        f"; no prediction for {count_noun(unpredicted, 'item')} without an embedding: use "
+        "`labelahead predict`"
         if unpredicted > 0
         else ""
     )
     return (
-        f"{labels} labels and {rows - labels} predictions (by a model of all {labels} labels) "
-        f"are in {to}{remark}"
+        f"{count_noun(labels, 'label')} and {count_noun(rows - labels, 'prediction')} (by a model of "
+        f"all {count_noun(labels, 'label')}) are in {to}{remark}"
     )
 
 
@@ -623,7 +624,7 @@ def _import_own_labels(service: LabellingService, data: Data, answers: Answers |
     known = [p for p in answers.has_label.nonzero().flatten().tolist() if p not in service.held_out]
     rows = [(p, data.classes[answers(p)], FOLDER_ANNOTATOR) for p in known]
     service.add_labels(rows)
-    return f"{len(rows)} labels imported from the data, as annotator {FOLDER_ANNOTATOR!r}"
+    return f"{count_noun(len(rows), 'label')} imported from the data, as annotator {FOLDER_ANNOTATOR!r}"
 
 
 def _describe_import(imported: dict[str, Any]) -> str:

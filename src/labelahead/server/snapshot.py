@@ -19,6 +19,7 @@ from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 
 __all__ = [
     "FORECAST_FIELDS",
+    "MIN_CONFUSION_LABELS",
     "FitFacts",
     "LabelFit",
     "LeaveOneOutFacts",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 FORECAST_FIELDS = ("error_rate", "error_low", "error_high", "fall")
+MIN_CONFUSION_LABELS = 10  # of an annotator, before a confusion is called typical
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,10 @@ class LeaveOneOutFacts:
 
 
 class SourceFacts(NamedTuple):
-    """How often an annotator is right, as estimated by a fit, with a 90 % interval."""
+    """How often an annotator is right, as estimated by a fit, with a 90 % interval.
+
+    With fewer labels than `MIN_CONFUSION_LABELS` no confusion is typical, and there are none.
+    """
 
     who: str
     labels: int

@@ -236,7 +236,7 @@ async function showPeople(context, late) {
   const known = found.people.some((p) => p.reliability);
   const reliability = found.people.filter((p) => p.reliability).map(({ who, reliability: r }) => make("tr", {},
     make("td", { text: who }), make("td", { className: "number", text: `${percent(r.accuracy)} (${percent(r.low)} to ${percent(r.high)})` }),
-    make("td", { text: r.confusions.map(([is, said, share]) => `“${nameOf(said)}” for “${nameOf(is)}” (${percent(share)})`).join(", ") })));
+    make("td", { text: r.few ? "too few labels" : r.confusions.map(([is, said, share]) => `“${nameOf(said)}” for “${nameOf(is)}” (${percent(share)})`).join(", ") })));
   const table = (heads, body) => make("table", {}, make("thead", {}, make("tr", {}, ...heads.map(([text, className = ""]) =>
     make("th", { scope: "col", text, className })))), make("tbody", {}, ...body));
   const pairs = found.pairs.map((p) => make("tr", {}, make("td", { text: `${p.who}, ${p.other}` }),

@@ -67,9 +67,12 @@ function training(status) {
   const busy = ["features", "scoring", "training", "kernel", "map"].includes(status.state);
   const left = typeof status.seconds_left === "number" ? ` About ${duration(status.seconds_left)} left.` : "";
   const among = status.state === "features" && status.in_play ? ` ${count(status.in_play, "item", "items")} can be queried so far.` : "";
-  const last = status.round ? ` Round ${status.round}, fitted on ${count(status.labels_at_last, "label", "labels")}.` : "";
+  const later = status.labels_used - status.labels_at_last; // learnt without choosing the kernel, or training, again
+  const last = status.round ? ` It uses ${count(status.labels_used, "label", "labels")}`
+    + (later > 0 ? `, ${later} of them since the last refresh (round ${status.round}).` : ` (round ${status.round}).`) : "";
   const failed = status.state === "idle" && / failed: /.test(status.message);
-  box.append(make("p", { text: (failed ? "The model could not be updated." : STATES[status.state] ?? "Working …") + among + left + last }));
+  box.append(make("p", { text: (failed ? "The model could not be updated."
+    : status.behind && status.state === "idle" ? "Including the newest labels …" : STATES[status.state] ?? "Working …") + among + left + last }));
   if (busy) box.append(make("progress", { max: 1, value: status.done ?? 0, "aria-label": "Training" }));
   if (status.model) box.append(make("p", { className: "faint", text: `Model: ${status.model}.` }));
   const { message } = status;
