@@ -186,7 +186,7 @@ def test_export_command_with_rest_refuses_labels_of_one_class(tmp_path):
     (out / "snapshot-00003.pt").write_bytes(b"cut short")
     code, output = run_label_command(folder, out, "--export", "csv", "--to", str(to), "--rest")
     assert code == 1, output
-    assert "1 labels of 1 classes exist; expected labels of at least two classes" in output
+    assert "1 label exists, of 1 class; expected labels of at least two classes" in output
     assert "leave out --rest" in output
     assert not to.exists()
     code, output = run_label_command(folder, out, "--rest")

@@ -32,7 +32,7 @@ def test_class_folders_of_sounds_are_labels(tmp_path):
     assert [data.classes[answers(i)] for i in range(len(data))] == ["noise"] * 6 + ["tone"] * 6
     assert data.sounds is not None
     assert data.images is None
-    assert has_note(data, "1 files are no sounds: notes.txt")
+    assert has_note(data, "1 file is no sound: notes.txt")
     assert data.records.columns["file_name"] == list(data.ids)
     with pytest.raises(InputError, match=r"size is 32, but .* holds no images"):
         load(folder, size=32)
@@ -55,7 +55,7 @@ def test_zip_of_sounds_equals_its_folder(tmp_path):
 def test_folder_of_sounds_and_pictures_is_refused(tmp_path):
     write_sounds(tmp_path / "mixed", 2)
     photo(tmp_path / "mixed" / "cover.jpg")
-    with pytest.raises(InputError, match=r"1 pictures \(cover.jpg\) and 2 sounds .* of one kind"):
+    with pytest.raises(InputError, match=r"1 picture \(cover.jpg\) and 2 sounds .* of one kind"):
         load(tmp_path / "mixed")
 
 

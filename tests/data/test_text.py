@@ -92,9 +92,9 @@ def test_unusual_texts_are_kept_and_noted(tmp_path):
     assert text["sport/long.txt"] == "é" * (MAX_TEXT_BYTES // 2)
     assert text["sport/sixteen.txt"] == "Größe und Länge"
     assert text["sport/marked.txt"] == "marked"
-    assert has_note(data, "1 texts are empty: sport/empty.txt")
-    assert has_note(data, "1 texts are no UTF-8: sport/latin.txt: read as Latin-1")
-    assert has_note(data, "1 texts are longer than 1 MB: sport/long.txt")
+    assert has_note(data, "1 text is empty: sport/empty.txt")
+    assert has_note(data, "1 text is no UTF-8: sport/latin.txt: read as Latin-1")
+    assert has_note(data, "1 text is longer than 1 MB: sport/long.txt")
 
 
 def test_images_take_precedence_and_texts_refuse_a_size(tmp_path):

@@ -289,7 +289,7 @@ def column_of(table, name):
     ("body", "message"),
     [
         ("return ['medium'] * len(items)", "does not have .medium.; expected some of high, low"),
-        ("return ['low']", "has 1 guesses; expected one for each of 60"),
+        ("return ['low']", "has 1 guess; expected one for each of 60"),
         ("return 'low'", "returned a str for 60 items; expected a list"),
         ("return 1 / 0", "failed on 60 items with ZeroDivisionError"),
         ("return [[0.4, 0.4]] * len(items)", "expected numbers from 0 to 1 that sum to 1"),

@@ -101,7 +101,7 @@ def test_fit_labels_of_one_class_is_refused(tmp_path):
     source = photos(tmp_path / "set", 4)
     with page(source, tmp_path / "out", classes=["a", "b"]) as (_, session):
         for fit in (fit_labels, predict_pool, build_exported_model):
-            with pytest.raises(InputError, match="0 labels of 0 classes exist; expected labels"):
+            with pytest.raises(InputError, match="0 labels exist, of 0 classes; expected labels"):
                 fit(session.service, session.schedule)
 
 

@@ -323,8 +323,8 @@ def load_folder(
     sounds = files.list_sound_files()
     if sounds and files.names:
         raise InputError(
-            f"{path} holds {len(files.names)} pictures ({_list_first(files.names)}) and "
-            f"{len(sounds)} sounds ({_list_first(sounds)}); expected files of one kind: move the "
+            f"{path} holds {count_noun(len(files.names), 'picture')} ({_list_first(files.names)}) and "
+            f"{count_noun(len(sounds), 'sound')} ({_list_first(sounds)}); expected files of one kind: move the "
             "others to another folder"
         )
     if sounds:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from labelahead.data.dataset import UNKNOWN
 from labelahead.data.positions import PositionIndex
-from labelahead.errors import InputError
+from labelahead.errors import InputError, count_noun
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.network import FittedModel, NetworkLearner
 from labelahead.inference.sources import Annotations
@@ -144,8 +144,9 @@ def _require_two_classes(label_state: LabelState) -> None:
     given = set(label_state.labels.values())
     if len(given) < 2:
         raise InputError(
-            f"{len(label_state.labels)} labels of {len(given)} classes exist; expected labels of "
-            "at least two classes: label more items (to export the labels only, leave out --rest)"
+            f"{count_noun(len(label_state.labels), 'label exists', 'labels exist')}, of "
+            f"{count_noun(len(given), 'class')}; expected labels of at least two classes: label "
+            "more items (to export the labels only, leave out --rest)"
         )
 
 
