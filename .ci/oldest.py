@@ -20,7 +20,10 @@ def bounds(extras: list[str]) -> dict[str, str]:
     for line in lines:
         own = re.fullmatch(r"labelahead\[(.*)\]", line)
         if own:
-            lowest |= {k: max(v, lowest.get(k, ""), key=number) for k, v in bounds(own[1].split(",")).items()}
+            lowest |= {
+                k: max(v, lowest.get(k, ""), key=number)
+                for k, v in bounds(own[1].split(",")).items()
+            }
             continue
         found = re.match(r"([\w.-]+)>=([\d.]+)", line)
         if not found:

@@ -31,11 +31,9 @@ from torch import Tensor
 
 import labelahead as la
 from labelahead.acquisition.sources import LabelSource, source_view
-from labelahead.gp.calibration import fit_scale, gaussian_class_probabilities, predict_leave_one_out
-from labelahead.gp.posterior import prior
 from labelahead.inference.exact_model import exact
 from labelahead.inference.label_fusion import LabelEvidence, fuse_labels
-from labelahead.inference.mixture import mixture_kernel
+from labelahead.simulation.source_labels import estimate_ease, give_wrong_labels
 from research.results.routing_pools import OUT as POOLS
 
 OUT = Path(__file__).parents[1] / "data" / "routing.csv"
@@ -82,41 +80,9 @@ def give_labels(truth: Tensor, classes: int, rng: torch.Generator) -> Tensor:
 def simulate_model(pool: Pool, kind: str, seed: int) -> tuple[Tensor, Tensor]:
     """Labels (n,) and stated confidences (n,) of a language model."""
     rng = np.random.default_rng([seed, list(MODELS).index(kind)])
-    n, classes, truth = len(pool.truth), pool.classes, pool.truth
-    if kind.endswith("random"):
-        others = torch.ones(n, classes, dtype=torch.float64)
-        ease = 1.2 * rng.standard_normal(n)
-    else:
-        post = prior(
-            torch.full((n, classes), 1 / classes, dtype=torch.float64),
-            mixture_kernel(pool.units, (0.0, 0.5, 0.5)),
-            noise=0.1,
-        ).condition(torch.arange(n), truth)
-        mean, variance = predict_leave_one_out(post)
-        spread = fit_scale(post) ** 2 * post.amplitude() * variance
-        others = gaussian_class_probabilities(mean, spread).clamp_min(1e-6)
-        own = others.gather(1, truth[:, None])[:, 0].clamp(0.003, 0.997)
-        ease = 0.5 * torch.logit(own).numpy() + 0.5 * rng.standard_normal(n)
-    shift = _solve_shift(ease, MODELS[kind])
-    right = rng.random(n) < 1 / (1 + np.exp(-(ease + shift)))
-    others = others.scatter(1, truth[:, None], 0.0)
-    cumulative = (others / others.sum(1, keepdim=True)).cumsum(1)
-    drawn = torch.from_numpy(rng.random(n))[:, None]
-    instead = (cumulative < drawn).sum(1).clamp_max(classes - 1)
-    labels = torch.where(torch.from_numpy(right), truth, instead)
-    odds = 0.6 * (ease + shift) + 1.2 + rng.standard_normal(n)
-    return labels, torch.from_numpy(1 / (1 + np.exp(-odds)))
-
-
-def _solve_shift(ease: np.ndarray, accuracy: float) -> float:
-    low, high = -20.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if (1 / (1 + np.exp(-(ease + middle)))).mean() < accuracy:
-            low = middle
-        else:
-            high = middle
-    return low
+    at_random = kind.endswith("random")
+    hard = None if at_random else estimate_ease(pool.units, pool.truth, pool.classes)
+    return give_wrong_labels(pool.truth, MODELS[kind], rng, hard, pool.classes)
 
 
 def label_by_people(pool: Pool, policy: str, seed: int) -> Curve:

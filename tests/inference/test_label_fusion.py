@@ -10,7 +10,7 @@ from labelahead.acquisition.sources import LabelSource
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference import label_fusion
-from labelahead.inference.label_fusion import LabelEvidence, fuse_labels
+from labelahead.inference.label_fusion import LabelEvidence, expect_accuracy, fuse_labels
 
 CLASSES, ITEMS = 3, 240
 
@@ -149,3 +149,21 @@ def test_bad_evidence_is_refused(change, message):
     given = {"people": truth, "guesses": truth, "confidence": None, "person_error": 0.0, **change}
     with pytest.raises(InputError, match=message):
         fuse_labels(units, LabelEvidence(**given), CLASSES)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_expect_accuracy_sums_over_the_labels(temperature):
+    """Twin: every label of every item, in loops."""
+    rng = torch.Generator().manual_seed(0)
+    p = torch.rand(5, CLASSES, generator=rng, dtype=torch.float64)
+    p = p / p.sum(1, keepdim=True)
+    confusion = torch.rand(CLASSES, CLASSES, generator=rng, dtype=torch.float64)
+    confusion = confusion / confusion.sum(1, keepdim=True)
+    found = expect_accuracy(p, confusion, temperature)
+    for item in range(5):
+        expected = 0.0
+        for said in range(CLASSES):
+            joint = [float(p[item, y] * confusion[y, said]) for y in range(CLASSES)]
+            powers = [j**temperature for j in joint]
+            expected += sum(joint) * max(powers) / sum(powers)
+        assert float(found[item]) == pytest.approx(expected)

@@ -4,7 +4,7 @@ from labelahead.cli.shell import app  # first: prints an install hint if typer o
 
 # Importing these modules registers their commands with `app`.
 from labelahead.cli import campaigns, compare, encoders, guess, label, label_studio  # isort: skip
-from labelahead.cli import models, pool, route  # isort: skip
+from labelahead.cli import models, pool, route, sources  # isort: skip
 
 __all__ = [
     "app",
@@ -17,4 +17,5 @@ __all__ = [
     "models",
     "pool",
     "route",
+    "sources",
 ]

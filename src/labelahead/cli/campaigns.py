@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from labelahead.cli import guess, shell
+from labelahead.cli import guess, shell, sources
 from labelahead.cli.shell import (
     Number,
     Option,
@@ -54,6 +54,8 @@ def run(
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
+    source: sources.SourceOpt = None,
+    budget_money: sources.BudgetMoneyOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     device: shell.DeviceOpt = None,
@@ -82,6 +84,8 @@ def run(
       labelahead run --data mnist --root DIR --model cnn --strategy flip --seed 3 --out runs/a
 
       labelahead run --config my.toml --set training.steps=300
+
+      labelahead run --source anna:price=0.10,error=0.05 --source llm:price=0.001,error=0.25
     """
     with report_errors():
         campaign = shell.build_campaign(context)
@@ -90,6 +94,10 @@ def run(
                 "--embedding auto: chooses by labels, which a simulation has yet to query; name "
                 "one embedding, or see `labelahead encoders`"
             )
+        sources.refuse_money_without_sources(campaign)
+        if campaign.sources:
+            _run_sources(context, campaign, folder)
+            return
         campaign = guess.ask_language_model(context, campaign)
         chosen = "labels" in shell.gather_settings(context).get("budget", {})
         if against is not None:
@@ -172,6 +180,13 @@ def resume(
                 lambda **callbacks: resume_paired(folder, trust_code=trust_code, **callbacks)
             )
             return
+        from labelahead.simulation.source_campaign import is_source_campaign
+
+        if is_source_campaign(folder):
+            raise UsageError(
+                f"{folder} is a campaign with sources, which does not continue; run it again with "
+                f"--config {folder / 'config.toml'} and another --out: it takes the same course"
+            )
         if not (folder / "config.toml").exists():
             raise UsageError(f"{folder} contains no campaign; expected the folder of a `run --out`")
         campaign = parse_campaign(
@@ -290,6 +305,20 @@ def list_(
         if what not in KINDS:
             raise UsageError(f"no list of {what!r}; expected one of {', '.join(KINDS)}")
         out.print(build_table(what))
+
+
+def _run_sources(context: typer.Context, campaign: Any, folder: Path | None) -> None:
+    """Run a campaign in which labels have prices."""
+    for option in ("against", "budget_labels"):
+        if context.params[option] is not None:
+            name = "--labels" if option == "budget_labels" else "--against"
+            raise UsageError(
+                f"{name} does not go with --source; expected --budget-money, or `labelahead compare "
+                "--source ...` for several strategies"
+            )
+    name = Path(campaign.data.name).stem or "data"
+    place = folder or find_free_folder(f"{name}-{campaign.asking.strategy}-{campaign.seed}")
+    sources.run_sources(campaign, place)
 
 
 def _check_strategy(strategy: str) -> None:

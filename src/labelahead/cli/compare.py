@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from labelahead.cli import shell
+from labelahead.cli import shell, sources
 from labelahead.cli.pool import CaOpt, CertOpt, ClusterOpt, KeyOpt, open_executor
 from labelahead.cli.shell import (
     Number,
@@ -84,6 +84,8 @@ def compare(
     initial: shell.InitialOpt = None,
     budget_labels: shell.LabelsOpt = None,
     retrain_every: shell.RetrainOpt = None,
+    source: sources.SourceOpt = None,
+    budget_money: sources.BudgetMoneyOpt = None,
     device: shell.DeviceOpt = None,
     workers: Annotated[
         Number, Option(min=1, help="Parallel campaigns. (default: one per core)")
@@ -117,9 +119,15 @@ def compare(
       labelahead compare --data texts.csv --strategies flip --guesses old.csv --prior none,class-names
 
       labelahead compare --out /shared/b --cluster tcp://127.0.0.1:8786
+
+      labelahead compare --source anna:price=0.10,error=0.05 --source llm:price=0.001,error=0.25
     """
     with report_errors():
+        if sources.wants_sources(context, folder):
+            sources.compare_sources(context, folder)
+            return
         comparison = _resolve_comparison(folder, strategies, first, seeds, context)
+        sources.refuse_money_without_sources(comparison.campaign)
         shell.announce_device(comparison.campaign.device)
     place = folder or find_free_folder(
         "compare-" + (Path(comparison.campaign.data.name).stem or "data")
@@ -183,6 +191,11 @@ def report(
 
         if (folder / "labels.db").is_file():
             _write_session_report(folder, accuracy, target)
+            return
+        if sources.is_cost_comparison(folder):
+            if target is not None:
+                raise UsageError("--out does not go with a comparison of costs; leave it out")
+            sources.show_costs(sources.read_costs(folder), folder, tuple(accuracy or ()))
             return
         try:
             read_comparison(folder, trust_code=trust_code)

@@ -227,6 +227,8 @@ OPTION_KEYS = {
     "initial": "budget.initial",
     "budget_labels": "budget.labels",
     "retrain_every": "budget.retrain_every",
+    "budget_money": "budget.money",
+    "source": "sources",
     "seed": "seed",
     "threads": "threads",
     "device": "device",
@@ -254,7 +256,7 @@ def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None
     given = context.params
     try:
         trust = bool(given.get("trust_code"))
-        return load_campaign(
+        campaign = load_campaign(
             given["config"],
             given["changes"] or [],
             list_given_options(context),
@@ -263,6 +265,12 @@ def build_campaign(context: typer.Context, base: Mapping[str, Any] | None = None
         )
     except InputError as error:
         raise UsageError(str(error)) from error
+    if campaign.sources and context.info_name not in ("run", "compare"):
+        raise UsageError(
+            f"the configuration simulates sources ({', '.join(s.name for s in campaign.sources)}), "
+            "which only `run` and `compare` do; expected a configuration without sources"
+        )
+    return campaign
 
 
 def announce_device(name: str) -> str:

@@ -26,7 +26,7 @@ from labelahead.gp.nystrom import evenly_spaced
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.mixture import mix_kernels, mixture_kernel
 
-__all__ = ["FusedLabels", "LabelEvidence", "fuse_labels"]
+__all__ = ["FusedLabels", "LabelEvidence", "expect_accuracy", "fuse_labels"]
 
 WEIGHTS = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.0), (0.5, 0.0, 0.5), (0.0, 0.5, 0.5), (0.0, 0.0, 1.0))
 NOISES = (0.03, 0.1, 0.3, 1.0)
@@ -45,6 +45,7 @@ COEFFICIENT_MEAN, COEFFICIENT_PRECISION = (0.8, 0.5), (0.25, 4.0)
 # What the model believes about an item counts as so many labels of people: it errs where the source
 # errs. Chosen on seeds 100 and 101 of `research.results.routing`, as the temperature was.
 MODEL_WEIGHT = 0.2
+ITEMS_PER_BLOCK = 256
 CONFUSION_PRIOR = 2.0  # labels, spread over the classes given instead of a class
 
 
@@ -130,6 +131,22 @@ def fuse_labels(
     label_noise = torch.full((len(units),), math.inf, dtype=torch.float64)
     label_noise[at] = noise * (1 + base) * post.scale
     return FusedLabels(p, model_p, error, confusion, post, label_noise, temperature)
+
+
+def expect_accuracy(probabilities: Tensor, confusion: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return Σ_l P(l) max_y P(y | l): the expected accuracy (q,) after one more label l of each item.
+
+    Args:
+        probabilities: (q, C) of the classes before the label.
+        confusion: (C, C) P(label = column | class = row).
+        temperature: T, by which P(y | l) is flattened.
+    """
+    parts = []
+    for p in torch.split(probabilities, ITEMS_PER_BLOCK):
+        joint = p[:, :, None] * confusion  # (q, class, label)
+        shaped = torch.softmax(temperature * joint.clamp_min(1e-12).log(), 1)
+        parts.append((joint.sum(1) * shaped.amax(1)).sum(1))
+    return torch.cat(parts)
 
 
 def _check_evidence(evidence: LabelEvidence, n: int, classes: int) -> None:

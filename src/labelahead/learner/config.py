@@ -13,6 +13,13 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from labelahead.data.class_files import parse_class_list
 from labelahead.errors import InputError, did_you_mean, import_extra
+from labelahead.learner.simulated_source import (
+    PAIRS,
+    SOURCE_STRATEGIES,
+    SimulatedSource,
+    parse_source_text,
+    require_two_sources,
+)
 from labelahead.models import EXACT, get_model_spec
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import (
@@ -133,6 +140,9 @@ class Budget:
     the total cost. The annotator overlooks the share `missed` of wrong predictions, which get the
     wrong label; the other wrong ones stay unlabelled.
 
+    Simulations with sources (`Campaign.sources`) count `money` in place of labels; None: the price of
+    labels of the dearer source for all items.
+
     >>> la.Budget(initial=0, labels=60).retrain_every
     10
     """
@@ -145,6 +155,7 @@ class Budget:
     confirm: int = 0
     confirm_cost: float = 0.2
     missed: float = 0.1
+    money: float | None = None
 
     @property
     def price(self) -> int:
@@ -170,6 +181,8 @@ class Budget:
                 f"{self.missed}; expected a number "
                 "of items, a share of an answer's cost, and a share from 0 to 1"
             )
+        if self.money is not None and not (math.isfinite(self.money) and self.money >= 0):
+            raise InputError(f"money is {self.money}; expected a number >= 0")
         if self.price >= self.retrain_every:
             raise InputError(
                 f"to confirm {self.confirm} items costs {self.price} answers of the "
@@ -184,7 +197,8 @@ class Campaign:
 
     `training` holds changes to the network's own recipe (`labelahead.models.training.recipe`).
     `threads` is the number of torch threads; sums depend on it in the last digit, so a run records
-    it.
+    it. With `sources`, labels are simulated with their prices and errors
+    (`labelahead.simulation.source_campaign`).
 
     >>> plan = la.Campaign(seed=3, asking=la.QueryConfig("resolve"), budget=la.Budget(labels=60))
     >>> plan.data.name, plan.asking.strategy
@@ -200,6 +214,7 @@ class Campaign:
     threads: int | None = None
     device: str = "auto"
     track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+    sources: tuple[SimulatedSource, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -207,8 +222,11 @@ class Campaign:
         most = MAX_THREADS_PER_CORE * (os.cpu_count() or 1)  # torch crashes with a million
         if self.threads is not None and not 1 <= self.threads <= most:
             raise InputError(f"threads is {self.threads}; expected 1 to {most}")
-        strategy = find_strategy(self.asking.strategy)
-        strategy.resolve_mode(self.asking.mode, has_oracle=True)
+        if self.sources:
+            require_two_sources(self.sources)
+        if not (self.sources and self.asking.strategy in SOURCE_STRATEGIES):
+            strategy = find_strategy(self.asking.strategy)
+            strategy.resolve_mode(self.asking.mode, has_oracle=True)
         _check_keys(self.training, Training, "training")
 
 
@@ -252,6 +270,7 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     if isinstance(plain.get("training"), Mapping):
         plain["training"] = _replace_none(plain["training"], Training)
         override_training(plain["training"], Training())  # checked before any work
+    plain = _parse_sources(plain)
     asking = plain.get("asking")
     strategy = asking.get("strategy", "") if isinstance(asking, Mapping) else ""
     if not isinstance(strategy, str | Strategy):
@@ -262,6 +281,21 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     if campaign.model.name not in ("auto", EXACT) and ":" not in campaign.model.name:
         get_model_spec(campaign.model.name)
     return campaign
+
+
+def _parse_sources(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables with sources as tables; their default strategy chooses sources, too."""
+    given = plain.get("sources")
+    if not given:
+        return plain
+    listed = given if isinstance(given, list | tuple) else [given]
+    sources = [parse_source_text(one) if isinstance(one, str) else one for one in listed]
+    for one in sources:
+        _check_keys(one, SimulatedSource, "sources")
+    asking = plain.get("asking", {})
+    if isinstance(asking, Mapping):
+        plain["asking"] = {"strategy": PAIRS, **asking}
+    return {**plain, "sources": sources}
 
 
 def _parse_classes(text: str) -> dict[str, Any]:

@@ -22,7 +22,12 @@ from labelahead.data.loading import load_source
 from labelahead.data.table_writer import write_csv
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact_model import ExactModel
-from labelahead.inference.label_fusion import FusedLabels, LabelEvidence, fuse_labels
+from labelahead.inference.label_fusion import (
+    FusedLabels,
+    LabelEvidence,
+    expect_accuracy,
+    fuse_labels,
+)
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.labelling_query import collect_labels
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
@@ -45,7 +50,6 @@ __all__ = [
 
 LABELLED, MODEL, LLM, HUMAN = "labelled", "model", "llm", "human"
 DEFAULT_TARGET = 0.95
-ITEMS_PER_BLOCK = 256
 MIN_LABELS = 10  # of people, to estimate how often the model and the guesses are right
 
 
@@ -321,20 +325,12 @@ def _compare_ways(
     probability[:, 0] = torch.where(labelled, now.clamp_min(1 - goal.person_error), now)
     open_ = (~labelled & (evidence.guesses < 0)).nonzero()[:, 0]
     if LLM in goal.prices and len(open_):
-        probability[open_, 1] = _expect_after_guess(fused, open_)
+        probability[open_, 1] = expect_accuracy(
+            fused.probabilities[open_], fused.confusion, fused.temperature
+        )
     probability[~labelled, 2] = 1 - goal.person_error
     price = torch.tensor([0.0, goal.prices.get(LLM, 0.0), goal.prices[HUMAN]], dtype=torch.float64)
     return probability, price.expand(n, 3)
-
-
-def _expect_after_guess(fused: FusedLabels, at: Tensor) -> Tensor:
-    """Return Σ_l P(l) max_y P(y | l): the expected accuracy (q,) after the language model's label."""
-    parts = []
-    for rows in torch.split(at, ITEMS_PER_BLOCK):
-        joint = fused.probabilities[rows, :, None] * fused.confusion  # (q, class, guess)
-        shaped = torch.softmax(fused.temperature * joint.clamp_min(1e-12).log(), 1)
-        parts.append((joint.sum(1) * shaped.amax(1)).sum(1))
-    return torch.cat(parts)
 
 
 def _choose_steps(curve: RouteCurve, goal: RouteGoal) -> tuple[int, tuple[str, ...]]:

@@ -346,6 +346,7 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
             f"{_label_column_hint(data)}"
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
+    refuse_prices(prepared.campaign)
     refuse_unlisted_labels(data.classes, prepared.campaign.data.classes)
     if len(data.classes) < 2:
         raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two")
@@ -372,6 +373,15 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
         names=data.classes,
         seed=prepared.campaign.seed,
     )
+
+
+def refuse_prices(campaign: Campaign) -> None:
+    """Raise if labels have prices: such campaigns are run by another function."""
+    if campaign.sources or campaign.budget.money is not None:
+        raise InputError(
+            "the campaign counts money; expected labelahead.simulation.source_campaign."
+            "run_with_sources, or no sources and no budget.money"
+        )
 
 
 def _label_column_hint(data: Data) -> str:

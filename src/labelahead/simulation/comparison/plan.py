@@ -47,6 +47,7 @@ __all__ = [
     "parse_contenders",
     "read_comparison",
     "strategy_code",
+    "with_absolute_paths",
 ]
 
 COMPARISON_FILE = "compare.toml"
@@ -123,7 +124,7 @@ class Comparison:
             **self.campaign.training,
         }  # stored, since the default may change
         neutral = replace(self.campaign, asking=asking, seed=0, threads=threads, training=training)
-        object.__setattr__(self, "campaign", _with_absolute_paths(neutral))
+        object.__setattr__(self, "campaign", with_absolute_paths(neutral))
         twin = next(
             (
                 a
@@ -180,7 +181,7 @@ class Comparison:
         return 1 - (budget.initial - budget.labels) // budget.retrain_every
 
 
-def _with_absolute_paths(campaign: Campaign) -> Campaign:
+def with_absolute_paths(campaign: Campaign) -> Campaign:
     """Make paths absolute, so that a comparison can be continued from any folder."""
     source, model = campaign.data, campaign.model
     name = source.name if source.name in DATASETS else resolve_source(source.name)
