@@ -198,7 +198,7 @@ def test_from_dataset_refuses_a_random_transform():
         ([{"sound": 1}], "keys sound"),
         ([object()], "item 0|cannot be read"),
         ([torch.tensor([float("nan")])], "holds NaN"),
-        ([(torch.zeros(2), 0.5)], "regression"),
+        ([(torch.zeros(2), 0.5)], "--task number"),
     ],
 )
 def test_from_dataset_refuses_mismatched_items(items, message):
@@ -268,7 +268,7 @@ def test_load_npz_without_labels_has_no_answers(tmp_path):
         ({"x": np.float64(3)}, "single value"),
         ({"x": np.array([[np.nan]])}, "holds NaN"),
         ({"x_train": np.zeros((3, 2)), "x_test": np.zeros((3, 4))}, "equal shapes"),
-        ({"x": np.zeros((3, 2)), "y": [0.5, 1, 2]}, "regression"),
+        ({"x": np.zeros((3, 2)), "y": [0.5, 1, 2]}, "--task number"),
     ],
 )
 def test_load_npz_refuses_mismatched_arrays(tmp_path, arrays, message):

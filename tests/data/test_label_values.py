@@ -228,7 +228,7 @@ SEVERAL = [["World", "World;Breaking"], ["World", "World|Sport"], ["World", "Wor
 def test_tables_with_several_classes_per_item_are_refused(tmp_path, labels):
     path = write_table(tmp_path / "t.csv", [*labels, "Breaking", "Sport"] * 5)
     with pytest.raises(
-        InputError, match=r"several classes per item, such as 'World.*not supported yet.*--classes"
+        InputError, match=r"several classes per item, such as 'World.*--task multilabel.*--classes"
     ):
         load(path)
     data, _ = load(path, classes=[*labels, "Breaking", "Sport"])
@@ -247,7 +247,7 @@ def test_lists_of_classes_are_refused(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "n.parquet")
     for name in ("t.parquet", "t.jsonl", "t.csv", "n.parquet"):
         with pytest.raises(
-            InputError, match=r"hold several classes per item, such as .* not supported yet"
+            InputError, match=r"hold several classes per item, such as .* --task multilabel"
         ):
             load(tmp_path / name)
 

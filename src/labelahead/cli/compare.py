@@ -61,6 +61,8 @@ def compare(
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
     target: shell.TargetOpt = None,
+    task: shell.TaskOpt = None,
+    label_columns: shell.LabelColumnsOpt = None,
     id: shell.IdOpt = None,
     embedding: Annotated[
         Text, Option("--embedding", help="Embeddings to compare, comma-separated; one: for all.")

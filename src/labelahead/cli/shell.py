@@ -146,6 +146,20 @@ WorkersOpt = Annotated[
     Option("--workers", min=1, help="Threads that read items for an encoder. (default: cores)"),
 ]
 TargetOpt = Annotated[Text, Option("--target", help="Label column of a table.")]
+TaskOpt = Annotated[
+    Text,
+    Option(
+        "--task",
+        help="What a label is: classes (one), multilabel, number or rating. (default: classes)",
+    ),
+]
+LabelColumnsOpt = Annotated[
+    Text,
+    Option(
+        "--label-columns",
+        help="Label columns of a table, comma-separated: 0/1 for each class, or several numbers.",
+    ),
+]
 ClassesOpt = Annotated[
     Text,
     Option(
@@ -211,6 +225,8 @@ OPTION_KEYS = {
     "data": "data.name",
     "root": "data.root",
     "target": "data.target",
+    "task": "data.task",
+    "label_columns": "data.label_columns",
     "classes": "data.classes",
     "id": "data.id",
     "embedding": "data.embedding",

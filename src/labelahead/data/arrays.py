@@ -40,8 +40,17 @@ from labelahead.data.size_limits import (
     read_npy_header,
     require_npy_content,
 )
-from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
+from labelahead.data.split import (
+    CLASSES,
+    SEVERAL_COLUMNS,
+    LoadOptions,
+    Split,
+    name_from_path,
+    split_items,
+)
+from labelahead.data.targets import EncodedLabels, build_targets, read_task_values
 from labelahead.errors import InputError, import_extra
+from labelahead.tasks import Task, find_task
 
 __all__ = [
     "ClassLabels",
@@ -93,6 +102,7 @@ def from_arrays(
     test: Any = None,
     name: str = "arrays",
     ids: Sequence[Any] | None = None,
+    task: Task | str | None = None,
 ) -> Loaded:
     """Make a data set of inputs (n, ...) and optional labels (n,).
 
@@ -107,6 +117,9 @@ def from_arrays(
         test: the positions held out for testing, or a mask (n,).
         name: the name of the data set.
         ids: unique ids of the items in label files and exports; default: their positions.
+        task: what a label is: a task, or multilabel, number or rating; default: one class. Labels
+            are then lists of classes, numbers (n,) or (n, D), ratings, or 0 and 1 for each class,
+            (n, C); None or NaN where unknown.
 
     Returns:
         The data, and the labels; the latter are None if no item has a label.
@@ -125,7 +138,7 @@ def from_arrays(
     values, notes = (
         (inputs, ()) if isinstance(inputs, Samples) else to_input_tensor(inputs, "inputs")
     )
-    codes, names, label_notes = _encode_labels(labels, classes, len(values))
+    codes, names, label_notes, made = _encode_array_labels(labels, classes, task, len(values))
     if isinstance(test, np.ndarray | Tensor) and test.dtype in (np.bool_, torch.bool):
         if test.shape != (len(values),):
             raise InputError(
@@ -140,8 +153,8 @@ def from_arrays(
     split = Split(torch.arange(len(values)), at, (*notes, *label_notes))
     checked_ids = None if ids is None else _check_ids(ids, len(values), name)
     if isinstance(values, Samples):
-        return _wrap_samples(name, values, codes, names, split, checked_ids)
-    labels = ClassLabels(codes, names)
+        return _wrap_samples(name, values, ClassLabels(codes, names, task=made), split, checked_ids)
+    labels = ClassLabels(codes, names, task=made)
     return build_from_tensor(name, values, labels, split, standardise=False, ids=checked_ids)
 
 
@@ -159,8 +172,7 @@ def _check_ids(ids: Sequence[Any], n: int, name: str) -> tuple[str, ...]:
 def _wrap_samples(
     name: str,
     samples: Samples,
-    codes: Tensor,
-    classes: tuple[str, ...],
+    labels: "ClassLabels",
     split: Split,
     ids: tuple[str, ...] | None = None,
 ) -> Loaded:
@@ -171,9 +183,61 @@ def _wrap_samples(
     )
     build = partial(refuse_inputs, message)
     data = Data(
-        name, classes, split.test, ids, "samples", split.notes, None, (), build, samples=samples
+        name,
+        labels.classes,
+        split.test,
+        ids,
+        "samples",
+        split.notes,
+        None,
+        (),
+        build,
+        samples=samples,
+        task=labels.task,
     )
-    return data, Answers(codes, ids) if bool((codes >= 0).any()) else None
+    known = bool((labels.numbers >= 0).any())
+    return data, Answers(labels.numbers, ids) if known else None
+
+
+def _encode_array_labels(
+    labels: Any, classes: Sequence[str] | None, task: Task | str | None, n: int
+) -> tuple[Tensor, tuple[str, ...], tuple[str, ...], Task | None]:
+    """Encode labels of any task: codes (n,), class names or answers, notes, and the task."""
+    if task is None or task == CLASSES:
+        return (*_encode_labels(labels, classes, n), None)
+    if isinstance(task, Task):
+        known = find_task(**task.describe())
+        rows = [None] * n if labels is None else list(labels)
+        codes = [UNKNOWN if code is None else code for code in known.parse_all(rows)]
+        return torch.tensor(codes, dtype=torch.int64), tuple(known.answers), (), known
+    columns = {"labels": [None] * n} if labels is None else _split_columns(labels, classes, task)
+    values = next(iter(columns.values()))
+    if len(values) != n:
+        raise InputError(
+            f"there are {n} inputs and {len(values)} labels; expected one label for each input"
+        )
+    read = read_task_values(task, columns, "item {}".format, "the labels", classes or ())
+    found = build_targets(task, read)
+    if found is None:
+        return torch.full((n,), UNKNOWN), (), (), None
+    return found.codes, tuple(found.task.answers), found.notes, found.task
+
+
+def _split_columns(labels: Any, names: Sequence[str] | None, task: str) -> dict[str, Sequence[Any]]:
+    """Return labels as columns: one, or one for each class or target of an array (n, C)."""
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    if not isinstance(labels, np.ndarray) or labels.ndim != 2:
+        return {"value" if task == "number" else "labels": list(labels)}
+    count = labels.shape[1]
+    if count == 1 and task == "number":
+        return {"value": labels[:, 0].tolist()}
+    given = list(names or map(str, range(count)))
+    if len(given) != count:
+        raise InputError(
+            f"labels have {count} columns, but {len(given)} classes are named; expected as many"
+        )
+    return {name: labels[:, i].tolist() for i, name in enumerate(given)}
 
 
 def _encode_labels(
@@ -356,14 +420,13 @@ def load_npz(path: Path, options: LoadOptions) -> Loaded:
     """Load an .npz file with inputs, optional labels and an optional test set."""
     options.refuse_target(str(path))
     arrays = read_npz(path)
-    x, y, train = find_npz_arrays(path, arrays)
+    x, y, train = find_npz_arrays(path, arrays, several=options.task in SEVERAL_COLUMNS)
     notes = [] if train is None else [f"test part as in the file: {len(x) - train} items"]
     names = next((arrays[key] for key in CLASS_ARRAY_NAMES if key in arrays), None)
     classes = None if names is None or names.ndim != 1 else [str(name) for name in names.tolist()]
     values, input_notes = to_input_tensor(x, path.name)
-    codes, class_names, label_notes = encode_labels(
-        y, classes, known=options.classes, where=f"{path}: the labels"
-    )
+    labels = _encode_npz_labels(path, y, classes, options)
+    codes = labels.codes
     if len(codes) != len(values):
         raise InputError(
             f"{path} holds {len(values)} inputs and {len(codes)} labels; expected as many"
@@ -377,20 +440,38 @@ def load_npz(path: Path, options: LoadOptions) -> Loaded:
         lost = official & (codes == UNKNOWN)
         official &= ~lost
         notes.append(f"{int(lost.sum())} test items have no label: they join the pool")
-    split = split_items(codes, options, official)
-    all_notes = (*notes, *input_notes, *label_notes, "inputs standardised over the pool")
+    split = split_items(codes, options, official, strata=labels.strata)
+    all_notes = (*notes, *input_notes, *labels.notes, "inputs standardised over the pool")
     ids = read_npz_ids(path, arrays, len(codes), options.id)
     ids = None if ids is None else tuple(ids[int(i)] for i in split.keep)
     data, answers = build_from_tensor(
         name_from_path(path),
         values,
-        ClassLabels(codes, class_names),
+        ClassLabels(codes, labels.classes, task=labels.task),
         split,
         notes=all_notes,
         size=options.size,
         ids=ids,
     )
     return replace(data, vectors=_find_embeddings(arrays, len(codes), split.keep)), answers
+
+
+def _encode_npz_labels(
+    path: Path, y: Sequence[Any], classes: Sequence[str] | None, options: LoadOptions
+) -> EncodedLabels:
+    """Encode the labels of an .npz file."""
+    where = f"{path}: the labels"
+    if options.has_classes:
+        return EncodedLabels(*encode_labels(y, classes, known=options.classes, where=where))
+    known = options.classes or tuple(classes or ())
+    several = next((len(row) for row in y if isinstance(row, list)), 0)
+    columns: dict[str, Sequence[Any]] = {"value" if options.task == "number" else "labels": y}
+    if several:
+        rows = [[None] * several if row is None else row for row in y]
+        columns = _split_columns(np.array(rows, dtype=object), known or None, options.task)
+    read = read_task_values(options.task, columns, "item {}".format, str(path), known)
+    found = build_targets(options.task, read, unit=options.unit, limits=options.limits)
+    return EncodedLabels.from_targets(found, len(y))
 
 
 def read_npz_ids(
@@ -502,15 +583,22 @@ def _require_memory(path: Path, archive: Any) -> None:
         )
 
 
-def find_npz_arrays(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, int | None]:
+def find_npz_arrays(
+    path: Path, arrays: dict[str, Array], *, several: bool = False
+) -> tuple[Array, Any, int | None]:
     """Return the inputs, the labels (None where unknown) and the index where the test set begins.
 
     The index is None if there is no test set.
+
+    Args:
+        path: the file, for messages.
+        arrays: its arrays.
+        several: whether an item may have several labels, (n, C).
     """
     for name in INPUT_ARRAY_NAMES:
         if f"{name}_train" in arrays:
             x = _require_rows(path, arrays, f"{name}_train")
-            y = _find_labels(path, arrays, "_train", len(x))
+            y = _find_labels(path, arrays, "_train", len(x), several=several)
             if f"{name}_test" not in arrays:
                 return x, y, None
             held_out = _require_rows(path, arrays, f"{name}_test")
@@ -519,11 +607,11 @@ def find_npz_arrays(path: Path, arrays: dict[str, Array]) -> tuple[Array, Any, i
                     f"{path}: training inputs are {x.shape[1:]} and test inputs "
                     f"{held_out.shape[1:]} each; expected equal shapes"
                 )
-            y = y + _find_labels(path, arrays, "_test", len(held_out))
+            y = y + _find_labels(path, arrays, "_test", len(held_out), several=several)
             return np.concatenate([x, held_out]), y, len(x)
         if name in arrays:
             x = _require_rows(path, arrays, name)
-            return x, _find_labels(path, arrays, "", len(x)), None
+            return x, _find_labels(path, arrays, "", len(x), several=several), None
     raise InputError(
         f"{path} holds {', '.join(arrays) or 'nothing'}; expected the arrays {EXPECTED_ARRAYS}"
     )
@@ -536,11 +624,15 @@ def _require_rows(path: Path, arrays: dict[str, Array], name: str) -> Array:
     return arrays[name]
 
 
-def _find_labels(path: Path, arrays: dict[str, Array], suffix: str, n: int) -> list[Any]:
+def _find_labels(
+    path: Path, arrays: dict[str, Array], suffix: str, n: int, *, several: bool
+) -> list[Any]:
     """Return the labels of the inputs with this suffix; all None if there are none."""
     for name in LABEL_ARRAY_NAMES:
         if name + suffix in arrays:
             labels = arrays[name + suffix]
+            if several and labels.ndim == 2 and len(labels) == n and labels.shape[1] > 1:
+                return list(labels.tolist())
             if labels.shape not in ((n,), (n, 1)):
                 raise InputError(
                     f"{path}: {name + suffix} has shape {labels.shape}; expected ({n},), one "
@@ -620,11 +712,13 @@ class ClassLabels:
         numbers: (n,) class numbers, -1 where unknown.
         classes: the class names.
         column: the name and the entries of the label column, as in the user's file.
+        task: what the numbers mean, as answer codes; None: they are class numbers.
     """
 
     numbers: Tensor
     classes: tuple[str, ...]
     column: tuple[str, Any] | None = None
+    task: Task | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -724,6 +818,7 @@ def build_dataset(
         further_items=content.preprocessor or model_inputs.make_preprocessor,
         records=content.records,
         depends_on_seed=split.depends_on_seed,
+        task=labels.task,
     )
     numbers = labels.numbers
     return data, Answers(numbers, ids, labels.column) if bool((numbers >= 0).any()) else None

@@ -214,7 +214,7 @@ def _to_whole_numbers(values: Array) -> tuple[Array, Array]:
         i = int(np.argmax(odd))
         raise InputError(
             f"the label of item {i} is {values[i]}; expected a class, so a whole number or a "
-            "name (labels for regression cannot be used here)"
+            'name (for numbers to predict there is --task number, or task="number")'
         )
     return values.astype(np.int64), gaps
 

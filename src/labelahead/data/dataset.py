@@ -17,6 +17,7 @@ from labelahead.data.preprocessing import Preprocessor
 from labelahead.data.records import Records
 from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, import_extra
+from labelahead.tasks import Task
 
 __all__ = [
     "MAX_IMAGE_SIDE",
@@ -223,6 +224,7 @@ class Data:
         guesses: what somebody already says about the items, by the name of the guesser.
         former_classes: normalised name that a class had before it was renamed or merged -> its
             present name; None: it was removed. Guesses may use these names.
+        task: what a label is; None: one class. The classes are then the written answers so far.
 
     >>> from labelahead.data import from_arrays
     >>> data, answers = from_arrays([[0.1, 2.0], [0.3, 1.0], [0.2, 5.0]], ["cat", "dog", "cat"])
@@ -251,6 +253,7 @@ class Data:
     depends_on_seed: bool = False
     guesses: Mapping[str, Guesses] = field(default_factory=dict, repr=False)
     former_classes: Mapping[str, str | None] = field(default_factory=dict)
+    task: Task | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in DATA_KINDS:

@@ -18,7 +18,12 @@ from typing import Any
 
 from labelahead.data.excel import WORKBOOK_SUFFIXES, read_sheet, split_sheet
 from labelahead.data.label_values import parse_label
-from labelahead.data.parquet import column_to_python, read_bounded
+from labelahead.data.parquet import (
+    column_to_python,
+    name_class_numbers,
+    read_bounded,
+    read_class_names,
+)
 from labelahead.data.records import format_id
 from labelahead.data.text import read_json_lines, read_separated, read_text, unescape_formulas
 from labelahead.errors import InputError, import_extra
@@ -38,6 +43,7 @@ ANNOTATOR_COLUMNS = ("who", "annotator", "completed_by", "annotator_id", "user",
 # In our exports: "prediction" if a model gave the label, else "label". Elsewhere who gave it.
 SOURCE_COLUMN = "source"
 EXPORT_SOURCES = ("label", "prediction")
+STUDIO_VALUES = ("choices", "rating", "number")  # where Label Studio keeps a label
 # Columns that identify our own exports.
 EXPORT_COLUMNS = frozenset(("id", "label", "annotator", "labelled_at", SOURCE_COLUMN))
 EXPORT_COLUMNS_0_2 = frozenset(("item", "label", "who", "at", SOURCE_COLUMN, "confidence"))
@@ -74,6 +80,7 @@ class Entry:
         literal: whether the label was chosen from a list of classes, so that NA and None are names.
         id_value: the value of a column `id`, which identifies the item if ids come from a column.
         is_version_0_2: whether the name is a row number, as exported by labelahead 0.2.
+        value: the label as it is in the file, for tasks whose label is not one class.
     """
 
     where: str
@@ -88,6 +95,7 @@ class Entry:
     literal: bool = False
     id_value: str | None = None
     is_version_0_2: bool = False
+    value: Any = None
 
 
 def is_address(name: str) -> bool:
@@ -301,7 +309,8 @@ def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entr
             ),
             None,
         )
-        yield item(label=label, annotator=annotator, literal=True)
+        value = _unpack_value(values[0]) if len(values) == 1 else tuple(values)
+        yield item(label=label, annotator=annotator, literal=True, value=value)
 
 
 def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
@@ -345,25 +354,18 @@ def _read_parquet(path: Path, inside: str = "") -> Iterator[Entry]:
         raise
     except Exception as error:  # the reader raises almost any error on a damaged file
         raise InputError(f"{path} cannot be read as Parquet ({error})") from error
-    names = _read_class_names(schema.metadata or {})
+    names = {
+        column.casefold(): names
+        for column, names in read_class_names(schema.metadata or {}).items()
+    }
     for i in range(read.num_rows):
         folded = {name: column[i] for name, column in values.items()}
         for column in LABEL_COLUMNS:
             number = folded.get(column)
-            if column in names and isinstance(number, int):
-                is_class = 0 <= number < len(names[column])  # -1 is Hugging Face's "no label"
-                folded[column] = names[column][number] if is_class else None
+            if column in names:
+                folded[column] = name_class_numbers(number, names[column])
         entry = parser.parse(folded, path, f"{inside}row {i}")
         yield replace(entry, literal=entry.literal or bool(names))
-
-
-def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the class names by column, from the metadata that Hugging Face writes."""
-    try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {n.casefold(): f["names"] for n, f in features.items() if "names" in f}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return {}
 
 
 def _find_parquet_files(path: Path) -> list[Path]:
@@ -426,7 +428,14 @@ def _parse_export_row(row: Mapping[str, Any], path: Path, where: str) -> Entry:
     # The text is not stripped, since a file name may begin or end with a blank.
     text = row["id"] if isinstance(row.get("id"), str) else id_value
     return Entry(
-        where, [text], label, row.get("annotator"), is_prediction, id_value=text, literal=True
+        where,
+        [text],
+        label,
+        row.get("annotator"),
+        is_prediction,
+        id_value=text,
+        literal=True,
+        value=row.get("label"),
     )
 
 
@@ -443,7 +452,7 @@ def _parse_row(
     if label is None:  # in Label Studio's short format the user chooses the column name
         label = next((v for v in row.values() if isinstance(v, dict) and "choices" in v), None)
         columns = columns if label is None else ()
-    label = _parse_label(label)
+    value, label = _unpack_value(label), _parse_label(label)
     names = [row[name] for name in ITEM_COLUMNS if row.get(name) is not None]
     # A numeric id beside another name was assigned by the program that wrote the file.
     row_id = format_id(row.get("id")) or None
@@ -480,7 +489,18 @@ def _parse_row(
         literal=SOURCE_COLUMN in row and not is_person,
         id_value=format_id(row.get(ITEM_ID_FIELD, default_id)) or None,
         is_version_0_2=is_version_0_2,
+        value=value,
     )
+
+
+def _unpack_value(value: Any) -> Any:
+    """Return a label of Label Studio as a list of choices or a number; other values unchanged."""
+    if isinstance(value, str) and value.startswith('{"choices"'):  # Label Studio's CSV
+        with suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, dict):
+        return value
+    return next((value[key] for key in STUDIO_VALUES if key in value), value)
 
 
 def _parse_label(value: Any) -> Any:

@@ -27,11 +27,9 @@ __all__ = [
 CLASS_SEPARATORS = (";", "|", ",")
 MAX_EXAMPLES = 3
 SEVERAL_CLASSES_ADVICE = (
-    "expected one class for each item: several classes per item are not supported yet. Keep one "
-    "class of each item, or "
-    "make one column for each class (yes or no) and label one column at a time; if these are "
-    "names of classes, list "
-    "all classes with --classes (data.classes)"
+    "expected one class for each item; for several classes per item there is --task multilabel "
+    "(data.task); if these are names of single classes, list all classes with --classes "
+    "(data.classes)"
 )
 
 

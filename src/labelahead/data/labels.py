@@ -38,6 +38,7 @@ __all__ = [
     "read_labels",
     "read_labels_by_source",
     "read_labels_for_ids",
+    "require_same_file",
 ]
 
 
@@ -307,17 +308,27 @@ def _format_advice(first: _LabelledEntry, other: _LabelledEntry) -> str:
     return " (only `query` and `encoders` with the exact learner weigh several annotators)"
 
 
-def _require_same_file(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> None:
-    """Raise if two paths or URLs that end in the name of one item differ: they are two files."""
-    first = answers[0]
-    for other in answers[1:]:
-        where = f"{path}, {other.entry.where}"
-        if other.item != first.item and is_address(other.item) and is_address(first.item):
+def require_same_file(path: Path, item: str, names: Sequence[tuple[str, str]]) -> None:
+    """Raise if two paths or URLs that end in the name of one item differ: they are two files.
+
+    Args:
+        path: the label file, for messages.
+        item: the id of the item.
+        names: (place in the file, name of the item there) of every label of the item.
+    """
+    _, first = names[0]
+    for where, other in names[1:]:
+        if other != first and is_address(other) and is_address(first):
             raise InputError(
-                f"{where}: {other.item!r} and {first.item!r} both end in {item!r}, but they are "
+                f"{path}, {where}: {other!r} and {first!r} both end in {item!r}, but they are "
                 "two files; expected "
                 "different items, so write the paths that they have here"
             )
+
+
+def _require_same_file(path: Path, item: str, answers: Sequence[_LabelledEntry]) -> None:
+    """Raise if two labels of an item belong to two files."""
+    require_same_file(path, item, [(answer.entry.where, answer.item) for answer in answers])
 
 
 def _format_annotator(entry: Entry) -> str:

@@ -14,8 +14,15 @@ from labelahead.data.folder import load_folder
 from labelahead.data.guesses import attach_guesses, is_guess_column, is_guess_file
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO
-from labelahead.data.split import LoadOptions, expand_path, get_default_root, name_from_path
+from labelahead.data.split import (
+    CLASSES,
+    LoadOptions,
+    expand_path,
+    get_default_root,
+    name_from_path,
+)
 from labelahead.data.table import load_table
+from labelahead.data.targets import make_task
 from labelahead.data.vector_files import attach_named_vectors
 from labelahead.errors import InputError, did_you_mean
 
@@ -41,6 +48,10 @@ def load(
     classes: Sequence[str] = (),
     id: str = AUTO,
     guesses: Sequence[str] = (),
+    task: str = CLASSES,
+    label_columns: Sequence[str] = (),
+    unit: str = "",
+    limits: tuple[float, float] | None = None,
 ) -> Loaded:
     """Load a data set by its name or its path.
 
@@ -65,6 +76,10 @@ def load(
         id: the column with the ids of a table, "none" for row numbers, "auto" for a column called
             `id` if it exists. Files are identified by their names.
         guesses: columns of a table that hold guesses; they are neither inputs nor displayed.
+        task: what a label is: classes (one of them), multilabel, number or rating.
+        label_columns: several columns with labels: 0 or 1 for each class, or one for each number.
+        unit: of numbers.
+        limits: the least and the largest possible number.
 
     Returns:
         The data, and the labels; the latter are None if no item has a label.
@@ -91,6 +106,10 @@ def load(
         classes=_check_class_names(classes),
         id=id,
         guesses=tuple(guesses),
+        task=task,
+        label_columns=tuple(label_columns),
+        unit=unit,
+        limits=limits,
     )
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(
@@ -101,7 +120,7 @@ def load(
     if entry is not None:
         options.refuse_target(entry.name)
         options.refuse_id(entry.name, "positions")
-        return entry.load(options)
+        return _with_task(entry.load(options), options)
     path = expand_path(source)
     try:
         file, _ = split_sheet(path)
@@ -112,7 +131,7 @@ def load(
             f"{str(source)[:100]!r} is no known data set and no path: {error}"
         ) from error
     if is_folder:
-        return _load_folder(path, options)
+        return _with_task(_load_folder(path, options), options)
     if not exists:
         raise _unknown_source_error(source, path)
     reader = READERS.get(file.suffix.lower())
@@ -122,7 +141,28 @@ def load(
             "texts, or a file "
             f"ending in {', '.join(READERS)}"
         )
-    return reader(path, options)
+    return _with_task(reader(path, options), options)
+
+
+def _with_task(loaded: Loaded, options: LoadOptions) -> Loaded:
+    """Return data without labels with their task, if it is known.
+
+    Raises:
+        InputError: if the data have one class per item, and the task is another one.
+    """
+    data, answers = loaded
+    if options.has_classes or data.task is not None:
+        return loaded
+    if answers is not None:
+        raise InputError(
+            f"{data.name} has one class for each item, but the task is {options.task}; expected a "
+            "table with such labels, or data without labels and a file of labels"
+        )
+    outputs = options.classes
+    if options.task == "number":
+        outputs = options.label_columns or (options.target or "value",)
+    made = make_task(options.task, outputs, [options.unit], options.limits) if outputs else None
+    return replace(data, task=made, classes=()), None
 
 
 def get_data_name(source: str | Path) -> str:

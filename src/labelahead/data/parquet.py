@@ -6,14 +6,21 @@ therefore read first, since Arrow allocates memory by them. Repeated texts are k
 the distinct ones.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from labelahead.data.size_limits import format_bytes
 from labelahead.errors import InputError, import_extra
 
-__all__ = ["column_to_python", "estimate_decoded_size", "read_bounded"]
+__all__ = [
+    "column_to_python",
+    "estimate_decoded_size",
+    "name_class_numbers",
+    "read_bounded",
+    "read_class_names",
+]
 
 # Bytes of a value as Arrow holds it, by its type in the file; a text is an index into the distinct
 # ones.
@@ -93,6 +100,34 @@ def column_to_python(column: Any) -> list[Any]:
         distinct = chunk.dictionary.to_pylist()
         found += [None if i is None else distinct[i] for i in chunk.indices.to_pylist()]
     return found
+
+
+def read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the class names by column, from the metadata that Hugging Face writes.
+
+    A column of classes, and one of lists of classes, holds their numbers.
+    """
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        inner = {n: f.get("feature", f) if isinstance(f, dict) else f for n, f in features.items()}
+        inner |= {n: f[0] for n, f in features.items() if isinstance(f, list) and len(f) == 1}
+        return {n: list(f["names"]) for n, f in inner.items() if "names" in f}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def name_class_numbers(value: Any, names: Sequence[str]) -> Any:
+    """Return a class number, or a list of them, as names; other values unchanged.
+
+    >>> from labelahead.data.parquet import name_class_numbers
+    >>> [name_class_numbers(value, ["cat", "dog"]) for value in ([0, 1], 1, -1, None)]
+    [['cat', 'dog'], 'dog', None, None]
+    """
+    if isinstance(value, list | tuple):
+        return [name_class_numbers(part, names) for part in value]
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    return names[value] if 0 <= value < len(names) else None  # -1 is Hugging Face's "no label"
 
 
 def _find_leaf_columns(opened: Any, columns: Sequence[str] | None) -> list[int]:

@@ -141,11 +141,7 @@ def format_id(value: Any) -> str:
 
 
 def choose_id_column(
-    where: str,
-    names: Iterable[str],
-    wanted: str,
-    target: str | None = None,
-    likely: str | None = None,
+    where: str, names: Iterable[str], wanted: str, *targets: str, likely: str | None = None
 ) -> str | None:
     """Return the column that holds the ids, None for row numbers.
 
@@ -153,14 +149,14 @@ def choose_id_column(
         where: the table, for messages.
         names: its columns.
         wanted: a column, "auto" for one called `id` if it exists, or "none".
-        target: the column with the labels, which cannot hold the ids.
+        targets: the columns with the labels, which cannot hold the ids.
         likely: a column that "auto" prefers to `id` if the table has it.
 
     Raises:
         InputError: if there is no such column, or it holds the labels.
     """
     columns = list(names)
-    if wanted in columns and wanted == target:
+    if wanted in columns and wanted in targets:
         raise InputError(
             f"{where}: the column {wanted!r} holds the labels; expected another column as --id"
         )
@@ -172,7 +168,7 @@ def choose_id_column(
         if likely in columns:
             return likely
         called_id = sorted(
-            (name for name in columns if name.casefold() == ID_COLUMN and name != target),
+            (name for name in columns if name.casefold() == ID_COLUMN and name not in targets),
             key=ID_COLUMN.__ne__,
         )
         return called_id[0] if called_id else None

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.dataset import MAX_IMAGE_SIDE
+from labelahead.data.dataset import MAX_IMAGE_SIDE, UNKNOWN
 from labelahead.data.excel import split_sheet
 from labelahead.data.records import AUTO, NO_ID
-from labelahead.errors import InputError
+from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
     "LoadOptions",
@@ -23,6 +23,11 @@ __all__ = [
     "name_from_path",
     "split_items",
 ]
+
+# The tasks by name; `labelahead.tasks` says what each is.
+CLASSES = "classes"
+TASKS = (CLASSES, "multilabel", "number", "rating")
+SEVERAL_COLUMNS = ("multilabel", "number")  # tasks whose labels may have several columns
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,10 @@ class LoadOptions:
     classes: tuple[str, ...] = ()
     id: str = AUTO
     guesses: tuple[str, ...] = ()
+    task: str = CLASSES
+    label_columns: tuple[str, ...] = ()
+    unit: str = ""
+    limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, MAX_IMAGE_SIDE), ("limit", 1, None)):
@@ -58,6 +67,7 @@ class LoadOptions:
         if not -(2**63) <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; expected a number that fits in 64 bits")
         object.__setattr__(self, "seed", int(self.seed))
+        self._check_task()
         if not isinstance(self.id, str) or not self.id.strip():
             raise InputError(
                 f"id is {self.id!r}; expected the name of a column, auto, or none for row numbers"
@@ -69,8 +79,44 @@ class LoadOptions:
                 "as 0.2"
             )
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the label of an item is one class."""
+        return self.task == CLASSES
+
+    def _check_task(self) -> None:
+        if self.task not in TASKS:
+            raise InputError(
+                f"task is {self.task!r}; {did_you_mean(self.task, TASKS)}expected one of "
+                f"{', '.join(TASKS)}"
+            )
+        if self.label_columns and self.task not in SEVERAL_COLUMNS:
+            raise InputError(
+                f"label_columns names {', '.join(self.label_columns)}, but the task {self.task} has "
+                "one column of labels; expected --target, or --task multilabel or number"
+            )
+        if self.label_columns and self.target is not None:
+            raise InputError(
+                f"target is {self.target!r} and label_columns names "
+                f"{', '.join(self.label_columns)}; expected one of them"
+            )
+        if self.task != "number" and (self.unit or self.limits is not None):
+            given = f"unit is {self.unit!r}" if self.unit else f"limits are {self.limits}"
+            raise InputError(
+                f"{given}, but the task is {self.task}; leave it out: it is for --task number"
+            )
+        if len(set(self.label_columns)) < len(self.label_columns):
+            raise InputError(
+                f"label_columns names {', '.join(self.label_columns)}; expected every column once"
+            )
+
     def refuse_target(self, what: str) -> None:
         """Raise if a target or columns to leave out are given for data without columns."""
+        if self.label_columns:
+            raise InputError(
+                f"label_columns names {', '.join(self.label_columns)}, but {what} has no columns; "
+                "leave it out"
+            )
         if self.target is not None:
             raise InputError(
                 f"target is {self.target!r}, but {what} has no columns; leave target out "
@@ -163,6 +209,7 @@ def split_items(
     options: LoadOptions,
     official: Tensor | None = None,
     usable: Tensor | None = None,
+    strata: Tensor | None = None,
 ) -> Split:
     """Choose the test set and, if `limit` is given, a subset of the pool.
 
@@ -171,6 +218,8 @@ def split_items(
         options: test_fraction, limit and seed.
         official: (n,) mask of a test set that came with the data; None to draw one.
         usable: (n,) mask of the items that can be read; None for all.
+        strata: (n,) groups that the test set represents equally, where the labels are no classes;
+            the limit then keeps random items.
 
     Raises:
         InputError: if no item is left for the pool.
@@ -186,7 +235,8 @@ def split_items(
     if official is not None:
         test = official & usable
     else:
-        test = _draw_test_items(labels, (labels >= 0) & usable, options.test_fraction, for_test)
+        groups = labels if strata is None else strata
+        test = _draw_test_items(groups, (labels >= 0) & usable, options.test_fraction, for_test)
         depends_on_seed = bool(test.any())
         if depends_on_seed:
             notes.append(f"{int(test.sum())} items drawn for testing, seed {options.seed}")
@@ -197,10 +247,11 @@ def split_items(
         raise InputError("no item is left for the pool; expected some outside the test set")
     size = int(pool.sum())
     if options.limit is not None and options.limit < size:
-        pool = _draw_balanced(labels, pool, options.limit, for_limit)
+        classes = labels if strata is None else torch.full_like(labels, UNKNOWN)
+        pool = _draw_balanced(classes, pool, options.limit, for_limit)
         depends_on_seed = True
-        groups = len(np.unique(labels[pool & (labels >= 0)].numpy()))
-        balance = f"balanced over {groups} classes" if bool((labels >= 0).any()) else "at random"
+        count = len(np.unique(classes[pool & (classes >= 0)].numpy()))
+        balance = f"balanced over {count} classes" if bool((classes >= 0).any()) else "at random"
         notes.append(f"{options.limit} of {size} items kept, {balance}, seed {options.seed}")
     elif options.limit is not None and options.limit > size:
         notes.append(f"limit {options.limit} is above the {size} items there are: all kept")

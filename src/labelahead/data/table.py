@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,11 +34,17 @@ from labelahead.data.label_values import (
     parse_label,
     refuse_combined_labels,
 )
-from labelahead.data.parquet import column_to_python, read_bounded
+from labelahead.data.parquet import (
+    column_to_python,
+    name_class_numbers,
+    read_bounded,
+    read_class_names,
+)
 from labelahead.data.preprocessing import COLUMNS, Preprocessor
 from labelahead.data.records import ID_COLUMN, Records, choose_id_column, read_ids, to_python_list
 from labelahead.data.size_limits import get_free_memory
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
+from labelahead.data.targets import EncodedLabels, build_targets, read_task_values
 from labelahead.data.text import read_json_lines, read_separated
 from labelahead.data.words import MIN_TEXT_LENGTH, build_word_inputs, is_running_text
 from labelahead.errors import InputError, count_noun, did_you_mean, import_extra
@@ -66,6 +72,7 @@ class Table:
         unit: the unit of `lines`, for messages: "line" or "row".
         notes: decisions taken while reading, for the user.
         originals: columns whose entries in the file differ from `columns`.
+        class_names: the names of the class numbers in a column, which Hugging Face stores.
     """
 
     columns: dict[str, list[Any]]
@@ -73,6 +80,7 @@ class Table:
     unit: str = "line"
     notes: tuple[str, ...] = ()
     originals: dict[str, Any] = field(default_factory=dict)
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def records(self) -> Records:
         """Return all columns as they are in the file."""
@@ -129,22 +137,18 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     options.refuse_size(str(path))
     table = read_table(path)
     columns = dict(table.columns)
-    target, notes = _find_target(path, columns, options.target)
-    id_column = choose_id_column(str(path), columns, options.id, target)
+    targets, notes = _find_targets(path, columns, options)
+    id_column = choose_id_column(str(path), columns, options.id, *targets)
     ids = table.ids(str(path), id_column)
-    codes = torch.full((len(table.lines),), UNKNOWN)
-    classes: tuple[str, ...] = ()
-    if target is not None:
-        codes, classes, label_notes = _encode_target(
-            path, target, columns.pop(target), table.locate_row, options.classes
-        )
-        notes += label_notes
+    taken = {name: columns.pop(name) for name in targets}
+    labels = _read_labels(path, table, taken, options)
+    notes += labels.notes
     if id_column is not None:
         notes += (f"ids from the column {id_column!r}",)
     notes += _drop_columns(path, columns, options.without)
     notes += _drop_guesses(columns, options.guesses)
-    split = split_items(codes, options)
-    held_out = torch.zeros(len(codes), dtype=torch.bool)
+    split = split_items(labels.codes, options, strata=labels.strata)
+    held_out = torch.zeros(len(labels.codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
     parsed = {name: parse_vectors(values) for name, values in columns.items()}
     vectors = {name: array for name, array in parsed.items() if array is not None}
@@ -161,7 +165,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     model_inputs = NumericInputs(matrix, torch.zeros(()), torch.ones(()))
     rows = Rows(_select_rows(columns, split), features.longest_text_column)
     records = table.records().take(split.keep.tolist())
-    column = None if target is None else (target, records.columns[target])
+    column = (targets[0], records.columns[targets[0]]) if len(targets) == 1 else None
     texts = Texts(_select_rows(features.texts, split), matrix) if features.texts else None
     build = partial(build_word_inputs, texts, split.pool, str(path)) if texts else None
     vector_notes = (
@@ -171,7 +175,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     loaded = build_dataset(
         name_from_path(path),
         model_inputs,
-        ClassLabels(codes[split.keep], classes, column),
+        ClassLabels(labels.codes[split.keep], labels.classes, column, labels.task),
         split,
         (*table.notes, *notes, *features.notes, *vector_notes, *split.notes),
         Content(
@@ -180,18 +184,43 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
             texts=texts,
             build=build,
             preprocessor=Preprocessor(COLUMNS, model_inputs.shape, columns=features.columns),
-            records=replace(_drop_target(records, target), id_column=id_column),
+            records=replace(_drop_targets(records, targets), id_column=id_column),
         ),
     )
     kept = {name: torch.from_numpy(array)[split.keep] for name, array in vectors.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
 
 
-def _drop_target(records: Records, target: str | None) -> Records:
-    """Return the records without the label column, which `Data` must not hold."""
+def _read_labels(
+    path: Path, table: Table, columns: dict[str, list[Any]], options: LoadOptions
+) -> EncodedLabels:
+    """Read the label columns of a table."""
+    if not columns:
+        return EncodedLabels(torch.full((len(table.lines),), UNKNOWN))
+    if options.has_classes:
+        ((name, values),) = columns.items()
+        return EncodedLabels(*_encode_target(path, name, values, table.locate_row, options.classes))
+    named = {
+        name: _name_class_numbers(values, table.class_names.get(name))
+        for name, values in columns.items()
+    }
+    read = read_task_values(options.task, named, table.locate_row, str(path), options.classes)
+    found = build_targets(options.task, read, unit=options.unit, limits=options.limits)
+    return EncodedLabels.from_targets(found, len(table.lines))
+
+
+def _name_class_numbers(values: Any, names: Sequence[str] | None) -> Sequence[Any]:
+    """Return class numbers of a Parquet file as names, if it says them."""
+    if names is None:
+        return values  # type: ignore[no-any-return]
+    return [name_class_numbers(value, names) for value in to_python_list(values)]
+
+
+def _drop_targets(records: Records, targets: Sequence[str]) -> Records:
+    """Return the records without the label columns, which `Data` must not hold."""
     return replace(
         records,
-        columns={name: values for name, values in records.columns.items() if name != target},
+        columns={name: values for name, values in records.columns.items() if name not in targets},
     )
 
 
@@ -201,28 +230,30 @@ def _select_rows(columns: dict[str, list[Any]], split: Split) -> dict[str, list[
     return {name: [values[i] for i in at] for name, values in columns.items()}
 
 
-def _find_target(
-    path: Path, columns: dict[str, list[Any]], wanted: str | None
-) -> tuple[str | None, tuple[str, ...]]:
-    """Return the column with the labels, or None, and notes for the user."""
-    if wanted is not None:
-        if wanted not in columns:
+def _find_targets(
+    path: Path, columns: dict[str, list[Any]], options: LoadOptions
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns with the labels, and notes for the user."""
+    wanted = options.label_columns or (() if options.target is None else (options.target,))
+    for name in wanted:
+        if name not in columns:
             raise InputError(
-                f"{path} has no column {wanted!r} that could be the target; "
-                f"{did_you_mean(wanted, columns)}expected "
+                f"{path} has no column {name!r} that could be the target; "
+                f"{did_you_mean(name, columns)}expected "
                 f"one of: {', '.join(columns)}"
             )
+    if wanted:
         return wanted, ()
     by_fold = {name.casefold(): name for name in reversed(columns)}
     names = [by_fold[target] for target in TARGET_NAMES if target in by_fold]
     if not names:
         there = _list_first(columns)
-        return None, (
+        return (), (
             "no labels: no column is named label, target, class or y; --target names another of "
             f"{there}",
         )
     also = f" ({', '.join(names[1:])} stays an input)" if names[1:] else ""
-    return names[0], (f"labels from the column {names[0]!r}{also}",)
+    return (names[0],), (f"labels from the column {names[0]!r}{also}",)
 
 
 def _drop_columns(
@@ -294,7 +325,7 @@ def _encode_target(
     if len(numbers) == len(known) and different > (20 if fractions else max(50, len(known) / 2)):
         raise InputError(
             f"{path}: the target column {name!r} has {different} different numbers in "
-            f"{len(known)} rows; expected classes (a number to predict, or an id, is none)"
+            f"{len(known)} rows; expected classes (for numbers to predict there is --task number)"
         )
     present = {t for t in texts if t is not None}
     refuse_combined_labels(present, classes, where)
@@ -391,7 +422,13 @@ def read_parquet(path: Path) -> Table:
         raise InputError(
             f"{path} contains values that Python cannot represent ({error})"
         ) from error
-    return Table(columns, range(1, read.num_rows + 1), unit="row", originals=originals)
+    return Table(
+        columns,
+        range(1, read.num_rows + 1),
+        unit="row",
+        originals=originals,
+        class_names=read_class_names(read.schema.metadata or {}),
+    )
 
 
 def _parse_list_column(column: Any, arrow: Any) -> Array | None:

@@ -53,6 +53,7 @@ Progress = Callable[[str, int, int], None]
 
 T = TypeVar("T")
 NONE = "none"
+LISTS = ("without", "guesses", "label_columns")  # keys of [data] that may be one text: a,b
 
 MAX_THREADS_PER_CORE = 16  # for each core
 
@@ -93,6 +94,13 @@ class Source:
     guesses: tuple[str, ...] = ()
     # class-names: the similarity of a text to the name of a class is a guess
     prior: Literal["none", "class-names"] = "none"
+    # what a label is; see `labelahead.tasks`
+    task: Literal["classes", "multilabel", "number", "rating"] = "classes"
+    # of a table: one column of 0 and 1 for each class, or one column for each number
+    label_columns: tuple[str, ...] = ()
+    # of numbers: their unit, and the least and the largest possible one
+    unit: str = ""
+    limits: tuple[float, float] | None = None
 
     @property
     def has_guesses(self) -> bool:
@@ -253,16 +261,10 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     if isinstance(plain.get("track"), str):  # one tracker needs no brackets
         plain["track"] = [plain["track"]]
     data = plain.get("data")
-    if isinstance(data, Mapping) and isinstance(data.get("without"), str):  # nor do columns: a,b
+    if isinstance(data, Mapping):  # nor do columns: a,b
         plain["data"] = {
-            **data,
-            "without": [name.strip() for name in data["without"].split(",") if name.strip()],
-        }
-    data = plain.get("data")
-    if isinstance(data, Mapping) and isinstance(data.get("guesses"), str):
-        plain["data"] = {
-            **data,
-            "guesses": [name.strip() for name in data["guesses"].split(",") if name.strip()],
+            key: _split_commas(value) if key in LISTS and isinstance(value, str) else value
+            for key, value in data.items()
         }
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("classes"), str):
@@ -296,6 +298,10 @@ def _parse_sources(plain: dict[str, Any]) -> dict[str, Any]:
     if isinstance(asking, Mapping):
         plain["asking"] = {"strategy": PAIRS, **asking}
     return {**plain, "sources": sources}
+
+
+def _split_commas(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _parse_classes(text: str) -> dict[str, Any]:

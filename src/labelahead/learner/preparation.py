@@ -153,6 +153,10 @@ def prepare_campaign(
     if loaded is None:
         loaded = load_source(source, campaign.seed)
     data, answers = loaded
+    if data.task is not None or source.task != "classes":
+        raise InputError(
+            f"the task is {source.task}, which campaigns do not run yet; expected classes"
+        )
     data = attach_named_vectors(data, source.embedding)
     notes = list(data.notes)
     model_name, embedding, model_notes = choose_model_and_embedding(campaign, data)

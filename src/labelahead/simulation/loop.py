@@ -253,7 +253,7 @@ class _SimulationRun:
         confirmed = sum(p in self._confirmed_in_round for p in labelled.tolist())
         return len(labelled) - confirmed + self.plan.budget.price * len(rounds)
 
-    def _count_confirmed(self, labelled: Tensor, labels: Tensor) -> dict[str, int]:
+    def _count_confirmed(self, labelled: Tensor, labels: Tensor) -> dict[str, Any]:
         """Return how many of these labels were confirmed in grids, and how many of those are wrong."""
         given = [
             (p, c)

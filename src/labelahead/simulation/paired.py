@@ -23,6 +23,7 @@ from labelahead.errors import InputError
 from labelahead.learner.config import Campaign, Progress, parse_campaign, read_stored, to_toml
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.models.trusted_code import find_code_names, require_trusted_code
+from labelahead.simulation.measures import ACCURACY, Measure
 from labelahead.simulation.run import (
     Result,
     RunCallbacks,
@@ -62,6 +63,7 @@ CONFIG_FILE = "paired.toml"
 class SeedPair(NamedTuple):
     """One seed: the final accuracy of the strategy, and the labels that each needed for it.
 
+    For another task than single classes, `accuracy` is its main measure (`labelahead.tasks`).
     `baseline` is None if the baseline was stopped after `tried` labels without reaching it.
     """
 
@@ -94,6 +96,7 @@ class PairedResult:
     baseline: str
     pairs: tuple[SeedPair, ...]
     folder: Path
+    measure: Measure = ACCURACY
 
     @property
     def ratio(self) -> LabelRatio:
@@ -110,12 +113,14 @@ class BaselineResult:
         strategy: Name of its strategy.
         baseline: Name of the baseline.
         rounds: The rounds of the baseline; None if there are no test items to compare on.
+        measure: What they are compared by.
     """
 
     result: Result
     strategy: str
     baseline: str
     rounds: tuple[Round, ...] | None
+    measure: Measure = ACCURACY
 
 
 @dataclass(frozen=True)
@@ -173,9 +178,10 @@ def run_against(
         find_strategy(result.campaign.asking.strategy).name,
         find_strategy(baseline).name,
     )
-    goal = result.rounds[-1].accuracy
+    measure = result.measure
+    goal = measure.score(result.rounds[-1])
     if goal is None:
-        return BaselineResult(result, strategy, name, None)
+        return BaselineResult(result, strategy, name, None, measure)
     campaign = _baseline_campaign(result, baseline)
     if watch.on_start:
         watch.on_start(result, campaign.budget.labels)
@@ -184,10 +190,10 @@ def run_against(
         rounds.append(entry)
         if watch.on_round:
             watch.on_round(entry)
-        matched = labels_to_reach(rounds, goal) is not None
+        matched = labels_to_reach(rounds, goal, measure) is not None
         if matched and entry.labels >= result.campaign.budget.labels:
             break
-    return BaselineResult(result, strategy, name, tuple(rounds))
+    return BaselineResult(result, strategy, name, tuple(rounds), measure)
 
 
 OnCampaign = Callable[
@@ -300,9 +306,23 @@ def is_paired_folder(folder: Path) -> bool:
     return (folder / PLAN_FILE).is_file()
 
 
-def labels_to_reach(rounds: Sequence[Round], accuracy: float) -> int | None:
-    """Return the labels of the first round with this accuracy; None if no round reaches it."""
-    return next((r.labels for r in rounds if (r.accuracy or 0.0) >= accuracy), None)
+def labels_to_reach(
+    rounds: Sequence[Round], score: float, measure: Measure = ACCURACY
+) -> int | None:
+    """Return the labels of the first round with this score, or None if no round reaches it.
+
+    Args:
+        rounds: Of a campaign.
+        score: For single classes the accuracy; see `Measure.score`.
+        measure: What is compared.
+    """
+    return next((r.labels for r in rounds if _score(r, measure) >= score), None)
+
+
+def _score(entry: Round, measure: Measure) -> float:
+    """Return the score of a round; the least one if it has none."""
+    score = measure.score(entry)
+    return -math.inf if score is None else score
 
 
 def summarise_ratio(pairs: Sequence[SeedPair]) -> LabelRatio:
@@ -364,21 +384,26 @@ class _Pairs:
 
     def run_baseline(self, result: Result) -> SeedPair:
         """Run the baseline until it reaches the accuracy of a finished campaign; count labels."""
-        goal, seed = result.rounds[-1].accuracy or 0.0, result.campaign.seed
+        measure, seed = result.measure, result.campaign.seed
+        goal = _score(result.rounds[-1], measure)
         baseline_name = list[Round]()
 
         def watch(entry: Round) -> None:
             baseline_name.append(entry)
-            if (entry.accuracy or 0.0) >= goal:
+            if _score(entry, measure) >= goal:
                 raise _GoalReached
 
         campaign = _baseline_campaign(result, self.baseline)
         with suppress(_GoalReached):
             self._run_or_resume(campaign, self.folder / f"seed-{seed}" / "baseline", watch)
-        needed = labels_to_reach(result.rounds, goal)
+        needed = labels_to_reach(result.rounds, goal, measure)
         assert needed is not None  # its last round reaches it
         return SeedPair(
-            seed, goal, needed, labels_to_reach(baseline_name, goal), baseline_name[-1].labels
+            seed,
+            measure.restore(goal),
+            needed,
+            labels_to_reach(baseline_name, goal, measure),
+            baseline_name[-1].labels,
         )
 
     def _run_or_resume(
@@ -403,13 +428,15 @@ def _run_pairs(pairs: _Pairs, seeds: Sequence[int], on_campaign: OnCampaign | No
     baseline_name = find_strategy(pairs.baseline).name
     total = 2 * len(seeds)
     found = list[SeedPair]()
+    measure = ACCURACY
     for i, seed in enumerate(seeds):
         report(2 * i, total, seed, strategy_name)
         result = pairs.run_strategy(seed)
         report(2 * i + 1, total, seed, baseline_name)
+        measure = result.measure
         found.append(pairs.run_baseline(result))
     report(total, total, seeds[-1], baseline_name)
-    return PairedResult(strategy_name, baseline_name, tuple(found), pairs.folder)
+    return PairedResult(strategy_name, baseline_name, tuple(found), pairs.folder, measure)
 
 
 def _baseline_campaign(result: Result, baseline: str) -> Campaign:

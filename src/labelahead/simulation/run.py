@@ -31,6 +31,7 @@ from labelahead.learner.config import (
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.models.trusted_code import record_code
 from labelahead.simulation.loop import Labeller, Simulation, State, run_rounds
+from labelahead.simulation.measures import Measure, find_measure
 from labelahead.simulation.store import Round, Store
 from labelahead.simulation.tracking import open_trackers
 from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
@@ -86,9 +87,14 @@ class Result:
     guessers: tuple[str, ...] = ()  # a sentence on what each is worth
 
     @property
+    def measure(self) -> Measure:
+        """What the curve shows: accuracy, or the main measure of another task."""
+        return find_measure(self.campaign.data.task, self.campaign.data.unit)
+
+    @property
     def curve(self) -> list[tuple[int, float | None]]:
-        """(labels, test accuracy) of every round."""
-        return [(r.labels, r.accuracy) for r in self.rounds]
+        """(labels, test accuracy) of every round; the main measure of another task."""
+        return [(r.labels, self.measure.read(r)) for r in self.rounds]
 
 
 @dataclass(frozen=True)

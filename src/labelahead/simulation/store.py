@@ -74,6 +74,8 @@ class Round:
         let_through: Those of them that are wrong.
         drift: Share of the candidates for which the linearised network predicts another class than
             the trained one; None without look-ahead by a trained network.
+        measures: On the test items, by the task's own measures, where labels are not one class; the
+            estimated error is then that of `Task.error_measure`.
     """
 
     number: int
@@ -96,6 +98,7 @@ class Round:
     confirmed: int = 0
     let_through: int = 0
     drift: float | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
 
 
 class Store:

@@ -19,6 +19,7 @@ from labelahead.simulation.comparison.plan import (
     read_comparison,
 )
 from labelahead.simulation.comparison.statistics import Array
+from labelahead.simulation.measures import ACCURACY, Measure, find_measure
 from labelahead.simulation.store import Round, Store
 
 __all__ = ["Curves", "read_curves"]
@@ -47,17 +48,32 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The results of a comparison so far. accuracy: contender -> seed -> (rounds,) along `labels`."""
+    """The results of a comparison so far.
 
-    comparison: Comparison  # the contenders that have a finished campaign
+    Attributes:
+        comparison: The contenders that have a finished campaign.
+        folder: Of the comparison.
+        labels: (rounds,).
+        accuracy: contender -> seed -> (rounds,) along `labels`; of another task than single classes
+            the scores of its measure, of which larger ones are better.
+        done: The finished campaigns.
+        missing: Campaigns that are not finished.
+        checks: Conditions for a fair comparison.
+        events: What happened to the campaigns.
+        notes: For the reader.
+        measure: What is compared.
+    """
+
+    comparison: Comparison
     folder: Path
-    labels: Array  # (rounds,)
+    labels: Array
     accuracy: Mapping[Contender, Mapping[int, Array]]
     done: tuple[FinishedCampaign, ...]
-    missing: tuple[str, ...]  # campaigns that are not finished
+    missing: tuple[str, ...]
     checks: tuple[Check, ...]
     events: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    measure: Measure = ACCURACY
 
     def seeds(self, *contenders: Contender) -> list[int]:
         """Return the seeds that all these contenders have finished."""
@@ -95,9 +111,13 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
         a for a in comparison.contenders if any(finished.contender == a for finished in done)
     )
     labels, notes = _common_labels(done)
+    source = done[0].campaign.data
+    measure = find_measure(source.task, source.unit)
     accuracy: dict[Contender, dict[int, Array]] = {a: {} for a in contenders}
     for finished in done:
-        accuracy[finished.contender][finished.seed] = np.interp(labels, *_campaign_curve(finished))
+        accuracy[finished.contender][finished.seed] = np.interp(
+            labels, *_campaign_curve(finished, measure)
+        )
     return Curves(
         Comparison(
             comparison.campaign, contenders, tuple(sorted({finished.seed for finished in done}))
@@ -110,6 +130,7 @@ def read_curves(folder: str | Path, *, trust_code: bool = False) -> Curves:
         _check_fairness(done),
         _read_events(path),
         notes,
+        measure,
     )
 
 
@@ -118,12 +139,14 @@ def _read_campaign(
 ) -> FinishedCampaign:
     store = Store(where)
     rounds = tuple(store.read_rounds())
-    if any(r.accuracy is None for r in rounds):
+    campaign = parse_campaign(read_stored(where / "config.toml", trust_code=trust_code))
+    measure = find_measure(campaign.data.task)
+    if any(measure.read(r) is None for r in rounds):
         raise InputError(f"{where} has rounds without a test accuracy; there is nothing to compare")
     return FinishedCampaign(
         contender,
         seed,
-        parse_campaign(read_stored(where / "config.toml", trust_code=trust_code)),
+        campaign,
         rounds,
         tuple((e.position, e.label) for e in store.read_labels() if e.round == 0),
         _read_json(where / "data.json"),
@@ -139,14 +162,18 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _campaign_curve(finished: FinishedCampaign) -> tuple[Array, Array]:
-    labels = np.array([r.labels for r in finished.rounds], dtype=np.float64)
-    return labels, np.array([r.accuracy for r in finished.rounds], dtype=np.float64)
+def _campaign_curve(finished: FinishedCampaign, measure: Measure) -> tuple[Array, Array]:
+    scores = np.array([measure.score(r) for r in finished.rounds], dtype=np.float64)
+    return _campaign_labels(finished), scores
+
+
+def _campaign_labels(finished: FinishedCampaign) -> Array:
+    return np.array([r.labels for r in finished.rounds], dtype=np.float64)
 
 
 def _common_labels(done: Sequence[FinishedCampaign]) -> tuple[Array, tuple[str, ...]]:
     """Return the numbers of labels at which all curves are evaluated, and notes."""
-    all_labels = [_campaign_curve(finished)[0] for finished in done]
+    all_labels = [_campaign_labels(finished) for finished in done]
     first = all_labels[0]
     if all(np.array_equal(first, other) for other in all_labels):
         return first, ()

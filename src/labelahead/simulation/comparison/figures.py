@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-import numpy as np
-
 from labelahead.errors import import_extra
 from labelahead.simulation.comparison.plan import Contender
 from labelahead.simulation.comparison.plot_style import (
@@ -22,6 +20,7 @@ from labelahead.simulation.comparison.plot_style import (
 )
 from labelahead.simulation.comparison.statistics import ALPHA, Array, t_interval
 from labelahead.simulation.comparison.summary import Summary
+from labelahead.simulation.measures import ACCURACY, Measure
 
 __all__ = ["critical_figure", "css_colours", "draw_figures", "mark_accuracies"]
 
@@ -91,13 +90,14 @@ def _draw_line(
     name: str,
     band: bool,
     *,
+    measure: Measure = ACCURACY,
     share: bool = False,
 ) -> None:
-    """Draw the mean, and the 95 % interval as a band. share: values are accuracies."""
+    """Draw the mean, and the 95 % interval as a band. share: values are between 0 and 1."""
     each = [t_interval(column, share=share) for column in curves.T]
     axes.plot(
         labels,
-        [100 * e.mean for e in each],
+        [measure.scale(e.mean) for e in each],
         color=style.color,
         marker=style.marker,
         ls=style.dash,
@@ -108,8 +108,8 @@ def _draw_line(
         zorder=3,
     )
     if band and len(curves) > 1:
-        low, high = [e.low or 0.0 for e in each], [e.high or 0.0 for e in each]
-        ends = 100 * np.array(low), 100 * np.array(high)
+        low = [measure.scale(e.low or 0.0) for e in each]
+        ends = low, [measure.scale(e.high or 0.0) for e in each]
         axes.fill_between(labels, *ends, color=style.color, alpha=0.16, lw=0, zorder=1)
 
 
@@ -134,8 +134,9 @@ def _describe_shading(summary: Summary, *, reference: bool = True) -> str:
 
 
 def _draw_curves(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
-    figure, axes = _new_figure(4.6, _describe_shading(summary), "test accuracy, %")
     curves, banded = summary.curves, _shaded_contenders(summary)
+    measure = curves.measure
+    figure, axes = _new_figure(4.6, _describe_shading(summary), measure.axis)
     for row in sorted(summary.rows, key=lambda r: -r.final.mean):
         own = curves.stack(row.contender, curves.seeds(row.contender))
         _draw_line(
@@ -145,10 +146,11 @@ def _draw_curves(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
             styles[row.contender],
             row.contender.name,
             row.contender in banded,
-            share=True,
+            measure=measure,
+            share=measure.is_share,
         )
     low, high = axes.get_ylim()
-    axes.set_ylim(max(low, 0.0), min(high, 100.5))
+    axes.set_ylim(max(low, 0.0), min(high, 100.5) if measure.is_share else high)
     _mark_saving(axes, summary, styles)
     figure.legend(loc="outside right upper", handlelength=3.2)
     return figure
@@ -160,7 +162,7 @@ def _mark_saving(axes: Any, summary: Summary, styles: Mapping[Contender, Style])
     if best is None or best.needs[0] is None:
         return
     saving = best.needs[0].saving
-    y, bottom = 100 * saving.accuracy, axes.get_ylim()[0]
+    y, bottom = summary.curves.measure.scale(saving.accuracy), axes.get_ylim()[0]
     axes.annotate(
         "",
         (saving.other, y),
@@ -199,7 +201,8 @@ def _draw_differences(summary: Summary, styles: Mapping[Contender, Style]) -> An
     """
     ref = summary.reference.name
     title = _describe_shading(summary, reference=False)
-    figure, axes = _new_figure(4.4, title, f"difference from {ref}, points")
+    measure = summary.curves.measure
+    figure, axes = _new_figure(4.4, title, _difference_axis(summary))
     curves, labels, banded = summary.curves, summary.curves.labels, _shaded_contenders(summary)
     for row in sorted(summary.rows, key=lambda r: -r.final.mean):
         gap = _paired_gap(summary, row.contender)
@@ -211,20 +214,32 @@ def _draw_differences(summary: Summary, styles: Mapping[Contender, Style]) -> An
                 styles[row.contender],
                 row.contender.name,
                 row.contender in banded,
+                measure=measure,
             )
     zero = styles[summary.reference]
     axes.axhline(0, color=zero.color, ls=zero.dash, lw=1.6, zorder=2, label=ref)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.12 * (high - low), high)
-    mark_accuracies(
-        axes, labels, curves.stack(summary.reference, curves.seeds(summary.reference)).mean(0), ref
-    )
+    reference = curves.stack(summary.reference, curves.seeds(summary.reference)).mean(0)
+    mark_accuracies(axes, labels, reference, ref, measure=measure)
     figure.legend(loc="outside right upper", handlelength=3.2)
     return figure
 
 
+def _difference_axis(summary: Summary) -> str:
+    """Return the label of an axis with differences from the reference."""
+    measure = summary.curves.measure
+    unit = "points" if measure.is_share else measure.unit
+    return f"difference from {summary.reference.name}" + (f", {unit}" if unit else "")
+
+
 def mark_accuracies(
-    axes: Any, labels: Array, mean: Array, name: str = "", max_marks: int = 11
+    axes: Any,
+    labels: Array,
+    mean: Array,
+    name: str = "",
+    max_marks: int = 11,
+    measure: Measure = ACCURACY,
 ) -> None:
     """Write the reference's accuracy along the bottom, at no more than `most` positions.
 
@@ -234,7 +249,7 @@ def mark_accuracies(
     for i, (x, y) in enumerate(list(zip(labels, mean, strict=True))[::step]):
         word = f"{name}\n" if name and i == 0 else ""
         axes.annotate(
-            f"{word}{100 * y:.1f}",
+            f"{word}{measure.format_plain(float(y))}",
             (x, 0),
             xycoords=("data", "axes fraction"),
             xytext=(0, 3),
@@ -257,7 +272,15 @@ def _draw_intervals(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
     figure = Figure(figsize=(FIGURE_WIDTH_INCHES, 0.5 + 1.9 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (contender, gap) in zip(panels, shown, strict=False):
-        _draw_line(axes, summary.curves.labels, gap, styles[contender], contender.name, True)
+        _draw_line(
+            axes,
+            summary.curves.labels,
+            gap,
+            styles[contender],
+            contender.name,
+            True,
+            measure=summary.curves.measure,
+        )
         axes.axhline(0, color=INK, ls=styles[summary.reference].dash, lw=1.2, zorder=2)
         axes.set_title(contender.name, loc="left", fontsize=10)
         axes.grid()
@@ -265,7 +288,7 @@ def _draw_intervals(summary: Summary, styles: Mapping[Contender, Style]) -> Any:
         axes.set_visible(i < len(shown))
         axes.tick_params(labelbottom=i + columns >= len(shown))  # the lowest of each column
     figure.supxlabel("labels", fontsize=10)
-    figure.supylabel(f"difference from {summary.reference.name}, points", fontsize=10)
+    figure.supylabel(_difference_axis(summary), fontsize=10)
     return figure
 
 

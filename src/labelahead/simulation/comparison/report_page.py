@@ -73,6 +73,7 @@ def report(
     config = _format_config(summary)
     page = template("report.html.jinja").render(
         summary=summary,
+        measure=summary.curves.measure,
         headline=first,
         explanation=more,
         warnings=warnings,
@@ -133,16 +134,16 @@ def _format_config(summary: Summary) -> str:
 
 def _describe_figures(summary: Summary) -> dict[str, str]:
     """Return short descriptions, also as alternative texts of the figures."""
-    ends = "; ".join(
-        f"{r.contender.name} {tables.format_percent(r.final.mean)}" for r in summary.rows
-    )
+    measure = summary.curves.measure
+    ends = "; ".join(f"{r.contender.name} {measure.format(r.final.mean)}" for r in summary.rows)
     data = (
         Path(summary.curves.comparison.campaign.data.name).name
         or summary.curves.comparison.campaign.data.name
     )
     first, last = (f"{summary.curves.labels[i]:.0f}" for i in (0, -1))
     gains = "; ".join(
-        f"{r.contender.name} {tables.format_estimate(r.gain, signed=True)} points"
+        f"{r.contender.name} {tables.format_estimate(r.gain, signed=True, measure=measure)}"
+        f"{measure.points}"
         for r in summary.rows
         if r.gain
     )
@@ -152,7 +153,8 @@ def _describe_figures(summary: Summary) -> dict[str, str]:
         ranks = "; ".join(f"{a.name} {rank:.1f}" for a, rank in pairs)
     return {
         "data": data,
-        "curves": f"Test accuracy from {first} to {last} labels. Final accuracy: {ends}.",
+        "curves": f"Test {measure.title} from {first} to {last} labels. Final {measure.title}: "
+        f"{ends}.",
         "difference": f"Mean difference from {summary.reference.name} along the curve: {gains}.",
         "intervals": f"Difference from {summary.reference.name} with 95 % intervals: {gains}.",
         "critical-difference": f"Mean ranks, 1 is best: {ranks}.",
@@ -221,13 +223,15 @@ def _tabulate_seconds(summary: Summary) -> dict[str, Any]:
 
 def _tabulate_differences(summary: Summary) -> list[list[tuple[str, str, bool] | None]]:
     """Return row minus column: points, corrected p-value, and whether it is significant."""
+    measure = summary.curves.measure
+    spec = "+.1f" if measure.is_share else "+.3g"
 
     def cell(i: int, j: int) -> tuple[str, str, bool] | None:
         pair = summary.pair(summary.contenders[i], summary.contenders[j]) if i != j else None
         if pair is None:
             return None
-        gap = 100 * pair.difference.mean * (1 if pair.first == i else -1)
-        text = f"{gap:+.1f}".replace("-", "−")
+        gap = pair.difference.mean * (1 if pair.first == i else -1)
+        text = f"{measure.scale(gap):{spec}}".replace("-", "−")
         return text, tables.format_p_value(pair.holm), pair.holm < tables.ALPHA
 
     return [

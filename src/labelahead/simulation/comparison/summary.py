@@ -133,11 +133,13 @@ def summarise(curves: Curves, accuracies: Sequence[float] = ()) -> Summary:
 
     Args:
         curves: The finished campaigns.
-        accuracies: Targets besides the reference's final accuracy.
+        accuracies: Targets besides the reference's final accuracy; values of the measure.
     """
+    measure = curves.measure
     for target in accuracies:
-        if not 0 < target <= 1:
+        if measure.is_share and not 0 < target <= 1:
             raise InputError(f"accuracy is {target}; expected a fraction above 0, up to 1")
+    accuracies = [measure.restore(target) for target in accuracies]
     comparison, reference = curves.comparison, curves.comparison.reference
     end = float(curves.stack(reference, curves.seeds(reference))[:, -1].mean())
     targets = (end, *dict.fromkeys(accuracies))
@@ -198,8 +200,8 @@ def _summarise_contender(
         ]
     return ContenderSummary(
         contender,
-        t_interval(area_under_curve(curves.labels, own), share=True),
-        t_interval(own[:, -1], share=True),
+        t_interval(area_under_curve(curves.labels, own), share=curves.measure.is_share),
+        t_interval(own[:, -1], share=curves.measure.is_share),
         gain,
         final_gain,
         tuple(needs),

@@ -8,6 +8,7 @@ from math import isinf
 from labelahead.simulation.comparison.plan import Contender
 from labelahead.simulation.comparison.statistics import ALPHA, Estimate, Pair, Saving, t_interval
 from labelahead.simulation.comparison.summary import ContenderSummary, LabelsNeeded, Summary
+from labelahead.simulation.measures import ACCURACY, Measure
 
 __all__ = [
     "ALPHA",
@@ -59,11 +60,19 @@ def _format_csv(rows: Iterable[Mapping[str, object]], header: Sequence[str] = ()
     return file.getvalue()
 
 
-def _interval_columns(name: str, estimate: Estimate | None) -> dict[str, object]:
-    mean, low, high = (
-        (None, None, None) if estimate is None else (estimate.mean, estimate.low, estimate.high)
-    )
+def _interval_columns(
+    name: str, estimate: Estimate | None, measure: Measure = ACCURACY
+) -> dict[str, object]:
+    mean, low, high = (None, None, None)
+    if estimate is not None:
+        shown = _restore(estimate, measure)
+        mean, low, high = shown.mean, shown.low, shown.high
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def _restore(estimate: Estimate, measure: Measure) -> Estimate:
+    """Return an estimate of a score, or of a difference of scores, as one of the measure."""
+    return estimate if measure.larger_is_better else estimate.negate()
 
 
 def _finite_or_none(value: float | None) -> float | None:
@@ -80,8 +89,12 @@ def _round_rows(summary: Summary) -> Iterator[dict[str, object]]:
     parts = dict.fromkeys(
         p for finished in summary.curves.done for r in finished.rounds for p in r.seconds
     )
+    others = dict.fromkeys(
+        name for finished in summary.curves.done for r in finished.rounds for name in r.measures
+    )
     for finished in summary.curves.done:
         for r in finished.rounds:
+            results = {name: r.measures.get(name) for name in others} or {"accuracy": r.accuracy}
             yield {
                 "strategy": finished.contender.short_name,
                 "mode": finished.contender.mode,
@@ -89,7 +102,7 @@ def _round_rows(summary: Summary) -> Iterator[dict[str, object]]:
                 "seed": finished.seed,
                 "round": r.number,
                 "labels": r.labels,
-                "accuracy": r.accuracy,
+                **results,
                 "train_accuracy": r.train_accuracy,
                 "asked": r.asked,
                 "gain": r.gain,
@@ -99,6 +112,7 @@ def _round_rows(summary: Summary) -> Iterator[dict[str, object]]:
 
 
 def _curve_rows(summary: Summary) -> Iterator[dict[str, object]]:
+    measure = summary.curves.measure
     for contender in summary.contenders:
         own = summary.curves.stack(contender, summary.curves.seeds(contender))
         common = summary.curves.seeds(contender, summary.reference)
@@ -113,37 +127,46 @@ def _curve_rows(summary: Summary) -> Iterator[dict[str, object]]:
                 "strategy": contender.name,
                 "labels": f"{count:g}",
                 "seeds": len(own),
-                **_interval_columns("accuracy", t_interval(own[:, i], share=True)),
+                **_interval_columns(
+                    measure.name, t_interval(own[:, i], share=measure.is_share), measure
+                ),
                 "paired_seeds": len(common),
-                **_interval_columns("difference", None if gap is None else t_interval(gap[:, i])),
+                **_interval_columns(
+                    "difference", None if gap is None else t_interval(gap[:, i]), measure
+                ),
             }
 
 
 def _summary_rows(summary: Summary) -> Iterator[dict[str, object]]:
     parts = dict.fromkeys(p for row in summary.rows for p in row.seconds)
+    measure = summary.curves.measure
     for row in summary.rows:
         yield {
             "strategy": row.contender.short_name,
             "mode": row.contender.mode,
             **_arm_columns(row.contender),
             "seeds": row.area.n,
-            **_interval_columns("area", row.area),
-            **_interval_columns("area_minus_reference", row.gain),
-            **_interval_columns("final", row.final),
-            **_interval_columns("final_minus_reference", row.final_gain),
+            **_interval_columns("area", row.area, measure),
+            **_interval_columns("area_minus_reference", row.gain, measure),
+            **_interval_columns("final", row.final, measure),
+            **_interval_columns("final_minus_reference", row.final_gain, measure),
             **{f"seconds_{p}": row.seconds.get(p) for p in parts},
         }
 
 
 def _label_rows(summary: Summary) -> Iterator[dict[str, object]]:
     """Yield rows; seed "mean" is the mean curve with its bootstrapped interval."""
+    measure = summary.curves.measure
     for row in summary.rows:
         for need in row.needs:
             if need is None:
                 continue
             v, which = (
                 need.saving,
-                {"strategy": row.contender.name, "accuracy": need.saving.accuracy},
+                {
+                    "strategy": row.contender.name,
+                    measure.name: measure.restore(need.saving.accuracy),
+                },
             )
             yield {
                 **which,
@@ -163,7 +186,8 @@ def _test_rows(summary: Summary) -> Iterator[dict[str, object]]:
     for pair in summary.pairs:
         rank = None if summary.ranks is None else float(summary.ranks.p[pair.first, pair.second])
         names = (summary.contenders[pair.first].name, summary.contenders[pair.second].name)
-        gap = _interval_columns("difference", pair.difference).values()
+        measure = summary.curves.measure
+        gap = _interval_columns("difference", pair.difference, measure).values()
         yield dict(
             zip(TESTS, (*names, pair.difference.n, *gap, pair.p, pair.holm, rank), strict=True)
         )
@@ -181,27 +205,34 @@ def format_p_value(p: float) -> str:
     return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
-def format_mean(estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Format a mean in per cent, or in points if signed."""
-    return "—" if estimate is None else _format_hundredfold(estimate.mean, signed)
+def format_mean(
+    estimate: Estimate | None, *, signed: bool = False, measure: Measure = ACCURACY
+) -> str:
+    """Format a mean in per cent, or in points if signed; other measures in their unit."""
+    return "—" if estimate is None else _format_score(estimate.mean, signed, measure)
 
 
-def format_interval(estimate: Estimate | None, *, signed: bool = False) -> str:
+def format_interval(
+    estimate: Estimate | None, *, signed: bool = False, measure: Measure = ACCURACY
+) -> str:
     """Format the ends of an interval; empty without any."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    return f"{_format_hundredfold(estimate.low, signed)} to {_format_hundredfold(estimate.high, signed)}"
+    ends = [estimate.low, estimate.high]
+    texts = [_format_score(end, signed, measure) for end in sorted(ends, key=measure.restore)]
+    return " to ".join(texts)
 
 
-def format_estimate(estimate: Estimate | None, *, signed: bool = False) -> str:
+def format_estimate(
+    estimate: Estimate | None, *, signed: bool = False, measure: Measure = ACCURACY
+) -> str:
     """Format mean and interval: 93.2 (92.1 to 94.3)."""
-    ends = format_interval(estimate, signed=signed)
-    return format_mean(estimate, signed=signed) + (f" ({ends})" if ends else "")
+    ends = format_interval(estimate, signed=signed, measure=measure)
+    return format_mean(estimate, signed=signed, measure=measure) + (f" ({ends})" if ends else "")
 
 
-def _format_hundredfold(value: float, signed: bool) -> str:
-    text = f"{100 * value:{'+' if signed else ''}.1f}"
-    return {"+0.0": "0.0", "-0.0": "0.0"}.get(text, text).replace("-", "−")
+def _format_score(score: float, signed: bool, measure: Measure) -> str:
+    return measure.format_plain(score, signed).replace("-", "−")
 
 
 def format_labels(count: float | None, budget: float) -> str:
@@ -213,11 +244,11 @@ def format_labels(count: float | None, budget: float) -> str:
 
 def build_headline(summary: Summary) -> tuple[str, str]:
     """Return the report's first sentence, and the evidence for it."""
-    ref, best = summary.reference.name, summary.best
+    ref, best, measure = summary.reference.name, summary.best, summary.curves.measure
     if best is None or best.gain is None or best.needs[0] is None:
         return (
-            f"{ref} reaches {format_percent(summary.targets[0])} test accuracy; no other strategy "
-            "has finished on the same seeds yet.",
+            f"{ref} reaches {measure.format(summary.targets[0])} test {measure.title}; no other "
+            "strategy has finished on the same seeds yet.",
             "",
         )
     saving, name = best.needs[0].saving, best.contender.name
@@ -226,30 +257,38 @@ def build_headline(summary: Summary) -> tuple[str, str]:
         first = f"No strategy beat {ref}."
     elif isinf(saving.other):
         first = (
-            f"{name} has the higher mean accuracy, but does not reach the "
-            f"{format_percent(saving.accuracy)} that {ref} ends with."
+            f"{name} has the {_better(measure)} mean {measure.title}, but does not reach the "
+            f"{measure.format(saving.accuracy)} that {ref} ends with."
         )
     elif saving.other >= saving.reference:
         first = (
-            f"{name} has a higher mean accuracy than {ref} but saves no labels: both need about "
-            f"{format_labels(saving.reference, budget)} for {format_percent(saving.accuracy)}."
+            f"{name} has a {_better(measure)} mean {measure.title} than {ref} but saves no labels: "
+            f"both need about {format_labels(saving.reference, budget)} for "
+            f"{measure.format(saving.accuracy)}."
         )
     else:
         first = (
             f"{ref} needs {format_labels(saving.reference, budget)} labels for what {name} reaches "
             f"with {format_labels(saving.other, budget)}."
         )
-        return first, " ".join([_describe_saving(saving, ref), _describe_evidence(summary, best)])
+        why = [_describe_saving(saving, ref, measure), _describe_evidence(summary, best)]
+        return first, " ".join(why)
     return first, _describe_evidence(summary, best)
 
 
-def _describe_saving(saving: Saving, ref: str) -> str:
+def _better(measure: Measure) -> str:
+    """Return which of two values is better."""
+    return "higher" if measure.larger_is_better else "lower"
+
+
+def _describe_saving(saving: Saving, ref: str, measure: Measure) -> str:
     times = f"That is {saving.ratio:.1f} times as many"
     if saving.ratio_low is not None and saving.ratio_high is not None:
         low = "below 1" if saving.ratio_low == 0 else f"{saving.ratio_low:.1f}"
         times += f" (95 % interval {low} to {saving.ratio_high:.1f})"
     return (
-        f"{times} for {format_percent(saving.accuracy)} test accuracy, the level {ref} ends with."
+        f"{times} for {measure.format(saving.accuracy)} test {measure.title}, the level {ref} ends "
+        "with."
     )
 
 
@@ -257,16 +296,19 @@ def _describe_evidence(summary: Summary, best: ContenderSummary) -> str:
     """Describe the evidence for the difference."""
     gain, pair = best.gain, summary.pair(best.contender, summary.reference)
     assert gain is not None
-    ahead = "above" if gain.mean > 0 else "below"
+    measure = summary.curves.measure
+    ahead = "above" if (gain.mean > 0) == measure.larger_is_better else "below"
+    gap = measure.format_plain(measure.restore(abs(gain.mean)))
     text = (
-        f"Over the whole curve {best.contender.name} is {abs(100 * gain.mean):.1f} points {ahead} "
+        f"Over the whole curve {best.contender.name} is {gap}{measure.points} {ahead} "
         f"{summary.reference.name} on average"
     )
     if pair is None or gain.low is None or gain.high is None:
         return f"{text}; one seed gives no interval and no test: run more with --seeds."
     many = f", corrected for {len(summary.pairs)} comparisons" if len(summary.pairs) > 1 else ""
     text += (
-        f" (95 % interval {format_interval(gain, signed=True)}, {format_p_value(pair.holm)}{many})"
+        f" (95 % interval {format_interval(gain, signed=True, measure=measure)}, "
+        f"{format_p_value(pair.holm)}{many})"
     )
     if pair.holm >= ALPHA:
         return f"{text}: with {gain.n} seeds this may be chance."
@@ -297,7 +339,9 @@ def _describe_difference(summary: Summary, pair: Pair, contender: Contender) -> 
     if pair.holm < ALPHA:
         verdict = "is better than" if gap.mean > 0 else "is worse than"
     how = "" if not pair.constant else ", the same in every seed: sign test"
-    points = f"{format_mean(gap, signed=True)} points, {format_interval(gap, signed=True)}"
+    measure = summary.curves.measure
+    interval = format_interval(gap, signed=True, measure=measure)
+    points = f"{format_mean(gap, signed=True, measure=measure)}{measure.points}, {interval}"
     return verdict, f"{other.name} ({points}; {format_p_value(pair.holm)}{how})"
 
 
