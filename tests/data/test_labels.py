@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from labelahead.data.labels import read_labels_by_source
+from labelahead.data import from_arrays
+from labelahead.data.labels import read_labels, read_labels_by_source
 from labelahead.errors import InputError
 from tests.support.label_files import CAT_DOG, make_data, read_as_lists, write_labels
 
@@ -95,3 +96,14 @@ def test_labels_of_excluded_files_are_skipped(tmp_path, caplog):
     assert caplog.text.count("was left out of the data") == 2
     with pytest.raises(InputError, match=r"2 items have the file name '1.jpg'"):  # ambiguous
         read_as_lists(write_labels(tmp_path, "item,label\n1.jpg,cat\n"), data)
+
+
+def test_rows_of_no_class_are_left_aside_with_a_note(tmp_path, caplog):
+    data, _ = from_arrays([[0.0], [1.0], [2.0]], classes=["no", "yes"])
+    (tmp_path / "labels.csv").write_text("item,label\n0,yes\n1,None of these\n")
+    positions, numbers, classes = read_labels(tmp_path / "labels.csv", data)
+    assert (positions.tolist(), numbers.tolist(), classes) == ([0], [1], ("no", "yes"))
+    assert "1 label of 'none of these'" in caplog.text
+    named, _ = from_arrays([[0.0], [1.0], [2.0]], classes=["yes", "none of these"])
+    (tmp_path / "named.csv").write_text("item,label\n0,yes\n1,none of these\n")
+    assert read_labels(tmp_path / "named.csv", named)[1].tolist() == [0, 1]  # a class of the user

@@ -22,10 +22,12 @@ from typer.testing import CliRunner
 
 from labelahead.cli import app
 from labelahead.data import load
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.data.text import unescape_formulas
 from labelahead.integrations.label_studio.interface import read_interface
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
+from labelahead.server.exchange import export_labels, import_labels
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
@@ -448,3 +450,24 @@ def test_id_column_is_not_a_feature(tmp_path):
     path.write_text(path.read_text().replace("id,", "key,"))
     keyed, _ = load(path, id="key")
     assert (keyed.ids, keyed.shape) == (data.ids, (1,))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "label-studio", "folders"])
+def test_none_of_these_is_exported_as_a_value_and_imported_again(form, tmp_path):
+    source = photos(tmp_path / "set", 4)
+    suffix = {"label-studio": ".json", "folders": ""}.get(form, f".{form}")
+    file = tmp_path / f"labels{suffix}"
+    with page(source, tmp_path / "out", classes=["cat", "dog"]) as (_, session):
+        for position, label in ((0, 1), (2, NONE_OF_THESE)):
+            session.service.record_answer("anna", position, "label", label)
+        export_labels(session.service, form, file)
+        config = tmp_path / "config.xml"
+        export_labels(session.service, "label-studio-config", config)
+        assert read_interface(config.read_text()).choices == ("cat", "dog", "none of these")
+    if form == "csv":
+        rows = list(csv.DictReader(file.open(newline="")))
+        assert [row["label"] for row in rows] == ["dog", "none of these"]
+    with page(source, tmp_path / "again", classes=["cat", "dog"]) as (_, session):
+        assert import_labels(session.service, file)["labels"] == 2
+        assert session.service.label_state.labels == {0: 1, 2: NONE_OF_THESE}
+        assert session.service.label_state.classes == ("cat", "dog")

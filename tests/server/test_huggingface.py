@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError
+from labelahead.server.label_state import Event, build_label_state
 from tests.support.exported_labels import (
     CLASSES,
     ITEMS,
@@ -52,3 +54,12 @@ def test_hf_export_has_class_labels_and_splits(tmp_path):
     assert "\n".join(head) == DATASET_CARD_HEADER
     with pytest.raises(InputError, match="no class yet"):
         write_labels(build_state([], ()), ITEMS, None, "hf", tmp_path / "none")
+
+
+def test_hf_export_marks_items_of_no_class(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    events = [Event(1, "t", "", "class", label=0, text="cat")]
+    events += [Event(2, "t", "a", "label", 0, 0), Event(3, "t", "a", "label", 1, NONE_OF_THESE)]
+    write_labels(build_label_state(events), ITEMS, None, "hf", tmp_path / "out")
+    rows = parquet.read_table(tmp_path / "out/data/train-00000-of-00001.parquet").to_pylist()
+    assert [(row["label"], row["none_of_these"]) for row in rows] == [(0, False), (None, True)]

@@ -13,10 +13,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError, StorageError
 from labelahead.server.journal import FIRST_VERSION, MIGRATIONS, Journal, open_database
 from labelahead.server.label_state import build_label_state
 from tests.support.journals import ITEMS, open_journal
+
+NEWEST_VERSION = FIRST_VERSION + len(MIGRATIONS) - 1
 
 ANNOTATORS = ("anna", "ben", "O'Hara <i>")
 
@@ -591,17 +594,17 @@ def test_open_database_migrates_an_empty_file_and_rolls_back_failed_migrations(t
     path.touch()  # version 0: left by a kill right after creation
     with open_journal(tmp_path) as journal:
         journal.add_event("label", "anna", 0, 1)
-        assert journal._db.execute("PRAGMA user_version").fetchone() == (FIRST_VERSION,)
+        assert journal._db.execute("PRAGMA user_version").fetchone() == (NEWEST_VERSION,)
         events = journal.read_events()
     extended = [*MIGRATIONS, ("ALTER TABLE events ADD COLUMN note TEXT",)]
     with pytest.raises(InputError, match="no such table"):
         open_database(path, [*MIGRATIONS, (*extended[-1], "INSERT INTO nowhere VALUES (1)")])
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (FIRST_VERSION,)
+    assert db.execute("PRAGMA user_version").fetchone() == (NEWEST_VERSION,)
     assert "note" not in [row[1] for row in db.execute("PRAGMA table_info(events)")]
     db.close()
     db = open_database(path, extended)
-    assert db.execute("PRAGMA user_version").fetchone() == (FIRST_VERSION + 1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (NEWEST_VERSION + 1,)
     assert db.execute("SELECT seq, note FROM events").fetchall() == [(e.seq, None) for e in events]
     db.close()
     with pytest.raises(InputError, match="update labelahead"):
@@ -863,3 +866,81 @@ def test_concurrent_threads_lease_each_item_once_and_lose_no_answer(tmp_path):
         assert [e.seq for e in events] == list(range(1, len(events) + 1))
         assert len({e.key for e in events[2:]}) == len(events) - 2 >= len(items)
         assert build_label_state(events) == journal.label_state
+
+
+def test_none_of_these_is_recorded_reopened_and_never_a_class(tmp_path):
+    with open_journal(tmp_path, classes=("cat", "dog", "None of These")) as journal:
+        journal.add_event("label", "anna", 0, NONE_OF_THESE)
+        journal.add_labels([(1, "none of these", "anna"), (2, "cat", "anna")])
+        assert journal.add_labels([(1, " None of these ", "anna")]) == []  # imported twice
+        assert journal.label_state.classes == ("cat", "dog")
+        for change in (
+            lambda: journal.add_class("anna", "NONE OF THESE"),
+            lambda: journal.change_class("anna", "rename", 0, "none of these"),
+        ):
+            with pytest.raises(InputError, match="cannot be a class"):
+                change()
+        with pytest.raises(InputError, match="label is -2"):
+            journal.add_event("confirm", "anna", 3, NONE_OF_THESE, ref=1)
+        with pytest.raises(InputError, match="label is -1"):
+            journal.add_event("label", "anna", 3, -1)
+        before = journal.label_state
+        assert before.none_of_these == (0, 1)
+    with open_journal(tmp_path) as journal:
+        assert journal.label_state == before
+        assert journal.label_state == build_label_state(journal.read_events())
+
+
+def test_class_of_the_same_name_in_an_old_journal_stays_a_class(tmp_path):
+    db = sqlite3.connect(tmp_path / "labels.db")
+    db.executescript(SCHEMA_OF_0_2)
+    db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
+    db.executemany("INSERT INTO items (position, item) VALUES (?, ?)", enumerate(["x", "y"]))
+    row = "INSERT INTO events (at, who, kind, position, label, text) VALUES "
+    for values in (
+        "('t', '', 'class', NULL, 0, 'cat')",
+        "('t', '', 'class', NULL, 1, 'None of these')",
+        "('t', 'anna', 'label', 0, 1, NULL)",
+    ):
+        db.execute(row + values)
+    db.commit()
+    db.close()
+    with Journal(tmp_path, items=["x", "y"], fingerprint="f") as journal:
+        assert journal.label_state.labels == {0: 1}
+        assert not journal.label_state.can_be_none_of_these
+        with pytest.raises(InputError, match="rename it"):
+            journal.add_event("label", "anna", 1, NONE_OF_THESE)
+        journal.add_labels([(1, "none of these", "anna")])
+        assert journal.label_state.labels == {0: 1, 1: 1}
+        journal.change_class("anna", "rename", 1, "other")
+        journal.add_event("label", "anna", 1, NONE_OF_THESE)
+        assert journal.label_state.labels == {0: 1, 1: NONE_OF_THESE}
+
+
+@pytest.mark.parametrize(("kind", "label"), [("label", -3), ("label", -1), ("confirm", -2)])
+def test_journal_with_an_impossible_label_is_refused(tmp_path, kind, label):
+    open_journal(tmp_path).close()
+    db = sqlite3.connect(tmp_path / "labels.db")
+    ref = 3 if kind == "confirm" else None
+    db.execute(
+        "INSERT INTO events (at, who, kind, position, label, ref) VALUES ('t', 'a', ?, 0, ?, ?)",
+        (kind, label, ref),
+    )
+    db.commit()
+    db.close()
+    with pytest.raises(InputError, match="is damaged"):
+        open_journal(tmp_path)
+
+
+def test_confirmed_items_replace_none_of_these_only_on_request(tmp_path):
+    with open_journal(tmp_path) as journal:
+        journal.add_event("label", "anna", 0, NONE_OF_THESE)
+        journal.add_event("label", "anna", 1, 1)
+        assert journal.confirm_items("ben", [0, 1], 0) == []
+        number = journal.add_class("ben", "fox")
+        events = journal.confirm_items("ben", [0, 1, 2], number, replace_none=True)
+        assert [e.position for e in events] == [0, 2]
+        state = journal.label_state
+        assert (state.labels, state.conflicts) == ({0: number, 1: 1, 2: number}, ())
+        journal.undo_answer("ben")
+        assert journal.label_state.labels == {0: NONE_OF_THESE, 1: 1}

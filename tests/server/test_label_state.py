@@ -2,7 +2,8 @@
 
 import pytest
 
-from labelahead.server.label_state import Event, build_label_state
+from labelahead.data.dataset import NONE_OF_THESE
+from labelahead.server.label_state import Event, build_label_state, count_classes
 from tests.support.journals import open_journal
 
 
@@ -107,3 +108,31 @@ def test_kept_label_stays_kept_until_the_label_changes(tmp_path):
         journal.undo_answer("ben")  # his first label is in force again and conflicts with anna's
         assert (journal.label_state.labels[1], journal.label_state.kept_labels) == (0, {})
         assert build_label_state(journal.read_events()) == journal.label_state
+
+
+def test_none_of_these_contradicts_classes_of_its_time_only(tmp_path):
+    with open_journal(tmp_path) as journal:
+        journal.add_event("label", "anna", 0, NONE_OF_THESE)
+        journal.add_event("label", "ben", 0, 1)
+        assert (journal.label_state.conflicts, journal.label_state.labels) == ((0,), {0: 1})
+        assert journal.label_state.agreement == (1, 0)
+        journal.add_event("settle", "cleo", 0, NONE_OF_THESE)
+        assert journal.label_state.conflicts == ()
+        assert journal.label_state.labels == {0: NONE_OF_THESE}
+        journal.add_event("keep", "ben", 0, NONE_OF_THESE)
+        assert journal.label_state.kept_labels[0].label == NONE_OF_THESE
+        journal.add_event("label", "anna", 1, NONE_OF_THESE)
+        fox = journal.add_class("ben", "fox")
+        journal.add_event("label", "ben", 1, fox)
+        assert (journal.label_state.conflicts, journal.label_state.labels[1]) == ((), fox)
+        journal.add_event("label", "cleo", 1, NONE_OF_THESE)  # knows the class
+        assert journal.label_state.conflicts == (1,)
+        journal.undo_answer("cleo")
+        journal.change_class("ben", "remove", fox)
+        assert journal.label_state.labels[1] == NONE_OF_THESE  # anna's answer is valid again
+        assert journal.label_state.none_of_these == (0, 1)
+        assert build_label_state(journal.read_events()) == journal.label_state
+
+
+def test_count_classes_ignores_none_of_these():
+    assert count_classes({0: 1, 1: NONE_OF_THESE, 2: 1}) == 1

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
@@ -12,7 +13,7 @@ from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
 from labelahead.server.snapshot_files import save_snapshot
 from tests.support.web_answers import answer
-from tests.support.web_sessions import CHANGE, page, photos, progress_once
+from tests.support.web_sessions import CHANGE, page, photo, photos, progress_once
 
 
 def test_repeated_undo_with_one_key_undoes_one_answer(tmp_path):
@@ -345,3 +346,50 @@ def test_large_pool_query_from_a_shortlist_equals_the_full_update(tmp_path):
         answer(client, first, (service.label_state.labels[first] + 1) % 3)
         service.catch_up()
         assert service.page_model.pool_posterior.labels == service.label_state.labels
+
+
+def test_new_class_is_made_of_items_of_no_class_and_undone(tmp_path):
+    tables = {"model": {"name": "exact"}, "data": {"name": "", "size": 16, "embedding": "raw"}}
+    source = photos(tmp_path / "set", 24)
+    strange = [photo(source / f"z{i}.png", (250, 20 + 5 * i, 20)) for i in range(6)]
+    tables["data"]["name"] = str(source)
+    with page(
+        source, tmp_path / "out", classes=["light", "dark"], tables=tables, start=True, every=4
+    ) as (client, session):
+        none = client.get("/api/session").json()["none_of_these"]
+        assert none == {"number": NONE_OF_THESE, "name": "none of these", "key": "0"}
+        for position in range(10):
+            answer(client, position, position % 2)
+        for position in (24, 25, 26):
+            answer(client, position, NONE_OF_THESE)
+        progress_once(client, lambda p: p["training"]["idle"] and p["training"]["labels_at_last"])
+        progress = client.get("/api/progress").json()
+        assert (progress["labels"], progress["none_of_these"]) == (13, 3)
+        assert sum(progress["per_class"]) == 10
+        found = client.get("/api/none-of-these").json()
+        assert [item["position"] for item in found["items"]] == [26, 25, 24]
+        similar = [item["position"] for item in found["similar"]]
+        assert set(similar) <= set(range(24, 24 + len(strange)))
+        assert similar
+        why = client.get(f"/api/why/{similar[0]}").json()
+        assert NONE_OF_THESE in {row["label"] for row in why["because"] + why["against"]}
+        body = {"name": "red", "positions": [24, 25, 26, *similar], "key": "k"}
+        made = client.post("/api/classes", json=body, headers=CHANGE).json()
+        assert made == client.post("/api/classes", json=body, headers=CHANGE).json()
+        assert made["confirmed"] == [24, 25, 26, *similar]
+        state = session.service.label_state
+        assert {state.labels[p] for p in made["confirmed"]} == {made["number"]}
+        assert client.get("/api/none-of-these").json()["count"] == 0
+        taken = client.post("/api/undo", json={"seq": None}, headers=CHANGE).json()["undone"]
+        assert taken["together"] == len(made["confirmed"])
+        assert session.service.label_state.none_of_these == (24, 25, 26)
+        wrong = client.post(
+            "/api/classes", json={"name": "blue", "positions": [99]}, headers=CHANGE
+        )
+        assert wrong.status_code == 409
+        assert "blue" not in session.service.label_state.classes
+
+
+def test_key_of_none_of_these_is_free(tmp_path):
+    with page(photos(tmp_path / "set", 4), tmp_path / "out", classes=["0", "1"]) as (client, _):
+        assert client.get("/api/session").json()["none_of_these"]["key"] == ";"

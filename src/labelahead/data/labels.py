@@ -18,8 +18,8 @@ from urllib.parse import unquote
 import torch
 from torch import Tensor
 
-from labelahead.data.classes import check_name, sort_names
-from labelahead.data.dataset import Data
+from labelahead.data.classes import check_name, normalise_name, sort_names
+from labelahead.data.dataset import NONE_OF_THESE_NAME, Data
 from labelahead.data.item_finder import EXCLUDED, ItemFinder
 from labelahead.data.label_entries import EXPECTED_COLUMNS, Entry, is_address, read_entries
 from labelahead.data.label_values import (
@@ -28,7 +28,7 @@ from labelahead.data.label_values import (
     refuse_combined_labels,
 )
 from labelahead.data.text import as_file_name
-from labelahead.errors import InputError
+from labelahead.errors import InputError, count_noun
 
 __all__ = [
     "LabelFile",
@@ -249,7 +249,7 @@ def _collect_answers(
     path, entries, certain = file.path, file.entries, (*known, *classes)
     by_file = {as_file_name(name): name for name in certain}
     answers_by_position: dict[int, list[_LabelledEntry]] = {}
-    predictions = 0
+    predictions = none_of_these = 0
     for entry in entries:
         where = f"{path}, {entry.where}"
         predictions += entry.is_prediction
@@ -277,10 +277,20 @@ def _collect_answers(
         label = reader.read(_restore_spelling(entry.label, entry, by_file), literal=entry.literal)
         if label is None:
             continue
+        if normalise_name(label) == NONE_OF_THESE_NAME and label not in certain:
+            none_of_these += 1
+            continue
         _refuse_class_number(label, known, where)
         answers_by_position.setdefault(positions[0], []).append(_LabelledEntry(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
+    if none_of_these:
+        log.warning(
+            "%s: %s of %r, the labelling page's answer for items of no class: left aside",
+            path,
+            count_noun(none_of_these, "label"),
+            NONE_OF_THESE_NAME,
+        )
     return answers_by_position
 
 

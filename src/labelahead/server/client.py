@@ -96,7 +96,7 @@ class Client:
 
         Args:
             position: Position of the item.
-            label: Class number or name.
+            label: Class number or name; "none of these" if no class fits.
             kind: label, skip, unsure, settle, keep (exclude the label from the review) or doubt
                 (include it again).
             key: Idempotency key; default: a random one.
@@ -109,9 +109,19 @@ class Client:
         """Undo the last answer, or event `seq`."""
         return dict(self._post("/api/undo", {"seq": seq, "key": uuid4().hex}, tries=MAX_ATTEMPTS))
 
-    def add_class(self, name: str) -> dict[str, Any]:
-        """Add a class, unless one has that name, and return it."""
-        return dict(self._post("/api/classes", {"name": name}))
+    def add_class(self, name: str, positions: Sequence[int] = ()) -> dict[str, Any]:
+        """Add a class, unless one has that name, and return it.
+
+        positions: items that get the class at once: unlabelled ones, or "none of these".
+        """
+        if not positions:
+            return dict(self._post("/api/classes", {"name": name}))
+        body = {"name": name, "positions": list(positions), "key": uuid4().hex}
+        return dict(self._post("/api/classes", body, tries=MAX_ATTEMPTS))
+
+    def list_none_of_these(self, n: int = 24) -> dict[str, Any]:
+        """Return items that belong to none of the classes, and unlabelled items like them."""
+        return dict(self._get("/api/none-of-these", {"n": n}))
 
     def change_class(self, name: str, kind: str, to: str | None = None) -> dict[str, Any]:
         """Rename a class (to: the new name), merge it (to: the other class) or remove it."""
@@ -216,7 +226,9 @@ class Client:
 
     def _find_class(self, name: str) -> int:
         if name not in self._numbers:
-            self._numbers = {c["name"]: c["number"] for c in self.session()["classes"]}
+            session = self.session()
+            known = [*session["classes"], session.get("none_of_these")]
+            self._numbers = {c["name"]: c["number"] for c in known if c}
         if name not in self._numbers:
             raise InputError(
                 f"there is no class {name!r}; expected one of {', '.join(self._numbers)}, or call "

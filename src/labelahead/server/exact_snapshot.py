@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.data.positions import PositionIndex
 from labelahead.gp.calibration import gaussian_class_probabilities, leading_probability
 from labelahead.inference.exact import ExactLearner, FittedExactModel
@@ -47,7 +48,7 @@ class ExactLabelFit:
     learner: ExactLearner
     fitted: FittedExactModel
     at: Tensor  # (L,) rows
-    labels: Tensor  # (L,) indices into `class_numbers`
+    labels: Tensor  # (L,) indices into `class_numbers`, or `NONE_OF_THESE`
     class_numbers: Tensor  # (C,) class numbers of the page
     votes: Tensor  # (L,) bool: not bulk-confirmed
 
@@ -55,6 +56,12 @@ class ExactLabelFit:
     def model(self) -> ExactModel:
         """The fitted model."""
         return self.fitted.kernel_model
+
+    @property
+    def label_numbers(self) -> Tensor:
+        """(L,) the labels as class numbers of the page, or `NONE_OF_THESE`."""
+        numbers = self.class_numbers[self.labels.clamp_min(0)]
+        return torch.where(self.labels < 0, self.labels, numbers)
 
     def predict(self, positions: Tensor) -> PoolPredictions:
         """Return class probabilities of items (q,) of the snapshot."""
@@ -219,7 +226,7 @@ class ExactSnapshot(Snapshot):
             target = [0.0] * classes
             for number, value in zip(numbers, observation.target, strict=True):
                 target[number] = value
-            label = numbers[observation.label]
+            label = numbers[observation.label] if observation.label >= 0 else observation.label
             found[int(self.points[row])] = (label, tuple(target), observation.noise)
         return found
 
@@ -239,7 +246,7 @@ class ExactSnapshot(Snapshot):
             1, fit.class_numbers, outputs
         )
         leave_one_out = LeaveOneOutFacts.from_predictions(
-            outputs, residuals, self.points[at], fit.class_numbers[labels], request.random_sample
+            outputs, residuals, self.points[at], fit.label_numbers, request.random_sample
         )
         rest = torch.ones(len(self.points), dtype=torch.bool).index_fill_(0, at, False)
         rest = rest[: self.pool_facts.random_points].nonzero().squeeze(1)[:ERROR_ESTIMATE_ITEMS]
@@ -271,14 +278,16 @@ class ExactSnapshot(Snapshot):
             max_exact_labels: Above this number, labels are approximated.
         """
         index = PositionIndex(self.points)
-        column = {c: i for i, c in enumerate(request.class_numbers)}
+        column = {c: i for i, c in enumerate(request.class_numbers)} | {
+            NONE_OF_THESE: NONE_OF_THESE
+        }
         # In the order they were given: the error estimate needs it.
         known = [(p, column[c]) for p, c in request.labels if p in index]
         at = index.rows_of(p for p, _ in known)
         labels = torch.tensor([c for _, c in known], dtype=torch.int64)
         units = self._join_guesses(self.units, self.guesses, request.class_numbers)
         guessers = 0 if self.guesses is None else self.guesses.shape[1]
-        blank = ExactModel.for_unit_rows(len(column), guessers=guessers)
+        blank = ExactModel.for_unit_rows(len(request.class_numbers), guessers=guessers)
         annotations = [
             (index.row_of(p), column[c], who)
             for p, c, who in request.annotations

@@ -92,7 +92,7 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
         if position in label_state.labels:
             counts = label_state.find_deciding_answer(position)
             row |= {
-                "label": names[label_state.labels[position]],
+                "label": label_state.name_label(label_state.labels[position]),
                 "annotator": counts.who,
                 "labelled_at": counts.at,
             }
@@ -122,12 +122,11 @@ def _list_answers(
     label_state: LabelState, position: int, row: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the answer of each annotator, a settlement last."""
-    names = label_state.classes
     answers = [
         {
             "annotator": a.who,
             "kind": a.kind,
-            "label": None if a.label is None else names[a.label],
+            "label": None if a.label is None else label_state.name_label(a.label),
             "labelled_at": a.at,
         }
         for a in label_state.answers.get(position, ())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelahead.data.dataset import UNKNOWN
+from labelahead.data.dataset import NONE_OF_THESE, UNKNOWN
 from labelahead.data.positions import PositionIndex
 from labelahead.errors import InputError, count_noun
 from labelahead.inference.exact import ExactLearner
@@ -20,7 +20,7 @@ from labelahead.learner.preparation import PreparedCampaign
 from labelahead.outofcore.store import is_store
 from labelahead.seeds import make_generator
 from labelahead.server.exact_snapshot import ERROR_ESTIMATE_ITEMS
-from labelahead.server.label_state import LabelState
+from labelahead.server.label_state import LabelState, count_classes
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import LabelFit, PoolPredictions, Snapshot, TrainingRequest
@@ -57,9 +57,10 @@ class SessionFit:
     prepared: PreparedCampaign
     learner: NetworkLearner | ExactLearner
     fitted: FittedModel
-    labels: Mapping[int, int]  # position in the data set -> index of its class
+    # position in the data set -> index of its class, or `NONE_OF_THESE`
+    labels: Mapping[int, int]
     at: Tensor  # (L,) rows
-    class_indices: Tensor  # (L,) indices of classes
+    class_indices: Tensor  # (L,) indices of classes, or `NONE_OF_THESE`
     votes: Tensor  # (L,) bool: not bulk-confirmed
     seed: int
 
@@ -123,7 +124,7 @@ class CurrentModel:
         if page_model is None or position not in page_model.pool_posterior:
             return None
         fit = None
-        if len(set(label_state.labels.values())) > 1:
+        if count_classes(label_state.labels) > 1:
             fit = self._fit(page_model.snapshot, _make_request(label_state))
         if fit is None:
             return next(iter(page_model.predict_classes(position, 1)), None)
@@ -141,11 +142,11 @@ class CurrentModel:
 
 
 def _require_two_classes(label_state: LabelState) -> None:
-    given = set(label_state.labels.values())
-    if len(given) < 2:
+    count = count_classes(label_state.labels)
+    if count < 2:
         raise InputError(
             f"{count_noun(len(label_state.labels), 'label exists', 'labels exist')}, of "
-            f"{count_noun(len(given), 'class')}; expected labels of at least two classes: label "
+            f"{count_noun(count, 'class')}; expected labels of at least two classes: label "
             "more items (to export the labels only, leave out --rest)"
         )
 
@@ -163,7 +164,9 @@ def fit_labels(
         number = {
             c: i for i, c in enumerate(label_state.active_classes)
         }  # without merged and removed classes
-        labels = {p: number[c] for p, c in label_state.labels.items()}
+        # A network is not trained on items of no class.
+        number |= {} if schedule.needs_training else {NONE_OF_THESE: NONE_OF_THESE}
+        labels = {p: number[c] for p, c in label_state.labels.items() if c in number}
         annotations = label_state.list_annotations()
     _require_two_classes(label_state)
     if schedule.is_encoding:
@@ -181,7 +184,7 @@ def fit_labels(
     index = PositionIndex(points)
     labels = index.keep_known_values(labels)  # of items that can still be read
     learner, seed = (
-        prepared.make_learner(max(len(number), 2)),
+        prepared.make_learner(max(len(label_state.active_classes), 2)),
         prepared.training.derive_seed(campaign.seed, 0),
     )
     if isinstance(learner, ExactLearner) and annotations:
@@ -244,6 +247,7 @@ def _estimate_accuracy(session_fit: SessionFit) -> dict[str, Any]:
     rest = others.nonzero().flatten()
     if not len(rest):
         right = learner.leave_one_out_predictions(at, given, seed=seed)[0].argmax(1) == given
+        right = right[given != NONE_OF_THESE]
         return {"estimated": float(right.double().mean()), "how": LEAVE_ONE_OUT_CAVEAT}
     judged = rest[
         torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]

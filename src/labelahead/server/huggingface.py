@@ -4,10 +4,11 @@ Pictures are an `Image`, sounds an `Audio`, labels a `ClassLabel`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from labelahead.data.dataset import NONE_OF_THESE_NAME
 from labelahead.data.table_writer import build_arrow_table
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import Export, column_types
@@ -24,7 +25,8 @@ configs:
 ---
 
 Labels by labelahead. `datasets.load_dataset(<this folder>)` reads them. `id` names the item, `label` is its class,
-`annotator` gave it at `labelled_at`; of the split `predicted`, `prediction` and `probability` are those of the model.
+`annotator` gave it at `labelled_at`. A column `none_of_these` is true for items that belong to none of the classes;
+their label is missing. Of the split `predicted`, `prediction` and `probability` are those of the model.
 The other columns are those of the data that were labelled.
 """
 
@@ -58,8 +60,11 @@ def _build_table(content: Export) -> Any:
     number = {name: i for i, name in enumerate(content.classes)}
     columns, types = dict(content.columns), column_types(content.columns)
     features: dict[str, Any] = {}
+    none = [label == NONE_OF_THESE_NAME and label not in number for label in columns["label"]]
+    if any(none):
+        columns[_find_free_name("none_of_these", columns)] = none
     for name in ("label", "prediction"):
-        columns[name] = [None if value is None else number[value] for value in columns[name]]
+        columns[name] = [None if value is None else number.get(value) for value in columns[name]]
         types[name] = arrow.int64()
         features[name] = {"names": list(content.classes), "_type": "ClassLabel"}
     media = _find_media_column(content)
@@ -71,6 +76,13 @@ def _build_table(content: Export) -> Any:
     return table.replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": features}})}
     )
+
+
+def _find_free_name(name: str, columns: Mapping[str, Any]) -> str:
+    """Return a name for one of our columns that the user's columns do not have."""
+    while name in columns:
+        name += "_"
+    return name
 
 
 def _find_media_column(content: Export) -> str | None:

@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from labelahead.data.classes import check_name, check_text, normalise_name
+from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError, StorageError
 from labelahead.files import FolderLock, lock_folder
 from labelahead.server.journal_files import (
@@ -40,6 +41,7 @@ from labelahead.server.journal_files import (
 )
 from labelahead.server.label_state import (
     CLASS_CHANGE_KINDS,
+    NONE_KINDS,
     Event,
     LabelState,
     LabelStateBuilder,
@@ -106,7 +108,9 @@ MIGRATIONS: list[tuple[str, ...]] = [
         """CREATE TABLE leases (
             position INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, until REAL NOT NULL
         )""",
-    )
+    ),
+    # Labels may be −2, "none of these", which earlier versions would take for a class.
+    (),
 ]
 
 
@@ -484,6 +488,15 @@ def _find_by_key(
     return e
 
 
+def _has_valid_label(event: Event, classes: int) -> bool:
+    """Return whether the label of a stored event is possible after so many classes."""
+    if event.kind == "class":
+        return event.label == classes
+    if event.label == NONE_OF_THESE:
+        return event.kind in NONE_KINDS
+    return 0 <= (event.label or 0) < max(classes, 1)
+
+
 class Journal:
     """An open journal. Threads may share it; close it, or use it in a `with` statement.
 
@@ -545,6 +558,8 @@ class Journal:
                     (self._now() + MAX_LEASE_SECONDS_AFTER_RESTART,),
                 )
                 for name in names:
+                    if normalise_name(name) == NONE_OF_THESE_NAME:
+                        continue  # the answer of the page
                     if not self._builder.has_ever_named(name):
                         self._insert(db, self._builder.make_event("class", "", text=name))
             self._damage = StorageError
@@ -649,11 +664,17 @@ class Journal:
             )
 
     def confirm_items(
-        self, who: str, positions: Collection[int], label: int, *, key: str | None = None
+        self,
+        who: str,
+        positions: Collection[int],
+        label: int,
+        *,
+        key: str | None = None,
+        replace_none: bool = False,
     ) -> list[Event]:
         """Record that all these items are of one class, with one event each, in one transaction.
 
-        Items that have a label are left unchanged.
+        Items that have a label are left unchanged; replace_none: except "none of these".
         """
         who, events = check_name(who, "the person's name"), list[Event]()
         with self._writing_transaction() as db:
@@ -671,7 +692,8 @@ class Journal:
                 return before
             first = self._builder.seq + 1
             for position in dict.fromkeys(positions):
-                if self._builder.has_label(position):
+                label_now = self._builder.find_label(position)
+                if label_now is not None and not (replace_none and label_now == NONE_OF_THESE):
                     continue
                 event = self._builder.make_event(
                     "confirm", who, position, label, ref=first, key=None if events else key
@@ -760,8 +782,9 @@ class Journal:
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
         """Record many labels (position, class name, annotator) in one transaction.
 
-        Missing classes are added; a former name of a class refers to that class. A label that equals
-        the annotator's current answer adds nothing, so that a file can be imported twice.
+        Missing classes are added; a former name of a class refers to that class, and "none of
+        these" to the answer, unless a class has that name. A label that equals the annotator's
+        current answer adds nothing, so that a file can be imported twice.
 
         Returns:
             The added events, including new classes.
@@ -772,6 +795,8 @@ class Journal:
                 who = check_name(who, "the person's name")
                 name = check_name(name, "the class's name")
                 number = self._builder.find_class(name)
+                if number is None and normalise_name(name) == NONE_OF_THESE_NAME:
+                    number = NONE_OF_THESE
                 if number is None:
                     number = len(self._builder.classes)
                     added.append(
@@ -900,9 +925,8 @@ class Journal:
 
     def _read_new_events(self, db: sqlite3.Connection) -> None:
         for event in _read_events(db, "WHERE seq > ? ORDER BY seq", (self._builder.seq,)):
-            known = len(self._builder.classes)
-            label, position = event.label or 0, event.position or 0
-            sound = label == known if event.kind == "class" else label < max(known, 1)
+            known, position = len(self._builder.classes), event.position or 0
+            sound = _has_valid_label(event, known)
             if (
                 event.seq != self._builder.seq + 1
                 or not sound

@@ -19,6 +19,9 @@ marked as a confirmation. `ref` is the number of the first confirmation of the s
 A class may be renamed (`rename`), merged into another (`merge`) or removed (`remove`). Class
 numbers never change: labels of a merged class count as labels of the other class, and labels of a
 removed class are ignored, until the change is undone.
+
+The label `NONE_OF_THESE` says that an item belongs to none of the classes. It says so of the
+classes that there were: it does not contradict the label of a class that was added later.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,12 +32,22 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from labelahead.data.classes import check_name, normalise_name
+from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError
 
-__all__ = ["CLASS_CHANGE_KINDS", "Event", "LabelState", "LabelStateBuilder", "build_label_state"]
+__all__ = [
+    "CLASS_CHANGE_KINDS",
+    "NONE_KINDS",
+    "Event",
+    "LabelState",
+    "LabelStateBuilder",
+    "build_label_state",
+    "count_classes",
+]
 
 ANSWER_KINDS = ("label", "confirm", "skip", "unsure")
 CLASS_CHANGE_KINDS = ("rename", "merge", "remove")  # of classes
+NONE_KINDS = ("label", "settle", "keep")  # whose label may be `NONE_OF_THESE`
 REQUIRED_FIELDS = {
     "label": ("position", "label"),
     "confirm": ("position", "label", "ref"),
@@ -92,7 +105,7 @@ class LabelState:
     # position -> the current answer of each annotator, oldest first
     answers: Mapping[int, tuple[Event, ...]]
     answered_positions: Mapping[str, frozenset[int]]  # annotator -> positions
-    labels: Mapping[int, int]  # position -> class
+    labels: Mapping[int, int]  # position -> class or `NONE_OF_THESE`
     conflicts: tuple[int, ...]  # ascending positions with open conflicts
     settlements: Mapping[int, Event]  # position -> the settlement in use
     kept_labels: Mapping[int, Event]  # position -> the newest `keep` event
@@ -117,6 +130,20 @@ class LabelState:
         """Return the numbers of the classes that are neither merged into others nor removed."""
         return tuple(c for c, now in enumerate(self.class_mapping) if c == now)
 
+    @property
+    def none_of_these(self) -> tuple[int, ...]:
+        """Return the positions of the items that belong to none of the classes."""
+        return tuple(sorted(p for p, c in self.labels.items() if c == NONE_OF_THESE))
+
+    @property
+    def can_be_none_of_these(self) -> bool:
+        """Return whether no class of the user has the name of the answer "none of these"."""
+        return all(normalise_name(n) != NONE_OF_THESE_NAME for n in self.active_names)
+
+    def name_label(self, label: int) -> str:
+        """Return the name of a class, or that of the answer "none of these"."""
+        return NONE_OF_THESE_NAME if label == NONE_OF_THESE else self.classes[label]
+
     def list_annotations(self) -> tuple[tuple[int, int, str], ...]:
         """Return (position, class, annotator) of all labels, if several people labelled.
 
@@ -137,6 +164,11 @@ class LabelState:
         if position in self.settlements:
             return self.settlements[position]
         return next(a for a in reversed(self.answers[position]) if a.label is not None)
+
+
+def count_classes(labels: Mapping[int, int]) -> int:
+    """Return how many classes have labels. labels: position -> class or `NONE_OF_THESE`."""
+    return len({label for label in labels.values() if label != NONE_OF_THESE})
 
 
 def build_label_state(events: Iterable[Event]) -> LabelState:
@@ -160,6 +192,7 @@ class LabelStateBuilder:
         self.class_numbers: dict[str, int] = {}
         self.class_mapping: list[int | None] = []
         self._classes_seq = 0
+        self._class_seqs: list[int] = []  # seq of the event that added each class
         self._initial_names: list[str] = []  # first name of each class
         # normalised current or former name of a class -> its number
         self._former_names: dict[str, int] = {}
@@ -192,6 +225,7 @@ class LabelStateBuilder:
         self.seq, self._label_state = event.seq, None
         if event.kind == "class" and event.text is not None:
             self._classes_seq = event.seq
+            self._class_seqs.append(event.seq)
             for names in (self.class_numbers, self._former_names, self._every_name):
                 names[normalise_name(event.text)] = len(self.classes)
             self.class_mapping.append(len(self.classes))
@@ -350,13 +384,16 @@ class LabelStateBuilder:
         answers_by_annotator = self._answers_by_annotator.get(position, {}).get(who)
         return self._map_class(answers_by_annotator[-1]) if answers_by_annotator else None
 
-    def has_label(self, position: int) -> bool:
-        """Return whether an item has a label."""
-        return index(position) in self._labels
+    def find_label(self, position: int) -> int | None:
+        """Return the label of an item, None without one."""
+        return self._labels.get(index(position))
 
     def _map_class(self, event: Event) -> Event | None:
         """Return an answer with its class after merges; None if the class was removed."""
-        if event.label is None or self.class_mapping[event.label] == event.label:
+        if event.label in (None, NONE_OF_THESE):
+            return event
+        assert event.label is not None
+        if self.class_mapping[event.label] == event.label:
             return event
         now = self.class_mapping[event.label]
         return None if now is None else replace(event, label=now)
@@ -386,9 +423,9 @@ class LabelStateBuilder:
                 f"{kind} with {names}; expected {REQUIRED_FIELDS[kind]} and nothing else"
             )
         if label is not None:
-            label = self._check_class(label)
+            label = self._check_label(kind, index(label))
         if kind == "class":
-            text, label = check_name(text, "the class's name"), len(self.classes)
+            text, label = _check_class_name(text), len(self.classes)
             if normalise_name(text) in self.class_numbers:
                 raise InputError(f"class {text!r} already exists; choose another name")
         elif kind in CLASS_CHANGE_KINDS:
@@ -401,7 +438,7 @@ class LabelStateBuilder:
             if position is None:
                 self._check_undo(ref)
         if kind == "keep" and self._labels.get(index(position or 0)) != label:
-            name = self.classes[label or 0]
+            name = NONE_OF_THESE_NAME if label == NONE_OF_THESE else self.classes[label or 0]
             raise InputError(
                 f"item {position} is not labelled {name!r} now; reload it and try again"
             )
@@ -415,9 +452,15 @@ class LabelStateBuilder:
         where = None if position is None else index(position)
         return Event(self.seq + 1, at, who, kind, where, label, ref, key, text)
 
-    def _check_class(self, label: int) -> int:
-        """Return the number of an existing class; raise for any other."""
-        label, count = index(label), len(self.classes)
+    def _check_label(self, kind: str, label: int) -> int:
+        """Return the number of an existing class or `NONE_OF_THESE`; raise for any other."""
+        if label == NONE_OF_THESE and kind in NONE_KINDS:
+            if NONE_OF_THESE_NAME in self.class_numbers:
+                raise InputError(
+                    f"a class is called {NONE_OF_THESE_NAME!r}; label with this class, or rename it"
+                )
+            return label
+        count = len(self.classes)
         if not 0 <= label < count:
             raise InputError(f"label is {label}; expected a class number from 0 to {count - 1}")
         if self.class_mapping[label] != label:
@@ -431,7 +474,7 @@ class LabelStateBuilder:
         """Return the name for a change of a class; raise if the change is not possible."""
         if kind == "remove":
             return None
-        text = check_name(text, "the class's name")
+        text = _check_class_name(text) if kind == "rename" else check_name(text, "the class's name")
         other, name = self.class_numbers.get(normalise_name(text)), self.classes[label]
         if kind == "rename" and other not in (None, label):
             raise InputError(
@@ -487,6 +530,12 @@ class LabelStateBuilder:
             )
         return self._label_state
 
+    def _without_outdated_none(self, labelled: list[Event]) -> list[Event]:
+        """Return the labels except "none of these" before the class of another label was added."""
+        given = [a.label for a in labelled if a.label != NONE_OF_THESE]
+        added = max((self._class_seqs[c] for c in given if c is not None), default=0)
+        return [a for a in labelled if a.label != NONE_OF_THESE or a.seq > added]
+
     def _update_item(self, position: int) -> None:
         """Recompute the state of one item."""
         answers_by_annotator = self._answers_by_annotator.get(position, {})
@@ -499,7 +548,7 @@ class LabelStateBuilder:
             filter(None, (self._map_class(each[-1]) for each in answers_by_annotator.values())),
             key=attrgetter("seq"),
         )
-        labelled = [a for a in newest if a.label is not None]
+        labelled = self._without_outdated_none([a for a in newest if a.label is not None])
         labels = [a.label for a in labelled]
         ruling = next(reversed(self._settlements.get(position, ())), None)
         settlement = ruling and self._map_class(ruling)
@@ -534,3 +583,13 @@ class LabelStateBuilder:
             not stays or stays.label != self._labels.get(position) or (is_open and not was_open)
         ):
             self._clear_kept(position)
+
+
+def _check_class_name(name: object) -> str:
+    """Return the name of a class; raise for that of the answer "none of these"."""
+    text = check_name(name, "the class's name")
+    if normalise_name(text) == NONE_OF_THESE_NAME:
+        raise InputError(
+            f"{text!r} is an answer of the page and cannot be a class; choose another name"
+        )
+    return text

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
+from labelahead.data.dataset import NONE_OF_THESE_NAME
 from labelahead.data.label_entries import ITEM_ID_FIELD
 from labelahead.data.records import FILE_NAME, rename_clashing_columns
 from labelahead.data.table_writer import iter_json_rows
@@ -72,7 +73,9 @@ def labelling_config(content: Export) -> str:
     choices = ElementTree.SubElement(
         view, "Choices", name=CHOICE_NAME, toName=name, choice="single"
     )
-    for label in content.classes:
+    used = NONE_OF_THESE_NAME in content.columns["label"]
+    more = [NONE_OF_THESE_NAME] if used and NONE_OF_THESE_NAME not in content.classes else []
+    for label in (*content.classes, *more):
         ElementTree.SubElement(choices, "Choice", value=label)
     ElementTree.indent(view)
     return ElementTree.tostring(view, encoding="unicode") + "\n"

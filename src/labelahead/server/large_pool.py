@@ -184,9 +184,9 @@ class LargePoolWorker:
         number = {
             c: i for i, c in enumerate(label_state.active_classes)
         }  # without merged and removed classes
-        known = sorted(
-            label_state.labels, key=self.positions.__getitem__
-        )  # in the order of the pool
+        # In the order of the pool. Items of no class do not count in the scoring.
+        classified = (p for p, c in label_state.labels.items() if c in number)
+        known = sorted(classified, key=self.positions.__getitem__)
         at = torch.tensor([self.positions[p] for p in known], dtype=torch.int64)
         numbers = torch.tensor([number[label_state.labels[p]] for p in known], dtype=torch.int64)
         labelled_items = Labelled(
@@ -195,10 +195,10 @@ class LargePoolWorker:
         if self._is_first_run and on_partial_snapshot is not None:
             model = self.pool.fit(labelled_items, self.rows[known])
             assert isinstance(model, ExactModel)
-            labelled = set(known)
+            labelled = label_state.labels.keys()
             on_partial_snapshot(
                 self._save_snapshot(
-                    model, [p for p in self.random_positions if p not in labelled], len(known)
+                    model, [p for p in self.random_positions if p not in labelled], len(labelled)
                 )
             )
         self._is_first_run = False
@@ -223,7 +223,7 @@ class LargePoolWorker:
         assert isinstance(held.model, ExactModel)
         index = PositionIndex(torch.tensor(self.positions))
         rows = index.find_rows(held.positions[len(known) : len(known) + held.evaluation])
-        return self._save_snapshot(held.model, rows[rows >= 0].tolist(), len(known))
+        return self._save_snapshot(held.model, rows[rows >= 0].tolist(), len(label_state.labels))
 
     def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
         """Set the service to add items to. names: further items to load, if they are in the pool."""

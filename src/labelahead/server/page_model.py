@@ -19,6 +19,7 @@ __all__ = ["LabelEffect", "PageModel"]
 
 MAX_ITEMS_SHOWN = 6  # in an explanation
 MAX_ANSWERS_TRIED = 12  # by an explanation, the most probable first
+MAX_OUTPUT_SUM = 0.5  # of an item that resembles those of no class
 SHORTLIST_ITEMS = 256  # candidates that are updated at once after an answer
 
 
@@ -241,6 +242,17 @@ class PageModel:
         """Return (n,) probabilities of the predicted class of all items."""
         return self.snapshot.confidence(self.pool_posterior, self._active_classes)
 
+    def list_of_no_class(self, n: int, without: Collection[int] = ()) -> list[int]:
+        """Return up to n items that resemble those of no class, the most similar first.
+
+        The outputs of an item sum to 1, and those of "none of these" to 0: the sum of the outputs
+        predicts which of both an item is.
+        """
+        sums = self.pool_posterior.posterior.mean[:, self._active_classes].sum(1)
+        count = int((sums < MAX_OUTPUT_SUM).sum())
+        order = torch.sort(sums, stable=True).indices[:count]
+        return [p for p in self.pool_posterior.points[order].tolist() if p not in without][:n]
+
     def explain(self, position: int) -> dict[str, Any]:
         """Explain a query: effect of each answer, most affected items, and contributing labels.
 
@@ -311,13 +323,13 @@ class PageModel:
         before those of other classes, which contribute by being unlike x. The item's own label is
         left out.
         """
-        post = self.pool_posterior.posterior
-        theta, (at, targets) = self.pool_posterior.start.covariance.prior, post.all_labels()
+        post, labels = self.pool_posterior.posterior, self.pool_posterior.labels
+        theta, (at, _) = self.pool_posterior.start.covariance.prior, post.all_labels()
         column = theta.evaluate_at(theta.rows(at.new_tensor([i])), at)[0]
         weight = column * post.weights()[:, label]
         points, itself = self.pool_posterior.points[at].tolist(), int(self.pool_posterior.points[i])
-        every = zip(points, targets.argmax(1).tolist(), weight.tolist(), strict=True)
-        rows = [row for row in every if row[0] != itself]
+        pairs = zip(points, weight.tolist(), strict=True)
+        rows = [(p, labels[p], w) for p, w in pairs if p != itself]
         adding = sorted((r for r in rows if r[2] > 0), key=lambda r: (r[1] != label, -r[2]))
         return adding[:MAX_ITEMS_SHOWN], sorted((r for r in rows if r[2] < 0), key=lambda r: r[2])[
             :MAX_ITEMS_SHOWN

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.learner.guess_quality import describe_states
 from labelahead.learner.guessers import describe_guesser
 from labelahead.learner.stopping import MIN_LABELS as ENOUGH_LABELS
@@ -148,6 +149,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "enough": stopping_progress(schedule.list_error_readings()),
         "doubts": len(_find_doubtful(page_model, label_state)),
         "confirmed": len(label_state.confirmed),
+        "none_of_these": given[NONE_OF_THESE],
         "classes_seq": label_state.classes_seq,
         "training": status,
     }

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from labelahead import files
+from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.learner.guess_quality import describe_states
 from labelahead.server.agreement import summarize_agreement
 from labelahead.server.journal import read_journal
@@ -53,14 +54,19 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
         name=folder.resolve().name,
         headline=headline,
         label_state=label_state,
-        classes=[(label_state.classes[c], given[c]) for c in label_state.active_classes],
+        classes=[(label_state.classes[c], given[c]) for c in label_state.active_classes]
+        + [(NONE_OF_THESE_NAME, n) for n in [given[NONE_OF_THESE]] if n],
         most=max(given.values(), default=1),
         people=_count_by_annotator(label_state),
         reliability=_read_reliability(folder, label_state),
         agreement=summarize_agreement(label_state),
         times=[_format_minute(event.at) for event in events if event.position is not None],
         conflicts=[
-            (items[p], _describe_labels(label_state, p), label_state.classes[label_state.labels[p]])
+            (
+                items[p],
+                _describe_labels(label_state, p),
+                label_state.name_label(label_state.labels[p]),
+            )
             for p in label_state.conflicts
         ],
         rounds=rounds,
@@ -144,7 +150,7 @@ def _read_reliability(folder: Path, label_state: LabelState) -> dict[str, tuple[
 def _describe_labels(label_state: LabelState, position: int) -> str:
     labelled = (a for a in label_state.answers[position] if a.label is not None)
     return ", ".join(
-        f"{a.who}: {label_state.classes[a.label]}" for a in labelled if a.label is not None
+        f"{a.who}: {label_state.name_label(a.label)}" for a in labelled if a.label is not None
     )
 
 

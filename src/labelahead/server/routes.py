@@ -83,7 +83,9 @@ class Answer(BaseModel):
 
     position: StrictInt = Field(description="The item's position in the data set.")
     kind: Literal["label", "skip", "unsure", "settle", "keep", "doubt"]
-    label: StrictInt | None = Field(None, description="A class number, for label, settle, keep.")
+    label: StrictInt | None = Field(
+        None, description="A class number, or -2 for none of these; for label, settle, keep."
+    )
     key: str | None = Field(
         None, max_length=200, description="Idempotency key: the same answer sent twice counts once."
     )
@@ -104,6 +106,14 @@ class NewClass(BaseModel):
     """A new class."""
 
     name: str
+    positions: list[StrictInt] = Field(
+        default=[],
+        max_length=MAX_CONFIRMED_ITEMS,
+        description="Items that get the class at once: unlabelled ones, or none of these.",
+    )
+    key: str | None = Field(
+        None, max_length=200, description="Idempotency key: sent twice, it counts once."
+    )
 
 
 class ClassChange(BaseModel):
@@ -174,6 +184,7 @@ def _describe_session(
         "items": len(service.items) - len(service.held_out) - len(service.excluded),
         "classes": service.describe_classes(),
         "classes_seq": service.label_state.classes_seq,
+        "none_of_these": service.describe_none_of_these(),
         "kind": service.items.kind,
         "version": version("labelahead"),
         "who": who,
@@ -256,9 +267,13 @@ def _write_routes(service: LabellingService) -> APIRouter:
 
     @routes.post("/classes", summary="Add a class")
     def classes(given: Annotated[NewClass, Body()], who: Annotator) -> dict[str, Any]:
-        """If a class has this name, ignoring case, it is returned."""
+        """If a class has this name, ignoring case, it is returned.
+
+        positions: unlabelled items, and items that were answered "none of these", get the class at
+        once; one undo reverts their labels.
+        """
         try:
-            return service.add_class(who, given.name)
+            return service.add_class(who, given.name, given.positions, given.key)
         except InputError as error:
             raise HTTPException(409, str(error)) from error
 
@@ -302,6 +317,14 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:
         """enough: whether there are enough labels. Outputs are leave-one-out predictions."""
         return overview.list_doubts(service, n)
+
+    @routes.get("/none-of-these", summary="Items that belong to none of the classes")
+    def none_of_these(n: Annotated[int, fastapi.Query(ge=1, le=200)] = 24) -> dict[str, Any]:
+        """Answered so, the newest first; `similar`: unlabelled items that resemble them.
+
+        A new class can be made of them: `POST /api/classes` with their positions.
+        """
+        return service.list_none_of_these(n)
 
     @routes.get("/people", summary="Annotators and conflicts")
     def people() -> dict[str, Any]:

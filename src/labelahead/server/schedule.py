@@ -14,7 +14,7 @@ from labelahead.files import as_storage_error
 from labelahead.learner.config import Campaign
 from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.server.journal_files import MissingLabels
-from labelahead.server.label_state import LabelState
+from labelahead.server.label_state import LabelState, count_classes
 from labelahead.server.large_pool import LargePoolWorker
 from labelahead.server.page_model import PageModel
 from labelahead.server.service import LabellingService
@@ -290,7 +290,7 @@ class Schedule:
         wait = self.retrain_every
         if not self.needs_training:
             wait = max(wait, len(labels) // 20)
-        enough = len(differing) >= wait and len(set(labels.values())) > 1
+        enough = len(differing) >= wait and count_classes(labels) > 1
         if enough and labels != self._failed_labels:
             number = (page_model.snapshot.round if page_model else 0) + 1
             return self._make_request(number, label_state)
@@ -359,7 +359,7 @@ class Schedule:
         label_state, page_model = self.service.label_state, self.service.page_model
         labels, classes = label_state.labels, len(label_state.classes)
         number = page_model.snapshot.round if page_model else 0
-        enough = len(labels) >= self.retrain_every and len(set(labels.values())) > 1
+        enough = len(labels) >= self.retrain_every and count_classes(labels) > 1
         if not enough:
             return TrainingRequest(0, (), classes)
         return self._make_request(max(number, 1), label_state)

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from labelahead.data import Data
+from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError
 from labelahead.seeds import make_generator
 from labelahead.server.items import IMAGE, SOUND, Items
 from labelahead.server.journal import Journal
-from labelahead.server.label_state import CLASS_CHANGE_KINDS, Event, LabelState
+from labelahead.server.label_state import CLASS_CHANGE_KINDS, NONE_KINDS, Event, LabelState
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot_builder import shuffle_positions
 
@@ -28,6 +29,7 @@ __all__ = ["GRID_ITEMS", "LabellingService"]
 
 SECOND_OPINION = "second opinion"
 UNDONE = "taken back"
+NONE_KEYS = ("0", ";")  # of "none of these": the first that no class has
 CLASS_KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY_SECONDS = 90.0  # without a request, after which an annotator counts as inactive
 PREFETCH_ITEMS = 8  # pictures that a browser may fetch in advance
@@ -116,6 +118,18 @@ class LabellingService:
             {"number": c, "name": label_state.classes[c], "key": key[c]}
             for c in label_state.active_classes
         ]
+
+    def describe_none_of_these(self) -> dict[str, Any] | None:
+        """Return number, name and keyboard key of the answer "none of these".
+
+        None if a class of the user has this name.
+        """
+        label_state = self.label_state
+        if not label_state.can_be_none_of_these:
+            return None
+        used = assign_keys(label_state.classes)
+        key = next(k for k in NONE_KEYS if k not in used)
+        return {"number": NONE_OF_THESE, "name": NONE_OF_THESE_NAME, "key": key}
 
     def next_query(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
         """Return the query of an annotator; repeated calls return the same item until it is answered.
@@ -228,15 +242,28 @@ class LabellingService:
                 "labels": labels,
             }
 
-    def add_class(self, who: str, name: str) -> dict[str, Any]:
-        """Add a class and return its description."""
+    def add_class(
+        self, who: str, name: str, positions: Collection[int] = (), key: str | None = None
+    ) -> dict[str, Any]:
+        """Add a class and return its description, and "confirmed": the items that it has now.
+
+        positions: items that get this class at once; labelled ones must be "none of these". One
+            undo reverts their labels, and not the class.
+        """
         with self.lock:
+            for position in positions:
+                self._check_answer(self.label_state, position, "skip", None)
             number = self.journal.add_class(who, name)
+            events = []
+            if positions:
+                events = self.journal.confirm_items(
+                    who, positions, number, key=key, replace_none=True
+                )
             # Describe it before the lock is released: another request may remove or merge the class
             # right after.
             added = next(c for c in self.describe_classes() if c["number"] == number)
         self._try_update()
-        return added
+        return added | ({"confirmed": [e.position for e in events]} if positions else {})
 
     def change_class(
         self, who: str, kind: str, number: int, name: str | None, key: str | None = None
@@ -298,6 +325,28 @@ class LabellingService:
             "label": label,
             "items": [{**self.items.describe_item(p), "p": round(sure, 4)} for p, sure in shown],
             "sure": [{"label": c, "items": count} for c, count in alike.most_common()],
+        }
+
+    def list_none_of_these(self, n: int = GRID_ITEMS) -> dict[str, Any]:
+        """Return the items answered "none of these", the newest first, and unlabelled similar ones.
+
+        Both are offered for a new class. n: maximum number of each.
+        """
+        with self.lock:
+            page_model, label_state = self.page_model, self.label_state
+        answered = sorted(
+            ((label_state.find_deciding_answer(p), p) for p in label_state.none_of_these),
+            key=lambda pair: -pair[0].seq,
+        )
+        similar: list[int] = []
+        if page_model is not None and answered:
+            without = label_state.labels.keys() | self.held_out | self.excluded.keys()
+            similar = page_model.list_of_no_class(n, without)
+        describe = self.items.describe_item
+        return {
+            "count": len(answered),
+            "items": [{**describe(p), **a.pick_fields("who", "at")} for a, p in answered[:n]],
+            "similar": [describe(p) for p in similar],
         }
 
     def confirm_items(
@@ -404,7 +453,8 @@ class LabellingService:
             raise InputError(
                 f"item {position} has no label yet; expected a labelled item to settle"
             )
-        if kind in ("label", "settle", "keep") and (label is None or not 0 <= label < count):
+        none = label == NONE_OF_THESE and kind in NONE_KINDS
+        if kind in NONE_KINDS and not none and (label is None or not 0 <= label < count):
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
 
     def _try_update(self) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.data.positions import PositionIndex
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import outputs_to_probabilities
@@ -42,7 +43,8 @@ class TrainingRequest:
     """A request to fit a model on these labels; round 0 uses no labels."""
 
     round: int
-    labels: tuple[tuple[int, int], ...]  # (position, class) in the order they were given
+    # (position, class or `NONE_OF_THESE`) in the order they were given
+    labels: tuple[tuple[int, int], ...]
     classes: int
     random_sample: tuple[int, ...] = ()  # labelled positions that are a random sample
     confirmed: tuple[int, ...] = ()  # positions that were bulk-confirmed
@@ -98,10 +100,13 @@ class PoolFacts:
 
 
 class LeaveOneOutRow(NamedTuple):
-    """A label and its leave-one-out prediction."""
+    """A label and its leave-one-out prediction.
+
+    The output of "none of these" is what the outputs of all classes leave of 1.
+    """
 
     position: int
-    label: int
+    label: int  # class number or `NONE_OF_THESE`
     suggested: int  # class with the largest output
     residual: float  # norm
     output: float  # of the suggested class
@@ -114,8 +119,8 @@ class LeaveOneOutFacts:
 
     Attributes:
         rows: One per label.
-        accuracy: Of all labels, most of which were queried.
-        sample_accuracy: Of the labels that are a random sample; None without any.
+        accuracy: Of all labels of classes, most of which were queried.
+        sample_accuracy: Of those that are a random sample; None without any.
         squared_error: Mean of that sample, or of all labels.
     """
 
@@ -139,12 +144,15 @@ class LeaveOneOutFacts:
             outputs: (L, C) leave-one-out predictions.
             residuals: (L, C).
             labelled: (L,) positions.
-            labels: (L,) class numbers.
+            labels: (L,) class numbers or `NONE_OF_THESE`.
             random_sample: Positions that are a random sample.
         """
+        none = labels == NONE_OF_THESE
+        rest = 1 - outputs.sum(1)
         # No label supports a class without one.
         outputs = outputs[:, : max(int(labels.max()) + 1, 2)]
         size, guess = residuals.norm(dim=1), outputs.argmax(1)
+        of_label = outputs.gather(1, labels.clamp_min(0)[:, None])[:, 0].where(~none, rest)
         rows = tuple(
             LeaveOneOutRow(
                 int(p),
@@ -152,17 +160,19 @@ class LeaveOneOutFacts:
                 int(g),
                 round(float(r), 4),
                 round(float(o[g]), 4),
-                round(float(o[c]), 4),
+                round(float(own), 4),
             )
-            for p, c, g, r, o in zip(labelled, labels, guess, size, outputs, strict=True)
+            for p, c, g, r, o, own in zip(
+                labelled, labels, guess, size, outputs, of_label, strict=True
+            )
         )
-        right = guess == labels
+        right, labelled, size = (guess == labels)[~none], labelled[~none], size[~none]
         sample = torch.isin(labelled, torch.tensor(random_sample, dtype=torch.int64))
-        judged = sample if random_sample else torch.ones_like(sample)
+        judged = sample if bool(sample.any()) else torch.ones_like(sample)
         return cls(
             rows,
             accuracy=float(right.double().mean()),
-            sample_accuracy=float(right[sample].double().mean()) if random_sample else None,
+            sample_accuracy=float(right[sample].double().mean()) if bool(sample.any()) else None,
             squared_error=float(size[judged].square().mean()),
         )
 

@@ -256,8 +256,10 @@ def _build_network_snapshot(
         max(request.classes, 2),
     )
     pool = Pool(len(inputs), test=prepared.data.test)
-    if request.labels:
-        pool.label([p for p, _ in request.labels], [c for _, c in request.labels])
+    # A network is not trained on items of no class; they are learnt by look-ahead.
+    trained_labels = {p: c for p, c in request.labels if c >= 0}
+    if trained_labels:
+        pool.label(list(trained_labels), list(trained_labels.values()))
     # Campaigns count rounds from 0.
     seed = prepared.training.derive_seed(campaign.seed, max(request.round - 1, 0))
     if request.round:

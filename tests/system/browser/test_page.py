@@ -569,6 +569,46 @@ def test_classes_are_renamed_merged_removed_and_restored_on_the_page(browser, tm
         server.kill()
 
 
+def test_new_class_is_made_of_items_of_no_class_by_keyboard(browser, tmp_path):
+    data = pages.write_digits(tmp_path / "digits", 40)
+    server = pages.Server(data, tmp_path / "labels", "--classes", "three,seven", "--model", "exact")
+    try:
+        annotator = pages.Annotator(browser, server)
+        page = annotator.page
+        strange = set()
+        for _ in range(10):
+            key = {"3": "1", "7": "2"}.get(annotator.digit, "0")
+            strange |= {annotator.item} if key == "0" else set()
+            annotator.press_and_wait(key)
+        server.kill()
+        server.start()  # nothing is lost
+        page.reload()
+        page.wait_for_selector("#stage[data-position]:not([data-position=''])")
+        page.click("#tab-doubts")
+        page.wait_for_selector("#none-of-these")
+        assert f"{len(strange)} items belong to none" in page.inner_text("#none-of-these")
+        page.evaluate(AXE.read_text())
+        assert find_accessibility_violations(page) == []
+        page.click("#make-class")
+        assert find_accessibility_violations(page) == []
+        page.keyboard.type("none of these")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.getElementById('newclasstold').textContent")
+        assert "choose another name" in page.inner_text("#newclasstold")
+        page.fill("#newclassname", "other")
+        page.keyboard.press("Enter")
+        annotator.wait_for_message(f"{len(strange)} items are now labelled “other”")
+        labels = server.labels()
+        assert {item for item, name in labels.items() if name == "other"} == strange
+        page.keyboard.press("Backspace")
+        annotator.wait_for_message("Undone")
+        assert server.get("/api/none-of-these")["count"] == len(strange)
+        annotator.errors.clear()  # the refused name
+        annotator.close()
+    finally:
+        server.kill()
+
+
 def test_photographs_fill_the_page_and_can_be_enlarged(browser, tmp_path):
     """The folder name is hidden, the image is large and zoomable, and the end is shown."""
     folder = tmp_path / "pets"

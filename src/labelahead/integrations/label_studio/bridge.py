@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from labelahead.data.classes import normalise_name
+from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.integrations.label_studio.client import (
     UNCERTAINTY_SAMPLING,
@@ -468,6 +470,8 @@ class Bridge:
 
     def _find_or_add_class(self, name: str) -> int:
         number = self.service.journal.find_class(name)  # also by a former name
+        if number is None and normalise_name(name) == NONE_OF_THESE_NAME:
+            return NONE_OF_THESE
         return (
             int(self.service.add_class(UNKNOWN_ANNOTATOR, name)["number"])
             if number is None

@@ -38,7 +38,7 @@ export const REASONS = {
 const PALETTE = ["#4477aa", "#ee7733", "#228833", "#cc3366", "#aa7744", "#66aacc", "#aa4499",
   "#999933", "#dd9999", "#777788"];
 export function colour(label) {
-  if (label === null || label === undefined) return "#888888";
+  if (label === null || label === undefined || label < 0) return "#888888"; // below 0: none of these
   return PALETTE[label] ?? `hsl(${(label * 137.5) % 360} 45% ${label % 2 ? 42 : 58}%)`;
 }
 

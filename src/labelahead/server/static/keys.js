@@ -2,7 +2,7 @@
 // use keys that no class has.
 
 import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
-import { $, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
+import { $, NONE_OF_THESE, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
 import { send } from "./server.js";
 import { seekBy, togglePlay } from "./sound.js";
 import { shrink, zoomable } from "./zoom.js";
@@ -35,7 +35,8 @@ addEventListener("keydown", (event) => {
     return;
   }
   if (state.session?.labelled_at && !["+", "=", "Escape"].includes(event.key)) return; // labelling happens in Label Studio
-  const command = COMMANDS[event.key];
+  const none = event.key === state.session?.none_of_these?.key;
+  const command = none ? () => answer("label", NONE_OF_THESE) : COMMANDS[event.key];
   const known = event.key.length === 1 && state.classes.find((c) => c.key === event.key.toLowerCase());
   const confirm = event.key === "Enter" && resting;
   if (!command && !known && !confirm) return;
@@ -68,6 +69,7 @@ $("find").addEventListener("keydown", async (event) => {
 
 $("undo").addEventListener("click", undo);
 $("skip").addEventListener("click", (event) => answer("skip", null, event));
+$("none").addEventListener("click", (event) => answer("label", NONE_OF_THESE, event));
 $("unsure").addEventListener("click", (event) => answer("unsure", null, event));
 $("zoom").addEventListener("click", () => enlarge());
 $("help").addEventListener("click", () => $("keys").showModal());

@@ -16,7 +16,8 @@ const state = {
   busy: false,
 };
 
-const nameOf = (label) => (label === null || label === undefined ? "–" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
+const NONE_OF_THESE = -2; // the label of an item that belongs to none of the classes
+const nameOf = (label) => (label === null || label === undefined ? "–" : label === NONE_OF_THESE ? "none of these" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
 const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
 const describeAnswer = (a) => (hasLabel(a) ? nameOf(a.label)
   : { skip: "skipped", keep: `${nameOf(a.label)} kept`, doubt: "open for review again" }[a.kind] ?? "not sure");
@@ -50,6 +51,13 @@ function drawItem() {
   $("asked").textContent = done ? "" : title(found);
   $("reason").textContent = done || state.again ? "" : REASONS[found.reason] ?? found.reason ?? "";
   $("stage").dataset.position = done ? "" : String(found.position);
+  const none = state.session?.none_of_these;
+  $("none").hidden = !none;
+  if (none) {
+    $("none").setAttribute("aria-keyshortcuts", none.key);
+    $("none").querySelector("kbd").textContent = none.key;
+    $("none").classList.toggle("was", state.again?.label === NONE_OF_THESE);
+  }
   drawGuess();
   drawClasses();
 }
@@ -246,7 +254,7 @@ function afterPaint(act) {
 }
 const context = () => ({
   ...state, nameOf, answerFor, startAgain, openItems, requestQuery, reload, changeClass, onStage: onStage(), drawTally, drawLooking, updateGuess,
-  refreshHistory, watching: watching(),
+  refreshHistory, makeClass, watching: watching(),
 });
 
 async function refreshHistory() {
@@ -296,7 +304,7 @@ async function answerFor(found, kind, label) {
 async function answer(kind, label, event) {
   const found = focusedAnswer() ?? onStage();
   if (!found || found.done || found.position === undefined) return;
-  const stay = event?.detail === 0 && ["skip", "unsure"].includes(event.currentTarget?.id);
+  const stay = event?.detail === 0 && ["skip", "unsure", "none"].includes(event.currentTarget?.id);
   await answerFor(found, kind, label);
   // A command reached by keyboard keeps the focus; otherwise the item gets it, so that the next key
   // applies to the item that is visible.
@@ -381,6 +389,17 @@ async function addClass(name) {
   });
 }
 
+// Make a class of items that belong to none of the others, in one step; undo reverts their labels.
+async function makeClass(name, positions) {
+  return alone(async () => {
+    const made = await send("/api/classes", { name, positions, key: newKey() });
+    await reload();
+    await showQuery();
+    announce(`${count(made.confirmed.length, "item is", "items are")} now labelled “${made.name}”.`);
+    return made;
+  });
+}
+
 async function changeClass(number, kind, name) {
   return alone(async () => {
     const done = await send(`/api/classes/${number}`, { kind, name: name ?? null, key: newKey() });
@@ -405,7 +424,7 @@ async function reload() { // fetch name, classes and annotator: other people may
 }
 
 export {
-  $, addClass, agree, alone, answer, showQuery, context, drawClasses, drawItem, drawTally, leaveAgain, openItems, matches, nameOf, reload, announce, show, state,
+  $, NONE_OF_THESE, addClass, agree, alone, answer, showQuery, context, drawClasses, drawItem, drawTally, leaveAgain, openItems, matches, nameOf, reload, announce, show, state,
   undo, undone,
 };
 

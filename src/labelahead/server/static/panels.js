@@ -3,6 +3,7 @@
 
 import { bar, chance, count, dot, guessesHidden, make, percent, thumb, title } from "./items.js";
 import { drawMap } from "./map.js";
+import { openNewClass } from "./newclass.js";
 import { drawProgress } from "./progress.js";
 import { Refused, Unable, getFile, getOnce, sendFile, showProblem, troubleWith } from "./server.js";
 
@@ -183,8 +184,9 @@ async function showProgress(context, late, given) {
 
 async function showDoubts(context, late) {
   const { doubts: found, enough, per_class: least, ...rest } = await getOnce("/api/doubts?n=24");
+  const none = await getOnce("/api/none-of-these?n=48");
   if (late()) return;
-  const kept = keptLabels(context, rest.kept, rest.kept_count);
+  const kept = make("div", {}, ...[keptLabels(context, rest.kept, rest.kept_count), noneOfThese(context, none)].filter(Boolean));
   const { nameOf } = context;
   const intro = note("Labels that clearly differ from their leave-one-out prediction, the most suspicious first, as of the last training.");
   if (!found.length) {
@@ -202,6 +204,21 @@ async function showDoubts(context, late) {
         act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
         make("button", { type: "button", className: "quiet", text: "Other …", "aria-label": `Other …: ${title(d)}`,
           on: { click: () => context.startAgain({ ...d, kind: "label" }) } })))))), kept));
+}
+
+// The items that belong to none of the classes; a new class can be made of them.
+function noneOfThese(context, found) {
+  if (!found.count) return null;
+  const shown = found.count > found.items.length ? `; the newest ${found.items.length} are listed here` : "";
+  const box = section("None of these", note(`${count(found.count, "item belongs", "items belong")} to none of the classes${shown}.`),
+    context.watching ? null : make("p", { className: "row" }, make("button", {
+      type: "button", id: "make-class", text: "Make a new class …", on: { click: () => openNewClass(context, found) } })),
+    make("ul", { className: "looks" }, ...found.items.map((item) => make("li", {}, thumb(item), make("div", {},
+      make("p", {}, make("strong", { text: title(item) }), `: ${item.who}, ${new Date(item.at).toLocaleString()}.`),
+      context.watching ? null : make("p", { className: "row" }, make("button", { type: "button", className: "quiet", text: "Change …",
+        "aria-label": `Change …: ${title(item)}`, on: { click: () => context.startAgain({ ...item, kind: "label", label: -2 }) } })))))));
+  box.id = "none-of-these";
+  return box;
 }
 
 let keptOpen = false; // survives that the panel is redrawn with every query

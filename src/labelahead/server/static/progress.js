@@ -45,7 +45,7 @@ function figures(found) {
   if (typeof fall === "number" && open > 0) box.append(make("p", { id: "fall" }, "The next 20 labels are expected to correct ",
     make("strong", { text: `about ${Math.round(fall * open).toLocaleString("en")} of ${open.toLocaleString("en")}` }), " predictions."));
   if (!measured && estimated?.warning) box.append(make("p", { className: "faint", text: `About the estimate: ${estimated.warning}.` }));
-  const aside = [found.skipped && `${found.skipped} skipped`, found.unsure && `${found.unsure} not sure`].filter(Boolean).join(", ");
+  const aside = [found.none_of_these && `${found.none_of_these} none of these`, found.skipped && `${found.skipped} skipped`, found.unsure && `${found.unsure} not sure`].filter(Boolean).join(", ");
   if (aside) box.append(make("p", { className: "faint", text: `Also: ${aside}.` }));
   return box;
 }
