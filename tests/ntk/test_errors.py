@@ -253,3 +253,36 @@ def test_names_of_compiled_module_are_accepted(net):
     want = la.kernel(net, X, params=["0.bias"])
     assert torch.equal(la.kernel(torch.compile(net), X, params=["_orig_mod.0.bias"]), want)
     la.ntk.inner_products(torch.compile(net), X, torch.ones(6, 3), {"0.bias": torch.ones(5)})
+
+
+class LimitedExperts(nn.Module):
+    """Each expert takes the first samples that are sent to it, and drops the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.head = nn.Linear(6, 2), nn.Linear(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(6, 4) for _ in range(2))
+
+    def forward(self, x):
+        weights = self.gate(x).softmax(1)
+        hidden = x.new_zeros(len(x), 4)
+        for i, expert in enumerate(self.experts):
+            taken = (weights.argmax(1) == i).nonzero()[:4, 0]
+            hidden[taken] = torch.tanh(expert(x[taken])) * weights[taken, i : i + 1]
+        return self.head(hidden)
+
+
+def test_mixing_in_large_batches_raises():
+    torch.manual_seed(0)
+    model, x = LimitedExperts().eval(), torch.randn(40, 6)
+    with pytest.raises(ModelError, match="changes with the other samples"):
+        la.kernel(model, x)
+
+
+def test_mixing_raises_with_a_single_sample():
+    class Centred(nn.Linear):
+        def forward(self, x):
+            return super().forward(x - x.mean(0))
+
+    with pytest.raises(ModelError, match="changes with the other samples"):
+        la.kernel(Centred(6, 3), torch.rand(1, 6))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import labelahead as la
 from labelahead.ntk.layers import FastLayers
@@ -140,3 +141,110 @@ def test_kernel_with_pools_and_norms_equals_jacobian_products():
     for kind in want:
         assert relative(la.kernel(model, x, kind=kind, verify=True), want[kind]) < 1e-10
     assert relative(la.kernel(model, x, rules=False), want["pseudo"]) < 1e-10
+
+
+class WithInputGradient(nn.Module):
+    """Returns outputs of a network and their gradient by the input, as energy models do."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            out = self.body(x)
+            (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return torch.cat([out, slope.flatten(1)[:, :3]], 1)
+
+
+class LastStep(nn.Module):
+    """The last output of an LSTM."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.head = nn.LSTM(5, 7, batch_first=True), nn.Linear(7, 2)
+
+    def forward(self, x):
+        return self.head(self.steps(x)[0][:, -1])
+
+
+BODIES = {
+    "rows": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2)),
+        (6,),
+    ),
+    "images": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.BatchNorm2d(4), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(16, 2)),
+        ),
+        (1, 6, 6),
+    ),
+    "LSTM": (LastStep, (4, 5)),
+}
+
+
+def build_body(name):
+    torch.manual_seed(0)
+    make, shape = BODIES[name]
+    body, x = make(), torch.randn(9, *shape)
+    body.train()(torch.randn(50, *shape))
+    for m in body.modules():
+        if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(m.weight)
+    return body.eval(), x
+
+
+@pytest.mark.parametrize("options", [{}, {"rules": False}, {"verify": True}])
+@pytest.mark.parametrize("name", BODIES)
+def test_network_that_differentiates_itself_equals_jacobian_products(name, options):
+    body, x = build_body(name)
+    model = WithInputGradient(body)
+    want = sum_of_products(model, x)
+    assert relative(la.kernel(model, x, kind="trace", **options), want) < 1e-12
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_recomputed_layers_equal_jacobian_products(name):
+    """A checkpoint runs layers again in the backward pass."""
+    body, x = build_body(name)
+
+    class Recomputed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x):
+            return checkpoint(self.body, x, use_reentrant=False)
+
+    model = Recomputed()
+    want = sum_of_products(body, x)
+    for options in ({}, {"rules": False}, {"verify": True}):
+        assert relative(la.kernel(model, x, kind="trace", **options), want) < 1e-12
+
+
+def sum_of_products(model, x):
+    """The trace kernel, by one backward pass per sample and output."""
+    rows = []
+    for i in range(len(x)):
+        out = model(x[i : i + 1])
+        grads = [
+            torch.autograd.grad(o, list(model.parameters()), retain_graph=True, allow_unused=True)
+            for o in out[0]
+        ]
+        rows.append(
+            torch.stack(
+                [
+                    torch.cat(
+                        [
+                            (torch.zeros_like(p) if g is None else g).reshape(-1)
+                            for g, p in zip(row, model.parameters(), strict=True)
+                        ]
+                    )
+                    for row in grads
+                ]
+            )
+        )
+    J = torch.stack(rows)
+    return torch.einsum("icp,jcp->ij", J, J) / J.shape[1]

@@ -6,11 +6,15 @@ comparison of whole arrays.
 
 BatchNorm in eval mode: torch's backward takes ten times as long as the one product that it amounts
 to. Here it is that product; weight and bias have a node of their own, which autograd need not run.
+
+These layers, and those of `recurrence`, can be differentiated once. A network whose forward
+differentiates its own layers, and returns the result, needs torch's (`only_torch_layers`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any
 
 import torch
@@ -18,12 +22,58 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["FAST_LAYER_FUNCTIONS", "FastLayers", "fast_layers", "fast_layers_mode"]
+__all__ = [
+    "FAST_LAYER_FUNCTIONS",
+    "FastLayers",
+    "NestedDerivativeError",
+    "fast_layers",
+    "fast_layers_mode",
+    "first_derivative_only",
+    "only_torch_layers",
+    "replaces_layers",
+]
 
 MAX_WINDOW_POSITIONS = 9  # Larger windows are left to torch.
 
 
 _fast_layers_enabled: ContextVar[bool] = ContextVar("fast_layers", default=False)
+_torch_layers_only: ContextVar[bool] = ContextVar("torch_layers_only", default=False)
+
+
+class NestedDerivativeError(Exception):
+    """The forward differentiates one of our layers and needs the derivative of the result."""
+
+
+def first_derivative_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the backward of a function of ours, which is not differentiable itself.
+
+    Autograd records a backward only under `create_graph=True`. We never use that, so the network's
+    own forward does.
+    """
+    differentiable_once = once_differentiable(backward)
+
+    @wraps(backward)
+    def check_and_run(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise NestedDerivativeError
+        return differentiable_once(ctx, *gradients)
+
+    return check_and_run
+
+
+@contextmanager
+def only_torch_layers() -> Iterator[None]:
+    """Let networks run torch's own layers, instead of those of this module and `recurrence`."""
+    before = _torch_layers_only.set(True)
+    try:
+        yield
+    finally:
+        _torch_layers_only.reset(before)
+
+
+def replaces_layers() -> bool:
+    """Whether layers of torch may be replaced."""
+    return not _torch_layers_only.get()
 
 
 @contextmanager
@@ -61,8 +111,10 @@ class FastLayers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _is_plain_cpu_tensor(x: Tensor) -> bool:
+def _is_replaceable(x: Tensor) -> bool:
     """Whether x is a float tensor on the CPU, outside of torch.func's vmap and grad."""
+    if not replaces_layers():
+        return False
     plain = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     return plain and torch._C._functorch.maybe_current_level() is None
 
@@ -77,7 +129,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    plain = not training and _is_plain_cpu_tensor(x)
+    plain = not training and _is_replaceable(x)
     if not plain or any(t is None or t.dtype != x.dtype for t in (mean, var, weight, bias)):
         space = x.shape[2:]
         if not training and 1 in space and any(side > 1 for side in space):
@@ -110,7 +162,7 @@ class BatchNormAffine(torch.autograd.Function):
         return x.new_zeros(()).expand(x.shape)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, var = ctx.saved_tensors
         others = [d for d in range(x.ndim) if d != 1]
@@ -141,7 +193,7 @@ class FastBatchNorm(torch.autograd.Function):
         return torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (scale,) = ctx.saved_tensors
         return (g * scale if ctx.needs_input_grad[0] else None), g, None, None, None, None, None
@@ -176,7 +228,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _can_compare_arrays(x: Tensor, size: tuple[int, int], dilation: tuple[int, int]) -> bool:
-    if x.ndim != 4 or not x.is_contiguous() or not _is_plain_cpu_tensor(x):
+    if x.ndim != 4 or not x.is_contiguous() or not _is_replaceable(x):
         return False
     fits = all(n >= 1 + d * (k - 1) for n, k, d in zip(x.shape[2:], size, dilation, strict=True))
     return fits and size[0] * size[1] <= MAX_WINDOW_POSITIONS
@@ -199,7 +251,7 @@ class FastMaxPool(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, index = ctx.saved_tensors
         size, stride, dilation = ctx.windows

@@ -17,8 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from labelahead.batching import Batch, Inputs, count_samples, list_tensors, read_batch, take_samples
-from labelahead.errors import ModelError, NumericalError
+from labelahead.batching import (
+    Batch,
+    Inputs,
+    count_samples,
+    list_tensors,
+    map_tensors,
+    read_batch,
+    take_samples,
+)
+from labelahead.errors import LabelaheadError, ModelError, NumericalError
 from labelahead.ntk.capture import (
     Site,
     Trace,
@@ -168,6 +176,8 @@ def make_plan(
     one, other, first, mutates = _trace_probes(model, x, chosen)
     eps = _coarsest_epsilon(model, one)
     _check_outputs(model, first, one.out, other.out, eps)
+    if count_samples(x) == 1:
+        _check_single_sample(model, first, one.out, eps)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     fixed = find_parameter_only_nodes(one, other)
     # A backward would free what the nodes saved, so movers are found before it.
@@ -463,6 +473,23 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, ep
             "call model.eval() and remove noise, augmentation or sampling from it"
         )
     raise ModelError(MIXED_SAMPLES_MESSAGE)
+
+
+def _check_single_sample(model: nn.Module, twice: Batch, out: Tensor, eps: float) -> None:
+    """Raise if the only sample, given twice, has another output beside a sample made of it."""
+
+    def halve_second(t: Tensor) -> Tensor:
+        if t.dtype is torch.bool:
+            return t
+        half = t[1:] / 2 if t.is_floating_point() or t.is_complex() else t[1:] // 2
+        return torch.cat([t[:1], half])
+
+    try:
+        beside = trace(model, map_tensors(twice, halve_second), {}).out
+    except (LabelaheadError, RuntimeError):  # the made-up sample may be no valid input
+        return
+    if not is_close(beside[0].detach(), out[0].detach(), 0.0, eps):
+        raise ModelError(MIXED_SAMPLES_MESSAGE)
 
 
 def _hides_parameters(

@@ -33,7 +33,7 @@ from labelahead.errors import (
     NumericalError,
     did_you_mean,
 )
-from labelahead.ntk.layers import fast_layers_mode
+from labelahead.ntk.layers import NestedDerivativeError, fast_layers_mode
 
 __all__ = [
     "COMPILED_PREFIX",
@@ -295,7 +295,7 @@ def run_forward(call: Callable[..., Any], x: Batch) -> Tensor:
     try:
         with fast_layers_mode():
             out = call_model(call, x)
-    except (torch.OutOfMemoryError, MemoryError, LabelaheadError):
+    except (torch.OutOfMemoryError, MemoryError, LabelaheadError, NestedDerivativeError):
         raise
     except Exception as error:  # The network's own code may raise anything.
         raise _explain_failure(call, x, error) from error

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from labelahead.ntk.layers import first_derivative_only, replaces_layers
 from labelahead.ntk.limits import buffer_sizes
 
 __all__ = ["RECURRENCE_FUNCTIONS", "UnfusedRecurrence"]
@@ -36,7 +36,8 @@ class UnfusedRecurrence(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name == "lstm" and len(args) == len(LstmCall._fields) and not kwargs:
+        own = name == "lstm" and replaces_layers()
+        if own and len(args) == len(LstmCall._fields) and not kwargs:
             call = LstmCall(*args)
             if _can_unfuse(call):
                 return _run_lstm(call)
@@ -224,7 +225,7 @@ class RecurrentProduct(torch.autograd.Function):
         return rows.new_zeros(()).expand(rows.shape[0], weight.shape[0])
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (rows,) = ctx.saved_tensors
         return g.t() @ rows, g.sum(0) if ctx.biased else None, None
@@ -249,7 +250,7 @@ class RecurrentSteps(torch.autograd.Function):
         return outputs.view_as(outputs), states[-1].clone()
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, of_outputs: Tensor, of_state: Tensor) -> tuple[Tensor | None, ...]:
         c, u, opened, states, squashed = ctx.saved_tensors
         T, n, H = states.shape
