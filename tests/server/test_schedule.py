@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from labelahead.learner.preparation import prepare_campaign
@@ -30,6 +31,22 @@ def test_training_continues_after_a_failed_write(tmp_path):
         progress_once(
             client, lambda p: p["curve"] and p["curve"][-1]["labels"] == 8 and p["training"]["idle"]
         )
+
+
+def test_training_waits_for_labels_of_two_classes(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    np.savez(tmp_path / "set.npz", x=rows)
+    options = {"classes": ["a", "b"], "every": 4, "tables": {"model": {"name": "exact"}}}
+    with page(tmp_path / "set.npz", tmp_path / "out", start=True, **options) as (client, session):
+        progress_once(client, lambda p: p["training"]["round"] == 0)
+        for position in range(4):
+            answer(client, position, 1)
+        until(lambda: not session.service.is_behind)
+        waiting = progress_once(client, lambda p: p["training"]["idle"])
+        assert (waiting["training"]["round"], waiting["curve"]) == (0, [])
+        answer(client, 4, 0)
+        trained = progress_once(client, lambda p: p["training"]["round"] == 1)
+        assert [row["labels"] for row in trained["curve"]] == [5]
 
 
 def test_guesses_follow_classes_that_are_added_renamed_and_merged_on_the_page(tmp_path):

@@ -1,5 +1,7 @@
 """The labelling service: queries, second opinions, doubts, error estimates and recovery."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
 from labelahead.server.snapshot_files import save_snapshot
+from tests.support.waiting import PATIENCE
 from tests.support.web_answers import answer
 from tests.support.web_sessions import CHANGE, page, photo, photos, progress_once
 
@@ -241,6 +244,55 @@ def test_restore_continues_when_the_acquisition_function_fails(tmp_path):
         session.schedule.restore()
         assert session.service.page_model is None
         assert not client.get("/api/question").json()["done"]
+
+
+WAITING_ACQUISITION = """
+import threading
+
+begun, may_end = threading.Event(), threading.Event()
+
+def mine(view, rng):
+    begun.set()
+    may_end.wait()
+    return view.posterior.variance()[view.candidates]
+"""
+
+
+def test_new_model_is_scored_before_it_serves_queries(tmp_path):
+    """While the model is scored, queries and answers do not wait for it.
+
+    As soon as it serves queries, each answer updates it before the next query.
+    """
+    (tmp_path / "own.py").write_text(WAITING_ACQUISITION)
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    np.savez(tmp_path / "set.npz", x=rows)
+    tables = {"model": {"name": "exact"}, "asking": {"strategy": f"{tmp_path}/own.py:mine"}}
+    config = parse_campaign({"data": {"name": str(tmp_path / "set.npz")}, **tables})
+    snapshot = build_snapshot(prepare_campaign(config), TrainingRequest(0, (), 2))
+    with page(tmp_path / "set.npz", tmp_path / "out", tables=tables, classes="ab") as (
+        client,
+        session,
+    ):
+        service, new = session.service, PageModel.from_snapshot(snapshot, {}, 2)
+        scoring = new.acquisition.__globals__
+        with ThreadPoolExecutor(1) as executor:
+            installed = executor.submit(service.set_page_model, new)
+            try:
+                assert scoring["begun"].wait(PATIENCE)
+                assert service.page_model is None
+                query = client.get("/api/question").json()
+                assert query["reason"] == "random start"
+                answer(client, query["position"], 0)
+            finally:
+                scoring["may_end"].set()
+            installed.result()
+        assert not service.is_behind
+        for count in range(1, 5):
+            assert service.page_model.pool_posterior.labels == service.label_state.labels
+            assert len(service.label_state.labels) == count
+            query = client.get("/api/question?fresh=1").json()
+            assert query["reason"] == "covers the pool"
+            assert answer(client, query["position"], count % 2)["changed"] is not None
 
 
 def test_exact_learner_updates_with_every_answer_and_is_restored(tmp_path):

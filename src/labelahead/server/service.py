@@ -395,7 +395,13 @@ class LabellingService:
             self.items.data = data
 
     def set_page_model(self, page_model: PageModel) -> None:
-        """Install the model of a new snapshot and update it to the current labels."""
+        """Install the model of a new snapshot and update it to the current labels.
+
+        The model is scored first (half a second in a new process for 256 items), while the previous
+        one serves the queries. Otherwise the first query would compute the scores while it holds
+        the lock, and the answers until then would not change the queries that follow them.
+        """
+        page_model.best_score()
         short = self._build_shortlist(page_model)
         with self.lock:
             self.page_model, self._shortlist_model = page_model, short
