@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from labelahead.cli import app
+from tests.learner.test_source_query import write_files
 from tests.simulation.test_source_campaign import MODEL, PERSON, write_table
 
 TWO = ("--source", PERSON, "--source", MODEL)
@@ -93,3 +94,34 @@ def test_too_little_money_is_said(tmp_path):
     )  # fmt: skip
     assert code == 0, output
     assert "no label can be paid with 0.00" in output
+
+
+def test_query_names_item_and_source(tmp_path):
+    write_files(tmp_path)
+    file = tmp_path / "next.csv"
+    words = ("query", "--data", tmp_path / "items.csv", "--labels", tmp_path / "labels.csv")
+    code, output = run_command(
+        *words, "--price", "anna=0.10,llm=0.001", "--error-rate", "anna=0", "--n", 5, "--out", file
+    )
+    assert code == 0, output
+    rows = read(file)
+    assert len(rows) == 5
+    assert {r["source"] for r in rows} <= {"anna", "llm"}
+    assert "llm: an estimated" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--value", 1), "--value goes with --price"),
+        (("--budget-money", 1), "--budget-money goes with --price"),
+        (("--error-rate", "llm=0.2"), "--error-rate goes with --price"),
+        (("--price", "anna"), "NAME=PRICE"),
+        (("--price", "anna=1", "--error-rate", "llm=0.2"), "'llm' has an error rate, but no price"),
+        (("--price", "anna=1", "--strategy", "flip"), "--strategy does not go with --price"),
+    ],
+)
+def test_query_refuses_options_that_do_not_fit(tmp_path, words, message):
+    write_files(tmp_path)
+    code, output = run_command("query", "--data", tmp_path / "items.csv", *words)
+    assert (code, message in output) == (2, True), output

@@ -236,6 +236,10 @@ def query(
     mode: shell.ModeOpt = None,
     kernel: shell.KernelOpt = None,
     candidates: shell.CandidatesOpt = None,
+    price: sources.PriceOpt = None,
+    error_rate: sources.ErrorRateOpt = None,
+    value: sources.ValueOpt = None,
+    budget_money: sources.QueryMoneyOpt = None,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     device: shell.DeviceOpt = None,
@@ -256,12 +260,15 @@ def query(
       labelahead query --data photos/ --labels labels.csv --n 20 --out next.csv
 
       labelahead query --data photos/ --labels labels.csv --model mypkg.net:make --format json
+
+      labelahead query --data mails.csv --labels labels.csv --price anna=0.10,llm=0.001 --budget-money 5
     """
     with report_errors():
         if form not in ("csv", "json"):
             raise UsageError(f"--format is {form!r}; expected csv or json")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
+        goal = sources.read_goal(context)
         campaign = shell.build_campaign(context)
         shell.announce_device(campaign.device)
         campaign = guess.ask_language_model(context, campaign)
@@ -277,6 +284,7 @@ def query(
                 n,
                 labels=labels,
                 progress=lambda what, done, total: status.update(words.describe(what, done, total)),
+                sources=goal,
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from labelahead.cli import shell
-from labelahead.cli.shell import Option, UsageError, err, find_free_folder, out, print_line
+from labelahead.cli.shell import Option, Text, UsageError, err, find_free_folder, out, print_line
 from labelahead.errors import InputError
 
 SourceOpt = Annotated[
@@ -29,9 +29,57 @@ BudgetMoneyOpt = Annotated[
         help="With --source: what all labels may cost. (default: half of a person for everything)",
     ),
 ]
+PriceOpt = Annotated[
+    Text,
+    Option(
+        "--price",
+        help="Of one label by each source: anna=0.10,llm=0.001. Chooses whom to ask, too.",
+    ),
+]
+ErrorRateOpt = Annotated[
+    Text,
+    Option(
+        "--error-rate",
+        help="With --price: share of wrong labels, llm=0.25. (default: estimated from the labels)",
+    ),
+]
+ValueOpt = Annotated[
+    float | None,
+    Option("--value", help="With --price: what a point of accuracy over the pool is worth."),
+]
+QueryMoneyOpt = Annotated[
+    float | None, Option("--budget-money", help="With --price: what the labels may cost together.")
+]
 STRATEGIES = "pairs,flip,threshold,majority"
 SEEDS = 6
 CURVE_WIDTH = 70
+
+
+def read_goal(context: typer.Context) -> Any:
+    """Return the prices of --price with what goes with them; None without prices."""
+    from labelahead.acquisition.sources import parse_prices
+    from labelahead.learner.source_query import SourceGoal
+
+    given = context.params
+    if given["price"] is None:
+        for option in ("error_rate", "value", "budget_money"):
+            if given[option] is not None:
+                name = "--" + option.replace("_", "-")
+                raise UsageError(f"{name} goes with --price, which is not there; add it")
+        return None
+    for option in ("strategy", "mode"):
+        if given[option] is not None:
+            raise UsageError(
+                f"--{option} does not go with --price, which chooses by expected gain per price; "
+                "leave it out"
+            )
+    try:
+        errors = parse_prices(given["error_rate"]) if given["error_rate"] else {}
+        return SourceGoal(
+            parse_prices(given["price"]), errors, given["budget_money"], given["value"]
+        )
+    except InputError as error:
+        raise UsageError(str(error)) from error
 
 
 def refuse_money_without_sources(campaign: Any) -> None:

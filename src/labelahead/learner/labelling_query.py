@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from labelahead.data import Answers, Data, read_labels
@@ -21,6 +22,7 @@ from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.learner.source_query import SourceGoal, SourceSelection, select_sources
 from labelahead.models import EXACT
 from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
@@ -65,6 +67,8 @@ class QueryItem:
     probability: float | None
     text: str | None = None  # the text, where items are texts
     record: Mapping[str, Any] = field(default_factory=dict)  # the user's own columns
+    source: str | None = None  # whom to ask, if sources have prices
+    price: float | None = None
 
 
 def query_items(
@@ -74,6 +78,7 @@ def query_items(
     labels: str | Path | None = None,
     classes: Sequence[str] = (),
     progress: Progress | None = None,
+    sources: SourceGoal | None = None,
 ) -> tuple[list[QueryItem], PreparedCampaign]:
     """Train on the labels and return the n items to label next, best first.
 
@@ -85,6 +90,8 @@ def query_items(
         classes: Names of all classes, including those without labels; default: those of the
             campaign's data.
         progress: Called with the stage, the work done and its total.
+        sources: Prices of sources: then also who is asked is chosen, and items that have a label
+            are candidates, too. Fewer than n are returned if no other label is worth its price.
     """
     report = progress or (lambda what, done, total: None)
     report("loading", 0, 1)
@@ -93,6 +100,11 @@ def query_items(
     names, notes = given.classes, given.notes
     prepared = prepared.for_classes(names)
     count = max(len(names), 2)
+    if sources is not None:
+        report("looking ahead", 0, n)
+        found = select_sources(prepared, pool, given.annotations, n, sources, count)
+        items = _build_source_items(prepared.data, found, names)
+        return items, replace(prepared, notes=(*prepared.notes, *notes, *found.notes))
     if n > len(pool.unlabelled):
         raise InputError(
             f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are "
@@ -161,6 +173,25 @@ def _build_items(
             record=_record(data, position),
         )
         for position, score, likely, label in rows
+    ]
+
+
+def _build_source_items(
+    data: Data, found: SourceSelection, names: Sequence[str]
+) -> list[QueryItem]:
+    """Return the selected pairs of item and source, with predictions if there is a label."""
+    at = [query.position for query in found.queries]
+    chosen = Query(
+        torch.tensor(at, dtype=torch.int64),
+        torch.tensor([query.gain for query in found.queries], dtype=torch.float64),
+        "resolve",
+        "greedy",
+    )
+    p = found.learner.predict(at)[:, : len(names)] if at and len(found.learner.pool) else None
+    items = _build_items(data, chosen, names, p)
+    return [
+        replace(item, source=query.source, price=query.price)
+        for item, query in zip(items, found.queries, strict=True)
     ]
 
 
@@ -310,7 +341,8 @@ def _leave_out_test_part(
 def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
     """Format the items as "csv" or "json".
 
-    Columns: id, the user's columns, position, score, prediction, probability.
+    Columns: id, the user's columns, position, score, prediction, probability; if sources have prices,
+    also source and price.
     """
     records = Records({})
     for name in dict.fromkeys(name for q in query_items for name in q.record):
@@ -321,7 +353,10 @@ def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
         records = replace(records, id_column="id")
     ours = {
         name: [getattr(q, name) for q in query_items]
-        for name in ("position", "score", "prediction", "probability")
+        for name in (
+            *("position", "score", "prediction", "probability"),
+            *(("source", "price") if any(q.source for q in query_items) else ()),
+        )
     }
     columns = merge_columns([q.id for q in query_items], records, ours)
     if form == "json":
