@@ -20,10 +20,7 @@ def bounds(extras: list[str]) -> dict[str, str]:
     for line in lines:
         own = re.fullmatch(r"labelahead\[(.*)\]", line)
         if own:
-            lowest |= {
-                k: max(v, lowest.get(k, ""), key=number)
-                for k, v in bounds(own[1].split(",")).items()
-            }
+            lowest |= {k: max(v, lowest.get(k, ""), key=number) for k, v in bounds(own[1].split(",")).items()}
             continue
         found = re.match(r"([\w.-]+)>=([\d.]+)", line)
         if not found:
