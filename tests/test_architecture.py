@@ -243,6 +243,7 @@ MAX_PARAMETERS = 8
 # would only move the names, and break the calls of every script. Nothing internal belongs here.
 LONG_SIGNATURES = {
     "data/loading.py load",
+    "learner/learner.py __init__",
     "models/image_encoder.py embed_images",
     "ntk/infinite.py infinite_kernel",
     "ntk/kernels.py kernel",

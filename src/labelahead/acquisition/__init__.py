@@ -13,6 +13,9 @@ items, two of them labelled:
     >>> pool_view = la.acquisition.view(post, [2, 3, 4, 5])
     >>> sorted(ACQUISITIONS)
     ['changes', 'eer', 'emoc', 'flip', 'mlmoc', 'resolve', 'variance']
+    >>> from labelahead.acquisition import OUTPUT_ACQUISITIONS  # of several classes at once, numbers
+    >>> sorted(OUTPUT_ACQUISITIONS)
+    ['flip', 'mlmoc', 'resolve', 'variance']
     >>> boldest: Acquisition = lambda view, rng: view.probabilities().amax(1)
     >>> la.acquisition.best(pool_view, boldest)[0] in (2, 3, 4, 5)
     True
@@ -30,6 +33,13 @@ from labelahead.acquisition.functions import (
     resolve,
     variance,
 )
+from labelahead.acquisition.outputs import (
+    OUTPUT_ACQUISITIONS,
+    find_output_acquisition,
+    flip_outputs,
+    mlmoc_outputs,
+    resolve_outputs,
+)
 from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.sources import (
     LabelSource,
@@ -43,6 +53,7 @@ from labelahead.acquisition.sources import (
 
 __all__ = [
     "ACQUISITIONS",
+    "OUTPUT_ACQUISITIONS",
     "Acquisition",
     "LabelSource",
     "Selection",
@@ -53,11 +64,15 @@ __all__ = [
     "changes",
     "eer",
     "emoc",
+    "find_output_acquisition",
     "flip",
+    "flip_outputs",
     "greedy",
     "mlmoc",
+    "mlmoc_outputs",
     "parse_prices",
     "resolve",
+    "resolve_outputs",
     "select_pairs",
     "sequential",
     "source_view",

@@ -151,9 +151,13 @@ def sequential(
     >>> len(chosen.view.labelled)
     4
     """
-    return _select_one_by_one(
-        view, acquisition, q, rng, lambda now, position: _check_target(annotate(position), now)
-    )
+
+    def answer(now: View, position: int) -> Tensor:
+        target = _check_target(annotate(position), now)
+        # What an answer says nothing about stays as predicted.
+        return torch.where(target.isnan(), now.posterior.mean[position].to(target), target)
+
+    return _select_one_by_one(view, acquisition, q, rng, answer)
 
 
 def select_batch(

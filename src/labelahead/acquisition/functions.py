@@ -28,7 +28,12 @@ __all__ = [
     "emoc",
     "flip",
     "mlmoc",
+    "owen_gain",
     "resolve",
+    "scale_covariance",
+    "self_entries",
+    "sum_absolute_covariances",
+    "tabulate_gain",
     "variance",
 ]
 
@@ -69,7 +74,7 @@ def mlmoc(
         return _sum_squared_changes(view, targets, baseline)
     if method == "block" and baseline == "linearised" and view.posterior.width == 1:
         size: Tensor = torch.linalg.vector_norm(view.scaled_residuals(targets)[:, 0], dim=1)
-        return _sum_absolute_covariances(view, chunk) * size
+        return sum_absolute_covariances(view, chunk) * size
     every = torch.arange(len(targets), device=targets.device)
     return _sum_changes(view, every, targets, baseline, method, squared, chunk)
 
@@ -117,7 +122,7 @@ def emoc(
         exact = "donot_use_mm_for_euclid_dist"  # a product would lose ‖r‖ where it is small
         residual_norms = torch.cdist(mean, classes, compute_mode=exact)  # ‖r_y‖, (m, C)
         return (
-            _sum_absolute_covariances(view, chunk)
+            sum_absolute_covariances(view, chunk)
             * (p * residual_norms).sum(1)
             / view.innovation_factors()[:, 0, 0].square()
         )
@@ -144,13 +149,13 @@ def _sum_squared_changes(view: View, targets: Tensor, baseline: str) -> Tensor:
     return push.add_(moments.drift, alpha=2).mul_(g).sum((1, 2)).add_(shift).clamp_min_(0.0)
 
 
-def _sum_absolute_covariances(view: View, chunk: int) -> Tensor:
+def sum_absolute_covariances(view: View, chunk: int) -> Tensor:
     """Σₓ |k(x,x')| over all x but x' itself, for every candidate of a scalar kernel: (m,)."""
     every = torch.arange(len(view.candidates), device=view.candidates.device)
     parts = []
     for part in torch.split(every, chunk):
         size = view.covariance(part).abs()
-        rows, points = _self_entries(view, part)
+        rows, points = self_entries(view, part)
         size[rows, points] = 0.0
         parts.append(size.sum(1))
     return torch.cat(parts).to(torch.float64)
@@ -176,7 +181,7 @@ def _sum_changes(
         every, predict_lookahead(view, candidate_rows, targets, method, chunk), strict=True
     ):
         size = (after - now).square().sum(2)
-        rows, points = _self_entries(view, pairs)
+        rows, points = self_entries(view, pairs)
         size[rows, points] = level[points]
         parts.append(size.sum(1) if squared else size.sqrt().sum(1))
     return torch.cat(parts)
@@ -201,7 +206,7 @@ def _sum_changes_scalar(
         size.addcmul_(k, g.square().sum(1, keepdim=True)).mul_(k)
         # Rounding can leave −1e-17 where d and k g cancel.
         size.add_(d.square().sum(1)).clamp_min_(0)
-        rows, points = _self_entries(view, pairs)
+        rows, points = self_entries(view, pairs)
         size[rows, points] = d[points].square().sum(1)
         parts.append(size.sqrt_().sum(1))
     return torch.cat(parts).to(torch.float64)
@@ -283,7 +288,7 @@ def _sum_entropies_scalar(
         g = view.scaled_residuals(label_targets, pairs)[:, 0].to(k.dtype).T[:, :, None]
         after = torch.addcmul(mean.to(k.dtype), k[None], g)
         entropies = entropy(probabilities(after, probability, 0), 0)
-        rows, points = _self_entries(view, pairs)
+        rows, points = self_entries(view, pairs)
         entropies[rows, points] = level[points].to(entropies.dtype)
         parts.append(entropies.sum(1))
     return torch.cat(parts).to(torch.float64)
@@ -300,7 +305,7 @@ def _sum_entropies(
         every, predict_lookahead(view, candidate_rows, targets, method, chunk), strict=True
     ):
         entropies = entropy(probabilities(after, probability))
-        rows, points = _self_entries(view, pairs)
+        rows, points = self_entries(view, pairs)
         entropies[rows, points] = level[points]
         parts.append(entropies.sum(1))
     return torch.cat(parts)
@@ -361,7 +366,7 @@ def changes(
     for pairs, after in zip(torch.split(every, size), futures, strict=True):
         previous = after.gather(0, before.expand(1, *after.shape[1:]))[0]
         changed = after.amax(0) > previous
-        rows, points = _self_entries(view, pairs)
+        rows, points = self_entries(view, pairs)
         changed[rows, points] = level[points]
         counts.append(changed.sum(1, dtype=torch.float64))
     return torch.cat(counts).add_(
@@ -449,7 +454,7 @@ def flip(
         left = _remaining_variance(view, pairs, label, variance_now).clamp_min_(tiny).rsqrt_()
         gain = left.mul_(reach).erf_().sub_(now)
         if not include_candidate:
-            rows, points = _self_entries(view, pairs)
+            rows, points = self_entries(view, pairs)
             gain[rows, points] = 0.0
         parts.append(gain.sum(1))
     return 0.5 * torch.cat(parts).to(torch.float64)
@@ -509,12 +514,12 @@ def resolve(
     ).sqrt()
     dtype = view.posterior.covariance.prior.dtype
     variance_now = variance_now.to(dtype)
-    gain = (lambda squared: _owen_gain(h[None], squared)) if exact else tabulate_gain(h.to(dtype))
+    gain = (lambda squared: owen_gain(h[None], squared)) if exact else tabulate_gain(h.to(dtype))
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
         gains = gain(_explained_variance(view, pairs, label).div_(variance_now).clamp_(0.0, 1.0))
-        rows, points = _self_entries(view, pairs)
+        rows, points = self_entries(view, pairs)
         gains[rows, points] = 0.0
         parts.append(gains.sum(1))
     return torch.cat(parts).to(torch.float64)
@@ -532,7 +537,7 @@ def _gain_table(dtype: torch.dtype, device: torch.device) -> Tensor:
     """
     y, t = (torch.linspace(0, 1, n, dtype=torch.float64) for n in TABLE_SHAPE)
     squared = 1 - (1 - t.square()).square()
-    values = _owen_gain(
+    values = owen_gain(
         (MAX_TABULATED_GAP * y.square())[:, None], squared.clamp(0, 1).expand(TABLE_SHAPE)
     )
     return values.to(dtype=dtype, device=device)[None, None]
@@ -558,7 +563,7 @@ def tabulate_gain(h: Tensor) -> Callable[[Tensor], Tensor]:
     return gain
 
 
-def _owen_gain(h: Tensor, squared: Tensor) -> Tensor:
+def owen_gain(h: Tensor, squared: Tensor) -> Tensor:
     """Φ(−h) − 2T(h, √(1−ρ²)/ρ) in float64, for h and ρ² that broadcast."""
     from scipy.special import owens_t  # Imported here, because it would delay the server's start.
 
@@ -571,7 +576,7 @@ def _owen_gain(h: Tensor, squared: Tensor) -> Tensor:
     return gains
 
 
-def _self_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
+def self_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:
     """Rows and columns of (q, e) at which these candidates (q,) are themselves evaluation points."""
     index = view.evaluation_index()[pairs]
     rows = (index >= 0).nonzero()[:, 0]
@@ -598,7 +603,7 @@ def _contrast(values: Tensor, label: Tensor, dim: int) -> Tensor:
 def _remaining_variance(view: View, pairs: Tensor, label: Tensor, variance_now: Tensor) -> Tensor:
     """Half the variance of f_a − f_b that remains at x after candidate x' is labelled: (q, e)."""
     if view.posterior.width == 1:
-        scaled = _scale_covariance(view, pairs)
+        scaled = scale_covariance(view, pairs)
         return torch.addcmul(variance_now, scaled, scaled, value=-1)
     return variance_now - _explained_variance(view, pairs, label).to(variance_now.dtype)
 
@@ -606,13 +611,13 @@ def _remaining_variance(view: View, pairs: Tensor, label: Tensor, variance_now: 
 def _explained_variance(view: View, pairs: Tensor, label: Tensor) -> Tensor:
     """Half the variance of f_a − f_b at x that a label of candidate x' explains: (q, e), a copy."""
     if view.posterior.width == 1:
-        return _scale_covariance(view, pairs).square_()
+        return scale_covariance(view, pairs).square_()
     k, factors = view.covariance(pairs), view.innovation_factors()[pairs]
     contrast = _contrast(k.to(torch.float64).permute(2, 0, 1, 3), label, 3).permute(1, 2, 0)
     return (0.5 * block_whiten(factors, contrast).square().sum(1)).to(k.dtype)
 
 
-def _scale_covariance(view: View, pairs: Tensor) -> Tensor:
+def scale_covariance(view: View, pairs: Tensor) -> Tensor:
     """k(x',x)/√u for a scalar kernel: (q, e), a new tensor."""
     k = view.covariance(pairs)
     return view.innovation_factors()[pairs][:, 0].reciprocal().to(k.dtype) * k

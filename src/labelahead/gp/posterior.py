@@ -571,6 +571,19 @@ class Posterior:
             full[missing] = self.covariance.diagonal(self.width, self.flat_positions(missing))
         self._cache["variance"] = full
 
+    def output_amplitudes(self) -> Tensor:
+        """Estimate the kernel's scale for each output: (C,).
+
+        As `amplitude`, which is the mean over outputs, but that mean counts as one more label: an
+        output whose labels are all equal has an amplitude, too.
+        """
+        p, overall, labels = self.classes // self.width, self.amplitude(), len(self.targets)
+        if not labels or self.width != 1:
+            return self.mean.new_full((self.classes,), overall)
+        average = self.targets.mean(0).reshape(self.width, p)
+        spread = self._white[:, :p] - self._white[:, p:] @ average
+        return (spread.square().sum(0) + overall) / (labels + 1)
+
     def amplitude(self) -> float:
         """Estimate the kernel's scale from the labels: a² = ‖L⁻¹(Y − mean Y)‖²_F/(L·C).
 

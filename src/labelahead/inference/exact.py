@@ -25,20 +25,21 @@ from labelahead.inference.exact_model import (
     PREDICT_BATCH_ROWS,
     ExactModel,
 )
-from labelahead.inference.forecast import ErrorForecast, forecast_error
+from labelahead.inference.forecast import ErrorForecast, forecast_error, forecast_task_error
 from labelahead.inference.mixture import (
     DEFAULT_SEARCH,
     Mixture,
     MixtureSearch,
     choose_mixture,
     cosine_matrix,
+    fill_missing,
     find_canonical_order,
     mix_kernels,
     mixture_kernel,
     solve_leave_one_out,
 )
 from labelahead.inference.network import FittedModel
-from labelahead.inference.pool_posterior import Observation
+from labelahead.inference.pool_posterior import Observation, PoolPosterior, PosteriorOptions
 from labelahead.inference.sources import (
     Annotations,
     EffectiveLabels,
@@ -52,8 +53,15 @@ from labelahead.inference.trust import fit_trust
 from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
 from labelahead.models.training.objective import MakeObjective
+from labelahead.tasks import LeaveOneOut, Prediction, Task
 
-__all__ = ["ExactLearner", "FittedExactModel", "predict_proba", "wrap_fitted_model"]
+__all__ = [
+    "ExactLearner",
+    "FittedExactModel",
+    "predict_answers",
+    "predict_proba",
+    "wrap_fitted_model",
+]
 
 # The mixture is chosen so often while the reliability of sources is learnt, with so many steps each.
 SOURCE_ROUNDS = 2
@@ -96,6 +104,12 @@ class FittedExactModel(FittedModel):
         model = self.kernel_model
         parts = [model.predict_proba(self.inputs[some], classes) for some in self._split(at)]
         return torch.cat(parts)
+
+    def predict_answers(self, at: Tensor) -> Prediction:
+        """Return what the task predicts for items (q,)."""
+        model = self.kernel_model
+        units = torch.cat([model.normalise_rows(self.inputs[some]) for some in self._split(at)])
+        return model.predict_answers_units(units)
 
     def _split(self, at: Tensor) -> tuple[Tensor, ...]:
         """Split positions (q,) into blocks whose unit rows fit into memory.
@@ -150,11 +164,19 @@ class FittedExactModel(FittedModel):
             parts.append(model.predict_units(torch.cat([left, units[:, features.shape[1] :]], 1)))
         return torch.cat(parts)
 
+    @property
+    def task(self) -> Task | None:
+        """What the outputs mean; None: classes."""
+        return self.kernel_model.task
+
     def start(self, outputs: Tensor, at: Tensor) -> Tensor:
         """Return the prior mean (q, C), 1/C: the posterior is conditioned on all labels.
 
-        Items are queried as without guesses (`labelahead.inference.trust`).
+        Items are queried as without guesses (`labelahead.inference.trust`). With a task it is the
+        mean of the labels.
         """
+        if self.task is not None:
+            return self.kernel_model.offset.to(outputs).expand_as(outputs).clone()
         return torch.full_like(outputs, 1 / outputs.shape[1])
 
     def kernel_arguments(self, at: Tensor, kind: str, sketch: int | None = None) -> dict[str, Any]:
@@ -226,7 +248,8 @@ class ExactLearner:
     ) -> FittedExactModel:
         """Fit all labels (L,) exactly: choose the mixture and solve one linear system.
 
-        Labels are class numbers, or `NONE_OF_THESE`: the targets of such an item are 0.
+        Labels are class numbers, or `NONE_OF_THESE`: the targets of such an item are 0. With a task
+        they are the codes of its answers.
         `seed` and `previous` matter for networks only.
         """
         began = time.perf_counter()
@@ -234,7 +257,9 @@ class ExactLearner:
             (into if isinstance(into, ExactModel) else self.network(seed)).to(self.device).eval()
         )
         trained = None
-        if len(labelled):
+        if len(labelled) and model.task is not None:
+            trained = self._fit_task(model, labelled, labels, began)
+        elif len(labelled):
             support = model.normalise_rows(self.inputs[labelled].to(self.device))
             targets = make_class_targets(labels.to(self.device), self.classes) - 1 / self.classes
             mixture, targets, model.label_noise = self._weigh_sources(
@@ -262,6 +287,60 @@ class ExactLearner:
         self._last_model.clear()
         self._last_model[tuple(labelled.tolist())] = model
         return FittedExactModel(model, self.inputs, "squared", trained, time.perf_counter() - began)
+
+    def _fit_task(
+        self, model: ExactModel, labelled: Tensor, labels: Tensor, began: float
+    ) -> TrainingResult:
+        """Fit the answers (L,) of a task, by their codes."""
+        task = model.task
+        assert task is not None
+        support = model.normalise_rows(self.inputs[labelled].to(self.device))
+        targets = task.targets(labels.cpu())
+        model.offset = task.prior_mean(targets).to(support.device)
+        centred = targets.to(support.device) - model.offset
+        scale = task.target_scale(targets).to(centred)
+        mixture = self._choose_mixture(support, centred / scale)
+        model.mixture = torch.tensor(mixture, dtype=torch.float64, device=centred.device)
+        evidence, model.alpha = self._solve_task(labelled, model, support, centred)
+        model.support = support
+        moved = evidence._replace(
+            mean=(evidence.mean + model.offset).cpu(),
+            variance=evidence.variance.cpu(),
+            targets=targets,
+        )
+        model.task_state = task.calibrate(moved).pack().to(centred.device)
+        residual = (model.noise * model.alpha / scale).square()  # Y − m − Kα = σα
+        total = (centred.nan_to_num(0.0) / scale).square().sum().clamp_min(1e-300)
+        loss = float(residual.sum(1).mean())
+        explained = float((1 - residual.sum() / total).clamp(0.0, 1.0))
+        return TrainingResult(loss, explained, 0, 0.0, (), time.perf_counter() - began)
+
+    def _solve_task(
+        self, labelled: Tensor, model: ExactModel, support: Tensor, centred: Tensor
+    ) -> tuple[LeaveOneOut, Tensor]:
+        """Return the leave-one-out predictions of targets (L, D) minus the offset, and α (L, D)."""
+        if not self._is_exact(len(support)):
+            filled = self._fill_approximately(model, support, centred)
+            alpha = self._solve(labelled, model, support, filled)
+            known = self._last_nystrom[tuple(labelled.tolist())]
+            mean, variance = known.leave_one_out_mean, known.leave_one_out_variance
+            return LeaveOneOut(mean, variance, model.noise, centred), alpha
+        self._last_nystrom.clear()
+        K = mix_kernels(cosine_matrix(support), model.get_mixture().weights)
+        alpha, residual, divisor = solve_leave_one_out(K, model.noise, centred)
+        mean = residual + fill_missing(centred, K, alpha)
+        return LeaveOneOut(mean, divisor - model.noise, model.noise, centred), alpha
+
+    def _fill_approximately(self, model: ExactModel, support: Tensor, centred: Tensor) -> Tensor:
+        """Fill missing targets (L, D) from at most `mixture_search.max_labels` complete answers."""
+        if not bool(centred.isnan().any()):
+            return centred
+        some = evenly_spaced(len(support), self.mixture_search.max_labels).to(support.device)
+        weights = model.get_mixture().weights
+        K = mix_kernels(cosine_matrix(support[some]), weights)
+        alpha = solve_leave_one_out(K, model.noise, centred[some])[0]
+        cosines = support.double() @ support[some].double().T
+        return torch.where(centred.isnan(), mix_kernels(cosines, weights) @ alpha, centred)
 
     def _is_exact(self, labels: int) -> bool:
         """Return whether so many labels are solved exactly."""
@@ -395,6 +474,8 @@ class ExactLearner:
             or self.fit(labelled, labels).kernel_model
         )
         start = model.prior_mean(model.support).cpu()
+        if model.task is not None:
+            return self._leave_task_out(model, settled, labels, start)
         if settled is not None:
             mean = settled.leave_one_out_mean
             if len(model.label_noise):
@@ -413,6 +494,20 @@ class ExactLearner:
         if len(model.label_noise):  # compared with the label itself
             return outputs, outputs - make_class_targets(labels, self.classes)
         return outputs, residual
+
+    def _leave_task_out(
+        self, model: ExactModel, settled: NystromLabels | None, labels: Tensor, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Do `leave_one_out_predictions` for a task; residuals of missing targets are NaN."""
+        assert model.task is not None
+        targets = model.task.targets(labels.cpu())
+        if settled is not None:
+            mean = settled.leave_one_out_mean.cpu() + start
+            return mean, mean - targets
+        K = mix_kernels(cosine_matrix(model.support).cpu(), model.get_mixture().weights)
+        alpha, residual, _ = solve_leave_one_out(K, model.noise, targets - start)
+        mean = residual + fill_missing(targets - start, K, alpha) + start
+        return mean, mean - targets
 
     def _effective_targets(self, labelled: Tensor, labels: Tensor) -> Tensor:
         """Return the targets (L, C) that the last fit of these items used."""
@@ -445,6 +540,8 @@ class ExactLearner:
             or self.fit(labelled, labels).kernel_model
         )
         fitted, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
+        if model.task is not None:
+            return self._forecast_task(fitted, labelled, labels, points)
         start = model.prior_mean(fitted.unit_rows(points).to(self.device))
         post = prior(start, **fitted.kernel_arguments(points, "pseudo"), noise=fitted.noise)
         first = torch.arange(len(labelled))
@@ -460,6 +557,28 @@ class ExactLearner:
             )
         return forecast_error(post, torch.arange(len(labelled), len(points)), votes)
 
+    def _forecast_task(
+        self, fitted: FittedExactModel, labelled: Tensor, labels: Tensor, points: Tensor
+    ) -> ErrorForecast:
+        """Do `forecast_error` for a task; points (n,) begin with the labelled ones."""
+        model = fitted.kernel_model
+        assert model.task is not None
+        task, state = model.task, model.get_task_state()
+        units = fitted.unit_rows(points).to(self.device)
+        pool_posterior = PoolPosterior.from_kernel(
+            points,
+            model.prior_mean(units),
+            model.kernel_arguments(units),
+            fitted.noise,
+            dict(zip(labelled.tolist(), labels.tolist(), strict=True)),
+            PosteriorOptions(max_exact_labels=self.max_exact_labels, task=task),
+        )
+        mean, residual = self.leave_one_out_predictions(labelled, labels)
+        variance = model.leave_one_out_variance().cpu()
+        evidence = LeaveOneOut(mean, variance, state.noise, mean - residual)
+        at = torch.arange(len(labelled), len(points))
+        return forecast_task_error(pool_posterior.posterior, at, task, state, evidence)
+
 
 def wrap_fitted_model(
     model: nn.Module, inputs: Tensor | Samples, loss: str = "squared"
@@ -472,6 +591,16 @@ def wrap_fitted_model(
             "the exact learner compares rows of numbers; expected its inputs as one tensor (n, ...)"
         )
     return FittedExactModel(model, inputs, loss)
+
+
+def predict_answers(model: nn.Module, inputs: Tensor | Samples) -> Prediction:
+    """Return what the task of a fitted model predicts for inputs (n, ...)."""
+    fitted = wrap_fitted_model(model, inputs)
+    if not isinstance(fitted, FittedExactModel):
+        raise InputError(
+            "a trained network has no task; expected a model of exact(inputs, task=...)"
+        )
+    return fitted.predict_answers(torch.arange(len(inputs)))
 
 
 def predict_proba(

@@ -27,6 +27,7 @@ __all__ = [
     "choose_mixture",
     "cosine_kernels",
     "cosine_matrix",
+    "fill_missing",
     "find_canonical_order",
     "mix_kernels",
     "mixture_kernel",
@@ -132,17 +133,53 @@ def solve_leave_one_out(
     Args:
         K: (L, L) kernel of the labelled items.
         noise: Added to the diagonal: one number, or (L,).
-        targets: (L, C).
+        targets: (L, C); NaN where an answer says nothing about an output. Such an item counts as
+            unlabelled for this output: its α and its residual are 0.
 
     Returns:
-        α (L, C), leave-one-out residuals (L, C) and leave-one-out variances (L,).
+        α (L, C), leave-one-out residuals (L, C) and leave-one-out variances (L,), the last as if
+        all answers were complete.
     """
+    missing = targets.isnan()
+    if bool(missing.any()):
+        return _solve_partial(K, noise, targets, missing)
     system = K.clone()
     system.diagonal().add_(noise)
     lower, _ = cholesky(system, what="the kernel of the labelled items")
     inverse = cholesky_inverse(lower)
     alpha = inverse @ targets
     return alpha, -alpha / inverse.diagonal()[:, None], inverse.diagonal().reciprocal()
+
+
+def _solve_partial(
+    K: Tensor, noise: float | Tensor, targets: Tensor, missing: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do `solve_leave_one_out` for targets with NaN: once per pattern of missing answers."""
+    alpha, residual = torch.zeros_like(targets), torch.zeros_like(targets)
+    for pattern, outputs in _group_by_pattern(missing):
+        known = (~pattern).nonzero()[:, 0]
+        if not len(known):
+            continue
+        own = noise[known] if isinstance(noise, Tensor) else noise
+        at = known[:, None], outputs[None]
+        alpha[at], residual[at], _ = solve_leave_one_out(K[known][:, known], own, targets[at])
+    variance = solve_leave_one_out(K, noise, targets[:, :0])[2]
+    return alpha, residual, variance
+
+
+def _group_by_pattern(missing: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return patterns (L,) of missing answers and the outputs that have them, complete ones first."""
+    patterns, group = torch.unique(missing, dim=1, return_inverse=True)
+    order = patterns.sum(0).argsort(stable=True).tolist()
+    return [(patterns[:, g], (group == g).nonzero()[:, 0]) for g in order]
+
+
+def fill_missing(targets: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
+    """Replace missing targets (L, C) by the posterior mean given the other answers, K α.
+
+    A regression on the result has the same α as one without these items.
+    """
+    return torch.where(targets.isnan(), K @ alpha, targets)
 
 
 @dataclass(frozen=True)
@@ -153,6 +190,8 @@ class MixtureSearch:
         max_full_grid_labels: Up to so many labels every mixture is tried. With more, so many evenly
             spaced labels determine the start of a local search.
         max_labels: A mixture is chosen by at most so many evenly spaced labels: the cost is cubic.
+        max_patterns: If answers are partial, by the outputs with at most so many different patterns
+            of missing answers, those with the most answers first.
         error_tolerance: Among mixtures whose error is above the least by at most this share, the
             flattest is chosen. With few labels the error is noisy, and flat kernels generalise
             better (docs/results.md).
@@ -161,6 +200,7 @@ class MixtureSearch:
     max_full_grid_labels: int = 200
     max_labels: int = MAX_SELECTION_LABELS
     error_tolerance: float = 0.03
+    max_patterns: int = 8
 
 
 DEFAULT_SEARCH = MixtureSearch()
@@ -189,6 +229,10 @@ def choose_mixture(
         cosines, targets, label_noise = _subsample_evenly(
             cosines, targets, label_noise, search.max_labels
         )
+    missing = targets.isnan()
+    if bool(missing.any()):
+        groups = _group_by_pattern(missing)[: search.max_patterns]
+        targets = targets[:, torch.cat([outputs for _, outputs in groups])]
     errors = LeaveOneOutErrors(cosines, targets, label_noise)
     if len(cosines) <= search.max_full_grid_labels:
         least = min(MIXTURE_GRID, key=errors)

@@ -30,6 +30,7 @@ from labelahead.models.training.forward import (
 )
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
+from labelahead.tasks import Task
 
 __all__ = [
     "FittedModel",
@@ -81,6 +82,11 @@ class FittedModel:
     def observations(self) -> Mapping[int, Observation]:
         """position -> what its labels amount to, for a learner that tells sources apart."""
         return {}
+
+    @property
+    def task(self) -> Task | None:
+        """What the outputs mean; None: classes."""
+        return None
 
     def outputs(self, at: Tensor) -> Tensor:
         """Return the outputs (q, C) of the network."""

@@ -5,7 +5,7 @@ counts positions in the data set, and so does every method here: this is the onl
 converts one to the other.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,8 +20,11 @@ from labelahead.acquisition.pool_view import View, view
 from labelahead.acquisition.probability import probabilities
 from labelahead.data.class_targets import make_class_targets
 from labelahead.data.positions import PositionIndex
-from labelahead.gp.nystrom import approximate_posterior
+from labelahead.errors import InputError
+from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import Posterior, prior
+from labelahead.inference.mixture import fill_missing, solve_leave_one_out
+from labelahead.tasks import Task
 
 __all__ = ["MAX_DRIFT", "Observation", "PoolPosterior", "PosteriorOptions", "drift_warning"]
 
@@ -60,6 +63,25 @@ class Observation(NamedTuple):
     noise: float  # relative, added to that of the posterior
 
 
+def _fill_targets(post: Posterior, at: Tensor, targets: Tensor, most: int | None) -> Tensor:
+    """Replace missing targets (q, D) of labels at (q,) by the posterior mean given the others.
+
+    With more than `most` labels, given so many evenly spaced ones.
+    """
+    if not bool(targets.isnan().any()):
+        return targets
+    if post.width != 1:
+        raise InputError(
+            "answers that say nothing about some outputs need a scalar kernel; expected the kernel "
+            "'pseudo', 'single' or 'trace', not 'full'"
+        )
+    some = torch.arange(len(at)) if most is None else evenly_spaced(len(at), min(most, len(at)))
+    centred = targets - post.mean[at]
+    K = post.covariance_block(at, at[some]).double()
+    alpha = solve_leave_one_out(K[some], post.noise, centred[some])[0]
+    return fill_missing(centred, K, alpha) + post.mean[at]
+
+
 @dataclass(frozen=True)
 class PosteriorOptions:
     """How a posterior over a pool is conditioned and scored.
@@ -73,6 +95,7 @@ class PosteriorOptions:
         max_exact_labels: Above this number, labels are approximated (`labelahead.gp.nystrom`),
             which bounds the memory.
         observations: position -> what its labels amount to; other labels count as they are.
+        task: What labels mean, as codes of its answers; None: class numbers.
     """
 
     evaluation: int | None = None
@@ -80,6 +103,11 @@ class PosteriorOptions:
     cache_cross_covariance: bool = False
     max_exact_labels: int | None = None
     observations: Mapping[int, Observation] = field(default_factory=dict)
+    task: Task | None = None
+
+    def is_partial(self, labels: Iterable[int]) -> bool:
+        """Return whether one of the answers says nothing about some output."""
+        return self.task is not None and bool(self.task.targets(list(labels)).isnan().any())
 
     def find_observation(self, position: int, label: int) -> Observation | None:
         """Return the observation of an item, if it belongs to its present label."""
@@ -90,6 +118,10 @@ class PosteriorOptions:
         self, labels: Mapping[int, int], post: Posterior
     ) -> tuple[Tensor, Tensor | None]:
         """Return targets, class numbers (q,) or (q, C), and relative noises (q,); None: the usual."""
+        if self.task is not None:
+            targets = self.task.targets(list(labels.values()))
+            missing = post.classes - targets.shape[1]  # outputs of a kernel with more of them
+            return pad(targets, (0, missing), value=float("nan")), None
         classes = torch.tensor(list(labels.values()))
         found = [self.find_observation(p, c) for p, c in labels.items()]
         if not any(found):
@@ -215,6 +247,8 @@ class PoolPosterior:
         if known:
             at = index.rows_of(known)
             targets, noise = options.make_targets(known, post)
+            if options.task is not None:
+                targets = _fill_targets(post, at, targets.to(post.mean), options.max_exact_labels)
             if options.max_exact_labels is None or len(at) <= options.max_exact_labels:
                 post = post.condition(at, targets, noise)
             else:
@@ -234,6 +268,8 @@ class PoolPosterior:
 
     def _is_update_cheaper(self, target_labels: Mapping[int, int]) -> bool:
         """Return whether updating to these labels costs less than conditioning the prior on them."""
+        if self.options.is_partial((*target_labels.values(), *self.labels.values())):
+            return False  # A missing target depends on all other labels.
         if len(target_labels.keys() - self.labels.keys()) > max(
             MAX_INCREMENTAL_LABELS, len(self.labels) // NEW_LABELS_DIVISOR
         ):
@@ -285,8 +321,10 @@ class PoolPosterior:
             current = options.build_view(current.posterior.without_last_labels(removed))
         if changed:
             at = current.candidates.new_tensor(changed)
-            targets = make_class_targets(
-                at.new_tensor([list(kept.values())[i] for i in changed]), classes
+            answers = at.new_tensor([list(kept.values())[i] for i in changed])
+            task = options.task
+            targets = (
+                make_class_targets(answers, classes) if task is None else task.targets(answers)
             )
             current = current.with_posterior(current.posterior.with_targets(at, targets))
         if new:
@@ -443,5 +481,14 @@ class PoolPosterior:
         """Return q positions to label, best first, and their scores. `oracle` takes positions, too."""
         here = self.points.tolist()
         answer = None if oracle is None else lambda place: oracle(here[place])
-        selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)
+        task = self.options.task
+        if task is None:
+            selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)
+        elif mode == "top":
+            selection = select.top(self.view, acquisition, q, rng)
+        elif mode == "sequential" and answer is not None:
+            label = lambda place: task.targets([answer(place)])[0]  # noqa: E731
+            selection = select.sequential(self.view, acquisition, q, label, rng)
+        else:  # There is no most likely answer, as there is a most likely class.
+            selection = select.greedy(self.view, acquisition, q, rng, hypothetical_label="mean")
         return self.points[selection.positions.cpu()], selection.scores.cpu()

@@ -3,7 +3,7 @@
 import copy
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from dataclasses import replace as changed
 from pathlib import Path
@@ -23,8 +23,14 @@ from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
 from labelahead.gp.posterior import Posterior
-from labelahead.inference.exact import ExactLearner, predict_proba, wrap_fitted_model
+from labelahead.inference.exact import (
+    ExactLearner,
+    predict_answers,
+    predict_proba,
+    wrap_fitted_model,
+)
 from labelahead.inference.exact_model import ExactModel, append_pool_guesses
+from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import ModelLearner, outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
 from labelahead.inference.sources import Annotations, SourceAccuracy
@@ -40,6 +46,7 @@ from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
+from labelahead.tasks import ClassPrediction, Task, find_task
 
 __all__ = ["Learner"]
 
@@ -60,17 +67,21 @@ class Learner:
     `retrain_every` labels.
 
     Args:
-        model: Any nn.Module with outputs (n, C), one per class; trained in place.
+        model: Any nn.Module with outputs (n, C), one per class; trained in place. The model of
+            `exact(inputs, task=...)` may have another task: several classes, numbers, ratings.
         inputs: The whole data set: a tensor or an array (n, ...), a mapping or tuple of tensors, or
             `Samples` of a data set that is read in batches. Positions count along it. Arrays are not
             copied, and may be files mapped into memory.
-        strategy: A strategy, its name, or a `QueryConfig`.
+        strategy: A strategy, its name, or a `QueryConfig`. None: "flip", or the first function of
+            the task (`Task.acquisitions`).
         training: A `Training`, or a function (model, inputs, labels) that trains in place.
         retrain_every: Number of labels between two trainings.
         loss: "squared" or "cross-entropy", the loss of your own training function (default:
             squared).
         test: Positions that are never queried.
         seed: Of all random choices.
+        task: What an answer is (`labelahead.tasks`), unless the model knows it. `teach` then takes
+            answers as people write them, and `predict` returns the prediction of the task.
 
     Attributes:
         drift: Share of the candidates for which the linearised network, on which look-ahead is
@@ -82,30 +93,38 @@ class Learner:
     ...     learner.teach([position], [truth[position]])
     >>> learner.predict([0, 1]).shape
     torch.Size([2, 3])
+    >>> learner = la.Learner(la.exact(x, task=la.tasks.Number(unit="kg")), x)
+    >>> learner.teach([0, 1, 2], [3.5, "4 kg", 2])
+    >>> low, high = learner.predict([3]).interval(0.9)
     """
 
     def __init__(
         self,
         model: nn.Module,
         inputs: Inputs | NDArray[Any],
-        strategy: QueryConfig | Strategy | str = "flip",
+        strategy: QueryConfig | Strategy | str | None = None,
         *,
         training: Training | FitFunction | None = None,
         retrain_every: int = 10,
         loss: str | None = None,
         test: Positions = (),
         seed: int = 0,
+        task: Task | None = None,
     ) -> None:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
         self.model = model
         self.inputs = append_pool_guesses(model, as_inputs(inputs))
         self.seed = seed
+        self.task = _find_model_task(model, task)
+        if strategy is None:
+            strategy = "flip" if self.task is None else next(iter(self.task.acquisitions))
         self.query_config = (
             strategy if isinstance(strategy, QueryConfig) else QueryConfig(strategy=strategy)
         )
         self._strategy = find_strategy(self.query_config.strategy)  # a user's file is read once
         self._strategy.resolve_mode(self.query_config.mode, has_oracle=True)
+        self._strategy.check_task(self.task)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
         if loss not in (None, "squared", "cross-entropy"):
@@ -169,7 +188,7 @@ class Learner:
             strategy.resolve_mode(self.query_config.mode, has_oracle=False),
         )
         positions, _ = self._pool_posterior.select_batch(
-            strategy.choose_acquisition(self.pool.labels.tolist()), n, rng, mode
+            strategy.choose_acquisition(self.pool.labels.tolist(), self._own_task), n, rng, mode
         )
         return [int(p) for p in positions]
 
@@ -202,6 +221,10 @@ class Learner:
         >>> len(learner.pool)
         5
         """
+        if self._own_task is not None:
+            raise InputError(
+                f"sources cannot be weighed for the task {self._own_task.name}; expected query"
+            )
         if self._needs_training:
             raise InputError(
                 "labels of sources cannot be weighed by a trained network; expected the exact "
@@ -250,7 +273,10 @@ class Learner:
             self.train()
 
     def teach(
-        self, positions: Positions, labels: Tensor | Sequence[int], source: str | None = None
+        self,
+        positions: Positions,
+        labels: Tensor | NDArray[Any] | Sequence[Any],
+        source: str | None = None,
     ) -> None:
         """Add labels; they update the posterior at once, without training.
 
@@ -258,7 +284,8 @@ class Learner:
             positions: (q,) distinct positions.
             labels: (q,) class numbers, or `la.data.NONE_OF_THESE` for items that belong to none of the
                 classes: all scores of such an item, and of similar ones, are lowered. Only the
-                exact learner can learn that.
+                exact learner can learn that. With a task: answers as its `parse` reads them, such
+                as lists of names, numbers, levels, or rows of an array.
             source: Who gave them: a person, a language model, a file. Several sources may label
                 one item, and a source may correct itself. The exact learner finds out how often
                 each is right, and weighs labels accordingly (docs/sources.md). Labels without a
@@ -270,11 +297,13 @@ class Learner:
         >>> sorted(learner.source_accuracy())
         ['anna', 'language model']
         """
+        if self.task is not None:
+            labels = self._parse_answers(labels)
         try:
             given = labels if isinstance(labels, Tensor) else torch.as_tensor(list(labels))
         except (TypeError, ValueError) as error:
             raise InputError(f"labels are {labels!r}; expected class numbers") from error
-        if given.numel() and int(given.max()) >= self.classes:
+        if self._own_task is None and given.numel() and int(given.max()) >= self.classes:
             raise InputError(
                 f"a label is class {int(given.max())}, but the network has {self.classes} outputs; "
                 "expected one output per class"
@@ -296,10 +325,35 @@ class Learner:
                 {**self._pool_posterior.labels, **new}
             )
 
+    @property
+    def _own_task(self) -> Task | None:
+        """The task, unless it is that of classes, which needs no care."""
+        return None if self.task is None or self.task.name == "classes" else self.task
+
+    def _parse_answers(self, answers: Any) -> Tensor:
+        """Return the codes (q,) of answers; raise if one is missing or wrong."""
+        assert self.task is not None
+        if isinstance(answers, str) or not isinstance(answers, Iterable):
+            raise InputError(
+                f"labels are {answers!r}; expected a list with one answer per position"
+            )
+        codes = self.task.parse_all(answers)
+        given = [code for code in codes if code is not None]
+        if len(given) < len(codes):
+            raise InputError(
+                f"label {codes.index(None)} is missing; expected an answer: leave that item out"
+            )
+        return torch.tensor(given, dtype=torch.int64)
+
     def _label_pool(self, at: Tensor, given: Tensor, source: str | None) -> bool:
         """Add labels to the pool; return whether labelled items were among them."""
         if source is not None and (not isinstance(source, str) or not source):
             raise InputError(f"source is {source!r}; expected a name such as 'anna'")
+        if source is not None and self._own_task is not None:
+            raise InputError(
+                f"labels of source {source!r} cannot be weighed for the task {self._own_task.name}; "
+                "expected labels without a source"
+            )
         if source is not None and self._needs_training:
             raise InputError(
                 f"labels of source {source!r} cannot be weighed by a trained network; expected the "
@@ -342,8 +396,8 @@ class Learner:
         found = learner.source_estimates
         return {} if found is None else found.by_name(learner.annotations.names)
 
-    def predict(self, positions: Positions | None = None) -> Tensor:
-        """Return class probabilities (q, C).
+    def predict(self, positions: Positions | None = None) -> Any:
+        """Return class probabilities (q, C); with a task, its `Prediction` (`labelahead.tasks`).
 
         Those of the exact learner are calibrated and use all labels. A network's are those of its
         last training; for items in the current kernel, labels since then are included by
@@ -356,6 +410,13 @@ class Learner:
         )
         # All inputs are read in blocks; a selection of them is a copy.
         some = self.inputs if positions is None else self.inputs[at]
+        if self._own_task is not None:
+            return predict_answers(self._current_network(), some)
+        p = self._predict_classes(at, some)
+        return p if self.task is None else ClassPrediction(self.task.outputs, p)
+
+    def _predict_classes(self, at: Tensor, some: Tensor | Samples) -> Tensor:
+        """Return class probabilities (q, C) of items, given their inputs as well."""
         p = predict_proba(self._current_network(), some, self.loss)
         if not self._needs_training or not self._labels_since_training:
             return p
@@ -372,6 +433,42 @@ class Learner:
                     self._pool_posterior.mean(at[inside].tolist()), "squared"
                 )
         return p
+
+    def leave_one_out(self) -> Tensor:
+        """Predict every label from the others by the exact learner: outputs (L, C).
+
+        >>> learner = la.Learner(la.exact(x, 3), x)
+        >>> learner.teach([0, 1, 2], truth[:3])
+        >>> learner.leave_one_out().shape
+        torch.Size([3, 3])
+        """
+        learner = self._require_exact("leave-one-out predictions")
+        return learner.leave_one_out_predictions(self.pool.labelled, self.pool.labels)[0]
+
+    def forecast(self) -> ErrorForecast:
+        """Estimate the error over the pool, and by how much further labels reduce it.
+
+        The unit is that of the task: share of wrong predictions, Hamming loss, root mean square
+        error, mean absolute error (`Task.error_measure`). For the exact learner.
+
+        >>> learner = la.Learner(la.exact(x, 3), x)
+        >>> learner.teach([0, 1, 2, 3], truth[:4])
+        >>> 0 <= learner.forecast().error.rate <= 1
+        True
+        """
+        learner = self._require_exact("forecasts")
+        at = self.pool.unlabelled
+        order = torch.randperm(len(at), generator=make_generator(self.seed, "forecast"))
+        return learner.forecast_error(self.pool.labelled, self.pool.labels, at[order])
+
+    def _require_exact(self, what: str) -> ExactLearner:
+        """Return the exact learner with all labels so far."""
+        learner = self._weigh_sources(self._make_learner(self.model))
+        if not isinstance(learner, ExactLearner):
+            raise InputError(f"{what} need the exact learner: la.exact(inputs, classes)")
+        if not len(self.pool):
+            raise InputError("there is no label yet; expected some: teach first")
+        return learner
 
     def train(self) -> None:
         """Train on all labels so far."""
@@ -450,6 +547,7 @@ class Learner:
             "asking": asdict(query_config),
             "training": asdict(self.training) if isinstance(self.training, Training) else None,
             "items": len(self.inputs),
+            "task": None if self.task is None else self.task.describe(),
             "annotations": [(p, s, c) for (p, s), c in self._annotations.items()],
         }
         replace_file(Path(path), lambda file: torch.save(state, file))
@@ -495,6 +593,7 @@ class Learner:
             raise InputError(
                 f"{path} was saved with the strategy {name}; expected it as `strategy`"
             )
+        task = _restore_task(path, state.get("task"), model)
         known = 0 if not isinstance(model, ExactModel) else len(model.trust)
         if len(state["initial"].get("trust", ())) != known:
             raise InputError(
@@ -511,6 +610,7 @@ class Learner:
             inputs,
             query_config if strategy is None else changed(query_config, strategy=strategy),
             training=training or Training(**state["training"]),
+            task=task,
             **{name: state[name] for name in SAVED_ARGUMENTS},
         )
         model.load_state_dict(state["model"])
@@ -568,6 +668,47 @@ class Learner:
         if note := drift_warning(self.drift):
             log.warning("%s", note)
         return context.pool_posterior
+
+
+def _find_model_task(model: nn.Module, task: Task | None) -> Task | None:
+    """Return the task of a model, which is given with the model or beside it."""
+    if task is not None and not isinstance(task, Task):
+        raise InputError(
+            f"task is {task!r}; expected one such as labelahead.tasks.Multilabel(['cat', 'dog'])"
+        )
+    own = model.task if isinstance(model, ExactModel) else None
+    if own is None:
+        if task is not None and task.name != "classes":
+            raise InputError(
+                f"the model does not know the task {task.name}; expected the exact learner: "
+                "la.exact(inputs, task=task)"
+            )
+        return task
+    if task is not None and task is not own:
+        raise InputError(
+            f"the model has the task {own.name}, and another one is given; expected it only once"
+        )
+    return own
+
+
+def _restore_task(path: str | Path, saved: dict[str, Any] | None, model: nn.Module) -> Task | None:
+    """Return the task of a saved learner, and hand it to the model."""
+    own = model.task if isinstance(model, ExactModel) else None
+    task = None if saved is None else find_task(**saved)
+    names = ["classes" if t is None else t.name for t in (task, own)]
+    if names[0] != names[1]:
+        raise InputError(
+            f"{path} was saved with the task {names[0]}, but the model has the task {names[1]}; "
+            "expected la.exact(inputs, task=...) as before"
+        )
+    if task is not None and own is not None and isinstance(model, ExactModel):
+        if task.outputs != own.outputs:
+            raise InputError(
+                f"{path} was saved with the outputs {', '.join(task.outputs)}, but the model has "
+                f"{', '.join(own.outputs)}; expected the same"
+            )
+        model.task = task
+    return task
 
 
 def _read_state(path: str | Path) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from labelahead.acquisition import Acquisition
+from labelahead.acquisition import Acquisition, find_output_acquisition
 from labelahead.errors import InputError
 from labelahead.models.training.objective import MakeObjective
+from labelahead.tasks import Task
 
 __all__ = ["Oracle", "QueryBatch", "QueryConfig", "Strategy"]
 
@@ -57,6 +58,7 @@ class Strategy:
             view.
         noise: The relative noise that suits the strategy, if it has a preference.
         needs_network: Whether it needs gradients of a network, or trains some.
+        tasks: Names of the tasks that it works for (`labelahead.tasks`); None: for all.
         objective: Makes the auxiliary objective that is trained with the network and becomes
             `context.objective`: (network, two samples, seed) -> `AuxiliaryObjective`.
 
@@ -76,6 +78,24 @@ class Strategy:
     noise: float | None = None
     needs_network: bool = False
     objective: MakeObjective | None = None
+    tasks: tuple[str, ...] | None = ("classes",)
+
+    def check_task(self, task: Task | None) -> None:
+        """Raise unless the strategy works for a task; None stands for classes.
+
+        Raises:
+            InputError: It does not. The message names strategies that do.
+        """
+        name = "classes" if task is None else task.name
+        if self.tasks is None or name in self.tasks:
+            return
+        if task is not None and self.acquisition == self.name:
+            task.check_acquisition(self.name)
+        works = ("flip", "resolve") if task is None else (*task.acquisitions, *task.baselines)
+        raise InputError(
+            f"{self.name} works for the task {' and '.join(self.tasks)}, not for {name}; expected "
+            f"one of {', '.join((*works, 'random'))}"
+        )
 
     def with_default_noise(self, query_config: "QueryConfig") -> "QueryConfig":
         """Return the configuration with the strategy's own noise, unless it sets one."""
@@ -86,13 +106,20 @@ class Strategy:
         """Whether its scores are updated after every label, without training."""
         return self.acquisition is not None
 
-    def choose_acquisition(self, labels: Iterable[int]) -> str | Acquisition:
+    def choose_acquisition(
+        self, labels: Iterable[int], task: Task | None = None
+    ) -> str | Acquisition:
         """Return the acquisition function for these labels.
 
         Before two classes have labels, functions of the predictions are replaced by `resolve`:
         `flip`, for example, would keep querying items like those already labelled.
         """
         assert self.acquisition is not None
+        if task is not None:
+            if not isinstance(self.acquisition, str):
+                return self.acquisition
+            unknown = self.acquisition in PREDICTION_BASED_ACQUISITIONS and len(set(labels)) < 2
+            return find_output_acquisition("resolve" if unknown else self.acquisition)
         return (
             "resolve"
             if self.acquisition in PREDICTION_BASED_ACQUISITIONS

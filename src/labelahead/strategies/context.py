@@ -102,7 +102,8 @@ class QueryContext:
         """(L + m, C) outputs of the network at `points`."""
         with self.time_stage("outputs"):
             out = self.fitted.outputs(self.points)
-        if len(self.labels) and int(self.labels.max()) >= out.shape[1]:
+        classes = self.fitted.task is None  # of another task labels are codes of answers
+        if classes and len(self.labels) and int(self.labels.max()) >= out.shape[1]:
             raise InputError(
                 f"a label is class {int(self.labels.max())}, but the network has {out.shape[1]} "
                 "outputs; expected one output per class: build the network with more classes"
@@ -134,7 +135,9 @@ class QueryContext:
         Before the first label it is uniform: the predictions of an untrained network are noise.
         """
         start = self.fitted.start(self.outputs, self.points)
-        return start if len(self.labelled) else torch.full_like(start, 1 / start.shape[1])
+        if len(self.labelled) or self.fitted.task is not None:
+            return start
+        return torch.full_like(start, 1 / start.shape[1])
 
     @cached_property
     def kernel_arguments(self) -> dict[str, Any]:
@@ -166,6 +169,7 @@ class QueryContext:
                     evaluation=self.query_config.evaluation,
                     baseline=self.fitted.baseline,
                     observations=self.fitted.observations,
+                    task=self.fitted.task,
                 ),
             )
 

@@ -165,6 +165,7 @@ DIVERSITY = (
         "covers the embedding: the item farthest from all labelled ones; outliers attract it",
         "Sener & Savarese 2018, Active Learning for CNNs: A Core-Set Approach",
         _coreset,
+        tasks=None,
     ),
 )
 
@@ -460,6 +461,7 @@ COVERAGE = (
         "very few labels: the most typical item of each cluster that has no label yet",
         "Hacohen, Dekel & Weinshall 2022, Active Learning on a Budget (TypiClust)",
         _typiclust,
+        tasks=None,
     ),
     Strategy(
         "probcover",
@@ -473,6 +475,7 @@ COVERAGE = (
         "Bae, Noh & Sutherland 2024, Generalized Coverage for More Robust Low-Budget Active "
         "Learning",
         _max_herding,
+        tasks=None,
     ),
     Strategy(
         "uherding",

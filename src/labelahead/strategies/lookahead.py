@@ -5,6 +5,7 @@ import torch
 from labelahead.acquisition import Acquisition
 from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext
+from labelahead.tasks import TASKS
 
 __all__ = ["LOOK_AHEAD", "MODES", "PAPER", "make_lookahead_strategy"]
 
@@ -32,7 +33,9 @@ def make_lookahead_strategy(
         with context.time_stage("score"):
             return QueryBatch(
                 *pool_posterior.select_batch(
-                    strategy.choose_acquisition(pool_posterior.labels.values()),
+                    strategy.choose_acquisition(
+                        pool_posterior.labels.values(), context.fitted.task
+                    ),
                     q,
                     rng,
                     mode,
@@ -40,7 +43,12 @@ def make_lookahead_strategy(
                 )
             )
 
-    strategy = Strategy(name, when, paper, select_batch, MODES, acquisition=acquisition or name)
+    tasks = None  # a function of a user's own may work for any task
+    if acquisition is None:
+        tasks = tuple(t for t, task in TASKS.items() if name in task.acquisitions)
+    strategy = Strategy(
+        name, when, paper, select_batch, MODES, acquisition=acquisition or name, tasks=tasks
+    )
     return strategy
 
 

@@ -105,7 +105,9 @@ def propose(
     chosen = find_strategy(config.strategy)
     mode = chosen.resolve_mode(config.mode, has_oracle=oracle is not None)
     samples = _check_arguments(model, inputs, pool, n)
-    _require_network(chosen, wrap_fitted_model(model, samples))
+    fitted = wrap_fitted_model(model, samples)
+    _require_network(chosen, fitted)
+    chosen.check_task(fitted.task)
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
         kept = None if memory is None else dict(memory)

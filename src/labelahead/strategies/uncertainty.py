@@ -81,7 +81,9 @@ CONFIDENCE = (
         "Lewis & Gale 1994, A Sequential Algorithm for Training Text Classifiers",
         make_scoring_strategy(least_confidence),
     ),
-    Strategy("random", "the yardstick, and unbiased: use it for a test set", "—", _random),
+    Strategy(
+        "random", "the yardstick, and unbiased: use it for a test set", "—", _random, tasks=None
+    ),
 )
 
 

@@ -172,6 +172,7 @@ class Task(ABC):
         main_measure: The measure that comparisons use.
         error_measure: The measure that estimates and forecasts are about; smaller is better.
         error_unit: Its name in sentences, such as "Hamming loss".
+        decides: Whether outputs are decisions between 0 and 1, not numbers.
         codes_are_classes: Whether an answer is one of a fixed list and its code the number in it.
 
     >>> task: la.tasks.Task = la.tasks.Rating(["bad", "fair", "good"])
@@ -194,6 +195,7 @@ class Task(ABC):
     main_measure: ClassVar[str]
     error_measure: ClassVar[str]
     error_unit: ClassVar[str]
+    decides: ClassVar[bool] = False
     codes_are_classes: ClassVar[bool] = False
 
     outputs: tuple[str, ...]
@@ -286,6 +288,10 @@ class Task(ABC):
             f"{name} does not work for the task {self.name}: {why}; expected one of "
             f"{', '.join((*self.acquisitions, *self.baselines, 'random'))}"
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Task":
+        """Return the task itself: copies of a model share its answers."""
+        return self
 
     def __repr__(self) -> str:
         shown = ", ".join(self.outputs[:4]) + (", ..." if len(self.outputs) > 4 else "")

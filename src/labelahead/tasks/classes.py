@@ -85,6 +85,7 @@ class Classes(Task):
     main_measure = "accuracy"
     error_measure = "error"
     error_unit = "error rate"
+    decides = True
     codes_are_classes = True
 
     def __init__(self, names: Sequence[str], answers: Sequence[str] | None = None) -> None:

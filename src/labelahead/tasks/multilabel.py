@@ -132,6 +132,7 @@ class Multilabel(Task):
     main_measure = "micro_f1"
     error_measure = "hamming_loss"
     error_unit = "Hamming loss"
+    decides = True
 
     def __init__(
         self,
