@@ -10,7 +10,7 @@ Guessers: the class names (texts), a ridge classifier of few other items (pictur
 model"), and simulated language models that name a class: right in so many per cent of the items
 with errors at random; always mistaken for every second class ("by class"); right but for the 40 %
 of the items on one side of the embedding ("by region"); mistaken for the largest class alone, or
-never right.
+never right. "spread 75" says what "right 75" says, with probabilities near 1/C.
 """
 
 import argparse
@@ -39,6 +39,7 @@ SETS = ("newsgroups", "r8", "r52", "cifar10", "caltech101", "segment", "vowel")
 NAMED, LEARNT = ("newsgroups", "r8", "r52"), ("cifar10", "caltech101", "segment", "vowel")
 OLD_LABELS = {"cifar10": 100, "caltech101": 500, "segment": 35, "vowel": 110}
 SHARES = {"right 30": 0.3, "right 60": 0.6, "right 75": 0.75, "right 90": 0.9, "never": 0.0}
+SPREAD = 0.15  # what is left of the deviations from 1/C
 REGION = 0.6  # share of the items on the side where the guesser by region is right
 PHOTO_SIDE = 128
 
@@ -101,7 +102,9 @@ def simulate(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str
     said["largest"] = np.where(y == largest, second, y)
     rest = (1 - CLASS_GUESS_PROBABILITY) / (classes - 1)
     hit = CLASS_GUESS_PROBABILITY - rest
-    return {k: rest + hit * np.eye(classes)[v] for k, v in said.items()}
+    p = {k: rest + hit * np.eye(classes)[v] for k, v in said.items()}
+    p["spread 75"] = 1 / classes + SPREAD * (p["right 75"] - 1 / classes)
+    return p
 
 
 def _read_texts(name: str, data: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:

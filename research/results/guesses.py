@@ -45,6 +45,7 @@ GUESSERS = (
     "by region",
     "largest",
     "never",
+    "spread 75",
     "right 75 + by class",
     "right 60 + never",
 )

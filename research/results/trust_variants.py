@@ -27,7 +27,7 @@ OUT = Path(__file__).parents[1] / "data" / "trust_variants.csv"
 FIELDS = ("set", "guesser", "variant", "seed", *(f"at {n}" for n in COUNTS))
 SEEDS = range(100, 108)
 SETS = ("newsgroups", "r8", "segment")
-GUESSERS = ("class names", "old model", "right 30", "right 60", "by class")
+GUESSERS = ("class names", "old model", "right 30", "right 60", "by class", "spread 75")
 ONE_NUMBER = "one number"
 OPEN = {"GATE_SLOPE": 0.0, "GATE_OFFSET": 50.0}
 VARIANTS: dict[str, dict[str, object]] = {
@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "confusions, no gate": OPEN,
     "gate, no confusions": {"CONFUSION_GRID": (0.0,)},
     "both": {},
+    "no sharpening": {"SHARPNESS_GRID": ()},
     "gate offset 0": {"GATE_OFFSET": 0.0},
     "gate offset 0.5": {"GATE_OFFSET": 0.5},
     "confusions by 1 standard error": {"MIN_CONFUSION_SIGNIFICANCE": 1.0},

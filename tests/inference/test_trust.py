@@ -13,14 +13,19 @@ from labelahead.inference.trust import (
     GATE_SLOPE,
     MAX_TRUST,
     MIN_GATE,
+    MIN_SLOPE,
     MIN_STANDARD_ERROR,
     PRIOR_DEVIATION,
     PRIOR_SUM,
+    SHARPNESS_GRID,
     apply_trust,
     compute_gate,
     fit_confusions,
+    fit_sharpness,
     fit_trust,
+    initial_sharpness,
     initial_trust,
+    sharpen,
     summarise_trust,
 )
 
@@ -129,6 +134,58 @@ def test_fit_trust_equals_explicit_regression_kernel_and_gate(labels):
     assert MIN_GATE < float(weight) < 0.999  # so that the gate takes part
     assert 0 < float(summarise_trust(expected).min()) < MAX_TRUST
     assert torch.allclose(fit_trust(K, noise, targets, guesses), expected, atol=1e-7)
+
+
+def test_sharpness_is_the_largest_calibrated_factor_of_the_grid(labels):
+    """Against loops over factors, guessers, items and classes."""
+    _, targets, guesses = labels
+    spread = torch.stack([0.15 * guesses[:, 0], guesses[:, 1]], 1)
+    spread[4] = 0.0  # nothing was said
+    found = fit_sharpness(targets, spread)
+    bound = 1 - 1 / CLASSES
+    for j in range(2):
+        best, slopes = 1.0, []
+        for factor in SHARPNESS_GRID:
+            product = norm = 0.0
+            for i in range(20):
+                row = [factor * float(g) for g in spread[i, j]]
+                excess = max(max(row) / bound, 1.0)
+                for c in range(CLASSES):
+                    product += row[c] / excess * float(targets[i, c])
+                    norm += (row[c] / excess) ** 2
+            slopes.append(product / norm)
+            if slopes[-1] > MIN_SLOPE:
+                best = factor
+        assert found[j].tolist() == [best, bound]
+        assert max(slopes[0], 1.1) > 1 > slopes[-1]
+    assert found[:, 0].tolist() == [found[0, 0], 1.0]
+    assert float(found[0, 0]) >= 4
+    sharp = sharpen(spread, found)
+    assert float(sharp.amax()) <= bound + 1e-12
+    assert torch.equal(sharp[:, 1], spread[:, 1])  # bit for bit
+    assert not sharp[4].any()
+    assert torch.equal(fit_sharpness(targets[:1], spread[:1]), initial_sharpness(2, CLASSES))
+
+
+def test_classes_that_are_always_right_are_not_sharpened(labels):
+    _, targets, _ = labels
+    certain = 0.9 - 0.1 / (CLASSES - 1)
+    said = torch.stack([certain * targets, targets], 1)
+    assert torch.equal(fit_sharpness(targets, said), initial_sharpness(2, CLASSES))
+
+
+def test_spread_probabilities_count_almost_as_much_as_classes():
+    """Features say nothing of the classes, so that accuracy above 1/C comes from the guesses."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 6, generator=rng).double(), torch.arange(300) % CLASSES
+    g = make_guesses(y, 0.85, rng)
+    at, rest = torch.arange(24), torch.arange(100, 300)
+    gains = []
+    for said in (g, 1 / CLASSES + 0.1 * (g - 1 / CLASSES)):
+        _, fitted = fit(x, y, at, said)
+        gains.append(fitted.accuracy(rest, y[rest]) - 1 / CLASSES)
+    assert gains[0] > 0.2
+    assert gains[1] > 0.7 * gains[0]
 
 
 def test_confusions_equal_the_posterior_of_a_larger_kernel(labels):
@@ -281,7 +338,9 @@ def test_model_saved_without_guess_buffers_is_restored(problem):
     x, y, _ = problem
     fitted = ExactLearner(x, exact(x, CLASSES)).fit(torch.arange(9), y[:9])
     state = {
-        k: v for k, v in fitted.model.state_dict().items() if k not in ("trust", "guess_classes")
+        k: v
+        for k, v in fitted.model.state_dict().items()
+        if k not in ("trust", "sharpness", "guess_classes")
     }
     again = ExactModel(torch.zeros(6, dtype=torch.float64), CLASSES)
     again.load_state_dict(state)
@@ -293,7 +352,9 @@ def test_model_saved_with_one_number_per_guesser_is_restored(problem):
     g = make_guesses(y, 0.7, rng)
     _, fitted = fit(x, y, torch.arange(12), g)
     state = {**fitted.model.state_dict(), "trust": torch.tensor([0.2], dtype=torch.float64)}
+    del state["sharpness"]  # neither was known then
     again = ExactModel(torch.zeros(6), CLASSES)
     again.load_state_dict(state)
     assert torch.equal(again.trust, 0.2 * torch.eye(CLASSES).double()[None])
     assert torch.equal(again.state_dict()["trust"], again.trust)
+    assert torch.equal(again.sharpness, initial_sharpness(1, CLASSES))

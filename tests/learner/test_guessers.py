@@ -199,7 +199,7 @@ def test_quality_names_the_mistakes(table):
     assert f"right for {int((guess == truth).sum())} of 30" in note
     high = int(((guess == 0) & (truth == 1)).sum())
     name = prepared.data.classes
-    assert f"{name[0]} against {name[1]} ({high})" in note
+    assert f"{name[0]} for {name[1]} ({high})" in note
     assert " worth " in note
 
 

@@ -120,14 +120,16 @@ def test_refresh_after_removing_a_class_equals_one_without_it(prepared):
     assert (predicted.classes, predicted.probabilities.shape) == ((0, 2), (5, 2))
 
 
-def test_guesses_count_in_predictions_from_few_labels_on_and_never_in_queries(tmp_path):
+@pytest.mark.parametrize("spread", [1.0, 0.1])
+def test_guesses_count_in_predictions_from_few_labels_on_and_never_in_queries(tmp_path, spread):
     rng = torch.Generator().manual_seed(1)
     centres = 1.5 * torch.randn(3, 6, generator=rng)
     y = torch.arange(90) % 3
     rows = centres[y] + 2 * torch.randn(90, 6, generator=rng)
     guessed = torch.where(torch.rand(90, generator=rng) < 0.95, y, (y + 1) % 3)
     np.savez(tmp_path / "set.npz", x=rows.numpy())
-    np.save(tmp_path / "said.npy", 0.85 * np.eye(3)[guessed.numpy()] + 0.05)
+    certain = 0.85 * np.eye(3)[guessed.numpy()] + 0.05
+    np.save(tmp_path / "said.npy", 1 / 3 + spread * (certain - 1 / 3))
     source = {
         "name": str(tmp_path / "set.npz"),
         "guesses": [str(tmp_path / "said.npy")],
@@ -141,6 +143,7 @@ def test_guesses_count_in_predictions_from_few_labels_on_and_never_in_queries(tm
         at = torch.arange(count)
         fitted = prepared.make_learner(3).fit(at, at % 3)
         assert float(fitted.kernel_model.trust.abs().max()) > 0.01
+        assert (float(snapshot.sharpness[0, 0]) > 1) == (spread < 1)
         (row,) = snapshot.fit_facts.describe_round(None)["guessers"]
         (text,) = describe_states([row], "abc")
         right = int((guessed[:count] == at % 3).sum())

@@ -49,7 +49,7 @@ from labelahead.inference.sources import (
     combine_sources,
     estimate_sources,
 )
-from labelahead.inference.trust import fit_trust
+from labelahead.inference.trust import fit_sharpness, fit_trust, sharpen
 from labelahead.models.training import Training, TrainingResult
 from labelahead.models.training.forward import apply_dropout
 from labelahead.models.training.objective import MakeObjective
@@ -266,7 +266,7 @@ class ExactLearner:
                 labelled, labels, model.take_features(support), targets
             )
             if model.guess_width:
-                model.trust = self._fit_trust(model, support, targets, mixture)
+                model.trust, model.sharpness = self._fit_trust(model, support, targets, mixture)
                 targets = targets + 1 / self.classes - model.prior_mean(support)
             model.mixture = torch.tensor(mixture, dtype=torch.float64, device=targets.device)
             alpha = self._solve(labelled, model, model.take_features(support), targets)
@@ -423,8 +423,8 @@ class ExactLearner:
 
     def _fit_trust(
         self, model: ExactModel, support: Tensor, targets: Tensor, mixture: Mixture
-    ) -> Tensor:
-        """Fit the trust (G, C, C) on as many labels as the mixture is chosen by."""
+    ) -> tuple[Tensor, Tensor]:
+        """Fit trust (G, C, C) and sharpness (G, 2) on as many labels as the mixture is chosen by."""
         some, most = (
             find_canonical_order(model.take_features(support)),
             self.mixture_search.max_labels,
@@ -436,9 +436,14 @@ class ExactLearner:
         cosines = cosine_matrix(model.take_features(support[some]))
         guesses = model.take_guesses(support[some])
         more = model.label_noise[some] if len(model.label_noise) else 0.0
-        return fit_trust(
-            mix_kernels(cosines, mixture.weights), mixture.noise + more, targets[some], guesses
+        sharpness = fit_sharpness(targets[some], guesses)
+        trust = fit_trust(
+            mix_kernels(cosines, mixture.weights),
+            mixture.noise + more,
+            targets[some],
+            sharpen(guesses, sharpness),
         )
+        return trust, sharpness
 
     def _solve(
         self, labelled: Tensor, model: ExactModel, support: Tensor, targets: Tensor

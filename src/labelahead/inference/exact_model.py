@@ -23,7 +23,7 @@ from labelahead.gp.linalg import cholesky
 from labelahead.gp.posterior import prior
 from labelahead.inference.mixture import Mixture, cosine_matrix, mix_kernels, mixture_kernel
 from labelahead.inference.pool_posterior import Observation
-from labelahead.inference.trust import apply_trust, initial_trust
+from labelahead.inference.trust import apply_trust, initial_sharpness, initial_trust
 from labelahead.tasks import Classes, LeaveOneOut, Prediction, Task, TaskState
 
 __all__ = [
@@ -85,6 +85,7 @@ class ExactModel(nn.Module):
     lift: Tensor  # (1,) one more coordinate of every row, or (0,)
     variance_scale: Tensor  # (1,) s²a² of `linear.calibration`, or (0,): not worked out yet
     trust: Tensor  # (G, C, C) in each guesser (`labelahead.inference.trust`)
+    sharpness: Tensor  # (G, 2) of each guesser (`labelahead.inference.trust.sharpen`)
     guess_classes: Tensor  # (1,) classes that each guesser knows, or (0,) without guessers
     label_noise: Tensor  # (L,) what each label adds to the noise, or (0,): labels of one source
     offset: Tensor  # (C,) prior mean of the outputs of a task, or (0,)
@@ -113,6 +114,7 @@ class ExactModel(nn.Module):
         self.register_buffer("variance_scale", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("label_noise", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("trust", initial_trust(guessers, classes))
+        self.register_buffer("sharpness", initial_sharpness(guessers, classes))
         known = [classes if guess_classes is None else guess_classes] if guessers else []
         self.register_buffer("guess_classes", torch.tensor(known, dtype=torch.int64))
         self.known_classes = sum(known)  # as a number: exporters cannot read tensors
@@ -187,7 +189,8 @@ class ExactModel(nn.Module):
                 device=units.device,
             )
         mean = torch.zeros_like(units[:, :1], dtype=torch.float64) + 1 / self.classes  # for ONNX
-        return mean + apply_trust(self.trust.to(mean), self.take_guesses(units))
+        said = self.take_guesses(units)
+        return mean + apply_trust(self.trust.to(mean), said, self.sharpness.to(mean))
 
     def get_mixture(self) -> Mixture:
         """Return the kernel mixture."""
@@ -403,6 +406,7 @@ class ExactModel(nn.Module):
             "lift",
             "variance_scale",
             "trust",
+            "sharpness",
             "guess_classes",
             "label_noise",
             "offset",
@@ -418,6 +422,10 @@ class ExactModel(nn.Module):
             eye = torch.eye(self.classes, dtype=self.trust.dtype, device=self.trust.device)
             self.trust = self.trust[:, None, None] * eye
             state[prefix + "trust"] = self.trust  # type: ignore[index]
+        if len(self.sharpness) != len(self.trust) or prefix + "sharpness" not in state:
+            # saved by an earlier version
+            self.sharpness = initial_sharpness(len(self.trust), self.classes).to(self.trust.device)
+            state[prefix + "sharpness"] = self.sharpness  # type: ignore[index]
         self.known_classes = int(self.guess_classes.sum())
         super()._load_from_state_dict(state, prefix, *args)
 

@@ -8,6 +8,9 @@ the labels are modelled as
 where f is the Gaussian process of the kernel and W_j (C×C) translates what guesser j says into what
 it means: s_j I trusts it as it is, another matrix has learnt its typical confusions. In closed form:
 
+0. A guesser may be right more often than its probabilities say. g̃_j is multiplied by the largest
+   factor of a grid with which the regression of the labels on it has a slope above 1; no row
+   exceeds that of a certain guess. Guesses that are classes stay as they are.
 1. The leave-one-out residual of a label is linear in s, so that s follows from a regression, shrunk
    while there are few labels.
 2. τ is the value of a grid with the least leave-one-out error of the kernel K + τ² Σ_j ⟨g̃_j, g̃_j'⟩.
@@ -35,8 +38,11 @@ __all__ = [
     "apply_trust",
     "compute_gate",
     "fit_confusions",
+    "fit_sharpness",
     "fit_trust",
+    "initial_sharpness",
     "initial_trust",
+    "sharpen",
     "summarise_trust",
 ]
 
@@ -51,6 +57,8 @@ DISCOUNT = 0.45
 MAX_TRUST = 0.3  # of each guesser
 CONFUSION_GRID = (0.0, 0.1, 0.2, 0.4)  # τ
 MIN_CONFUSION_SIGNIFICANCE = 2.0  # standard errors by which τ > 0 has to reduce the error
+SHARPNESS_GRID = (1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0)
+MIN_SLOPE = 1 + 1e-6  # of guesses that are spread; the slope of classes that are all right is 1
 GATE_SLOPE = 1.5  # per standard error
 GATE_OFFSET = 1.0  # without evidence the guesses count
 MIN_GATE = 0.5  # a gate that is half closed is closed
@@ -76,13 +84,55 @@ def initial_trust(guessers: int, classes: int) -> Tensor:
     return share * torch.eye(classes, dtype=torch.float64).repeat(guessers, 1, 1)
 
 
-def apply_trust(trust: Tensor, deviations: Tensor) -> Tensor:
+def initial_sharpness(guessers: int, classes: int) -> Tensor:
+    """Return factors (G, 2) for `sharpen` that leave guesses as they are."""
+    return torch.tensor([[1.0, 1 - 1 / classes]], dtype=torch.float64).repeat(guessers, 1)
+
+
+def sharpen(deviations: Tensor, sharpness: Tensor) -> Tensor:
+    """Multiply the deviations of each guesser by its factor; no row exceeds its bound.
+
+    Args:
+        deviations: (n, G, C) g̃.
+        sharpness: (G, 2) factor of each guesser, and the deviation of a certain guess.
+    """
+    factor, bound = sharpness[:, :1], sharpness[:, 1:]
+    larger = deviations * factor
+    excess = (larger.amax(2, keepdim=True) / bound).clamp_min(1.0)
+    return torch.where(factor > 1, larger / excess, deviations)
+
+
+def fit_sharpness(targets: Tensor, deviations: Tensor) -> Tensor:
+    """Choose the factors (G, 2) for `sharpen`.
+
+    Args:
+        targets: (L, C) one-hot labels minus 1/C.
+        deviations: (L, G, C) g̃ at the labelled items.
+    """
+    guessers, classes = deviations.shape[1:]
+    out = initial_sharpness(guessers, classes).to(deviations.device)
+    if len(targets) < 2:
+        return out
+    for factor in SHARPNESS_GRID:
+        tried = out.clone()
+        tried[:, 0] = factor
+        sharper = sharpen(deviations, tried)
+        norms = sharper.square().sum((0, 2)).clamp_min(1e-30)
+        slope = (sharper * targets[:, None]).sum((0, 2)) / norms
+        out = torch.where((slope > MIN_SLOPE)[:, None], tried, out)
+    return out
+
+
+def apply_trust(trust: Tensor, deviations: Tensor, sharpness: Tensor | None = None) -> Tensor:
     """Return what the guesses add to the prior mean, (n, C).
 
     Args:
         trust: (G, C, C).
         deviations: (n, G, C) g̃.
+        sharpness: (G, 2), see `sharpen`; None: deviations as they are.
     """
+    if sharpness is not None:
+        deviations = sharpen(deviations, sharpness)
     return torch.einsum("ngc,gcd->nd", deviations, trust)
 
 
@@ -98,7 +148,8 @@ def fit_trust(K: Tensor, noise: float | Tensor, targets: Tensor, deviations: Ten
         K: (L, L) kernel of the labelled items.
         noise: Added to its diagonal: one number, or (L,).
         targets: (L, C) one-hot labels minus 1/C.
-        deviations: (L, G, C) g̃ of each guesser at the labelled items; 0 where it said nothing.
+        deviations: (L, G, C) g̃ of each guesser at the labelled items, sharpened; 0 where it said
+            nothing.
 
     Returns:
         (G, C, C), entries from −`MAX_TRUST` to `MAX_TRUST`.

@@ -84,6 +84,7 @@ class ExactSnapshot(Snapshot):
         guesses: (n, G, C) deviations g − 1/C of the guessers, if there are some.
         test_guesses: Those about the test items.
         trust: (G, C, C) in each guesser; None without labels.
+        sharpness: (G, 2) of each guesser; None: guesses as they are.
         guessers: Their names, for people.
         observations: position -> fields of the `Observation` to which the labels of several people
             amount; empty if one annotator gave all labels.
@@ -98,6 +99,7 @@ class ExactSnapshot(Snapshot):
     guesses: Tensor | None = None
     test_guesses: Tensor | None = None
     trust: Tensor | None = None
+    sharpness: Tensor | None = None
     guessers: tuple[str, ...] = ()
     observations: Mapping[int, tuple[int, tuple[float, ...], float]] = field(default_factory=dict)
 
@@ -158,7 +160,8 @@ class ExactSnapshot(Snapshot):
             return start
         gone = self._list_gone(class_mapping)
         said = self._arrange_guesses(self.guesses, range(self.trust.shape[1]))
-        added = apply_trust(self.trust, said.double())[:, : self.classes]
+        fitted = self.trust.ne(0).any(2).any(0)  # a class outside the fit does not bound a row
+        added = apply_trust(self.trust, said.double() * fitted, self.sharpness)[:, : self.classes]
         shared = [c for c in range(added.shape[1]) if c not in gone]
         start[:, shared] += added[:, shared]
         return start
@@ -213,6 +216,7 @@ class ExactSnapshot(Snapshot):
             weights=fit.fitted.mixture.weights,
             alpha=alpha,
             trust=trust,
+            sharpness=fit.model.sharpness,
             observations=self._describe_observations(fit, classes),
             fit_facts=self._describe_fit(fit, request, seconds),
         )
