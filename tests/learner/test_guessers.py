@@ -85,13 +85,31 @@ def test_exported_model_reads_the_column_of_guesses(table, tmp_path):
 
 def test_exported_model_predicts_items_without_guesses(table, tmp_path):
     prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
-    model, fitted = export(prepared)
+    model, fitted = export(prepared, 5)
+    assert bool(fitted.model.trust.any())
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     columns = {name: [row[name] for row in rows] for name in "abcde"}
     found = model.predict(columns)
     blind = torch.cat([prepared.rows[:, : prepared.feature_width], torch.zeros(60, 2)], 1)
     assert torch.allclose(found.probabilities, fitted.model.predict_proba(blind), atol=1e-6)
+    (note,) = found.notes
+    assert "guesses of the column 'llm', and there are none about 60 items" in note
+    assert "--without-guesses" in note
+    with_guesses = model.predict({**columns, "llm": [row["llm"] for row in rows]})
+    assert with_guesses.notes == ()
+    assert not torch.equal(with_guesses.probabilities, found.probabilities)
+    accepted = model.predict(table, without_guesses=True)
+    assert torch.equal(accepted.probabilities, found.probabilities)
+    assert accepted.notes == ()
+
+
+def test_guesses_that_are_not_trusted_are_not_missed(table):
+    prepared = prepare_campaign(make_campaign(table, guesses=("llm",)))
+    model, fitted = export(prepared, 12)
+    assert not fitted.model.trust.any()
+    columns = {name: [0.5, -0.5] for name in "abcde"}
+    assert model.predict(columns).notes == ()
 
 
 def test_guesses_of_an_exported_model_are_its_predictions(table, tmp_path):

@@ -49,6 +49,10 @@ def predict(
     probabilities: Annotated[
         bool, Option("--probabilities", help="Add a column probability:CLASS for every class.")
     ] = False,
+    without_guesses: Annotated[
+        bool,
+        Option("--without-guesses", help="Predict without the columns of guesses of the model."),
+    ] = False,
     device: DeviceOpt = None,
     trust_code: TrustOpt = False,
 ) -> None:
@@ -78,7 +82,11 @@ def predict(
                 done += more
                 status.update(f"{done} items")
 
-            predictions = model.predict(items, progress=on_progress, id=id or "auto")
+            predictions = model.predict(
+                items, progress=on_progress, id=id or "auto", without_guesses=without_guesses
+            )
+        for note in predictions.notes:
+            print_line(note, "yellow")
         for item, why in predictions.failed.items():
             print_line(f"{item} cannot be read ({why}) and is left out", "yellow")
         text = write_predictions(predictions, file, probabilities=probabilities)

@@ -10,7 +10,7 @@ Loading such a folder runs no code from it.
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from labelahead.batching import Samples
 from labelahead.data import Data
-from labelahead.data.columns import SentenceColumn, parse_entry
+from labelahead.data.columns import GuessColumn, SentenceColumn, parse_entry
 from labelahead.data.excel import split_sheet
 from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.new_items import (
@@ -54,7 +54,14 @@ from labelahead.data.table_writer import (
 )
 from labelahead.data.vector_files import split_joined_embedding, vector_column_name
 from labelahead.devices import has_float64, resolve_device
-from labelahead.errors import InputError, LabelaheadError, MissingExtra, ModelError, import_extra
+from labelahead.errors import (
+    InputError,
+    LabelaheadError,
+    MissingExtra,
+    ModelError,
+    count_noun,
+    import_extra,
+)
 from labelahead.files import replace_file, write_atomically
 from labelahead.inference.exact import predict_proba
 from labelahead.inference.exact_model import ExactModel, find_kernel_model
@@ -110,6 +117,7 @@ class Predictions:
         unlike: (n,) bool, see `ExportedModel`.
         failed: Items that could not be read, and why.
         records: The user's own columns.
+        notes: What the user has to know about them.
     """
 
     items: tuple[str, ...]
@@ -119,6 +127,7 @@ class Predictions:
     unlike: Tensor | None = None  # (n,) bool
     failed: Mapping[str, str] = field(default_factory=dict)  # items that could not be read, and why
     records: Records | None = None  # the user's own columns
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -204,7 +213,12 @@ class ExportedModel:
         )
 
     def predict(
-        self, items: Any, progress: Callable[[int], None] | None = None, *, id: str = AUTO
+        self,
+        items: Any,
+        progress: Callable[[int], None] | None = None,
+        *,
+        id: str = AUTO,
+        without_guesses: bool = False,
     ) -> Predictions:
         """Predict items.
 
@@ -215,17 +229,64 @@ class ExportedModel:
             progress: Called with the number of predicted items.
             id: The column of a table that names the items, "none" for row numbers; default: that of
                 the model's own data, else one called `id`.
+            without_guesses: Predict without the guesses of columns, also where there are some. Else
+                a note says if a column, with which the model was fitted, has none.
         """
         if isinstance(items, str | Path):
             items = [items]
         if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
-            parts = [
-                self._predict_items(part, progress)
-                for source in items
-                for part in self._read_path(source, len(items) > 1, id)
-            ]
-            return _concatenate(parts)  # raises if nothing could be read
-        return self._predict_items(self._read_arrays(items, id), progress)
+            fresh = (
+                part for source in items for part in self._read_path(source, len(items) > 1, id)
+            )
+        else:
+            fresh = iter([self._read_arrays(items, id)])
+        guessers, parts = self._find_guess_columns(), []
+        missing = dict(guessers)
+        for part in fresh:
+            if without_guesses:
+                for at in guessers.values():
+                    part.values[:, at] = 0
+            missing = {n: at for n, at in missing.items() if not bool(part.values[:, at].any())}
+            parts.append(self._predict_items(part, progress))
+        found = _concatenate(parts)  # raises if nothing could be read
+        if without_guesses or not len(found):
+            return found
+        return replace_fields(found, notes=self._describe_missing_guesses(missing, len(found)))
+
+    def _describe_missing_guesses(self, missing: Collection[str], items: int) -> tuple[str, ...]:
+        """Return a note if there are no guesses of guessers with which the model was fitted."""
+        others = 0 if self.preprocessor is None else self.preprocessor.guess_width
+        if not (missing or others):
+            return ()
+        many = count_noun(items, "item")
+        if others:
+            return (
+                f"the model was fitted with guesses about its items, and there are none about {many}: "
+                "probabilities are those without guesses (--without-guesses accepts this)",
+            )
+        names = "column" if len(missing) == 1 else "columns"
+        columns = ", ".join(repr(name) for name in missing)
+        return (
+            f"the model was fitted with guesses of the {names} {columns}, and there are none about "
+            f"{many}: probabilities are those without guesses; add the {names}, or accept this with "
+            "--without-guesses",
+        )
+
+    def _find_guess_columns(self) -> dict[str, slice]:
+        """Return the columns of the inputs that hold the guesses of each column of a table.
+
+        A guesser that the model does not trust is left out: its guesses change nothing.
+        """
+        if self.preprocessor is None or self._exact is None:
+            return {}
+        columns = [c for c in self.preprocessor.columns if isinstance(c, GuessColumn)]
+        end = self.preprocessor.shape[0] - sum(len(c.classes) for c in columns)
+        found = {}
+        for j, column in enumerate(columns):  # they follow the features
+            begin, end = end, end + len(column.classes)
+            if bool(self._exact.trust[j].any()):
+                found[column.name] = slice(begin, end)
+        return found
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return probabilities (n, C) and variances (n,) of items as they were read, (n, *shape)."""
