@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from labelahead.errors import InputError
+from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Source
-from labelahead.learner.routing import RouteGoal, format_routes, plan_routes, route_items
+from labelahead.learner.routing import (
+    RouteGoal,
+    compute_disagreement,
+    estimate_person_error,
+    format_routes,
+    plan_routes,
+    route_items,
+)
 
 CLASSES = ("red", "green", "blue")
 CENTRES = {"red": (2, 0, 0), "green": (-1, 2, 0), "blue": (-1, -2, 1)}
@@ -130,6 +138,9 @@ def test_report_adds_up(tmp_path):
     mean = sum(count * p for count, p, _ in report.routes.values()) / 300
     assert mean == pytest.approx(report.accuracy)
     assert report.routes["labelled"] == (60, 1.0, 0.0)
+    assert report.person_error_note.startswith("people: taken to be always right, since 0 items")
+    paid = {f"n{i}" for i in range(0, 300, 2)}  # they have a guess
+    assert not any(item.route == "llm" for item in report.items if item.id in paid)
     right, low, high, count = report.guess_accuracy
     assert count == 30
     assert low < right < high
@@ -138,6 +149,66 @@ def test_report_adds_up(tmp_path):
     text = format_routes(report.items)
     assert text.splitlines()[0] == "id,route,prediction,probability,reason"
     assert len(text.splitlines()) == 301
+
+
+def write_annotators(folder, truth, rng, *, items, error, people=("anna", "ben")):
+    """Labels of several people for the same items, each wrong at a rate."""
+    lines = ["id,label,annotator"]
+    for i in range(items):
+        for who in people:
+            y = truth[f"n{i}"]
+            wrong = rng.choice([c for c in CLASSES if c != y])
+            lines.append(f"n{i},{wrong if rng.random() < error else y},{who}")
+    (folder / "people.csv").write_text("\n".join(lines))
+
+
+def test_error_of_people_is_estimated_from_items_with_several_labels(tmp_path):
+    truth, rng = write_files(tmp_path), random.Random(0)
+    write_annotators(tmp_path, truth, rng, items=100, error=0.15)
+    report = route(tmp_path, labels="people.csv", budget=2.0)
+    assert report.person_error == pytest.approx(0.15, abs=0.06)
+    assert "of 100 items with labels of several people" in report.person_error_note
+    human = report.routes["human"]
+    assert human[1] == pytest.approx(1 - report.person_error)
+    stated = route(tmp_path, labels="people.csv", budget=2.0, person_error=0.02)
+    assert (stated.person_error, stated.routes["human"][1]) == (0.02, pytest.approx(0.98))
+    assert stated.person_error_note == "people: wrong in 2.0% of their labels, as given"
+    write_annotators(tmp_path, truth, rng, items=15, error=0.15)
+    few = route(tmp_path, labels="people.csv", budget=2.0)
+    assert few.person_error == 0.0
+    assert "since 15 items have labels of several people" in few.person_error_note
+
+
+def test_error_of_people_without_common_items_is_that_of_the_model(tmp_path):
+    truth, rng = write_files(tmp_path), random.Random(1)
+    lines = ["id,label,annotator"]
+    for i in range(120):
+        y = truth[f"n{i}"]
+        other = rng.choice([c for c in CLASSES if c != y])
+        lines.append(
+            f"n{i},{other if i % 2 and rng.random() < 0.4 else y},{('anna', 'ben')[i % 2]}"
+        )
+    (tmp_path / "people.csv").write_text("\n".join(lines))
+    report = route(tmp_path, labels="people.csv", budget=2.0)
+    assert report.person_error == pytest.approx(0.2, abs=0.1)
+    assert "the model's estimate of 2 sources" in report.person_error_note
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_disagreement_gives_the_error_of_simulated_people(classes):
+    rng = torch.Generator().manual_seed(0)
+    n, error = 20_000, 0.2
+    truth = torch.randint(classes, (2 * n,), generator=rng)
+    shift = torch.randint(1, classes, (2 * n,), generator=rng)
+    truth[n:] = truth[:n]
+    said = torch.where(torch.rand(2 * n, generator=rng) < error, (truth + shift) % classes, truth)
+    at = torch.arange(n).repeat(2)
+    who = torch.arange(2).repeat_interleave(n)
+    items, share = compute_disagreement(Annotations(at, said, who, ("anna", "ben")))
+    assert (items, share) == (n, pytest.approx(float((said[:n] != said[n:]).double().mean())))
+    assert estimate_person_error(items, share, classes) == pytest.approx(error, abs=0.01)
+    assert estimate_person_error(items, 1.0, classes) <= 0.49
+    assert 0 < estimate_person_error(20, 0.0, classes) < 0.02
 
 
 def test_prices_in_any_unit_give_the_same_split(tmp_path):

@@ -36,8 +36,12 @@ def route(
         float | None, Option("--budget-money", help="Most accurate split for at most this cost.")
     ] = None,
     person_error: Annotated[
-        float, Option("--person-error", help="Share of wrong labels of people.")
-    ] = 0.0,
+        float | None,
+        Option(
+            "--person-error",
+            help="Share of wrong labels of people. (default: estimated where people overlap, else 0)",
+        ),
+    ] = None,
     file: Annotated[Path, Option("--out", help="Output file.")] = Path("routes.csv"),
     plot: Annotated[
         Path | None, Option("--plot", help="Also draw accuracy against cost into this .png.")
@@ -112,6 +116,7 @@ def _show(report: Any) -> None:
         "dim",
         on=out,
     )
+    print_line(report.person_error_note, "dim", on=out)
     out.print(_build_split_table(report))
     out.print()
     out.print(_build_curve_table(report))

@@ -10,6 +10,7 @@ away from the best at most.
 """
 
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from labelahead.data.loading import load_source
 from labelahead.data.table_writer import write_csv
-from labelahead.errors import InputError, did_you_mean
+from labelahead.errors import InputError, count_noun, did_you_mean
 from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.label_fusion import (
     FusedLabels,
@@ -28,8 +29,9 @@ from labelahead.inference.label_fusion import (
     expect_accuracy,
     fuse_labels,
 )
+from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Progress
-from labelahead.learner.labelling_query import collect_labels
+from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
@@ -43,6 +45,8 @@ __all__ = [
     "RouteGoal",
     "RouteReport",
     "RoutedItem",
+    "compute_disagreement",
+    "estimate_person_error",
     "format_routes",
     "plan_routes",
     "route_items",
@@ -51,6 +55,9 @@ __all__ = [
 LABELLED, MODEL, LLM, HUMAN = "labelled", "model", "llm", "human"
 DEFAULT_TARGET = 0.95
 MIN_LABELS = 10  # of people, to estimate how often the model and the guesses are right
+MIN_OVERLAP = 20  # items with labels of several people, to estimate how often people are wrong
+MIN_SOURCE_LABELS = 20  # of each of two people or more, to estimate it without such items
+MAX_PERSON_ERROR = 0.49
 
 
 @dataclass(frozen=True)
@@ -61,13 +68,14 @@ class RouteGoal:
         prices: Of one label by `human` and by `llm`, in any unit.
         target_accuracy: The cheapest split that is expected to reach this accuracy.
         budget: Or the most accurate split that costs at most so much.
-        person_error: Share of wrong labels of people.
+        person_error: Share of wrong labels of people; None: estimated from the labels of several
+            people, if there are enough, else 0.
     """
 
     prices: Mapping[str, float]
     target_accuracy: float | None = None
     budget: float | None = None
-    person_error: float = 0.0
+    person_error: float | None = None
 
     def __post_init__(self) -> None:
         for name in self.prices:
@@ -89,7 +97,7 @@ class RouteGoal:
             raise InputError(f"the budget is {self.budget}; expected a number >= 0")
         if self.target_accuracy is not None and self.budget is not None:
             raise InputError("a target accuracy and a budget are given; expected one of them")
-        if not 0 <= self.person_error < 0.5:
+        if self.person_error is not None and not 0 <= self.person_error < 0.5:
             raise InputError(
                 f"the error rate of people is {self.person_error}; expected 0 up to below 0.5"
             )
@@ -153,6 +161,8 @@ class RouteReport:
         guess_accuracy: Share of right guesses with its 95 % interval, on items that have a label,
             and the number of these.
         routes: Route -> number of items, expected accuracy, cost.
+        person_error: Share of wrong labels of people that was used.
+        person_error_note: Where it comes from, for the user.
         points: (cost, expected accuracy, items for the language model, items for people) of a few
             splits along the curve.
         notes: For the user.
@@ -162,6 +172,8 @@ class RouteReport:
     curve: RouteCurve
     steps: int
     guess_accuracy: tuple[float, float, float, int]
+    person_error: float
+    person_error_note: str
     routes: Mapping[str, tuple[int, float, float]]
     points: tuple[tuple[float, float, int, int], ...]
     notes: tuple[str, ...]
@@ -244,45 +256,121 @@ def route_items(
             "file with what the language model says, by --guesses"
         )
     report("loading", 0, 1)
-    prepared, people, names = _prepare(campaign, labels, progress)
-    evidence = replace(_read_evidence(prepared, people, names), person_error=goal.person_error)
+    prepared, given = _prepare(campaign, labels, progress)
+    names = given.classes
+    evidence = _read_evidence(prepared, given.labels, names)
     report("estimating", 0, 1)
+    person_error, note = _find_person_error(goal, prepared, given)
+    goal = replace(goal, person_error=person_error)
+    evidence = replace(evidence, person_error=person_error)
     units = _unit_rows(prepared, len(names))
     fused = fuse_labels(units, evidence, len(names))
     probability, price = _compare_ways(fused, evidence, goal)
     curve = plan_routes(probability, price)
     steps, notes = _choose_steps(curve, goal)
-    return _build_report(
+    built = _build_report(
         prepared, (evidence, fused), (probability, price), curve, steps, names, notes
     )
+    return replace(built, person_error=person_error, person_error_note=note)
+
+
+def _find_person_error(
+    goal: RouteGoal, prepared: PreparedCampaign, given: CollectedLabels
+) -> tuple[float, str]:
+    """Return the share of wrong labels of people, and a sentence on where it comes from."""
+    if goal.person_error is not None:
+        return (
+            goal.person_error,
+            f"people: wrong in {goal.person_error:.1%} of their labels, as given",
+        )
+    items, classes = 0, len(given.classes)
+    if given.annotations is not None:
+        items, share = compute_disagreement(given.annotations)
+        if items >= MIN_OVERLAP:
+            error = estimate_person_error(items, share, classes)
+            return error, (
+                f"people: wrong in about {error:.1%} of their labels, since they disagree about "
+                f"{share:.1%} of {items} items with labels of several people"
+            )
+        counts = torch.bincount(given.annotations.sources)
+        if len(counts) > 1 and int(counts.min()) >= MIN_SOURCE_LABELS:
+            error = _estimate_error_by_model(prepared, given)
+            return error, (
+                f"people: wrong in about {error:.1%} of their labels, by the model's estimate of "
+                f"{len(counts)} sources"
+            )
+    return 0.0, (
+        f"people: taken to be always right, since {count_noun(items, 'item has', 'items have')} labels "
+        f"of several people (expected {MIN_OVERLAP} for an estimate; --person-error sets it)"
+    )
+
+
+def compute_disagreement(annotations: Annotations) -> tuple[int, float]:
+    """Return the number of items with labels of several sources, and the share of pairs that differ."""
+    said: dict[int, list[int]] = {}
+    rows = zip(annotations.positions.tolist(), annotations.labels.tolist(), strict=True)
+    for position, label in rows:
+        said.setdefault(position, []).append(label)
+    shares = []
+    for labels in said.values():
+        pairs = list(itertools.combinations(labels, 2))
+        if pairs:
+            shares.append(sum(a != b for a, b in pairs) / len(pairs))
+    return len(shares), sum(shares) / max(len(shares), 1)
+
+
+def estimate_person_error(items: int, disagreement: float, classes: int) -> float:
+    """Return the error rate e of two people who disagree so often.
+
+    Two independent labels, each wrong with probability e and then any other class, differ with the
+    probability d = 2e − a e², a = C/(C−1). d is shrunk by half an item, so that agreement about few
+    items does not make people infallible.
+    """
+    a = classes / (classes - 1)
+    d = (disagreement * items + 0.5) / (items + 1)
+    return min((1 - math.sqrt(max(1 - a * d, 0.0))) / a, MAX_PERSON_ERROR)
+
+
+def _estimate_error_by_model(prepared: PreparedCampaign, given: CollectedLabels) -> float:
+    """Return the share of wrong labels of all sources, as the exact learner estimates it."""
+    learner = prepared.make_exact_learner(len(given.classes))
+    learner = replace(learner, annotations=given.annotations)
+    at = torch.tensor(sorted(given.labels))
+    learner.fit(at, torch.tensor([given.labels[p] for p in at.tolist()]))
+    found = learner.source_estimates
+    if found is None:
+        return 0.0
+    wrong = float(((1 - found.accuracy) * found.counts).sum() / found.counts.sum())
+    return min(wrong, MAX_PERSON_ERROR)
 
 
 def _prepare(
     campaign: Campaign, labels: str | Path | None, progress: Progress | None
-) -> tuple[PreparedCampaign, dict[int, int], tuple[str, ...]]:
-    """Return the data with guesses, people's labels by position, and the names of the classes."""
+) -> tuple[PreparedCampaign, CollectedLabels]:
+    """Return the data with guesses, and people's labels with the names of the classes."""
     source = replace(campaign.data, test_fraction=0.0)
     if not source.classes:  # guesses can be read only when the classes are known
         loaded = load_source(replace(source, guesses=()), campaign.seed)
-        source = replace(source, classes=collect_labels(*loaded, labels, ())[1])
+        source = replace(source, classes=collect_labels_by_source(*loaded, labels, ()).classes)
     if len(source.classes) < 2:
         raise InputError(
-            f"{len(source.classes)} classes are known; expected two or more, by --classes"
+            f"{count_noun(len(source.classes), 'class is', 'classes are')} known; expected two or more, by --classes"
         )
     prepared = prepare_campaign(replace(campaign, data=source), progress=progress)
-    given, names, _ = collect_labels(prepared.data, prepared.answers, labels, source.classes)
+    given = collect_labels_by_source(prepared.data, prepared.answers, labels, source.classes)
     if prepared.campaign.model.name != EXACT or prepared.guesses is None:
         raise InputError(
             f"routes need the model {EXACT}, not {prepared.campaign.model.name}; expected --model "
             f"{EXACT}, or an embedding"
         )
-    if len(given) < MIN_LABELS:
+    if len(given.labels) < MIN_LABELS:
+        many = count_noun(len(given.labels), "item has", "items have")
         raise InputError(
-            f"{len(given)} items have a label by a person; expected at least {MIN_LABELS}, from which "
+            f"{many} a label by a person; expected at least {MIN_LABELS}, from which "
             "the accuracy of the model and of the guesses is estimated: label some with `labelahead "
             "label`"
         )
-    return prepared.for_classes(names), given, tuple(names)
+    return prepared.for_classes(given.classes), replace(given, classes=tuple(given.classes))
 
 
 def _read_evidence(
@@ -318,17 +406,17 @@ def _compare_ways(
 
     Ways: as it is now, the language model, a person. Guesses that are there are free.
     """
-    n = len(fused.probabilities)
+    n, person_error = len(fused.probabilities), goal.person_error or 0.0
     probability = torch.full((n, 3), math.nan, dtype=torch.float64)
     labelled = evidence.people >= 0
     now = fused.probabilities.max(1).values
-    probability[:, 0] = torch.where(labelled, now.clamp_min(1 - goal.person_error), now)
+    probability[:, 0] = torch.where(labelled, now.clamp_min(1 - person_error), now)
     open_ = (~labelled & (evidence.guesses < 0)).nonzero()[:, 0]
     if LLM in goal.prices and len(open_):
         probability[open_, 1] = expect_accuracy(
             fused.probabilities[open_], fused.confusion, fused.temperature
         )
-    probability[~labelled, 2] = 1 - goal.person_error
+    probability[~labelled, 2] = 1 - person_error
     price = torch.tensor([0.0, goal.prices.get(LLM, 0.0), goal.prices[HUMAN]], dtype=torch.float64)
     return probability, price.expand(n, 3)
 
@@ -383,7 +471,7 @@ def _build_report(
     right, count = int((evidence.people == evidence.guesses)[both].sum()), int(both.sum())
     low, high = wilson_interval(right, count)
     return RouteReport(
-        items, curve, steps, (right / count, low, high, count), routes, points, notes
+        items, curve, steps, (right / count, low, high, count), 0.0, "", routes, points, notes
     )
 
 
@@ -410,7 +498,10 @@ def _describe_items(
             route = LLM
             reason = f"asking it raises {p:.0%} to an expected {float(probability[i, 1]):.0%}"
         elif guesses[i] >= 0 and label != model_best[i]:
-            route, reason = LLM, f"its guess decides; the model says {names[model_best[i]]}"
+            route = MODEL
+            reason = (
+                f"its guess, which is there, decides; the model alone says {names[model_best[i]]}"
+            )
         elif guesses[i] >= 0:
             says = "agrees" if guesses[i] == label else f"says {names[guesses[i]]}"
             route, reason = MODEL, f"the model is {model_sure[i]:.0%} sure, the guess {says}"
