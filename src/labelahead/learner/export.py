@@ -235,7 +235,7 @@ class ExportedModel:
         if isinstance(items, str | Path):
             items = [items]
         if isinstance(items, Sequence) and items and all(isinstance(i, str | Path) for i in items):
-            fresh = (
+            fresh: Iterator[NewItems] = (
                 part for source in items for part in self._read_path(source, len(items) > 1, id)
             )
         else:
