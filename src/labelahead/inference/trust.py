@@ -86,7 +86,7 @@ def initial_trust(guessers: int, classes: int) -> Tensor:
 
 def initial_sharpness(guessers: int, classes: int) -> Tensor:
     """Return factors (G, 2) for `sharpen` that leave guesses as they are."""
-    return torch.tensor([[1.0, 1 - 1 / classes]], dtype=torch.float64).repeat(guessers, 1)
+    return torch.tensor([[1.0, 1 - 1 / max(classes, 1)]], dtype=torch.float64).repeat(guessers, 1)
 
 
 def sharpen(deviations: Tensor, sharpness: Tensor) -> Tensor:
