@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
@@ -295,3 +296,56 @@ def test_fit_refuses_sources_that_it_cannot_use():
         Classifier(torch.nn.Linear(16, 3)).fit(x, y, sources=names)
     with pytest.raises(InputError, match="partial_fit cannot add labels; expected fit with all"):
         Classifier().fit(x, y, sources=names).partial_fit(x, y)
+
+
+def make_indicators(n=80):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 5))
+    return x, (x @ rng.normal(size=(5, 3)) > 0.4).astype(int)
+
+
+def test_indicator_matrix_is_several_classes_at_once():
+    x, y = make_indicators()
+    fitted = Classifier().fit(x[:40], y[:40], X_pool=x[40:])
+    task = la.tasks.Multilabel(["0", "1", "2"])
+    learner = la.Learner(la.exact(x, task=task), x)
+    learner.teach(range(40), y[:40])
+    prediction = learner.predict()
+    assert np.allclose(fitted.predict_proba(x), prediction.probabilities)
+    assert np.array_equal(fitted.predict(x), prediction.chosen.numpy())
+    assert fitted.predict(x).dtype == y.dtype
+    assert (fitted.predict(x[40:]) == y[40:]).mean() > 0.8
+    part = Classifier().partial_fit(x[:10], y[:10]).partial_fit(x[10:40], y[10:40])
+    alone = Classifier().fit(x[:40], y[:40])
+    assert np.allclose(part.predict_proba(x), alone.predict_proba(x))
+    queried = fitted.query(x[40:], 5)
+    assert len({*queried.tolist()}) == 5
+
+
+def test_sparse_indicator_matrix_is_read():
+    x, y = make_indicators()
+    sparse = Classifier().fit(x[:40], csr_matrix(y[:40]))
+    assert np.array_equal(sparse.predict(x), Classifier().fit(x[:40], y[:40]).predict(x))
+
+
+def test_several_classes_at_once_refuse_what_is_for_single_classes():
+    x, y = make_indicators()
+    with pytest.raises(InputError, match="expected no classes, guesses"):
+        Classifier().fit(x, y, classes=["a", "b", "c"])
+    with pytest.raises(InputError, match=r"expected Classifier\(\) without one"):
+        Classifier(torch.nn.Linear(5, 3)).fit(x, y)
+    with pytest.raises(InputError, match="margin works for the task classes"):
+        Classifier(strategy="margin").fit(x, y)
+    fitted = Classifier().fit(x, y)
+    with pytest.raises(InputError, match="earlier labels had 3 columns"):
+        fitted.partial_fit(x, y[:, 0])
+    with pytest.raises(InputError, match="earlier labels had 3 columns"):
+        fitted.partial_fit(x, y[:, :2])
+    with pytest.raises(InputError, match="earlier labels were single classes"):
+        Classifier().fit(x, y[:, 0]).partial_fit(x, y)
+
+
+def test_single_classes_after_several_at_once_start_anew():
+    x, y = make_indicators()
+    fitted = Classifier().fit(x, y).fit(x, y[:, 0])
+    assert np.array_equal(fitted.predict(x), Classifier().fit(x, y[:, 0]).predict(x))

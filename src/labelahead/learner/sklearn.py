@@ -6,6 +6,9 @@ classifier = Classifier().fit(X, y)      # kernel regression: exact, nothing is 
 classifier.predict_proba(X_new)
 classifier.query(X_pool, 10)             # rows to label next, best first
 classifier.partial_fit(X_more, y_more)   # add labels
+Classifier().fit(X, Y)                   # Y (n, C) of 0 and 1: several classes at once
+
+Regressor().fit(X, y).predict(X_new, return_std=True)  # numbers
 """
 
 import copy
@@ -22,22 +25,23 @@ from labelahead.data.guesses import parse_guesses, stack_deviations
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError, import_extra
 from labelahead.inference.exact import ExactLearner, predict_proba
-from labelahead.inference.exact_model import exact
+from labelahead.inference.exact_model import ExactModel, exact
 from labelahead.inference.network import NetworkLearner
 from labelahead.inference.sources import Annotations, SourceAccuracy
+from labelahead.learner.sklearn_regressor import Regressor, draw_seed, fit_answers, query_answers
 from labelahead.models.training import Training
 from labelahead.models.training.objective import MakeObjective
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
 from labelahead.strategies.query import propose
+from labelahead.tasks import Multilabel, MultilabelPrediction
 
 import_extra("sklearn", "app", "the scikit-learn estimator")
 from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402 (after the message that explains how to install it)
-from sklearn.utils import check_random_state  # noqa: E402
-from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
-from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets, type_of_target  # noqa: E402
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data  # noqa: E402
 
-__all__ = ["Classifier"]
+__all__ = ["Classifier", "Regressor"]
 
 log = logging.getLogger("labelahead")
 
@@ -116,7 +120,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: (n, ...) rows.
-            y: (n,) their labels, of any type.
+            y: (n,) their labels, of any type; or (n, C) of 0 and 1, several classes at once: then
+                `predict` returns such rows, `predict_proba` a probability for each class, and
+                `classes_` are the column numbers.
             X_pool: (m, ...) the unlabelled rows to be predicted. Without a module, features are
                 centred over them and X, as `Learner` and the labelling page do over the pool; a few
                 selected labels alone are a poor sample of it.
@@ -132,6 +138,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 one item are equal. Without it every row is an item of its own.
         """
         rows, labels = self._validate_labelled(X, y, reset=True)
+        self._multilabel: Multilabel | None = None
+        if labels.ndim == 2:
+            self._require_plain(classes, guesses, pool_guesses, sources, items)
+            self._pool = None if X_pool is None else self._validate_rows(X_pool)
+            return self._fit_multilabel(rows, labels)
         answers = self._read_answers(rows, labels, sources, items)
         self._pool = None if X_pool is None else self._validate_rows(X_pool)
         names = np.unique(labels if classes is None else np.asarray(classes))
@@ -176,6 +187,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "all labels and their sources"
             )
         rows, labels = self._validate_labelled(X, y, reset=False)
+        if labels.ndim == 2 or self._multilabel is not None:
+            self._require_plain(guesses)
+            return self._add_multilabel(rows, labels)
         unknown = [label for label in np.unique(labels).tolist() if label not in known.tolist()]
         if unknown and not self._accepts_new_classes:
             raise InputError(
@@ -196,6 +210,10 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             guesses: About X, as `fit` takes them, by the same guessers; None: without.
         """
         check_is_fitted(self)
+        if self._multilabel is not None:
+            self._require_plain(guesses)
+            p: Array = self._predict_multilabel(X).probabilities.numpy()
+            return p
         rows = self._append_guesses(self._validate_rows(X), guesses)
         answer: Array = predict_proba(
             self.model_, rows, self._recipe.loss, len(self.classes_)
@@ -203,7 +221,16 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answer
 
     def predict(self, X: Any, guesses: Any = None) -> Array:
-        """Return the most probable labels (n,); guesses as in `predict_proba`."""
+        """Return the most probable labels (n,); guesses as in `predict_proba`.
+
+        With several classes at once: (n, C) of 0 and 1. A class is predicted from the probability
+        on that maximises its F1 in leave-one-out.
+        """
+        check_is_fitted(self)
+        if self._multilabel is not None:
+            self._require_plain(guesses)
+            chosen: Array = self._predict_multilabel(X).chosen.numpy().astype(self._label_type)
+            return chosen
         p = self.predict_proba(X, guesses)
         answer: Array = self.classes_[p.argmax(1)]
         return answer
@@ -215,6 +242,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         fitted = hasattr(self, "classes_")
         rows = self._validate_rows(X, reset=not fitted)
+        if fitted and self._multilabel is not None:
+            self._require_plain(guesses)
+            return query_answers(
+                self._multilabel, self._rows, self._codes, rows, n, self.strategy, self._seed()
+            )
         if guesses is not None and not fitted:
             raise InputError("guesses are given, but there are no labels yet; expected fit first")
         first = len(self._rows) if fitted else 0
@@ -276,10 +308,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.training or Training()
 
     def _seed(self) -> int:
-        state = self.random_state
-        if isinstance(state, int | np.integer) and state >= 0:
-            return int(state)
-        return int(check_random_state(state).randint(2**31 - 1))
+        return draw_seed(self.random_state)
 
     def _describe_sources(
         self, learner: ExactLearner | NetworkLearner
@@ -331,6 +360,59 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._codes = codes
         self._objective = fitted_model.objective
         return self
+
+    def _require_plain(self, *given: Any) -> None:
+        """Raise if labels of several classes at once come with what is for single classes."""
+        if self.module is not None:
+            raise InputError(
+                "y has several classes at once, which the exact learner predicts, but there is a "
+                "module; expected Classifier() without one"
+            )
+        if any(value is not None for value in given):
+            raise InputError(
+                "y has several classes at once; expected no classes, guesses, sources or items: "
+                "they work for one class per item"
+            )
+
+    def _fit_multilabel(self, rows: Tensor, labels: Array) -> "Classifier":
+        strategy = self.strategy
+        name = strategy.strategy if isinstance(strategy, QueryConfig) else strategy
+        task = Multilabel([str(c) for c in range(labels.shape[1])])
+        if name is not None:
+            find_strategy(name).check_task(task)
+        self._codes = torch.tensor(task.parse_all(labels))
+        self.model_ = fit_answers(task, rows, self._codes, self._pool).kernel_model
+        self._label_type = labels.dtype
+        self._multilabel = task
+        self.classes_ = np.arange(labels.shape[1])
+        self.source_accuracy_: dict[str, SourceAccuracy] = {}
+        self._annotations = None
+        self._rows = rows
+        self._indicators = labels
+        return self
+
+    def _add_multilabel(self, rows: Tensor, labels: Array) -> "Classifier":
+        known = self._indicators.shape[1] if self._multilabel is not None else 0
+        if labels.ndim != 2 or labels.shape[1] != known:
+            raise InputError(
+                f"y has shape {labels.shape}, but earlier labels "
+                + (f"had {known} columns" if known else "were single classes")
+                + "; expected labels of the same kind"
+            )
+        rows = torch.cat([self._rows, rows.to(self._rows)])
+        return self._fit_multilabel(rows, np.concatenate([self._indicators, labels]))
+
+    def _predict_multilabel(self, X: Any) -> MultilabelPrediction:
+        assert isinstance(self.model_, ExactModel)
+        prediction = self.model_.predict_answers(self._validate_rows(X))
+        assert isinstance(prediction, MultilabelPrediction)
+        return prediction
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags of scikit-learn: the exact learner takes several classes at once."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = self.module is None
+        return tags
 
     def _read_answers(
         self,
@@ -412,9 +494,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._guesses = torch.cat([spread[:first], about, spread[first:]])
 
     def _validate_labelled(self, X: Any, y: Any, *, reset: bool) -> tuple[Tensor, Array]:
-        X, y = validate_data(self, X, y, reset=reset, **self._validation_options())
+        X, y = validate_data(
+            self, X, y, reset=reset, multi_output=True, **self._validation_options()
+        )
         check_classification_targets(y)
-        return self._to_tensor(X), y
+        if type_of_target(y) == "multilabel-indicator":
+            return self._to_tensor(X), y.toarray() if hasattr(y, "toarray") else y
+        return self._to_tensor(X), column_or_1d(y, warn=True)
 
     def _validate_rows(self, X: Any, *, reset: bool = False) -> Tensor:
         return self._to_tensor(validate_data(self, X, reset=reset, **self._validation_options()))
