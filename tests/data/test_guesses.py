@@ -89,6 +89,7 @@ def test_array_of_guesses_is_matched_by_order(table, tmp_path):
         ("guess\ncat\n", "1 row without ids, but pets has 4 items"),
         ("id,probability:cat\na,0.2\n", "but not probability:dog"),
         ("id,probability:cat,probability:dog\na,0.2,0.2\n", "sum to 1"),
+        ("id,probability:cat,probability:dog\na,70,30\n", "per cent, so divide them by 100"),
         ("id,probability:cat,probability:dog\na,x,0.2\n", "expected a number from 0 to 1"),
         ("id,probability:cat,probability:dog\na,1.5,-0.5\n", "numbers from 0 to 1"),
         ("id,probability:cat,probability:dog\na,,1.2\n", "numbers from 0 to 1"),

@@ -25,7 +25,7 @@ the mapping used here. s = 0, the source that guesses, has an infinite variance.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ __all__ = [
     "SourceQuery",
     "SourceView",
     "parse_prices",
+    "retained_signal",
     "select_pairs",
     "source_view",
     "unbiased_targets",
@@ -96,7 +97,15 @@ class LabelSource:
         return math.inf if s <= 0 else 1 / s**2 - 1
 
 
-def retained_signal(error_rate: float, classes: int) -> float:
+@overload
+def retained_signal(error_rate: float, classes: int) -> float: ...
+
+
+@overload
+def retained_signal(error_rate: Tensor, classes: int) -> Tensor: ...
+
+
+def retained_signal(error_rate: float | Tensor, classes: int) -> float | Tensor:
     """Return s = 1 − e C/(C−1): the mean of a source's one-hot targets is 1/C + s (truth − 1/C)."""
     return 1 - error_rate * classes / (classes - 1)
 
@@ -113,7 +122,7 @@ def unbiased_targets(labels: Tensor, classes: int, error_rate: float | Tensor) -
     [[-0.5, 1.5]]
     """
     e = torch.as_tensor(error_rate, dtype=torch.float64).expand(len(labels))
-    s = 1 - e * classes / (classes - 1)
+    s = retained_signal(e, classes)
     if bool((s <= 0).any()):
         raise InputError(
             f"error_rate is {float(e.max()):.3g} for {classes} classes; expected less than "

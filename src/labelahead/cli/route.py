@@ -10,6 +10,7 @@ from labelahead.cli.shell import Option, Text, UsageError, app, err, out, print_
 from labelahead.errors import InputError, count_noun
 
 CURVE_WIDTH = 70
+MIN_CURVE_RANGE = 0.001  # of accuracies, below which the curve is not drawn
 
 
 @app.command()
@@ -120,7 +121,8 @@ def _show(report: Any) -> None:
     out.print(_build_split_table(report))
     out.print()
     out.print(_build_curve_table(report))
-    if len(report.curve.items):
+    accuracy = report.curve.accuracy
+    if len(report.curve.items) and float(accuracy[-1] - accuracy[0]) >= MIN_CURVE_RANGE:
         from rich.text import Text as RichText
 
         out.print(RichText.from_ansi(_draw_curve(report)))

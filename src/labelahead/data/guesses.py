@@ -202,9 +202,12 @@ def _check_probabilities(p: Tensor, where: str) -> Tensor:
     wrong |= ~none & ((p.sum(1) - 1).abs() > SUM_TOLERANCE)
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
+        hint = ""
+        if abs(float(p[row].nan_to_num().sum()) - 100) < 1:
+            hint = ": these are per cent, so divide them by 100"
         raise InputError(
             f"{where}: the probabilities of item {row} are {_shorten(p[row].tolist())}; expected "
-            "numbers from 0 to 1 that sum to 1, or none at all"
+            f"numbers from 0 to 1 that sum to 1, or none at all{hint}"
         )
     return (p / p.sum(1, keepdim=True).clamp_min(1e-30)).float()
 
@@ -328,7 +331,8 @@ def _read_source(name: str, data: Data, classes: Sequence[str]) -> tuple[Tensor,
     if found is None:
         raise InputError(
             f"guesses names the column {name!r}, but {data.name} has none of that name; "
-            f"{did_you_mean(name, table)}expected one of its columns, or a file of guesses"
+            f"{did_you_mean(name, table)}expected one of its columns, or a file of guesses "
+            f"({', '.join(GUESS_SUFFIXES)})"
         )
     return found, []
 
@@ -400,7 +404,7 @@ def _parse_probability(value: Any) -> float:
         return float("nan") if entry is None else float(entry)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InputError(
-            f"a probability of a guess is {value!r}; expected a number from 0 to 1"
+            f"a probability of a guess is {value!r}; expected a number from 0 to 1, such as 0.3"
         ) from None
 
 

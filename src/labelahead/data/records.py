@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labelahead.errors import InputError, did_you_mean
+from labelahead.errors import InputError, count_noun, did_you_mean
 
 __all__ = [
     "AUTO",
@@ -198,7 +198,7 @@ def read_ids(where: str, name: str, values: Sequence[Any], places: Sequence[str]
         some = ", ".join(places[i] for i in empty[:MAX_EXAMPLE_IDS])
         more = ", ..." if len(empty) > MAX_EXAMPLE_IDS else ""
         raise InputError(
-            f"{where}: {len(empty)} rows have no id in the column {name!r} ({some}{more}); "
+            f"{where}: {count_noun(len(empty), 'row has', 'rows have')} no id in the column {name!r} ({some}{more}); "
             "expected an id in every "
             f"row: fill them in, {what_to_do}"
         )
@@ -210,7 +210,7 @@ def read_ids(where: str, name: str, values: Sequence[Any], places: Sequence[str]
     if twice:
         more = ", ..." if len(twice) > MAX_EXAMPLE_IDS else ""
         raise InputError(
-            f"{where}: {len(twice)} rows repeat an id in the column {name!r}: "
+            f"{where}: {count_noun(len(twice), 'row repeats', 'rows repeat')} an id in the column {name!r}: "
             f"{', '.join(twice[:MAX_EXAMPLE_IDS])}{more}; "
             f"expected a different id in every row: {what_to_do}"
         )

@@ -1,6 +1,13 @@
 """Combine a few labels of people with many of an unreliable source, such as a language model.
 
-Both condition one posterior. The targets of the unreliable source are unbiased and noisier by
+`labelahead.inference.sources` is about sources of equal standing, whose error rates are all unknown
+and the same for all of their labels: it is part of every fit of the exact learner. This module is
+about whether to ask once more (`labelahead route`, simulated sources): people's error rate is given,
+that of the other source depends on its stated confidence, and the result is a probability of every
+class for every item, labelled or not. The mapping from error rate to target and noise is that of
+`labelahead.acquisition.sources` in both.
+
+The labels of both condition one posterior. The targets of the unreliable source are unbiased and noisier by
 1/s² − 1 (`labelahead.acquisition.sources`), with the error rate of each of its labels, so that its
 errors average out over similar items. The truth of item x then is
 
@@ -20,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from labelahead.acquisition.sources import retained_signal
 from labelahead.errors import InputError
 from labelahead.gp.calibration import gaussian_class_probabilities, predict_leave_one_out
 from labelahead.gp.nystrom import evenly_spaced
@@ -190,7 +198,7 @@ def _combine_targets(
     for labels, errors in ((evidence.people, person), (guesses, error)):
         at = (labels >= 0).nonzero()[:, 0]
         e = errors[at].clamp_max(MAX_ERROR_SHARE * (classes - 1) / classes)
-        s = 1 - e * classes / (classes - 1)
+        s = retained_signal(e, classes)
         weight = (1 / s.square() - 1).clamp_min(1e-3).reciprocal()
         centred = F.one_hot(labels[at], classes).double() - 1 / classes
         total[at] += (weight / s)[:, None] * centred

@@ -38,6 +38,8 @@ __all__ = [
 
 UNNAMED_SOURCE = ""  # of labels in the data, and of rows of a label file that name no annotator
 
+MIN_SOURCE_LABELS = 5  # of a source whose accuracy is told
+
 
 @dataclass(frozen=True, eq=False)
 class CollectedLabels:
@@ -239,7 +241,10 @@ def _describe_sources(learner: ExactLearner) -> tuple[str, ...]:
         return ()
     rows = found.by_name(annotations.names)
     listed = ", ".join(
-        f"{name or 'no name'} {row.accuracy:.0%} of {row.labels}" for name, row in rows.items()
+        f"{name or 'no name'} {row.accuracy:.0%} of {row.labels}"
+        if row.labels >= MIN_SOURCE_LABELS
+        else f"{name or 'no name'} too few labels ({row.labels})"
+        for name, row in rows.items()
     )
     return (f"labels are weighed by the estimated accuracy of their source: {listed}",)
 
