@@ -30,7 +30,7 @@ from labelahead.models.training.forward import (
 )
 from labelahead.models.training.objective import MakeObjective
 from labelahead.ntk import features, kernel
-from labelahead.tasks import Task
+from labelahead.tasks import Prediction, Task
 
 __all__ = [
     "FittedModel",
@@ -101,6 +101,12 @@ class FittedModel:
                 class).
         """
         return outputs_to_probabilities(self.outputs(at), self.loss, classes)
+
+    def predict_answers(self, at: Tensor) -> Prediction:
+        """Return what the task predicts for items (q,)."""
+        raise InputError(
+            "a trained network has no task; expected a model of exact(inputs, task=...)"
+        )
 
     def embedding(self, at: Tensor) -> Tensor:
         """Return the inputs (q, h) of the network's last linear layer, float64."""

@@ -385,7 +385,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._label_type = labels.dtype
         self._multilabel = task
         self.classes_ = np.arange(labels.shape[1])
-        self.source_accuracy_: dict[str, SourceAccuracy] = {}
+        self.source_accuracy_ = {}
         self._annotations = None
         self._rows = rows
         self._indicators = labels

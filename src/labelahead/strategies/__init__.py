@@ -10,6 +10,9 @@ The examples here begin with
     >>> x = torch.randn(30, 4)
     >>> STRATEGIES["random"].when
     'the yardstick, and unbiased: use it for a test set'
+    >>> from labelahead.strategies import TASK_STRATEGIES  # of several classes at once, numbers
+    >>> TASK_STRATEGIES["gsx"].tasks
+    ('number', 'rating')
     >>> PYTHON_OBJECT_PREFIX + "mine"  # how a strategy that was handed over in Python is remembered
     'given:mine'
 """
@@ -28,10 +31,19 @@ from labelahead.strategies.dynamical import DYNAMICAL
 from labelahead.strategies.fisher import BAIT
 from labelahead.strategies.lookahead import LOOK_AHEAD, make_lookahead_strategy
 from labelahead.strategies.loss_prediction import LL4AL
+from labelahead.strategies.multilabel import MULTILABEL
+from labelahead.strategies.regression import REGRESSION
 from labelahead.strategies.retraining import NAIVE
 from labelahead.strategies.uncertainty import CONFIDENCE, EGL
 
-__all__ = ["PYTHON_OBJECT_PREFIX", "STRATEGIES", "QueryBatch", "Strategy", "find_strategy"]
+__all__ = [
+    "PYTHON_OBJECT_PREFIX",
+    "STRATEGIES",
+    "TASK_STRATEGIES",
+    "QueryBatch",
+    "Strategy",
+    "find_strategy",
+]
 
 _ALL = (
     *LOOK_AHEAD,
@@ -48,6 +60,10 @@ _ALL = (
     NAIVE,
 )
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType({s.name: s for s in _ALL})
+# Baselines of tasks other than classes (`Task.baselines`).
+TASK_STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+    {s.name: s for s in (*MULTILABEL, *REGRESSION)}
+)
 
 
 PYTHON_OBJECT_PREFIX = "given:"  # prefix of the names of data and strategies given in Python
@@ -76,6 +92,8 @@ def find_strategy(strategy: str | Strategy) -> Strategy:
         )
     if strategy in STRATEGIES:
         return STRATEGIES[strategy]
+    if strategy in TASK_STRATEGIES:
+        return TASK_STRATEGIES[strategy]
     if strategy.startswith(PYTHON_OBJECT_PREFIX):
         raise InputError(
             "this campaign used a strategy given in Python "
@@ -83,7 +101,7 @@ def find_strategy(strategy: str | Strategy) -> Strategy:
             "labelahead.resume(folder, strategy=...)"
         )
     if ":" not in strategy:
-        hint = did_you_mean(strategy, STRATEGIES)
+        hint = did_you_mean(strategy, (*STRATEGIES, *TASK_STRATEGIES))
         raise InputError(
             f"strategy is {strategy!r}; {hint}expected one of {', '.join(STRATEGIES)}, or your "
             "own as file.py:name"

@@ -97,6 +97,7 @@ class LeaveOneOut(NamedTuple):
     variance: Tensor  # (L,) relative to the prior's, which is about 1
     noise: float  # of a label, relative as well
     targets: Tensor  # (L, D); NaN where an answer says nothing about an output
+    chosen: int = 0  # parameters of the model that were chosen to make these errors small
 
 
 class TaskState(NamedTuple):

@@ -5,6 +5,7 @@ The interval is that of Student's t distribution around the posterior mean m,
     m ± t(level, L − 1) · a √(v + σ),      a² = mean over labels of (leave-one-out error)² / (v + σ),
 
 so that it is as wide as the leave-one-out errors were, wherever the posterior is that uncertain.
+A model that was chosen by the same errors makes them too small: a² is (L + chosen)/L times as large.
 """
 
 import math
@@ -220,6 +221,7 @@ class Number(Task):
             squares = (residual.nan_to_num(0.0).square() / spread * known).sum(0)
             # The variance of the labels counts as one label: two labels alone say nothing.
             scale = (squares + scale) / (known.sum(0) + 1)
+            scale = scale * (1 + evidence.chosen / known.sum(0).clamp_min(1))
         return TaskState(scale, evidence.noise, labels, torch.zeros(0, dtype=torch.float64))
 
     def predict(self, mean: Tensor, variance: Tensor, state: TaskState) -> NumberPrediction:
