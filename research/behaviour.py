@@ -72,7 +72,7 @@ UNSTEADY = re.compile(
 )
 
 
-def labelahead(*arguments: str, cwd: Path) -> str:
+def run_labelahead(*arguments: str, cwd: Path) -> str:
     """Run a command and return what it printed."""
     command = [sys.executable, "-m", "labelahead", *arguments]
     done = subprocess.run(
@@ -83,16 +83,18 @@ def labelahead(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def steady(value: object) -> object:
+def remove_unsteady_values(value: object) -> object:
     """Return JSON content without times, paths and ports."""
     if isinstance(value, dict):
-        return {k: steady(v) for k, v in sorted(value.items()) if not UNSTEADY.search(k)}
+        return {
+            k: remove_unsteady_values(v) for k, v in sorted(value.items()) if not UNSTEADY.search(k)
+        }
     if isinstance(value, list):
-        return [steady(v) for v in value]
+        return [remove_unsteady_values(v) for v in value]
     return value
 
 
-def keep(out: Path, name: str, content: object) -> None:
+def write_record(out: Path, name: str, content: object) -> None:
     """Write one record."""
     (out / f"{name}.json").write_text(json.dumps(content, indent=1, sort_keys=True, default=str))
     print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
@@ -101,9 +103,11 @@ def keep(out: Path, name: str, content: object) -> None:
 def record_campaigns(out: Path, work: Path) -> None:
     """Record the rounds of one campaign for each strategy."""
     for name, options in CAMPAIGNS.items():
-        labelahead("run", *COMMON, "--model", "mlp", *options, "--out", f"run-{name}", cwd=work)
+        run_labelahead("run", *COMMON, "--model", "mlp", *options, "--out", f"run-{name}", cwd=work)
         lines = (work / f"run-{name}" / "rounds.jsonl").read_text().splitlines()
-        keep(out, f"run-{name}", [steady(json.loads(line)) for line in lines])
+        write_record(
+            out, f"run-{name}", [remove_unsteady_values(json.loads(line)) for line in lines]
+        )
 
 
 def record_comparison(out: Path, work: Path) -> None:
@@ -118,14 +122,14 @@ def record_comparison(out: Path, work: Path) -> None:
         "--out",
         "comparison",
     ]
-    labelahead("compare", *options, *COMMON[:4], "--set", "training.steps=60", cwd=work)
-    labelahead("report", "comparison", cwd=work)
+    run_labelahead("compare", *options, *COMMON[:4], "--set", "training.steps=60", cwd=work)
+    run_labelahead("report", "comparison", cwd=work)
     for path in sorted((work / "comparison").rglob("*.csv")):
-        rows = [steady(row) for row in csv.DictReader(path.open())]
-        keep(out, f"comparison-{path.stem}", rows)
+        rows = [remove_unsteady_values(row) for row in csv.DictReader(path.open())]
+        write_record(out, f"comparison-{path.stem}", rows)
     page = next((work / "comparison").rglob("*.html")).read_text()
     text = re.sub(r"<(script|style|svg).*?</\1>|<[^>]+>|data:[^\"']+", " ", page, flags=re.S)
-    keep(out, "comparison-page", re.findall(r"-?\d+\.\d+", text))
+    write_record(out, "comparison-page", re.findall(r"-?\d+\.\d+", text))
 
 
 def make_data(work: Path) -> dict[str, tuple[Path, list[str]]]:
@@ -220,9 +224,14 @@ def record_page(
     for step in range(30):
         question = page.get("/api/question")
         position = question["position"]
-        said.append({"question": steady(question), "progress": steady(page.get("/api/progress"))})
+        said.append(
+            {
+                "question": remove_unsteady_values(question),
+                "progress": remove_unsteady_values(page.get("/api/progress")),
+            }
+        )
         if step % 10 == 9:
-            said.append({"why": steady(page.get(f"/api/why/{position}"))})
+            said.append({"why": remove_unsteady_values(page.get(f"/api/why/{position}"))})
         answer = {
             "position": position,
             "kind": "label",
@@ -231,21 +240,21 @@ def record_page(
         }
         page.post("/api/answers", answer)
         page.settle()
-    keep(out, f"page-{name}", said)
+    write_record(out, f"page-{name}", said)
     rows = list(
         csv.DictReader(page.get("/api/export/csv?rest=1&probabilities=1", raw=True).splitlines())
     )
-    keep(out, f"page-{name}-export", [steady(row) for row in rows])
+    write_record(out, f"page-{name}-export", [remove_unsteady_values(row) for row in rows])
     for path in ("doubts", "people", "map"):
-        keep(out, f"page-{name}-{path}", steady(page.get(f"/api/{path}")))
+        write_record(out, f"page-{name}-{path}", remove_unsteady_values(page.get(f"/api/{path}")))
     page.stop()
-    labelahead("export-model", f"session-{name}", "--to", f"model-{name}", cwd=work)
+    run_labelahead("export-model", f"session-{name}", "--to", f"model-{name}", cwd=work)
     if (work / data).exists():
-        predicted = labelahead("predict", f"model-{name}", data, cwd=work)
-        keep(out, f"page-{name}-predict", predicted.splitlines())
+        predicted = run_labelahead("predict", f"model-{name}", data, cwd=work)
+        write_record(out, f"page-{name}-predict", predicted.splitlines())
 
 
-def record(out: Path) -> None:
+def record_everything(out: Path) -> None:
     """Record everything."""
     out.mkdir(parents=True)
     work = out / "work"
@@ -260,21 +269,21 @@ def record(out: Path) -> None:
     record_comparison(out, work)
 
 
-def differences(old: object, new: object, where: str = "") -> list[str]:
+def list_differences(old: object, new: object, where: str = "") -> list[str]:
     """Name the places at which two records differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
-        return [d for k in keys for d in differences(old.get(k), new.get(k), f"{where}.{k}")]
+        return [d for k in keys for d in list_differences(old.get(k), new.get(k), f"{where}.{k}")]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [
             d
             for i, pair in enumerate(zip(old, new, strict=True))
-            for d in differences(*pair, f"{where}[{i}]")
+            for d in list_differences(*pair, f"{where}[{i}]")
         ]
     return [] if old == new else [f"{where}: {old!r} -> {new!r}"]
 
 
-def compare(old: Path, new: Path) -> int:
+def compare_recordings(old: Path, new: Path) -> int:
     """Print what differs between two recordings; return how many records do."""
     names = sorted({p.name for folder in (old, new) for p in folder.glob("*.json")})
     differing = 0
@@ -282,7 +291,7 @@ def compare(old: Path, new: Path) -> int:
         pair = [
             json.loads((f / name).read_text()) if (f / name).exists() else None for f in (old, new)
         ]
-        found = differences(*pair)
+        found = list_differences(*pair)
         differing += bool(found)
         for line in found[:5]:
             print(f"{name}{line[:300]}")
@@ -299,9 +308,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folders", type=Path, nargs="+")
     given = parser.parse_args(arguments)
     if given.action == "record":
-        record(given.folders[0].resolve())
+        record_everything(given.folders[0].resolve())
         return 0
-    return int(compare(*given.folders) > 0)
+    return int(compare_recordings(*given.folders) > 0)
 
 
 if __name__ == "__main__":

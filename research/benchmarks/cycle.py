@@ -35,7 +35,7 @@ def pixels(folder: Path | None, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(n, 1, 28, 28, generator=rng), torch.arange(n) % 10
 
 
-def captured(model: torch.nn.Module, x: torch.Tensor) -> float:
+def time_passes(model: torch.nn.Module, x: torch.Tensor) -> float:
     """Seconds for the forward and backward passes alone."""
     chosen = dict(model.named_parameters())
     start = time.perf_counter()
@@ -60,7 +60,7 @@ def cycle(
     whole = time.perf_counter() - start
     seconds |= query.seconds
     seconds["other"] = whole - sum(query.seconds.values())
-    seconds["capture"] = min(captured(model, x), seconds["kernel"])
+    seconds["capture"] = min(time_passes(model, x), seconds["kernel"])
     seconds["kernel"] -= seconds["capture"]
     return seconds
 

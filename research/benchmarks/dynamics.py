@@ -45,7 +45,7 @@ def start(method: str, case: str, items: int, given: argparse.Namespace) -> Work
     return Worker(command, Limits(given.memory_mb, given.seconds, 0))
 
 
-def timed(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Outcome]:
+def time_contenders(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Outcome]:
     """All contenders, prepared one after the other and then run in turn."""
     outcomes = {name: Outcome() for name in CONTENDERS}
     with ExitStack() as stack:
@@ -109,8 +109,8 @@ def disagreement(case: str, outcomes: dict[str, Outcome], folder: Path) -> dict[
     return {n: float(np.quantile(np.abs(s - ours), 0.995) / top) for n, s in scores.items()}
 
 
-def measured(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    outcomes = timed(case, given, folder)
+def measure_case(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    outcomes = time_contenders(case, given, folder)
     ours = outcomes["ours"]
     return {
         "contenders": {
@@ -219,7 +219,7 @@ def main() -> None:
     results: dict[str, Any] = {**description(given), "cases": {}}
     with tempfile.TemporaryDirectory() as folder:
         for case in given.cases:
-            results["cases"][case] = measured(case, given, Path(folder))
+            results["cases"][case] = measure_case(case, given, Path(folder))
             results["load"] = [before, os.getloadavg()[0]]
             results["goals"] = goals(results["cases"])
             write(results, given.results)

@@ -91,7 +91,7 @@ def one_pass(bench: Bench) -> Score:
     return score
 
 
-def vmapped(bench: Bench) -> Score:
+def score_by_vmap(bench: Bench) -> Score:
     """torch.func: gradients of a chunk side by side, then norms and products."""
     state = dict(bench.model.named_parameters()), dict(bench.model.named_buffers())
     params, buffers = ({k: v.detach() for k, v in part.items()} for part in state)
@@ -113,7 +113,7 @@ def vmapped(bench: Bench) -> Score:
     return score
 
 
-def backpacked(bench: Bench, form: str) -> Score:
+def score_by_backpack(bench: Bench, form: str) -> Score:
     """BackPACK in one of two forms; quantities are read and dropped layer by layer.
 
     grad: BatchGrad gives norms and products; l2+jvp: BatchL2Grad the norms, one forward-mode pass
@@ -165,9 +165,9 @@ def backpacked(bench: Bench, form: str) -> Score:
 FORMS: dict[str, dict[str, Callable[[Bench], Score]]] = {
     "forward": {"plain": forward},
     "pass": {"autograd": one_pass},
-    "vmap": {"grad": vmapped},
+    "vmap": {"grad": score_by_vmap},
     "backpack": {
-        form: lambda bench, form=form: backpacked(bench, form) for form in ("grad", "l2+jvp")
+        form: lambda bench, form=form: score_by_backpack(bench, form) for form in ("grad", "l2+jvp")
     },
 }
 

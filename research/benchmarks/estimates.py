@@ -70,21 +70,21 @@ def noise(classes: int) -> Make:
 def chessboard(cells: int) -> Make:
     def make(rng: np.random.Generator) -> Part:
         x = rng.random((ITEMS, 2))
-        return standardised(x), np.floor(cells * x).astype(int).sum(1) % 2
+        return standardise_columns(x), np.floor(cells * x).astype(int).sum(1) % 2
 
     return make
 
 
-def mislabelled(make: Make, share: float = 0.4) -> Make:
+def mislabel(make: Make, share: float = 0.4) -> Make:
     """The same with this share of the labels replaced by another class."""
 
-    def made(rng: np.random.Generator) -> Part:
+    def make_mislabelled(rng: np.random.Generator) -> Part:
         x, y = make(rng)
         classes = int(y.max()) + 1
         other = (y + rng.integers(1, classes, size=len(y))) % classes
         return x, np.where(rng.random(len(y)) < share, other, y)
 
-    return made
+    return make_mislabelled
 
 
 def blobs(rng: np.random.Generator) -> Part:
@@ -101,27 +101,27 @@ def clusters(separation: float, classes: int = 200) -> Make:
     return make
 
 
-def known(load: Callable[..., Part]) -> Make:
-    return lambda rng: drawn(*load(return_X_y=True), rng)
+def load_known_set(load: Callable[..., Part]) -> Make:
+    return lambda rng: draw_items(*load(return_X_y=True), rng)
 
 
-def stored(path: Path) -> Make:
+def load_stored_set(path: Path) -> Make:
     def make(rng: np.random.Generator) -> Part:
         arrays = np.load(path)
-        return drawn(arrays["x"], arrays["y"], rng)
+        return draw_items(arrays["x"], arrays["y"], rng)
 
     return make
 
 
-def drawn(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Part:
+def draw_items(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Part:
     """At most ITEMS of them at random, columns standardised, classes numbered."""
     at = rng.permutation(len(x))[:ITEMS]
-    return standardised(np.asarray(x, dtype=np.float64)[at]), np.unique(
+    return standardise_columns(np.asarray(x, dtype=np.float64)[at]), np.unique(
         np.asarray(y)[at], return_inverse=True
     )[1]
 
 
-def standardised(x: np.ndarray) -> np.ndarray:
+def standardise_columns(x: np.ndarray) -> np.ndarray:
     deviation = x.std(0)
     return (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
 
@@ -132,13 +132,13 @@ SETS: dict[str, Make] = {
     "noise20": noise(20),
     "chess6": chessboard(6),
     "chess10": chessboard(10),
-    "blobs40": mislabelled(blobs),
-    "digits40": mislabelled(known(datasets.load_digits)),
+    "blobs40": mislabel(blobs),
+    "digits40": mislabel(load_known_set(datasets.load_digits)),
     "weak200": clusters(0.3),
     "many200": clusters(1.2),
-    "digits": known(datasets.load_digits),
-    "cancer": known(datasets.load_breast_cancer),
-    "wine": known(datasets.load_wine),
+    "digits": load_known_set(datasets.load_digits),
+    "cancer": load_known_set(datasets.load_breast_cancer),
+    "wine": load_known_set(datasets.load_wine),
 }
 
 
@@ -265,7 +265,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     torch.set_num_threads(1)
     sets = SETS | (
-        {path.stem: stored(path) for path in sorted(given.data.glob("*.npz"))} if given.data else {}
+        {path.stem: load_stored_set(path) for path in sorted(given.data.glob("*.npz"))}
+        if given.data
+        else {}
     )
     wanted = given.sets.split(",") if given.sets else list(sets)
     if odd := [name for name in wanted if name not in sets]:

@@ -40,7 +40,7 @@ def median(work, repeats: int) -> float:
     return statistics.median(seconds)
 
 
-def held(units: torch.Tensor, labels: torch.Tensor, labelled: int, evaluation: int):
+def condition_on_labels(units: torch.Tensor, labels: torch.Tensor, labelled: int, evaluation: int):
     n = len(units)
     start = torch.full((n, CLASSES), 1 / CLASSES, dtype=torch.float64)
     post = prior(start, mixture_kernel(units, WEIGHTS), noise=0.1).condition(
@@ -53,7 +53,7 @@ def held(units: torch.Tensor, labels: torch.Tensor, labelled: int, evaluation: i
 def steps(repeats: int) -> None:
     x, y = features(4300)
     units = torch.nn.functional.normalize(x - x.mean(0), dim=1)
-    seen = held(units, y, 300, 1000)
+    seen = condition_on_labels(units, y, 300, 1000)
     flip(seen), resolve(seen)
     absorb, by = [], {"flip": [], "resolve": []}
     for i in range(repeats):
@@ -65,7 +65,7 @@ def steps(repeats: int) -> None:
             acquisition(seen)
             by[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(values) for name, values in by.items()}
-    again = median(lambda: held(units, y, 300, 1000)._cross(), 3)
+    again = median(lambda: condition_on_labels(units, y, 300, 1000)._cross(), 3)
     label = statistics.median(absorb)
     print(
         f"absorb a label, 4,000 x 1,000, 300 labels: {1e3 * label:6.1f} ms; "

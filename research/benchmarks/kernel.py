@@ -122,7 +122,7 @@ def setup_for(given: argparse.Namespace, folder: Path, n: int) -> Setup:
     return Setup(limits, tuple(rivals), names, folder, 60.0)
 
 
-def merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+def merge_results(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
     """Renewed numbers of ours beside what was known of the rivals."""
     if old is None:
         return new
@@ -150,7 +150,7 @@ def measure(given: argparse.Namespace, results: dict[str, Any], folder: Path) ->
             continue
         progress(f"[{position}/{len(cases)}] {network}, N={n}, {threads} thread(s)")
         case = run_case(network, n, threads, setup_for(given, folder, n))
-        known[key] = merged(known.get(key), case) if given.ours_only else case
+        known[key] = merge_results(known.get(key), case) if given.ours_only else case
         write(results, given.results)
     for network in given.networks:
         done = results["disagreement_float64"]

@@ -40,7 +40,7 @@ def progress(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def exported(setup: Setup, network: str, n: int, dtype: str = "float32") -> Path:
+def export_network(setup: Setup, network: str, n: int, dtype: str = "float32") -> Path:
     """The file with the network's weights and at least n inputs; written once."""
     path = setup.folder / f"{network}-{n}-{dtype}.npz"
     if not path.exists():
@@ -62,7 +62,7 @@ def interleave(
     workers: dict[str, Worker] = {}
     with ExitStack() as stack:
 
-        def guarded(name: str, action: Callable[[], None]) -> None:
+        def run_guarded(name: str, action: Callable[[], None]) -> None:
             try:
                 action()
             except FailedError as failure:
@@ -71,13 +71,13 @@ def interleave(
 
         for name, start in starters.items():
             workers[name] = stack.enter_context(start())
-            guarded(name, workers[name].ready)
+            run_guarded(name, workers[name].ready)
         for turn in range(20):
             for name, outcome in outcomes.items():
                 if outcome.failure or turn >= repetitions(outcome):
                     continue
                 keep = kept(name) if turn == 0 else None
-                guarded(name, lambda n=name, o=outcome, k=keep: workers[n].run(o, k))
+                run_guarded(name, lambda n=name, o=outcome, k=keep: workers[n].run(o, k))
                 if turn == 0 and outcome.seconds:
                     progress(f"    {name}: {outcome.seconds[0]:.3f} s, {outcome.peak_mb:.0f} MB")
     return outcomes
@@ -144,37 +144,39 @@ def compare(task: Task, setup: Setup, kept: Callable[[str], Path]) -> dict[str, 
 
 def agreement_in_double(network: str, setup: Setup) -> dict[str, float | None]:
     """Ours against the rivals in float64 on a few samples, where no ReLU kink can blur it."""
-    path = exported(setup, network, DOUBLE_SAMPLES, "float64")
+    path = export_network(setup, network, DOUBLE_SAMPLES, "float64")
     task = Task(network, path, DOUBLE_SAMPLES, 1)
 
-    def kept(name: str) -> Path:
+    def kernel_path(name: str) -> Path:
         return setup.folder / f"{network}-float64-{name}.npy"
 
     limits = replace(setup.limits, seconds=DOUBLE_SECONDS)
     names = ["ours", *(name for name in ("vmap", "nt") if name in setup.rivals)]
     for name in names:
         if name == "nt":
-            outcome = once(lambda: rival.worker(task, "JACOBIAN_CONTRACTION", limits), kept(name))
+            outcome = once(
+                lambda: rival.worker(task, "JACOBIAN_CONTRACTION", limits), kernel_path(name)
+            )
         else:
-            outcome = once(lambda name=name: torch_worker(name, task, limits), kept(name))
+            outcome = once(lambda name=name: torch_worker(name, task, limits), kernel_path(name))
         progress(f"    {name}: {outcome.failure or outcome.seconds[0]}")
-    return {name: disagreement(kept("ours"), kept(name)) for name in names[1:]}
+    return {name: disagreement(kernel_path("ours"), kernel_path(name)) for name in names[1:]}
 
 
 def run_case(network: str, n: int, threads: int, setup: Setup) -> dict[str, Any]:
     """Measure one case; what the table and the results file need of it."""
-    task = Task(network, exported(setup, network, n), n, threads)
+    task = Task(network, export_network(setup, network, n), n, threads)
 
-    def kept(name: str) -> Path:
+    def kernel_path(name: str) -> Path:
         return setup.folder / f"{network}-{n}-{threads}-{name}.npy"
 
-    outcomes = compare(task, setup, kept)
+    outcomes = compare(task, setup, kernel_path)
     rate = GEMM_FLOPS / min(outcomes.pop("gemm").seconds)
     model, x = networks.load(network, task.path)
     work = kernel_roofline.flops(model, x[0], n)
-    agreement = {name: disagreement(kept("ours"), kept(name)) for name in outcomes}
+    agreement = {name: disagreement(kernel_path("ours"), kernel_path(name)) for name in outcomes}
     for name in outcomes:
-        kept(name).unlink(missing_ok=True)
+        kernel_path(name).unlink(missing_ok=True)
     return {
         "network": network,
         "n": n,

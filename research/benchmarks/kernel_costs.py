@@ -112,13 +112,13 @@ def in_pairs(f: OuterFactor) -> Pairs:
 def pairs(f: OuterFactor, out: Tensor) -> None:
     """One form."""
     own = Gradients(pairs=[in_pairs(f)])
-    add_gram(out, own, own, build_label_state=True)
+    add_gram(out, own, own, fold=True)
 
 
 def dense(f: OuterFactor, out: Tensor) -> None:
     """The other."""
     own = Gradients({0: f.product(f.g.new_empty(f.samples, 1, math.prod(f.shape)))})
-    add_gram(out, own, own, build_label_state=True)
+    add_gram(out, own, own, fold=True)
 
 
 def measure(

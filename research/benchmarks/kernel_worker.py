@@ -36,7 +36,7 @@ def plain(model: nn.Module, x: Tensor, _budget_mb: float) -> Tensor:
     return torch_competitors.vmap_kernel(model, x, len(x), float("inf"))
 
 
-def tuned(model: nn.Module, x: Tensor, budget_mb: float) -> Compute:
+def compute_with_best_chunk(model: nn.Module, x: Tensor, budget_mb: float) -> Compute:
     """vmap(grad) with its best chunk, found on these very samples."""
     chunk, tried = torch_competitors.tune_chunk(model, x, budget_mb)
     timing.say(chunk=chunk, seconds_per_sample=tried)
@@ -59,7 +59,7 @@ def contend(method: str, model: nn.Module, x: Tensor, budget_mb: float) -> None:
     base = timing.resident_mb()
     groups = len(torch_competitors.parameter_groups(model, len(x), budget_mb))
     if method == "vmap":
-        compute = tuned(model, x, budget_mb)
+        compute = compute_with_best_chunk(model, x, budget_mb)
     if method in ("vmap", "loop"):
         timing.say(parameter_groups=groups)
     timing.serve(lambda: compute(model, x, budget_mb), base, save)

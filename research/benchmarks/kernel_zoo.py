@@ -153,7 +153,7 @@ def loop(model: nn.Module, x: Tensor) -> Tensor:
     return _gram(rows, len(x))
 
 
-def vectorised(model: nn.Module, x: Tensor, chunk: int) -> Tensor:
+def compute_by_vmap(model: nn.Module, x: Tensor, chunk: int) -> Tensor:
     """vmap(grad), `chunk` samples at a time."""
     params = {k: p.detach() for k, p in model.named_parameters()}
 
@@ -180,7 +180,7 @@ def _gram(rows: list[Tensor], n: int) -> Tensor:
     return kernel
 
 
-def prepared(name: str, n: int) -> tuple[nn.Module, Tensor]:
+def prepare_network(name: str, n: int) -> tuple[nn.Module, Tensor]:
     """The network, with random weights, and n samples."""
     torch.manual_seed(0)
     zoo.with_torchvision_names()
@@ -215,7 +215,7 @@ def floor(name: str, n: int) -> tuple[float, float]:
     """GFLOP of all matrix products and convolutions in one kernel of ours, and GFLOP/s of a large
     product now.
     """
-    model, x = prepared(name, n)
+    model, x = prepare_network(name, n)
     la.kernel(model, x)
     with FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counted:
         la.kernel(model, x)
@@ -230,12 +230,14 @@ def floor(name: str, n: int) -> tuple[float, float]:
 
 def measure(name: str, n: int, rounds: int) -> dict[str, Any]:
     """Medians of CPU seconds, contenders in turn; vmap with the best of three chunks."""
-    model, x = prepared(name, n)
+    model, x = prepare_network(name, n)
     contenders: dict[str, Callable[[nn.Module], Tensor]] = {
         "ours": lambda net: la.kernel(net, x),
         "first": lambda net: la.kernel(net, x),  # of a network that was never asked before
         "loop": lambda net: loop(net, x),
-        **{f"vmap {c}": lambda net, c=c: vectorised(net, x, c) for c in (8, 32, 128) if c <= n},
+        **{
+            f"vmap {c}": lambda net, c=c: compute_by_vmap(net, x, c) for c in (8, 32, 128) if c <= n
+        },
     }
     seconds: dict[str, list[float]] = {}
     kernels: dict[str, Tensor] = {}

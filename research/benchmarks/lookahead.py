@@ -31,7 +31,7 @@ from lookahead_competitors import (
     best_of,
     digits_pool,
     gemm_rate,
-    made_up_pool,
+    make_pool,
     paper_block,
     plain_solve,
     table,
@@ -92,7 +92,7 @@ def scoring_table(seed: int, quick: bool) -> list[dict[str, float]]:
         sizes = [(100, 1000), (300, 1500)]
     rows = []
     for labels, unlabelled in sizes:
-        pool = made_up_pool(labels + unlabelled, seed)
+        pool = make_pool(labels + unlabelled, seed)
         rows.append(scoring(pool, labels, seed, subset=32, rivals=True))
         gc.collect()
     table(
@@ -139,7 +139,7 @@ def steps(seed: int, quick: bool) -> list[dict[str, object]]:
     labels, unlabelled = (300, 1500) if quick else (1000, 4000)
     rows = []
     for dtype in (torch.float32, torch.float64):
-        pool = made_up_pool(labels + unlabelled, seed)
+        pool = make_pool(labels + unlabelled, seed)
         pool.kernel = pool.kernel.to(dtype)
         time_posterior = scoring_posterior(pool, labels)
         for name, acquisition, points in (

@@ -50,7 +50,7 @@ class Pool:
     x: Tensor | None = None  # its inputs, where features are asked for
 
 
-def made_up_pool(n: int, seed: int, *, width: int = 128) -> Pool:
+def make_pool(n: int, seed: int, *, width: int = 128) -> Pool:
     """Ten clusters in 64 dimensions and a two-layer ReLU network with half-trained outputs.
 
     The kernel is that network's exact single-logit tangent kernel, written out:

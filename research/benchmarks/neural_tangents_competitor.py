@@ -68,13 +68,13 @@ def attempt(
     return outcome
 
 
-def _predicted(task: Task, limits: Limits) -> float | None:
+def _predict_seconds(task: Task, limits: Limits) -> float | None:
     """Seconds that NTK_VECTOR_PRODUCTS would take, from a pilot."""
     pilot = attempt(replace(task, n=PILOT), "NTK_VECTOR_PRODUCTS", limits)
     return pilot.best * (task.n / PILOT) ** 2 if pilot.best else None
 
 
-def hurried(limits: Limits, outcomes: dict[str, Outcome]) -> Limits:
+def limit_seconds(limits: Limits, outcomes: dict[str, Outcome]) -> Limits:
     """Nobody is waited for much longer than the best so far took."""
     times = [outcome.best for outcome in outcomes.values() if outcome.best]
     return replace(limits, seconds=min([limits.seconds, *(max(30.0, 4 * t) for t in times)]))
@@ -84,9 +84,9 @@ def survey(task: Task, limits: Limits, names: tuple[str, ...]) -> dict[str, Outc
     """Time every implementation once; hopeless ones are stopped, and the reason is kept."""
     outcomes: dict[str, Outcome] = {}
     for name in names:
-        tight = hurried(limits, outcomes)
+        tight = limit_seconds(limits, outcomes)
         if name == "NTK_VECTOR_PRODUCTS":
-            predicted = _predicted(task, tight)
+            predicted = _predict_seconds(task, tight)
             if predicted is None or predicted > tight.seconds:
                 reason = "failed" if predicted is None else f"{predicted:.0f} s predicted"
                 outcomes[name] = Outcome(failure=f"{reason} from n={PILOT}")
@@ -112,7 +112,7 @@ def in_blocks(task: Task, limits: Limits, blocks: int, keep: Path, patience: flo
     kept = {name: keep.with_stem(f"{keep.stem}-{name}") for name in SERIOUS}
     outcomes: dict[str, Outcome] = {}
     for name in SERIOUS:
-        outcomes[name] = attempt(part, name, hurried(limits, outcomes), batch, kept[name])
+        outcomes[name] = attempt(part, name, limit_seconds(limits, outcomes), batch, kept[name])
     best = fastest(outcomes)
     if best is None:
         return Outcome(failure="; ".join(outcome.failure for outcome in outcomes.values()))

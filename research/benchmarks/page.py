@@ -136,7 +136,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
-def written(labels: np.ndarray, count: int, path: Path) -> Path | None:
+def write_label_file(labels: np.ndarray, count: int, path: Path) -> Path | None:
     """So many labels as a file to take in."""
     if not count:
         return None
@@ -169,7 +169,7 @@ def latency(n: int, model: str, given: argparse.Namespace, folder: Path) -> dict
             busy = press(page, labels, given.answers, client, given.pause)
             times = page.evaluate("() => window.painted")
             browser.close()
-        server_alone = answered(client, labels, given.answers, given.pause)
+        server_alone = answer_over_http(client, labels, given.answers, given.pause)
         return {
             "pool": n,
             "model": model,
@@ -182,7 +182,9 @@ def latency(n: int, model: str, given: argparse.Namespace, folder: Path) -> dict
         server.stop()
 
 
-def answered(client: Client, labels: np.ndarray, count: int, pause: float) -> dict[str, float]:
+def answer_over_http(
+    client: Client, labels: np.ndarray, count: int, pause: float
+) -> dict[str, float]:
     """The same over HTTP, without a browser: what the server takes."""
     asked, times = client.get_query(), list[float]()
     for _ in range(count):
@@ -218,7 +220,7 @@ def press(
     return busy / count
 
 
-def served(n: int, before: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure_server(n: int, before: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The server's own part of an answer, when so many were given before."""
     labels = pool(n, given.data, folder / "pool.npz")
     server = Server(
@@ -226,13 +228,17 @@ def served(n: int, before: int, given: argparse.Namespace, folder: Path) -> dict
         folder / "out",
         10,
         "exact",
-        written(labels, before, folder / "labels.csv"),
+        write_label_file(labels, before, folder / "labels.csv"),
     )
     try:
         client = Client(server.url, who="watcher")
         wait_for_round(client)
         client.wait()
-        return {"pool": n, "before": before, **answered(client, labels, given.answers, given.pause)}
+        return {
+            "pool": n,
+            "before": before,
+            **answer_over_http(client, labels, given.answers, given.pause),
+        }
     finally:
         server.stop()
 
@@ -249,7 +255,7 @@ def load(kernel: bool, given: argparse.Namespace, folder: Path) -> dict[str, Any
     kernel: whether there is one to learn with.
     """
     labels = pool(given.before + 15_000, given.data, folder / "pool.npz")
-    before = written(labels, given.before, folder / "labels.csv")
+    before = write_label_file(labels, given.before, folder / "labels.csv")
     server = Server(
         folder / "pool.npz",
         folder / "out",
@@ -367,7 +373,9 @@ def main() -> None:
             )
     largest = max(given.pools, default=1000)
     for before in given.given_before:
-        row = keep("server", lambda folder, before=before: served(largest, before, given, folder))
+        row = keep(
+            "server", lambda folder, before=before: measure_server(largest, before, given, folder)
+        )
         print(f"server's own part: {row} (goal p95 30)", flush=True)
     for kernel in (False, True):
         print(

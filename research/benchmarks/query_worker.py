@@ -36,7 +36,7 @@ def read_out(arrays: Any) -> Any:
     return layer.eval()
 
 
-def given(arrays: Any, rows: int | None = None) -> Given:
+def split_rows(arrays: Any, rows: int | None = None) -> Given:
     """What everybody sees: the labelled rows, and the first of the others.
 
     The embedding is the input.
@@ -142,8 +142,8 @@ def main() -> None:
     from labelahead.seeds import make_generator
 
     choose = LIBRARIES[library](strategy)
-    choose(given(arrays, SMALL), int(q), make_generator(0, "x"))
-    whole = given(arrays)
+    choose(split_rows(arrays, SMALL), int(q), make_generator(0, "x"))
+    whole = split_rows(arrays)
     timing.release()
     base = timing.resident_mb()
     timing.serve(lambda: choose(whole, int(q), make_generator(0, "x")), base, save)

@@ -136,7 +136,7 @@ def peak(of: list[psutil.Process]) -> float:
     return max(high(p.pid) for p in of)
 
 
-def scored(
+def score_stores(
     root: Path, workers: int, made: dict[int, Path], labels: dict, repeats: int, strategy: str
 ) -> list[dict]:
     """Every size scored by so many workers."""
@@ -195,7 +195,7 @@ def by_turns(root: Path, store: Path, size: int, labels: dict, repeats: int) -> 
     rows: list[dict] = []
     for _ in range(repeats):
         for workers in (2, 1):
-            rows += scored(root, workers, {size: store}, labels, 1, "resolve")
+            rows += score_stores(root, workers, {size: store}, labels, 1, "resolve")
     best = {w: min(row["seconds"] for row in rows if row["workers"] == w) for w in (1, 2)}
     print(f"two workers {best[1] / best[2]:.2f} times one; loads {os.getloadavg()}", flush=True)
     return {"rows": rows, "ratio": best[1] / best[2], "load": os.getloadavg()}
@@ -379,10 +379,10 @@ def main() -> None:
             given.out.write_text(json.dumps(report, indent=1) + "\n")
 
     if "scores" in given.only:
-        both = scored(root, 2, main_sizes, labels, given.repeats, "resolve")
-        one = scored(root, 1, {n: made[n]}, labels, given.repeats, "resolve")
+        both = score_stores(root, 2, main_sizes, labels, given.repeats, "resolve")
+        one = score_stores(root, 1, {n: made[n]}, labels, given.repeats, "resolve")
         for strategy in ("variance", "flip", "mlmoc"):
-            both += scored(root, 2, {n: made[n]}, labels, 1, strategy)
+            both += score_stores(root, 2, {n: made[n]}, labels, 1, strategy)
         resolve = {row["items"]: row for row in both if row["strategy"] == "resolve"}
         first, last = resolve[sizes[0]], resolve[n]
 

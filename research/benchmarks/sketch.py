@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results" / "sketch.json"
 THREADS, SEEDS, BLOCK = 1, 2, 512
 
 
-def build_label_state(gradients: Tensor, k: int, seed: int) -> Callable[[], Tensor]:
+def fold_gradients(gradients: Tensor, k: int, seed: int) -> Callable[[], Tensor]:
     """Ours: signs, turned stretches, contiguous additions."""
     (projection,) = draw_projections([gradients.shape[1]], k, [seed], gradients)
 
@@ -67,11 +67,7 @@ def rademacher(gradients: Tensor, k: int, seed: int) -> Callable[[], Tensor]:
     return run
 
 
-CONTENDERS = {
-    "fold (ours)": build_label_state,
-    "CountSketch": count_sketch,
-    "Rademacher": rademacher,
-}
+CONTENDERS = {"fold (ours)": fold_gradients, "CountSketch": count_sketch, "Rademacher": rademacher}
 
 
 def clock(run: Callable[[], Tensor], repeat: int = 3) -> tuple[float, Tensor]:

@@ -175,7 +175,7 @@ class Session:
         return lost, doubled, statistics.median(after[-fifth:]) / statistics.median(after[:fifth])
 
 
-def left() -> list[str]:
+def list_left_processes() -> list[str]:
     """Processes that the servers started, or themselves: they all inherit a mark."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -239,7 +239,7 @@ def orphans(kills: int, folder: Path) -> None:
         server.kill()
         server.wait()
         since = time.monotonic()
-        while left():
+        while list_left_processes():
             time.sleep(0.002)
         lives.append(time.monotonic() - since)
     lives.sort()
@@ -254,7 +254,11 @@ def orphans(kills: int, folder: Path) -> None:
 
 def workers() -> list[str]:
     """Those of the processes that are left which are no server."""
-    return [pid for pid in left() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid
+        for pid in list_left_processes()
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def main() -> None:
@@ -302,7 +306,7 @@ def main() -> None:
         for s in sessions:
             s.process.wait(60)
         time.sleep(3)
-        remaining = left()
+        remaining = list_left_processes()
         verdicts = [s.verdict() for s in sessions]
         answers, kills = sum(len(s.said) for s in sessions), sum(s.kills for s in sessions)
     undone = sum(len(s.undone) for s in sessions)

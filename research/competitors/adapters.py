@@ -122,7 +122,7 @@ def need(module: str, package: str) -> Any:
 
 
 @contextmanager
-def seeded(rng: torch.Generator) -> Iterator[int]:
+def seed_global_generators(rng: torch.Generator) -> Iterator[int]:
     """A seed, also set in the global generators that the packages draw from; undone afterwards."""
     seed = int(torch.randint(2**31, (1,), generator=rng))
     before = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -146,7 +146,7 @@ def scikit(kind: str, *, network: str = "", unit: bool = False, **how: Any) -> C
     """A class of skactiveml.pool. network: by which argument it takes the classifier."""
 
     def choose(given: Given, q: int, rng: torch.Generator) -> Sequence[int]:
-        with seeded(rng) as seed:
+        with seed_global_generators(rng) as seed:
             rows = scikit_query(kind, given, q, seed, network=network, unit=unit, **how)
         return [int(i) - len(given.labels) for i in rows]
 
@@ -186,7 +186,7 @@ def scikit_batch_bald(given: Given, q: int, rng: torch.Generator) -> Sequence[in
     """Its function, which takes probabilities instead of a classifier."""
     pool = need("skactiveml.pool", "scikit-activeml")
     p = given.sampled(rng).permute(1, 0, 2).numpy()
-    with seeded(rng) as seed:
+    with seed_global_generators(rng) as seed:
         gains = pool.batch_bald(p, q, n_MC_samples=DRAWN, random_state=seed)
     return [int(i) for i in np.nanargmax(gains, axis=1)]
 
@@ -238,7 +238,7 @@ def distil(kind: str, **how: Any) -> Choose:
             {} if given.rate is None else {"lr": given.rate}
         )
         x, more, y = given.inputs[:cut], given.inputs[cut:], given.labels.numpy()
-        with seeded(rng):
+        with seed_global_generators(rng):
             member = getattr(members, kind)(
                 x, y, more, net, Handler, given.layer.out_features, args, **how
             )
@@ -257,7 +257,7 @@ def baal(kind: str) -> Choose:
     def choose(given: Given, q: int, rng: torch.Generator) -> Sequence[int]:
         heuristics = need("baal.active.heuristics", "baal")
         p = given.sampled(rng).permute(0, 2, 1).numpy()
-        with seeded(rng):
+        with seed_global_generators(rng):
             how = {"num_samples": q} if kind == "BatchBALD" else {}
             ranks = getattr(heuristics, kind)(**how).get_ranks(p)[0]
         return [int(i) for i in ranks[:q]]
@@ -271,7 +271,10 @@ def redux(drawn: int = DRAWN) -> Choose:
     def choose(given: Given, q: int, rng: torch.Generator) -> Sequence[int]:
         batchbald = need("batchbald_redux.batchbald", "batchbald-redux")
         logs = given.sampled(rng).clamp_min(TINY).log()
-        with seeded(rng), redirect_stderr(StringIO()):  # its progress bars cannot be switched off
+        with (
+            seed_global_generators(rng),
+            redirect_stderr(StringIO()),
+        ):  # its progress bars cannot be switched off
             return batchbald.get_batchbald_batch(logs, q, drawn, dtype=torch.double).indices
 
     return choose

@@ -97,7 +97,7 @@ class Logits(nn.Module):
         )
 
 
-def _configured(name: str, words: dict[str, Any]) -> Any:
+def _make_config(name: str, words: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING
 
     return CONFIG_MAPPING[name](**{k: v for k, v in words.items() if v is not None})
@@ -109,7 +109,7 @@ def text(name: str, *, tokens: int = 10, **words: Any) -> Callable[[], Made]:
     def make() -> Made:
         from transformers import AutoModelForSequenceClassification
 
-        model = AutoModelForSequenceClassification.from_config(_configured(name, TEXT | words))
+        model = AutoModelForSequenceClassification.from_config(_make_config(name, TEXT | words))
         ids = torch.randint(3, 60, (5, tokens))
         ids[:, -1] = 2
         return Logits(model, "input_ids"), ids
@@ -123,7 +123,7 @@ def encoder(name: str, *, tokens: int = 10, width: int = 32, **words: Any) -> Ca
     def make() -> Made:
         from transformers import AutoModel, T5EncoderModel
 
-        config = _configured(name, TEXT | words)
+        config = _make_config(name, TEXT | words)
         model = T5EncoderModel(config) if name == "t5" else AutoModel.from_config(config)
         return Logits(model, "input_ids", width), torch.randint(3, 60, (5, tokens))
 
@@ -136,7 +136,7 @@ def image(name: str, *, size: int = 32, head: int = 0, **words: Any) -> Callable
     def make() -> Made:
         from transformers import AutoModel, AutoModelForImageClassification
 
-        config = _configured(name, IMAGE | {"image_size": size} | words)
+        config = _make_config(name, IMAGE | {"image_size": size} | words)
         kind = AutoModel if head else AutoModelForImageClassification
         return Logits(kind.from_config(config), "pixel_values", head), torch.randn(5, 3, size, size)
 
@@ -160,7 +160,7 @@ def sound(name: str, *, length: int = 500, **words: Any) -> Callable[[], Made]:
             "num_conv_pos_embedding_groups": 2,
             "classifier_proj_size": 16,
         }
-        config = _configured(name, TEXT | shape | pos | words)
+        config = _make_config(name, TEXT | shape | pos | words)
         return Logits(
             AutoModelForAudioClassification.from_config(config), "input_values"
         ), torch.randn(5, length)

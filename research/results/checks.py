@@ -24,10 +24,10 @@ from research.studies.dynamics.figures import (
     PAPER_DEVIATIONS,
     PAPER_ROUNDS,
     PAPER_SEEDS,
-    shown_time,
+    choose_shown_time,
 )
 from research.studies.execution import Measured
-from research.studies.kernel.theorem_figures import kept
+from research.studies.kernel.theorem_figures import check_layers
 from research.studies.lookahead.figures import METHODS, areas, final, gap, seconds
 
 YES, PART, NO, OPEN, NOT = "yes", "in part", "no", "inconclusive", "not run"
@@ -114,14 +114,14 @@ class Evidence:
 
 
 def speed(e: Evidence) -> Found:
-    return _looked_ahead(e, _speed)
+    return _check_each_lookahead(e, _speed)
 
 
 def rivals(e: Evidence) -> Found:
-    return _looked_ahead(e, _rivals)
+    return _check_each_lookahead(e, _rivals)
 
 
-def _looked_ahead(e: Evidence, judge: Callable[[Any, list[Row]], Found]) -> Found:
+def _check_each_lookahead(e: Evidence, judge: Callable[[Any, list[Row]], Found]) -> Found:
     return _by_each(
         {name: judge(*e.study(study)) for study, name in LOOKAHEADS.items() if e.has(study)}
     )
@@ -188,7 +188,7 @@ def batches(e: Evidence) -> Found:
         f"{name} {_versus(row.gain)}" for name, row in rows.items() if row is not None
     )
     elsewhere = f"dense networks elsewhere, `{MLMOC}` − random: {other}"
-    n = _finished(e, "fig-cifar10")
+    n = _get_complete_numbers(e, "fig-cifar10")
     if n is None:
         return Found(NOT, elsewhere)
     apart = {name: _pair(n, MLMOC, name).difference for name in BESIDE}
@@ -219,7 +219,7 @@ def _level(apart: Sequence[Estimate], least: float) -> str:
     return YES if len(level) == len(apart) else OPEN if not behind else PART if level else NO
 
 
-def _finished(e: Evidence, table: str) -> Numbers | None:
+def _get_complete_numbers(e: Evidence, table: str) -> Numbers | None:
     """The numbers of a table without variants; None as long as a campaign of it is missing."""
     measured = e.tables.get(table)
     return None if not measured or measured[""].curves.missing else measured[""]
@@ -227,7 +227,7 @@ def _finished(e: Evidence, table: str) -> Numbers | None:
 
 def sequential(e: Evidence) -> Found:
     """On the paper's kind of network where it was run; the table has more seeds of another."""
-    table = _compared(e, "fig-sequential", "mlmoc", "mlmoc:top")
+    table = _compare_strategies(e, "fig-sequential", "mlmoc", "mlmoc:top")
     apart = _along(e, "ntk-sequential", "ntk")
     if apart is None:
         return table
@@ -265,7 +265,7 @@ def _along(e: Evidence, one: str, other: str) -> Estimate | None:
     return gap(areas(rows, one), areas(rows, other))
 
 
-def _compared(e: Evidence, table: str, one: str, two: str) -> Found:
+def _compare_strategies(e: Evidence, table: str, one: str, two: str) -> Found:
     """Whether one is above the other along the curve, in a table without variants."""
     pair = _pair(e.table(table)[""], one, two)
     return Found(
@@ -301,7 +301,7 @@ def ll4al(e: Evidence) -> Found:
 
 def losses(e: Evidence) -> Found:
     one, two = e.table("fig-loss").values()
-    said = {name: _paired(two, one, name) for name in (RANDOM, "mlmoc")}
+    said = {name: _pair_variants(two, one, name) for name in (RANDOM, "mlmoc")}
     same = sum(not sure(d) for d in said.values())
     text = ", ".join(f"{name} {spread(d, signed=True)}" for name, d in said.items())
     return Found(_share(same, len(said)), f"cross-entropy − squared along the curve: {text}")
@@ -309,7 +309,7 @@ def losses(e: Evidence) -> Found:
 
 def kernels(e: Evidence) -> Found:
     by = e.table("fig-kernel")
-    apart = _paired(by["pseudo"], by["full"], "mlmoc:top")
+    apart = _pair_variants(by["pseudo"], by["full"], "mlmoc:top")
     spent = {kind: n.row("mlmoc:top") for kind, n in by.items()}
     pseudo, full = spent["pseudo"], spent["full"]
     assert pseudo is not None
@@ -326,7 +326,7 @@ def kernels(e: Evidence) -> Found:
     )
 
 
-def _paired(one: Numbers, other: Numbers, name: str) -> Estimate:
+def _pair_variants(one: Numbers, other: Numbers, name: str) -> Estimate:
     """The same strategy in two variants, mean accuracies along the curve, paired by seed."""
     a, b = one.curves.areas(name), other.curves.areas(name)
     return t_interval(np.array([a[k] - b[k] for k in sorted(a) if k in b]))
@@ -588,7 +588,7 @@ def widest_campaigns(e: Evidence) -> str:
     return "dynamics-whole" if e.holds("dynamics-whole", "rounds") else "dynamics-cifar10"
 
 
-def linked(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
+def check_time_correlation(pair: tuple[str, str], paper: float) -> Callable[[Evidence], Found]:
     """Kendall's τ by how long the network was trained, which the paper does not say.
 
     It holds at a time where τ has the paper's sign beyond its interval, and half of the paper's
@@ -622,7 +622,7 @@ def correlation_times(times: Sequence[float]) -> list[float]:
     An early one, the first of 1 or more, and convergence.
     """
     later = next((t for t in times if t >= 1), inf)
-    return list(dict.fromkeys((shown_time(times), later, inf)))
+    return list(dict.fromkeys((choose_shown_time(times), later, inf)))
 
 
 def _when(t: float) -> str:
@@ -672,7 +672,8 @@ def paper_agreement(s: Any, rows: Sequence[Row]) -> str | None:
     theirs = [paper[n][-1] - paper[RANDOM][-1] for n in names]
     r = float(np.corrcoef(ours, theirs)[0, 1])
     each = ", ".join(
-        f"{n} {_signed(t)} / {_signed(o)}" for n, t, o in zip(names, theirs, ours, strict=True)
+        f"{n} {_format_signed(t)} / {_format_signed(o)}"
+        for n, t, o in zip(names, theirs, ours, strict=True)
     )
     verb = "agrees with" if r > AGREEMENT else "differs from"
     text = f"end − random {verb} the paper's own (paper / here, r = {r:.2f}): {each}"
@@ -689,7 +690,7 @@ def paper_agreement(s: Any, rows: Sequence[Row]) -> str | None:
     )
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
@@ -703,7 +704,7 @@ def other_networks(e: Evidence) -> Found:
 
     A lead in all rounds is one if it is also beyond the interval at the end.
     """
-    n = _finished(e, "fig-caltech")
+    n = _get_complete_numbers(e, "fig-caltech")
     if n is None:
         raise KeyError("fig-caltech")
     by_round = {
@@ -713,7 +714,7 @@ def other_networks(e: Evidence) -> Found:
         }
         for i in range(1, len(n.curves.labels))
     }
-    found = _led(by_round)
+    found = _check_leader(by_round)
     ends = by_round[max(by_round)]
     is_significant = sure(gap(ends["dynamical"], ends[RANDOM]))
     return found if is_significant or found.verdict != YES else Found(OPEN, found.text)
@@ -721,7 +722,7 @@ def other_networks(e: Evidence) -> Found:
 
 def _leads(s: Any, rows: list[Row]) -> Found:
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2")
-    return _led(
+    return _check_leader(
         {
             n: {name: accuracies(where(usual, strategy=name, round=n)) for name in s.strategies}
             for n in range(1, s.rounds + 1)
@@ -729,7 +730,7 @@ def _leads(s: Any, rows: list[Row]) -> Found:
     )
 
 
-def _led(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> Found:
+def _check_leader(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> Found:
     """Whether nothing is ahead of dynamicAL in any round; where something is, whether the seeds
     tell.
 
@@ -739,7 +740,7 @@ def _led(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> Found:
     firsts = sum(_rank(ends, "dynamical") == 1 for ends in by_round.values())
     ends = by_round[max(by_round)]
     apart = {n: gap(dict(ends["dynamical"]), dict(ends[n])) for n in ends if n != "dynamical"}
-    best = next(n for n in ranked(ends) if n != "dynamical")
+    best = next(n for n in rank_names(ends) if n != "dynamical")
     led = [n for n, v in apart.items() if sure(v) and v.mean > 0]
     behind = [n for n, v in apart.items() if sure(v) and v.mean < 0]
     verdict = YES if firsts == rounds else NO if behind else PART if RANDOM in led else OPEN
@@ -759,7 +760,7 @@ def _rank(ends: Mapping[str, Mapping[int, float]], name: str) -> int:
     return 1 + sum(v > means[name] for v in means.values())
 
 
-def ranked(ends: Mapping[str, Mapping[int, float]]) -> list[str]:
+def rank_names(ends: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Names by mean over seeds, the highest first."""
     return sorted(ends, key=lambda n: -float(np.mean(list(ends[n].values()))))
 
@@ -839,7 +840,7 @@ def _reset(s: Any, rows: list[Row]) -> Found | None:
 # --------------------------------------------------------------------------------------------
 
 
-def bounded(e: Evidence) -> Found:
+def check_linear_bounds(e: Evidence) -> Found:
     _, rows = e.part("linear", "error")
     broken = sum(r["error"] > r["bound"] for r in rows)
     closest = max(r["error"] / r["bound"] for r in rows)
@@ -883,7 +884,7 @@ def lazy(e: Evidence) -> Found:
     )
 
 
-def nested(e: Evidence) -> Found:
+def check_nested_training(e: Evidence) -> Found:
     _, rows = e.part("linear", "warm")
     worst = max(r["difference"] for r in where(rows, kind="fixed kernel", time="∞"))
     return Found(YES if worst < 1e-8 else NO, f"to {worst:.0e} for a fixed kernel")
@@ -946,7 +947,7 @@ def everything(e: Evidence) -> Found:
     )
 
 
-def separated(e: Evidence) -> Found:
+def check_separation(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "separation")
     last = where(rows, share=s.separation_shares[-1])
     learnt = sum(r["unit"] < 1e-3 for r in last)
@@ -982,7 +983,7 @@ def theorem(value: str) -> Callable[[Evidence], Found]:
 
 def lemmas(e: Evidence) -> Found:
     _, rows = e.part("kernel-theorems", "layers")
-    good = kept(rows)
+    good = check_layers(rows)
     return Found(
         _share(sum(good), len(good)),
         f"{sum(good)} of {len(good)} exponents are within what is allowed",
@@ -1012,7 +1013,7 @@ def first_lemma(e: Evidence) -> Found:
     )
 
 
-def dropped(e: Evidence) -> Found:
+def check_dropped_term(e: Evidence) -> Found:
     s, rows = e.part("dynamics-lemmas", "slack")
     shares = {b: mean(where(rows, batch=b), lambda r: r["dropped"] / r["bound"]) for b in s.batches}
     most = max(mean(where(rows, batch=b), lambda r: r["mmd"] / r["bound"]) for b in s.batches)

@@ -37,7 +37,7 @@ from research.results.competitors import Source, plan_of
 from research.results.lines import CSV, NUMBERS, Line, TrialLine, read_csv, write_csv
 from research.results.numbers import DEFAULT, RANDOM
 from research.results.runs import exit_code
-from research.results.table import Table, named, read_tables
+from research.results.table import Table, check_names, read_tables
 from research.results.text import MARKS, ByVariant, grid, spread
 
 FILE = "comparators.csv"
@@ -97,7 +97,7 @@ def strength(x: Array, y: np.ndarray) -> float:
         )  # with little ridge; 300 steps tell the strengths apart
         for train, held in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y):
             for i, C in enumerate(STRENGTHS):
-                model = fitted(
+                model = fit_classifier(
                     lambda x, y, C=C: LogisticRegression(C=C, max_iter=300).fit(x, y),
                     x[train],
                     y[train],
@@ -106,7 +106,9 @@ def strength(x: Array, y: np.ndarray) -> float:
     return STRENGTHS[int(right.argmax())]
 
 
-def fitted(fit: Callable[[Array, np.ndarray], Classifier], x: Array, y: np.ndarray) -> Classifier:
+def fit_classifier(
+    fit: Callable[[Array, np.ndarray], Classifier], x: Array, y: np.ndarray
+) -> Classifier:
     """A classifier also while all labels are of one class, which logistic regression refuses."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -115,19 +117,19 @@ def fitted(fit: Callable[[Array, np.ndarray], Classifier], x: Array, y: np.ndarr
         return fit(x, y) if len(np.unique(y)) > 1 else DummyClassifier().fit(x, y)
 
 
-def seen(plan: Simulation, table: Table, source: Source) -> Rows:
+def load_inputs(plan: Simulation, table: Table, source: Source) -> Rows:
     """What our learner sees: features and embeddings of the encoder, standardised columns."""
     return plan.learner.inputs.flatten(1).double().numpy()
 
 
-def centred(plan: Simulation, table: Table, source: Source) -> Rows:
+def load_centred_inputs(plan: Simulation, table: Table, source: Source) -> Rows:
     """The same, centred over the pool and of length one."""
     return LogisticLearner.beside(plan.learner).inputs.double().numpy()
 
 
 def words(plan: Simulation, table: Table, source: Source) -> Rows:
     """TF-IDF with scikit-learn's settings; the words are those of the pool."""
-    pool, test = texts.drawn(table.source.partition(":")[2], source.out / "texts")
+    pool, test = texts.draw_texts(table.source.partition(":")[2], source.out / "texts")
     said = [label for _, label in pool], [label for _, label in test]
     known = [plan.labeller(i) for i in range(len(pool))], plan.test_labels.tolist()
     if [[plan.names[c] for c in part] for part in known] != list(map(list, said)):
@@ -154,11 +156,13 @@ class Competitor(NamedTuple):
 COMPETITORS = {
     "tfidf": Competitor("TF-IDF + LR, random", words, by_folds),
     "tfidf-peers": Competitor("TF-IDF + LR without intercept, random", words, by_peers),
-    "default": Competitor("embedding + LR with C = 1, random", seen, by_default),
-    "folds": Competitor("embedding + LR, random", seen, by_folds),
-    "folds-margin": Competitor("embedding + LR, margin", seen, by_folds, True),
-    "peers": Competitor("centred + LR without intercept, random", centred, by_peers),
-    "peers-margin": Competitor("centred + LR without intercept, margin", centred, by_peers, True),
+    "default": Competitor("embedding + LR with C = 1, random", load_inputs, by_default),
+    "folds": Competitor("embedding + LR, random", load_inputs, by_folds),
+    "folds-margin": Competitor("embedding + LR, margin", load_inputs, by_folds, True),
+    "peers": Competitor("centred + LR without intercept, random", load_centred_inputs, by_peers),
+    "peers-margin": Competitor(
+        "centred + LR without intercept, margin", load_centred_inputs, by_peers, True
+    ),
 }
 
 
@@ -204,7 +208,7 @@ def accuracies(
     rng, at = np.random.default_rng(plan.seed), list(order[: sizes[0]])
     for size, following in zip(sizes, [*sizes[1:], 0], strict=True):
         view = in_span(rows, at)
-        model = fitted(competitor.fit, view[at], np.array([plan.labeller(i) for i in at]))
+        model = fit_classifier(competitor.fit, view[at], np.array([plan.labeller(i) for i in at]))
         if size in COUNTS:
             came[size] = float((model.predict(view[test]) == plan.test_labels.numpy()).mean())
         if competitor.margin:
@@ -243,7 +247,7 @@ def run_missing(
     only: Sequence[str], seeds: Sequence[int], source: Source, numbers: Path, tables: Path = CSV
 ) -> None:
     """Every curve that the CSV lacks, into it. tables: the folder of our own campaigns."""
-    wanted = read_tables(only=named(only, SETS, "table with comparators"))
+    wanted = read_tables(only=check_names(only, SETS, "table with comparators"))
     there = read_csv(numbers, TrialLine, f"run `{COMMAND}`") if numbers.exists() else []
     have = {x.campaign for x in there}
     work = [

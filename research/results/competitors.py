@@ -33,7 +33,7 @@ from research.competitors.adapters import PEERS
 from research.competitors.logistic import LogisticLearner
 from research.results.lines import CSV, Line, write_csv
 from research.results.pools import pool_file
-from research.results.runs import exit_code, played
+from research.results.runs import exit_code, run_plan
 from research.results.table import TABLES, Table
 from research.results.table import read_table as read_whole
 
@@ -123,7 +123,7 @@ class Ledger:
 
 
 @contextmanager
-def opened(table: Table, source: Source) -> Iterator[Ledger]:
+def open_ledger(table: Table, source: Source) -> Iterator[Ledger]:
     """The table's ledger, for this process alone."""
     folder = source.out / table.name
     with lock_folder(folder):
@@ -149,7 +149,7 @@ def run(wanted: Wanted, ledger: Ledger, source: Source) -> list[str]:
             theirs = name in PEERS and wanted.table.peers_learner
             start = time.perf_counter()
             try:
-                rounds = played(for_peers(plan) if theirs else plan, asking_by(name, plan.asking))
+                rounds = run_plan(for_peers(plan) if theirs else plan, asking_by(name, plan.asking))
             except Exception as error:  # one strategy's failure must not end the others
                 failed.append(f"{name}, seed {seed}: {type(error).__name__}: {error}")
                 print(failed[-1], flush=True)
@@ -204,7 +204,7 @@ def work(given: argparse.Namespace) -> list[str]:
             print(f"{there} is there and its runs are not: left as it is (--again runs it anew)")
             continue
         source = Source(given.data, given.out)
-        with opened(wanted.table, source) as ledger:
+        with open_ledger(wanted.table, source) as ledger:
             failed += run(wanted, ledger, source)
             print(export(wanted.table, ledger, given.docs))
     return failed

@@ -21,7 +21,7 @@ from labelahead.simulation.run import run
 from research.results.lines import CSV, EstimateLine, read_csv, write_csv
 from research.results.pools import pool_file
 from research.results.runs import exit_code
-from research.results.table import named, read_tables
+from research.results.table import check_names, read_tables
 
 FILE = CSV.parent / "estimates.csv"
 STRATEGIES, SEEDS = ("random", "flip"), range(3)
@@ -33,7 +33,7 @@ def run_missing(only: Sequence[str], data: Path, out: Path) -> list[str]:
     """Every campaign that the CSV lacks, into it."""
     tables = {t.name: t for t in read_tables() if t.group == "exact" and "flip" in t.strategies}
     there = read_csv(FILE, EstimateLine) if FILE.exists() else []
-    for name in named(only, tables, "table of the exact learner"):
+    for name in check_names(only, tables, "table of the exact learner"):
         campaign = tables[name].read_campaign("", data, pool_file(tables[name].source, data, out))
         for strategy in STRATEGIES:
             for seed in SEEDS:

@@ -30,7 +30,7 @@ def table_figure(name: str, variants: Mapping[str, Numbers]) -> RenderedFigure:
     """A panel for each variant: every strategy minus random, the best ones in colour."""
     from matplotlib.figure import Figure
 
-    shown = _coloured(list(variants.values()))
+    shown = _choose_coloured(list(variants.values()))
     with figure_style():
         columns = 1 if len(variants) == 1 else 2 if len(variants) in (2, 4) else 3
         lines = -(-len(variants) // columns)
@@ -71,7 +71,7 @@ def critical(name: str, ranking: Ranking) -> RenderedFigure:
         )
 
 
-def _coloured(numbers: Sequence[Numbers]) -> list[str]:
+def _choose_coloured(numbers: Sequence[Numbers]) -> list[str]:
     """The default and the best of the others, by the mean rank over the variants."""
     places: dict[str, list[int]] = {}
     for n in numbers:

@@ -16,7 +16,7 @@ RECIPES, KERNELS = ("ours", "the paper's"), ("pseudo", "single")
 USUAL = "1e-3"  # the regulariser that look-ahead has by default
 
 
-def found_block(table: Table, measured: ByVariant) -> str:
+def format_findings(table: Table, measured: ByVariant) -> str:
     """What a table shows, in words; nothing before all of it is measured."""
     if measured is None or any(
         v not in measured or measured[v].curves.missing for v in table.variants
@@ -78,11 +78,11 @@ def _losses(by: Mapping[str, Numbers]) -> str:
     one, two = by.values()
     names = [r.name for r in one.rows if r.name != RANDOM]
     base = _apart(two, one, RANDOM)
-    gains = {name: paired(gains_of(two, name), gains_of(one, name)) for name in names}
-    said = ", ".join(f"{name} {_told(d)}" for name, d in gains.items())
+    gains = {name: pair_seeds(gains_of(two, name), gains_of(one, name)) for name in names}
+    said = ", ".join(f"{name} {_format_estimate(d)}" for name, d in gains.items())
     moved = [name for name, d in gains.items() if sure(d)]
     return (
-        f"with cross-entropy random is {_told(base)} points from where it is with squared loss, "
+        f"with cross-entropy random is {_format_estimate(base)} points from where it is with squared loss, "
         "along the curve, "
         "paired "
         "by seed (the same few steps for both; the paper trains for 200 epochs). "
@@ -114,7 +114,7 @@ def _kernels(by: Mapping[str, Numbers]) -> str:
                 continue
             share = 100 * row.query / whole.query
             each.append(
-                f"{kind} {_told(_apart(by[kind], full, name))} points, {share:.1f} % of the seconds"
+                f"{kind} {_format_estimate(_apart(by[kind], full, name))} points, {share:.1f} % of the seconds"
             )
         spent = format_seconds(whole.query) if whole else "—"
         parts.append(f"`{name}` (full: {spent} s a query): {', '.join(each)}")
@@ -142,24 +142,24 @@ def _mlmoc(by: Mapping[str, Numbers]) -> str:
 
     every = mean_of(lambda *_: True)
     effects = {
-        "the single-logit kernel instead of the pseudo-kernel": paired(
+        "the single-logit kernel instead of the pseudo-kernel": pair_seeds(
             mean_of(lambda r, k, e: k == "single"), mean_of(lambda r, k, e: k == "pseudo")
         ),
-        "the paper's recipe instead of ours": paired(
+        "the paper's recipe instead of ours": pair_seeds(
             mean_of(lambda r, k, e: r == RECIPES[1]), mean_of(lambda r, k, e: r == RECIPES[0])
         ),
         **{
-            f"a regulariser of {noise} instead of {USUAL}": paired(
+            f"a regulariser of {noise} instead of {USUAL}": pair_seeds(
                 mean_of(lambda r, k, e, n=noise: e == n), mean_of(lambda r, k, e: e == USUAL)
             )
             for noise in noises
             if noise != USUAL
         },
-        "going on after each pick (`mlmoc`) instead of a batch at once": paired(
+        "going on after each pick (`mlmoc`) instead of a batch at once": pair_seeds(
             mean_of(lambda *_: True, "mlmoc"), every
         ),
     }
-    said = "; ".join(f"{what} {_told(d)}" for what, d in effects.items())
+    said = "; ".join(f"{what} {_format_estimate(d)}" for what, d in effects.items())
     real = {what: d for what, d in effects.items() if sure(d)}
     most = max(real, key=lambda what: abs(real[what].mean)) if real else None
     ends = {name: t_interval(np.array(list(gained(name).values()))) for name in by}
@@ -167,12 +167,14 @@ def _mlmoc(by: Mapping[str, Numbers]) -> str:
     best = max(ends, key=lambda name: ends[name].mean)
     theirs = [n for n in (f"{RECIPES[1]}, single, {noises[0]}",) if n in ends]
     return (
-        f"`mlmoc:top` is {_told(t_interval(np.array(list(every.values()))))} points from random "
+        f"`mlmoc:top` is {_format_estimate(t_interval(np.array(list(every.values()))))} points from random "
         f"over all {len(by)} "
         f"ways; beyond the interval above it in {len(above)} of them (each alone), at best "
-        f"{_told(ends[best])} "
+        f"{_format_estimate(ends[best])} "
         f"({best}). "
-        + "".join(f"As the paper has it ({name}): {_told(ends[name])}. " for name in theirs)
+        + "".join(
+            f"As the paper has it ({name}): {_format_estimate(ends[name])}. " for name in theirs
+        )
         + f"What changes it, in points along the curve, means over the other factors: {said}. "
         + (
             f"The largest effect beyond its interval is {most}."
@@ -228,16 +230,16 @@ def gains_of(n: Numbers, strategy: str) -> dict[int, float]:
     return {seed: own[seed] - base[seed] for seed in own if seed in base}
 
 
-def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
+def pair_seeds(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
     """The difference over the seeds that both have."""
     return t_interval(np.array([one[k] - other[k] for k in sorted(one) if k in other]))
 
 
 def _apart(one: Numbers, other: Numbers, name: str) -> Estimate:
-    return paired(one.curves.areas(name), other.curves.areas(name))
+    return pair_seeds(one.curves.areas(name), other.curves.areas(name))
 
 
-def _told(e: Estimate) -> str:
+def _format_estimate(e: Estimate) -> str:
     return spread(e, signed=True)
 
 

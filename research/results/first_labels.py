@@ -72,7 +72,7 @@ def campaign(case: str, strategy: str, start: str, seed: int, data: Path) -> lis
     ]
 
 
-def said(lines: list[TrialLine]) -> str:
+def describe_falls(lines: list[TrialLine]) -> str:
     """Falls, largest fall, accuracy along the curve and at the end, `same` minus `cold` with 95 %
     intervals.
     """
@@ -133,7 +133,7 @@ def main() -> int:
                     if not _curves(lines, case, f"{start} {strategy}").get(seed):
                         lines += campaign(case, strategy, start, seed, given.data)
                         write_csv(FILE, TrialLine, lines)
-    print(said(lines))
+    print(describe_falls(lines))
     return 0
 
 

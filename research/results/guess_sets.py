@@ -108,7 +108,7 @@ def simulate(x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str
 
 
 def _read_texts(name: str, data: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    pairs = [row for part in texts.drawn(name, Path("runs/texts")) for row in part]
+    pairs = [row for part in texts.draw_texts(name, Path("runs/texts")) for row in part]
     at = np.random.default_rng(0).permutation(len(pairs))[:ITEMS]
     names = sorted({label for _, label in pairs})
     y = np.array([names.index(pairs[i][1]) for i in at])

@@ -20,7 +20,7 @@ from labelahead.simulation.comparison.report_page import template, write_all
 from research.results import comparators
 from research.results.checks import Evidence
 from research.results.figures import critical, table_figure
-from research.results.findings import FOUND, found_block
+from research.results.findings import FOUND, format_findings
 from research.results.lines import TrialLine, read_csv
 from research.results.numbers import Numbers, Ranking, rankings, read_numbers
 from research.results.papers import papers_block
@@ -90,7 +90,7 @@ def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[P
     results = Results(
         tables, measured, rankings(_clean(tables, measured)), tried, others, data / "studies"
     )
-    text = filled(page.read_text(encoding="utf-8"), results)
+    text = fill_blocks(page.read_text(encoding="utf-8"), results)
     for name, make in _figures(results):
         write_all(docs / "results" / "figures", {f"{name}.png": make().small}, last=f"{name}.png")
         yield docs / "results" / "figures" / f"{name}.png"
@@ -120,7 +120,7 @@ def _figures(results: Results) -> Iterator[tuple[str, Callable[[], RenderedFigur
             yield table.name, lambda n=table.name, v=numbers: table_figure(n, v)
 
 
-def filled(text: str, results: Results) -> str:
+def fill_blocks(text: str, results: Results) -> str:
     """The page with every block replaced; refused if a table has no place on it."""
     parts, at, placed = [], 0, set()
     while match := BEGIN.search(text, at):
@@ -154,7 +154,7 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
         case ["group", name]:
             return "Nothing measured yet.", set()
         case ["found", name] if name in by_name and name in FOUND:
-            return found_block(by_name[name], results.measured[name]), set()
+            return format_findings(by_name[name], results.measured[name]), set()
         case [("papers" | "theory" | "dynamics" | "regression") as kind]:
             made = {
                 "papers": papers_block,

@@ -43,7 +43,7 @@ def papers_block(evidence: Evidence) -> str:
     """The table, and how often each verdict came."""
     rows, count = [], dict.fromkeys((YES, PART, NO, OPEN, NOT), 0)
     for claim in CLAIMS:
-        found = judged(claim, evidence)
+        found = judge_claim(claim, evidence)
         count[found.verdict] += 1
         result = f"**{found.verdict}**" + (f": {found.text}" if found.text else "")
         rows.append(
@@ -64,7 +64,7 @@ def _reachable(text: str, evidence: Evidence) -> str:
     return STUDY.sub(lambda link: link[0] if evidence.has(link[1]) else link[1], text)
 
 
-def judged(claim: Claim, evidence: Evidence) -> Found:
+def judge_claim(claim: Claim, evidence: Evidence) -> Found:
     """What is known of a claim; not run, as long as its numbers are missing."""
     try:
         return Found(NOT, "") if claim.holds is None else claim.holds(evidence)
@@ -157,7 +157,7 @@ CLAIMS = (
         "Theorem 3.1",
         "warm starts on growing sets end where one cold start on the last set does",
         f"two-layer networks ({_see('linear')})",
-        checks.nested,
+        checks.check_nested_training,
     ),
     Claim(
         "TH",
@@ -264,21 +264,21 @@ CLAIMS = (
         "training dynamics with true labels go with the alignment: “a strong agreement”",
         "the same kernel, 2,000 items, five seeds, and digits, three "
         f"({_see('dynamics-cifar10')}, {_see('dynamics')})",
-        checks.linked(("true", "alignment"), 0.46),
+        checks.check_time_correlation(("true", "alignment"), 0.46),
     ),
     Claim(
         "DY",
         "6",
         "with pseudo-labels Kendall's τ is 0.46",
         "the same",
-        checks.linked(("pseudo", "alignment"), 0.46),
+        checks.check_time_correlation(("pseudo", "alignment"), 0.46),
     ),
     Claim(
         "DY",
         "7",
         "training dynamics go against the bound B: τ is −0.253",
         "the same",
-        checks.linked(("true", "bound"), -0.253),
+        checks.check_time_correlation(("true", "bound"), -0.253),
     ),
     Claim(
         "DY",
@@ -335,7 +335,7 @@ CLAIMS = (
         "the error of the linearised two-layer network is below its bounds, for smooth σ and for "
         "ReLU",
         f"tanh and ReLU, 16 to 4,096 units, five seeds ({_see('linear')})",
-        checks.bounded,
+        checks.check_linear_bounds,
     ),
     Claim(
         "LE",
@@ -397,7 +397,7 @@ CLAIMS = (
         "separation",
         "there are targets that networks learn and kernels do not",
         f"one ReLU unit, 10 to 40 dimensions, five seeds ({_see('linear-theory')})",
-        checks.separated,
+        checks.check_separation,
     ),
     Claim(
         "PN",
@@ -432,6 +432,6 @@ CLAIMS = (
         "App. B.3",
         "what stands beside MMD in the bound may be left out",
         f"digits, kernel of a new convnet, random batches, five seeds ({_see('dynamics-lemmas')})",
-        checks.dropped,
+        checks.check_dropped_term,
     ),
 )

@@ -132,11 +132,11 @@ def _mnist14(data: Path) -> tuple[Arrays, int]:
     A quarter of the work for a convolutional network.
     """
     arrays, white = _mnist(data)
-    half = {k: _halved(v) if k.startswith("x_") else v for k, v in arrays.items()}
+    half = {k: _halve(v) if k.startswith("x_") else v for k, v in arrays.items()}
     return half, white
 
 
-def _halved(x: np.ndarray) -> np.ndarray:
+def _halve(x: np.ndarray) -> np.ndarray:
     n, height, width = len(x), x.shape[1] // 2, x.shape[2] // 2
     blocks = x[:, : 2 * height, : 2 * width].reshape(n, height, 2, width, 2).astype(np.float64)
     return np.rint(blocks.mean((2, 4))).astype(np.uint8)

@@ -129,7 +129,7 @@ def forget(tables: Sequence[Table], strategies: str, *, out: Path, numbers: Path
     return count
 
 
-def played(plan: Simulation, asking: QueryConfig) -> list[Round]:
+def run_plan(plan: Simulation, asking: QueryConfig) -> list[Round]:
     """One campaign in this process, asking in that way; all else is as the plan has it."""
     if not len(plan.test):
         raise InputError("there are no test items; expected some: nothing could be compared")

@@ -81,7 +81,7 @@ class Table:
 
         Pool: the latter's file.
         """
-        changes = dict(_dotted(self.variants[variant]))
+        changes = dict(_list_dotted_names(self.variants[variant]))
         training = {"start": START, **self.campaign.get("training", {})}
         tables = merge_tables(None, (), changes, {**self.campaign, "training": training})
         source = dict(tables.get("data", {}))
@@ -103,11 +103,11 @@ def read_tables(folder: Path = TABLES, only: Sequence[str] = ()) -> list[Table]:
     paths = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if not paths:
         raise InputError(f"{folder} holds no table; expected files NAME.toml in it")
-    wanted = named(only, paths, "table")
+    wanted = check_names(only, paths, "table")
     return sorted((read_table(paths[name]) for name in wanted), key=lambda t: (t.order, t.name))
 
 
-def named(given: Sequence[str], known: Iterable[str], what: str) -> list[str]:
+def check_names(given: Sequence[str], known: Iterable[str], what: str) -> list[str]:
     """Names that were given, checked; all, if none was."""
     every = list(known)
     for name in given:
@@ -169,9 +169,9 @@ def _variants(given: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
     return variants
 
 
-def _dotted(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _list_dotted_names(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
+            yield from _list_dotted_names(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -33,14 +33,14 @@ def table_block(table: Table, measured: ByVariant) -> str:
         about.append(f"**Rerun pending**: {table.pending}")
     if table.inconclusive:
         about.append(f"**As run, not conclusive**: {table.inconclusive}")
-    body = [*about, _outdated(table), *_body(table, measured)]
+    body = [*about, _describe_outdated_rows(table), *_body(table, measured)]
     if table.group in FOLDED:
         head = f"<details>\n<summary>{table.title}</summary>"
         return "\n\n".join([head, *filter(None, body), "</details>"])
     return "\n\n".join([f"### {table.title}", *filter(None, body)])
 
 
-def _outdated(table: Table) -> str:
+def _describe_outdated_rows(table: Table) -> str:
     """Return a warning about the rows that were measured before a correction."""
     if not table.outdated:
         return ""
@@ -67,7 +67,7 @@ def _body(table: Table, measured: ByVariant) -> list[str]:
     sources = f"`{command}` · `research/data/tables/{table.name}.csv`"
     return [
         rows,
-        " ".join([*([] if many else _tests(measured)), *_unfinished(measured)]),
+        " ".join([*([] if many else _tests(measured)), *_list_missing_campaigns(measured)]),
         _contrasts(table, measured),
         sources,
         ""
@@ -178,18 +178,20 @@ def overall_block(blocks: Mapping[str, Numbers], ranked: Sequence[Ranking]) -> s
             _name(n),
             str(len(held[n])),
             *(f"{p[n]:.1f}" if n in p else "—" for p in places),
-            _signed(_average([_gain(r) for r in held[n]])) if n != RANDOM else "—",
+            _format_signed(_average([_gain(r) for r in held[n]])) if n != RANDOM else "—",
             _tally([r.gain for r in held[n]]),
             _tally([r.lead for r in held[n]]),
         ]
         for n in order
     ]
     drawn = [
-        f"![Mean ranks: {_ranked(r)}](results/figures/{overall_name(i)}.png)"
+        f"![Mean ranks: {_describe_ranking(r)}](results/figures/{overall_name(i)}.png)"
         for i, r in enumerate(ranked)
     ]
     few = "" if ranked else "A ranking needs two tables that share three strategies."
-    said = "\n".join(f"- {_ranked(r)}: {_friedman(r.friedman, 'tables')}." for r in ranked)
+    said = "\n".join(
+        f"- {_describe_ranking(r)}: {_friedman(r.friedman, 'tables')}." for r in ranked
+    )
     return "\n\n".join(filter(None, [grid(head, rows), said or few, *drawn]))
 
 
@@ -198,7 +200,7 @@ def overall_name(i: int) -> str:
     return "overall" if i == 0 else f"overall-{i + 1}"
 
 
-def _ranked(r: Ranking) -> str:
+def _describe_ranking(r: Ranking) -> str:
     return f"{len(r.names)} strategies over {len(r.blocks)} tables ({', '.join(r.blocks)})"
 
 
@@ -228,7 +230,7 @@ def _matrix(columns: Sequence[tuple[Table, Numbers]]) -> str:
         rows.append([f"{RANDOM}, curve, %", *(spread(r and r.area) for r in own), "—"])
     for name in sorted(names, key=lambda n: (-means[n], -_average(gains[n]))):
         cells = [difference_text(row and row.gain) for row in (n.row(name) for _, n in columns)]
-        rows.append([_name(name), *cells, _signed(means[name])])
+        rows.append([_name(name), *cells, _format_signed(means[name])])
     return grid([f"curve − {RANDOM}, points", *(t.short for t, _ in columns), "mean"], rows)
 
 
@@ -307,7 +309,7 @@ def _friedman(o: Omnibus, blocks: str) -> str:
     return f"{name} over {o.blocks} {blocks}: {format_p_value(o.p)}, {verdict}"
 
 
-def _unfinished(measured: Mapping[str, Numbers]) -> list[str]:
+def _list_missing_campaigns(measured: Mapping[str, Numbers]) -> list[str]:
     lacking: dict[str, int] = {}
     for n in measured.values():
         for name, count in n.curves.missing.items():
@@ -332,7 +334,7 @@ def _average(values: Sequence[float | None]) -> float:
     return float(np.mean(there)) if there else float("-inf")
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return "—" if isinf(value) else format_mean(Estimate(value, None, None, 1), signed=True)
 
 

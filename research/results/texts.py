@@ -47,7 +47,7 @@ def _read(content: bytes) -> Part:
     return [(text.strip(), label) for label, text in pairs if text.strip()]
 
 
-def drawn(name: str, out: Path) -> tuple[Part, Part]:
+def draw_texts(name: str, out: Path) -> tuple[Part, Part]:
     """Those of both parts that are embedded, in the order of the embeddings."""
     rng = np.random.default_rng(0)
     return tuple(
@@ -73,7 +73,7 @@ def make(name: str, out: Path, *, npz: bool = False) -> Path:
     def tell(done: int, n: int) -> None:
         print(f"\r{name}: {done}/{n}", end="" if done < n else "\n", file=sys.stderr)
 
-    train, test = drawn(name, out)
+    train, test = draw_texts(name, out)
     x = embed_texts([t for t, _ in [*train, *test]], cache=out / "features", progress=tell).numpy()
     y = np.array([label for _, label in [*train, *test]])
     cut = {"train": slice(None, len(train)), "test": slice(len(train), None)}

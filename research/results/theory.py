@@ -16,7 +16,7 @@ from research.results.checks import (
     correlation_times,
     kendall,
     paper_agreement,
-    ranked,
+    rank_names,
     spreads,
     widest_campaigns,
 )
@@ -212,7 +212,7 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
     return (
         f"{s.query} a round ({_page(name)}), {s.seeds} seeds:\n\n{grid(head, lines)}\n\n"
         f"In the paper dynamicAL {LEADS[s.query]}; here it is at rank "
-        f"{ranked(ends).index('dynamical') + 1} of "
+        f"{rank_names(ends).index('dynamical') + 1} of "
         f"{len(ends)} at the end, {span(apart['dynamical'], 1)} points from random; "
         f"{'; '.join(sentences)}." + agrees
     )

@@ -37,8 +37,8 @@ from labelahead.simulation.run import build_simulation, prepare_campaign
 from research.results.lines import NUMBERS, TrialLine, read_csv, write_csv
 from research.results.numbers import Versus
 from research.results.pools import pool_file
-from research.results.runs import exit_code, played
-from research.results.table import named, read_tables
+from research.results.runs import exit_code, run_plan
+from research.results.table import check_names, read_tables
 from research.results.text import MARKS, ByVariant, bare_p, grid
 from research.results.variants import (
     DEFAULT,
@@ -163,7 +163,7 @@ def run(
                 try:
                     plan = plan or plan_of(table, seed, data, out)
                     start = time.perf_counter()
-                    rounds = played(plan, EVERY[variant].how.asking(plan.asking))
+                    rounds = run_plan(plan, EVERY[variant].how.asking(plan.asking))
                 except Exception as error:  # one campaign's failure must not end the others
                     failed.append(f"{what}: {type(error).__name__}: {error}")
                     print(failed[-1], flush=True)
@@ -196,10 +196,12 @@ class Work(NamedTuple):
     seeds: Sequence[int]
 
 
-def wanted(only: Sequence[str], names: Sequence[str], seeds: int | None) -> list[Work]:
+def list_wanted_campaigns(
+    only: Sequence[str], names: Sequence[str], seeds: int | None
+) -> list[Work]:
     """What the command line asks for; of the tables kept for judging only what they are for."""
-    tables = named(only, [*TABLES, *BESIDE, *HELD_OUT], "table")
-    every = named(names, EVERY, "variant")
+    tables = check_names(only, [*TABLES, *BESIDE, *HELD_OUT], "table")
+    every = check_names(names, EVERY, "variant")
     variants = [v for v in every if v in VARIANTS]
     if variants and PLAIN not in variants:
         held = [t for t in only if t in HELD_OUT]
@@ -269,10 +271,10 @@ def trials(lines: Sequence[TrialLine]) -> list[Trial]:
     areas = _areas([x for x in lines if x.seed >= FIRST_SEED])
     plain = areas.pop(PLAIN, {})
     made = [trial for name, own in areas.items() if (trial := Trial.of(name, own, plain))]
-    return sorted(corrected(made), key=lambda t: (-t.difference.mean, t.name))
+    return sorted(correct_p_values(made), key=lambda t: (-t.difference.mean, t.name))
 
 
-def corrected(made: Sequence[Trial]) -> list[Trial]:
+def correct_p_values(made: Sequence[Trial]) -> list[Trial]:
     """The same, p after Holm."""
     after = iter(holm([t.p for t in made if t.p is not None]))
     return [t if t.p is None else replace(t, p=next(after)) for t in made]
@@ -300,7 +302,7 @@ def _areas(lines: Sequence[TrialLine]) -> dict[str, dict[int, float]]:
     return areas
 
 
-def judged(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) -> list[Trial]:
+def judge_default(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) -> list[Trial]:
     """`flip` as it is now minus as first built, on the seeds kept for it: by table, then over all.
 
     tables: those of the page, where `flip` is as it is now. p is after Holm over the tables;
@@ -316,7 +318,10 @@ def judged(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) -> list[
         areas = _areas(part)
         if trial := Trial.of(name, areas.get(DEFAULT, {}), areas.get(PLAIN, {})):
             made.append(trial)
-    return [*corrected([t for t in made if t.name != ALL]), *(t for t in made if t.name == ALL)]
+    return [
+        *correct_p_values([t for t in made if t.name != ALL]),
+        *(t for t in made if t.name == ALL),
+    ]
 
 
 def _present(table: str, tables: Mapping[str, ByVariant]) -> list[TrialLine]:
@@ -346,10 +351,10 @@ def tuning_block(lines: Sequence[TrialLine], tables: Mapping[str, ByVariant]) ->
         for t in made
         if t.difference.n >= FEW
     ]
-    held = _held_out(judged(lines, tables))
+    held = _format_held_out_seeds(judge_default(lines, tables))
     parts = [
         grid(head, rows),
-        _verdict(made) + _dropped(made),
+        _verdict(made) + _list_dropped_variants(made),
         held,
         beside_resolve(lines),
         _sources(made),
@@ -366,7 +371,9 @@ def beside_resolve(lines: Sequence[TrialLine]) -> str:
     for name, place in BESIDE.items():
         areas = _areas([x for x in lines if x.table == name])
         plain = areas.pop(RESOLVE, {})
-        made = corrected([t for v in place.variants if (t := Trial.of(v, areas.get(v, {}), plain))])
+        made = correct_p_values(
+            [t for v in place.variants if (t := Trial.of(v, areas.get(v, {}), plain))]
+        )
         if made:
             labels = f"{place.budget['initial']} to {place.budget['labels']} labels"
             head = [
@@ -389,14 +396,14 @@ def beside_resolve(lines: Sequence[TrialLine]) -> str:
     return "\n\n".join([about, *parts]) if parts else ""
 
 
-def _dropped(made: Sequence[Trial]) -> str:
+def _list_dropped_variants(made: Sequence[Trial]) -> str:
     """Variants of which too little is known for a row; they count in the correction, too."""
     few = [t for t in made if t.difference.n < FEW]
     names = [f"{VARIANTS[t.name].about} ({_points(t).split(' ')[0]})" for t in few]
     return f" On fewer than {FEW} campaigns, then left: {'; '.join(names)}." if few else ""
 
 
-def _held_out(made: Sequence[Trial]) -> str:
+def _format_held_out_seeds(made: Sequence[Trial]) -> str:
     """How the choice fares on seeds that it was not made on."""
     there = [t.name for t in made]
     lacking = ", ".join(f"`{name}`" for name in HELD_OUT if name not in there)
@@ -478,7 +485,7 @@ def main(arguments: list[str] | None = None) -> int:
     return exit_code(
         lambda: [
             text
-            for part in wanted(given.only, given.variants, given.seeds)
+            for part in list_wanted_campaigns(given.only, given.variants, given.seeds)
             for text in run(*part, **places)
         ]
     )

@@ -154,7 +154,7 @@ def flips(
     now = (spread.clamp_min(tiny).rsqrt() * reach).erf()
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
-        left = _left(view, pairs, spread).clamp_min(tiny).rsqrt()
+        left = _remaining_variance(view, pairs, spread).clamp_min(tiny).rsqrt()
         each = [((left * r).erf() - before).sum(1) for r, before in zip(reach, now, strict=True)]
         parts.append(torch.stack(each).sum(0))
     return 0.5 * torch.cat(parts).double()
@@ -173,7 +173,7 @@ def improvement(
     square = amplitude * view.posterior.amplitude()
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
-        fallen = spread - _left(view, pairs, spread).clamp_min(0)
+        fallen = spread - _remaining_variance(view, pairs, spread).clamp_min(0)
         step = (fallen.clamp_min(1e-12 * view.posterior.scale) * 2 * square).sqrt()
         z = gap / step
         density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
@@ -190,7 +190,7 @@ def _gaps(view: View, classes: int) -> tuple[Tensor, Tensor]:
     return (top[:, :1] - top[:, 1:]).to(dtype), post.variance()[view.evaluation].to(dtype)
 
 
-def _left(view: View, pairs: Tensor, spread: Tensor) -> Tensor:
+def _remaining_variance(view: View, pairs: Tensor, spread: Tensor) -> Tensor:
     """(q, e) half of v₊, what is left of it after candidate x' is labelled: k(x,x) − k(x,x')²/u."""
     k, factors = view.covariance(pairs), view.innovation_factors()[pairs]
     scaled = factors[:, 0].reciprocal().to(k.dtype) * k
@@ -220,7 +220,7 @@ def resolves(view: View, rng: torch.Generator | None = None, *, rivals: int = 1)
     tables = [tabulate_gain(h.contiguous()) for h in heights]
     parts = []
     for pairs in torch.split(torch.arange(len(view.candidates)), CHUNK):
-        explained = (1 - _left(view, pairs, spread) / spread).clamp_(0, 1)
+        explained = (1 - _remaining_variance(view, pairs, spread) / spread).clamp_(0, 1)
         gains = torch.stack([gain(explained.clone()) for gain in tables]).sum(0)
         gains[view.candidates[pairs, None] == view.evaluation] = 0.0
         parts.append(gains.sum(1))

@@ -110,13 +110,13 @@ def conduct(
         raise InputError(f"workers is {workers}; expected 1 or more, or nothing for all cores")
     tell = progress or (lambda what, done, total: None)
     folder = Path(out)
-    with _opened(folder, experiment, settings) as record:
+    with _open_folder(folder, experiment, settings) as record:
         cells = list(experiment.cells(settings))
-        done = _recorded(folder)
+        done = _read_recorded_rows(folder)
         left = [c for c in cells if _key(c) not in done]
         tell("", len(cells) - len(left), len(cells))
         crew = 1 if experiment.alone else min(workers or count_cores(), max(1, len(left)))
-        for cell, rows, seconds in _measured(experiment, settings, left, crew):
+        for cell, rows, seconds in _iterate_measurements(experiment, settings, left, crew):
             _append(record, cell, rows, seconds)
             done[_key(cell)] = [dict(cell) | dict(r) for r in rows]
             tell(_describe_cell(cell), sum(_key(c) in done for c in cells), len(cells))
@@ -131,7 +131,7 @@ def conduct(
 
 
 @contextmanager
-def _opened(folder: Path, experiment: Experiment, settings: Any) -> Iterator[JsonLinesFile]:
+def _open_folder(folder: Path, experiment: Experiment, settings: Any) -> Iterator[JsonLinesFile]:
     """A new folder, or one that holds this experiment with these settings.
 
     For this process alone.
@@ -167,7 +167,7 @@ def _claim(folder: Path, experiment: Experiment, settings: Any) -> None:
             )
 
 
-def _recorded(folder: Path) -> dict[str, list[Row]]:
+def _read_recorded_rows(folder: Path) -> dict[str, list[Row]]:
     """The rows of every finished cell, by its key."""
     rows: dict[str, list[Row]] = {}
     for entry, where in read_complete_lines(folder / CELLS):
@@ -216,13 +216,13 @@ def table_text(rows: Sequence[Row]) -> str:
 # -----------------------------------------------------------------------------------------------
 
 
-def _measured(
+def _iterate_measurements(
     experiment: Experiment, settings: Any, cells: Sequence[Cell], crew: int
 ) -> Iterator[tuple[Cell, Sequence[Row], float]]:
     """Every cell when it is measured; the first error ends the work, what is done is kept."""
     if crew == 1:
         for cell in cells:
-            yield _timed(experiment, settings, cell)
+            yield _time_cell(experiment, settings, cell)
         return
     first = (__name__, use_one_thread.__name__)
     pool = ProcessPoolExecutor(
@@ -230,7 +230,7 @@ def _measured(
     )
     try:
         with ignore_sigint():  # the pool starts its processes as work comes
-            futures = [pool.submit(_timed, experiment, settings, cell) for cell in cells]
+            futures = [pool.submit(_time_cell, experiment, settings, cell) for cell in cells]
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
@@ -245,7 +245,9 @@ def _measured(
             process.terminate()
 
 
-def _timed(experiment: Experiment, settings: Any, cell: Cell) -> tuple[Cell, Sequence[Row], float]:
+def _time_cell(
+    experiment: Experiment, settings: Any, cell: Cell
+) -> tuple[Cell, Sequence[Row], float]:
     start = time.perf_counter()
     return cell, experiment.measure(settings, cell), time.perf_counter() - start
 

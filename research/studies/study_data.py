@@ -20,11 +20,11 @@ from labelahead.simulation.run import Result, run
 
 __all__ = [
     "StudyData",
-    "answered",
     "campaign",
     "items",
     "one_hot",
     "peak_memory",
+    "prepare_with_answers",
     "share_right",
     "some",
 ]
@@ -100,7 +100,7 @@ def campaign(
     return run(parse_campaign(tables))
 
 
-def answered(done: Result) -> tuple[PreparedCampaign, Answers]:
+def prepare_with_answers(done: Result) -> tuple[PreparedCampaign, Answers]:
     """What a campaign was prepared from, with all answers."""
     ready = prepare_campaign(done.campaign)
     assert ready.answers is not None

@@ -146,7 +146,7 @@ def _campaigns(s: Settings) -> list[dict[str, Any]]:
     return campaigns
 
 
-def measured(s: Settings, cell: Cell) -> Sequence[Row]:
+def measure_cell(s: Settings, cell: Cell) -> Sequence[Row]:
     """The rows of one cell."""
     return lemmas.rows_of(s, cell) if cell["part"] in lemmas.PARTS else rows_of(s, cell)
 
@@ -159,6 +159,6 @@ DYNAMICS = Experiment(
     "justifies it, and whether it earns its keep against other strategies.",
     Settings,
     cells,
-    measured,
+    measure_cell,
     build_figures,
 )

@@ -35,8 +35,8 @@ __all__ = [
     "PAPER_ROUNDS",
     "PAPER_SEEDS",
     "build_figures",
+    "choose_shown_time",
     "gammas",
-    "shown_time",
     "verdict",
 ]
 
@@ -195,7 +195,7 @@ def _ratio_table(s: Any, rows: Sequence[Row]) -> list[Row]:
 
 def correlations(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """DY Figs 2, 6, 7, and Kendall's tau by training time."""
-    shown = shown_time(s.times)
+    shown = choose_shown_time(s.times)
     titles = ("G with true labels, A", "G with pseudo-labels, A", "G with true labels, B")
     figure, axes = panels(3, height=3.2)
     for panel, (x, y), title in zip(axes, _pairs(shown), titles, strict=True):
@@ -231,7 +231,7 @@ def correlations(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     ]
 
 
-def shown_time(times: Sequence[float]) -> float:
+def choose_shown_time(times: Sequence[float]) -> float:
     """Return the training time that is shown first.
 
     `EARLY_TIME`, or the shortest training that was measured.

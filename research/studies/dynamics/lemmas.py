@@ -17,7 +17,7 @@ from research.studies.design import Cell, Row
 from research.studies.dynamics.measure import fresh_kernel
 from research.studies.study_data import items, one_hot, some
 
-__all__ = ["PARTS", "corrected_term", "dropped_term", "lemma", "rows_of", "slack"]
+__all__ = ["PARTS", "compute_corrected_term", "compute_dropped_term", "lemma", "rows_of", "slack"]
 
 DELTA = 0.05
 
@@ -48,7 +48,7 @@ def lemma(s: Any, cell: Cell) -> list[Row]:
         with torch.no_grad():
             first = net(x)
         size, aligned = float(y.square().sum()), alignment(theta, y)
-        for mark, out in _descended(net, x, y, rate, s.lemma_marks):
+        for mark, out in _run_gradient_descent(net, x, y, rate, s.lemma_marks):
             expected = convergence(theta, y, rate, mark)
             inside = size - 2 * mark * rate * aligned <= expected**2 * (1 + 1e-9)
             below = mark == 0 or expected**2 <= (size - rate * aligned) * (1 + 1e-9)
@@ -65,7 +65,7 @@ def lemma(s: Any, cell: Cell) -> list[Row]:
     return rows
 
 
-def _descended(
+def _run_gradient_descent(
     net: nn.Module, x: Tensor, y: Tensor, rate: float, marks: Sequence[int]
 ) -> list[tuple[int, Tensor]]:
     """Outputs after so many steps of gradient descent on ½‖f(x) − y‖²."""
@@ -100,14 +100,14 @@ def slack(s: Any, cell: Cell) -> list[Row]:
                 "largest": largest,
                 "mmd": max(mmd(K, s.initial), 0.0) ** 0.5,
                 "bound": generalisation_bound(K, y),
-                "dropped": dropped_term(largest, s.initial, n),
-                "corrected": corrected_term(largest, s.initial, n),
+                "dropped": compute_dropped_term(largest, s.initial, n),
+                "corrected": compute_corrected_term(largest, s.initial, n),
             }
         )
     return rows
 
 
-def dropped_term(largest: float, first: int, n: int, delta: float = DELTA) -> float:
+def compute_dropped_term(largest: float, first: int, n: int, delta: float = DELTA) -> float:
     """Return the term beside MMD as printed: 4√(C/n) + √(4C ln(4/δ)/(γn)) with γ = n₀/n (DY, App.
     B.3).
 
@@ -125,12 +125,12 @@ def dropped_term(largest: float, first: int, n: int, delta: float = DELTA) -> fl
     return 4 * math.sqrt(largest / n) + math.sqrt(4 * largest * math.log(4 / delta) / (gamma * n))
 
 
-def corrected_term(largest: float, first: int, n: int, delta: float = DELTA) -> float:
+def compute_corrected_term(largest: float, first: int, n: int, delta: float = DELTA) -> float:
     """Return the term that the tail bound really gives: 2(√(C/n₀) + √(C/n)) + √(2C ln(4/δ)(n₀ +
     n)/(n₀n)).
 
     The paper replaces 2(√(C/n₀) + √(C/n)) by 4√(C/n), which is smaller as n₀ ≤ n: a threshold may
-    be raised, not lowered (docs/errata.md). Arguments as for `dropped_term`.
+    be raised, not lowered (docs/errata.md). Arguments as for `compute_dropped_term`.
     """
     offset = 2 * (math.sqrt(largest / first) + math.sqrt(largest / n))
     return offset + math.sqrt(2 * largest * math.log(4 / delta) * (first + n) / (first * n))

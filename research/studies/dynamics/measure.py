@@ -21,10 +21,10 @@ from labelahead.strategies.dynamical import dynamics, gains, total_gradient
 from research.studies.design import Cell, Row
 from research.studies.study_data import (
     StudyData,
-    answered,
     campaign,
     items,
     one_hot,
+    prepare_with_answers,
     share_right,
     some,
 )
@@ -192,7 +192,7 @@ def rounds(s: Any, cell: Cell) -> list[Row]:
 
 def _distances(s: Any, cell: Cell, done: Result) -> dict[int, dict[str, float]]:
     """By number of labels: MMD between the first and all labels (DY-33), and B (DY-18)."""
-    ready, answers = answered(done)
+    ready, answers = prepare_with_answers(done)
     chosen, classes = done.pool.labelled, len(ready.data.classes)
     theta = fresh_kernel(s, ready.rows[chosen], classes, cell["seed"])
     y = one_hot(answers.take(chosen), classes)

@@ -25,7 +25,14 @@ from labelahead.ntk import kernel
 from research.studies.design import Cell, Row
 from research.studies.study_data import items, one_hot, some
 
-__all__ = ["agreement", "continued", "repeated", "rows_of", "same_steps", "side_by_side"]
+__all__ = [
+    "agreement",
+    "continue_training",
+    "rows_of",
+    "same_steps",
+    "score_repetitions",
+    "side_by_side",
+]
 
 KINDS = ("pseudo", "trace", "full")
 HALVINGS = 6  # of the rate, before descent counts as impossible
@@ -195,13 +202,13 @@ def cold(s: Any, cell: Cell) -> list[Row]:
     surprise = (st.y - f)[st.asked].norm(dim=1)
     new, other = fresh(cell["seed"]), fresh(cell["seed"] + 1000)
     changes = {
-        "warm, gradient descent": _descended(s, st, st.model, s.marks[-1]),
-        "warm, the usual training": _trained(s, cell, st, st.model),
-        "cold, gradient descent": _descended(s, st, new, s.cold_steps),
-        "cold, the usual training": _trained(s, cell, st, new),
+        "warm, gradient descent": _run_gradient_descent(s, st, st.model, s.marks[-1]),
+        "warm, the usual training": _run_training(s, cell, st, st.model),
+        "cold, gradient descent": _run_gradient_descent(s, st, new, s.cold_steps),
+        "cold, the usual training": _run_training(s, cell, st, new),
     }
     rows: list[Row] = [
-        {"kind": kind, "label": True, **repeated(guess, real, surprise)}
+        {"kind": kind, "label": True, **score_repetitions(guess, real, surprise)}
         for kind, real in changes.items()
     ]
     for kind, first, second in (
@@ -209,7 +216,7 @@ def cold(s: Any, cell: Cell) -> list[Row]:
         ("cold, no label: other weights", new, other),
     ):
         noise = _noise(s, cell, st, first, second)
-        alike = repeated(guess, noise.expand(st.q, *noise.shape), surprise)
+        alike = score_repetitions(guess, noise.expand(st.q, *noise.shape), surprise)
         rows.append(
             {
                 "kind": kind,
@@ -233,7 +240,7 @@ def _descent(
 
     theta: the full kernel of labelled items and candidates at these weights.
     """
-    return continued(
+    return continue_training(
         model,
         st.x[st.known],
         st.y[st.known].to(st.x),
@@ -246,14 +253,14 @@ def _descent(
     )
 
 
-def _descended(s: Any, st: Stage, model: nn.Module, steps: int) -> Tensor:
+def _run_gradient_descent(s: Any, st: Stage, model: nn.Module, steps: int) -> Tensor:
     """(q, 1, e, C): after so many steps from these weights, with each candidate minus without."""
     theta = kernel(model, st.x[: st.n + st.q], kind="full").double()
     out, _ = _descent(s, st, model, theta, (st.x[st.asked], st.y[st.asked]), (steps,))
     return (out[0, :-1] - out[0, -1])[:, None].double()
 
 
-def _trained(s: Any, cell: Cell, st: Stage, start: nn.Module) -> Tensor:
+def _run_training(s: Any, cell: Cell, st: Stage, start: nn.Module) -> Tensor:
     """(q, R, e, C): the recipe from these weights, with each candidate minus without.
 
     One seed a repetition, for both. It does not make their batches alike: one more item, another
@@ -290,7 +297,7 @@ def _outputs(cell: Cell, st: Stage, start: nn.Module, at: Tensor, seed: int) -> 
     return predict(model, st.x[st.seen]).double()
 
 
-def repeated(guess: Tensor, real: Tensor, surprise: Tensor) -> Mapping[str, Any]:
+def score_repetitions(guess: Tensor, real: Tensor, surprise: Tensor) -> Mapping[str, Any]:
     """Changes of R repetitions (q, R, e, C) against the predicted (q, e, C).
 
     The agreement is that of one repetition, averaged over them; mean_*: that of their mean.
@@ -344,7 +351,7 @@ def rank(a: Tensor, b: Tensor) -> float:
     return float(stats.spearmanr(a.numpy(), b.numpy()).statistic)
 
 
-def continued(
+def continue_training(
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
@@ -446,7 +453,7 @@ def same_steps(
     """(T, q, e, C): the change if the linearised network took the very steps of the real one.
 
     Without regulariser and stopped at the same time: for a network that is linear in its weights
-    this is what `continued` finds, exactly. theta: the full kernel.
+    this is what `continue_training` finds, exactly. theta: the full kernel.
     """
     c = f.shape[1]
     reach = theta[st.seen.start * c :]

@@ -119,7 +119,7 @@ def _cost(cell: Cell) -> float:
     return float(unit * cell["width"])
 
 
-def measured(s: Settings, cell: Cell) -> Sequence[Row]:
+def measure_cell(s: Settings, cell: Cell) -> Sequence[Row]:
     """The rows of one cell."""
     return theorems.rows_of(s, cell) if cell["part"] in theorems.PARTS else rows_of(s, cell)
 
@@ -134,6 +134,6 @@ KERNEL = Experiment(
     "output alone (single), and the mean over the outputs of each one's own kernel (trace).",
     Settings,
     cells,
-    measured,
+    measure_cell,
     build_figures,
 )

@@ -46,7 +46,7 @@ def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
         "bound": bounds,
         "theorems": theorem_figures.theorems,
         "layers": theorem_figures.layers,
-        "training": trained,
+        "training": build_training_figures,
     }
     own = {part: where(rows, part=part) for part in s.parts}
     return [e for part, mine in own.items() if mine for e in made[part](s, mine)]
@@ -94,10 +94,10 @@ def rates(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
             {
                 "network": name,
                 "widths": f"{widths[0]:g} to {widths[-1]:g}",
-                **{f"slope, {kind}": _told(mine, f"error_{kind}") for kind in KINDS},
-                "slope, pseudo, wider half": _told(_wider(mine), "error_pseudo"),
-                "slope, pseudo, PN's ratio": _told(mine, "distance_pseudo"),
-                "slope, off/on diagonal": _told(mine, "off_over_on"),
+                **{f"slope, {kind}": _format_slope(mine, f"error_{kind}") for kind in KINDS},
+                "slope, pseudo, wider half": _format_slope(_wider(mine), "error_pseudo"),
+                "slope, pseudo, PN's ratio": _format_slope(mine, "distance_pseudo"),
+                "slope, off/on diagonal": _format_slope(mine, "off_over_on"),
                 "pseudo at the widest": mean(_widest(mine), "distance_pseudo"),
                 "trace/pseudo": mean(mine, lambda r: r["distance_trace"] / r["distance_pseudo"]),
                 "single/pseudo": mean(mine, lambda r: r["distance_single"] / r["distance_pseudo"]),
@@ -107,7 +107,7 @@ def rates(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
         here.set_ylabel("error of K⊗I")
     legend_below(figure, axes[0], 4)
     ours, theirs = (
-        _listed({name: where(rows, network=name) for name in names}, value)
+        _list_slopes({name: where(rows, network=name) for name in names}, value)
         for value in ("error_pseudo", "distance_pseudo")
     )
     share, single = ([r[f"{kind}/pseudo"] for r in table] for kind in ("trace", "single"))
@@ -152,9 +152,9 @@ def variants(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
         table.append(
             {
                 "fcn with": label,
-                "slope, error": _told(mine, "error_pseudo"),
-                "slope, PN's ratio": _told(mine, "distance_pseudo"),
-                "slope, off/on diagonal": _told(mine, "off_over_on"),
+                "slope, error": _format_slope(mine, "error_pseudo"),
+                "slope, PN's ratio": _format_slope(mine, "distance_pseudo"),
+                "slope, off/on diagonal": _format_slope(mine, "off_over_on"),
                 **{
                     f"width {w:g}": mean(where(mine, width=w), "distance_pseudo")
                     for w in values(mine, "width")
@@ -175,7 +175,7 @@ def variants(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
             "The fcn again. TH (A.7.5) expects the same rate with other constants for every "
             "activation that behaves, "
             "and for truncated normal weights, and calls the influence marginal. Slopes here: "
-            f"{_listed(by_name, 'error_pseudo')}. At the widest the distances (columns “width”: "
+            f"{_list_slopes(by_name, 'error_pseudo')}. At the widest the distances (columns “width”: "
             "PN's ratio) differ by "
             f"a factor of {spread:.2f}: {verdict}. Truncated weights have the same standard "
             "deviation.",
@@ -222,13 +222,13 @@ def bounds(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
             f"{broken} times of {s.bound_items**2 * len(rows)}, and is {min(loose):,.0f} to "
             f"{max(loose):,.0f} times "
             "what it bounds. Relative to ‖Θ‖ its slope in the width is "
-            f"{_told(rows, 'relative_bound')}: it allows "
+            f"{_format_slope(rows, 'relative_bound')}: it allows "
             "every entry of the hidden kernel the size of the diagonal ones, which are √width "
             "times larger. TH "
             "therefore states the rate anew, relative to ‖Θ‖, with unnamed constants, and shows "
             "its tightness (Fig "
-            f"A.10). Measured slope: {_told(rows, 'relative')}, from the middle width on "
-            f"{_told(_wider(rows), 'relative')}; where the rate width^(−1/2) is tight the curve "
+            f"A.10). Measured slope: {_format_slope(rows, 'relative')}, from the middle width on "
+            f"{_format_slope(_wider(rows), 'relative')}; where the rate width^(−1/2) is tight the curve "
             "on the right is level.",
             figure=figure,
             table=table,
@@ -236,11 +236,11 @@ def bounds(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     ]
 
 
-def _told(rows: Sequence[Row], name: str) -> str:
+def _format_slope(rows: Sequence[Row], name: str) -> str:
     return str(slope(rows, name) or "–")
 
 
-def _listed(rows: dict[str, list[Row]], value: str) -> str:
+def _list_slopes(rows: dict[str, list[Row]], value: str) -> str:
     """Slopes by network or variant, and how many are near the theory's."""
     each = {name: own for name, mine in rows.items() if (own := slope(mine, value)) is not None}
     if not each:
@@ -286,7 +286,7 @@ def _wider(rows: Sequence[Row]) -> list[Row]:
 # -----------------------------------------------------------------------------------------
 
 
-def trained(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
+def build_training_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     """All exhibits that trained networks give."""
     made = (_diagonality, _distance, _spectrum, _outputs, _accuracy, _cost)
     return [make(s, rows, _networks(rows)) for make in made]

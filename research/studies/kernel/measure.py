@@ -26,7 +26,7 @@ from research.studies.quality import (
 )
 from research.studies.study_data import StudyData, items, one_hot, peak_memory, share_right, some
 
-__all__ = ["KEPT", "NETWORKS", "noted", "pn_bound", "rows_of", "truncated"]
+__all__ = ["KEPT", "NETWORKS", "draw_truncated_weights", "pn_bound", "record_weights", "rows_of"]
 
 NETWORKS = ("fcn", "convnet", "resnet18", "wrn16")
 CONFIDENCE = 0.05  # δ of PN's bound
@@ -51,7 +51,7 @@ def network(data: StudyData, cell: Cell, **options: Any) -> nn.Module:
     return build_model(name, data.shape, data.classes, width=width, seed=cell["seed"], **options)
 
 
-def settled(model: nn.Module, x: Tensor) -> nn.Module:
+def set_batch_statistics(model: nn.Module, x: Tensor) -> nn.Module:
     """In eval mode, BatchNorm's statistics those of x: a new network's are of no data at all."""
     recompute_batchnorm_statistics(model, find_batchnorms(model), x)
     return model.eval()
@@ -69,13 +69,13 @@ def variants(s: Any, cell: Cell) -> list[Row]:
     data, cut = items(s.data, s.root), cell["variant"] == "truncated"
     model = network(data, cell, activation="relu" if cut else cell["variant"])
     if cut:
-        truncated(model, cell["seed"])
+        draw_truncated_weights(model, cell["seed"])
     return [_distances(s, data, model, cell["seed"])]
 
 
 def _distances(s: Any, data: StudyData, model: nn.Module, seed: int) -> Row:
     at = some(data, max(s.rate_items, min(s.items, len(data.inputs))), seed)
-    settled(model, data.inputs[at])
+    set_batch_statistics(model, data.inputs[at])
     return _in_row(compare_kernels(model, data.inputs[at[: s.rate_items]]))
 
 
@@ -93,7 +93,7 @@ def _in_row(quality: KernelQuality) -> dict[str, Any]:
     return row
 
 
-def truncated(model: nn.Module, seed: int) -> None:
+def draw_truncated_weights(model: nn.Module, seed: int) -> None:
     """Draw every weight matrix anew, in place, from a normal cut at ±2, with the same deviation."""
     rng = make_generator(seed, "truncated")
     for layer in model.modules():
@@ -160,12 +160,12 @@ def training(s: Any, cell: Cell) -> list[Row]:
         steps=s.steps,
         batch=s.batch,
     )
-    with noted(model, wanted) as states:
+    with record_weights(model, wanted) as states:
         done = train(model, x, y, data.classes, how, seed=seed)
     rows: list[Row] = []
     for step, part in wanted.items():
         model.load_state_dict(states[step])
-        settled(model, x)
+        set_batch_statistics(model, x)
         now = copy.deepcopy(model).double()
         row = _quality(s, now, (x.double(), y), (test[0].double(), test[1]))
         rows.append({"checkpoint": part, "step": step, "learning_rate": done.rate, **row})
@@ -173,7 +173,7 @@ def training(s: Any, cell: Cell) -> list[Row]:
 
 
 @contextmanager
-def noted(model: nn.Module, steps: Any) -> Iterator[dict[int, dict[str, Tensor]]]:
+def record_weights(model: nn.Module, steps: Any) -> Iterator[dict[int, dict[str, Tensor]]]:
     """The weights of `model` after so many steps of whichever optimiser runs inside.
 
     An attempt that diverged counts for nothing: the next has an optimiser of its own.

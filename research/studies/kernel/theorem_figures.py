@@ -9,7 +9,7 @@ from labelahead.simulation.comparison.statistics import Estimate, t_interval
 from research.studies.charts import heading, line, mean, means, panels, slopes, span
 from research.studies.design import Row, StudyFigure, values, where
 
-__all__ = ["kept", "layers", "theorems"]
+__all__ = ["check_layers", "layers", "theorems"]
 
 # TH: the exponents of the width that the lemmas allow at most, up to logarithms: (diagonal, off
 # it).
@@ -30,7 +30,7 @@ def logarithm(rows: Sequence[Row]) -> float:
     return float(np.polyfit(at, np.log(at), 1)[0])
 
 
-def kept(rows: Sequence[Row]) -> list[bool]:
+def check_layers(rows: Sequence[Row]) -> list[bool]:
     """For every layer whether its largest entries, on and off the diagonal, may grow no faster than
     the lemmas allow.
 
@@ -128,7 +128,7 @@ def layers(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     names = list(dict.fromkeys(r["layer"] for r in rows))
     figure, axes = panels(2, height=3.4)
     table: list[Row] = []
-    good = kept(rows)
+    good = check_layers(rows)
     for number, name in enumerate(names):
         mine = where(rows, layer=name)
         line(axes[0], *means(mine, "width", "diagonal"), number, f"layer {name}", band=False)

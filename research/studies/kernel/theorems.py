@@ -42,8 +42,8 @@ def theorems(s: Any, cell: Cell) -> list[Row]:
     ours, theirs = pseudo[:n, :n], full[: n * C, : n * C]
     tops = [float(torch.linalg.eigvalsh(m)[-1]) for m in (ours, theirs)]
     lows = [float(torch.linalg.eigvalsh(m)[0]) for m in (ours, theirs)]
-    h = _solved(theirs, full[n * C :, : n * C], y.reshape(-1, 1)).reshape(-1, C)
-    hat = _solved(ours, pseudo[n:, :n], y)
+    h = _solve_regression(theirs, full[n * C :, : n * C], y.reshape(-1, 1)).reshape(-1, C)
+    hat = _solve_regression(ours, pseudo[n:, :n], y)
     apart = float((hat - h).norm(dim=1).mean())
     alpha = _largest_hidden(model, x)
     scale = math.sqrt(w)
@@ -62,7 +62,7 @@ def theorems(s: Any, cell: Cell) -> list[Row]:
     ]
 
 
-def _solved(prior: Tensor, cross: Tensor, y: Tensor) -> Tensor:
+def _solve_regression(prior: Tensor, cross: Tensor, y: Tensor) -> Tensor:
     lower, _ = cholesky(prior)
     return cross @ solve_factored(lower, y)
 

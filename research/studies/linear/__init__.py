@@ -123,7 +123,7 @@ def cells(s: Settings) -> Sequence[Cell]:
     return [{"part": part, "seed": seed} for part in s.parts for seed in range(s.seeds)]
 
 
-def measured(s: Settings, cell: Cell) -> Sequence[Row]:
+def measure_cell(s: Settings, cell: Cell) -> Sequence[Row]:
     """The rows of one cell."""
     return wide.rows_of(s, cell) if cell["part"] in wide.PARTS else rows_of(s, cell)
 
@@ -136,6 +136,6 @@ LINEAR = Experiment(
     "are proved in a few lines, f(x) = (1/√m) Σ aⱼ σ(wⱼᵀx) with aⱼ = ±1 fixed.",
     Settings,
     cells,
-    measured,
+    measure_cell,
     build_figures,
 )

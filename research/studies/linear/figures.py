@@ -26,7 +26,7 @@ def build_figures(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
         "warm": warm,
         "supremum": wide_figures.supremum,
         "drift": wide_figures.drift,
-        "trained": wide_figures.trained,
+        "trained": wide_figures.draw_trained_networks,
         "universal": wide_figures.universal,
         "separation": wide_figures.separation,
     }

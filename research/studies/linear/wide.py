@@ -24,11 +24,11 @@ __all__ = [
     "Deep",
     "drift",
     "linear_steps",
+    "measure_trained_network",
     "rows_of",
     "separation",
     "step_kernel",
     "supremum",
-    "trained",
     "universal",
     "worst_relu",
 ]
@@ -195,7 +195,7 @@ def _descend(net: nn.Module, x: Tensor, y: Tensor, rate: float, steps: int) -> N
                 p.sub_(rate * g)
 
 
-def trained(s: Any, cell: Cell) -> list[Row]:
+def measure_trained_network(s: Any, cell: Cell) -> list[Row]:
     """(LE, Theorem 3.2) a trained network κf against regression with the kernel of infinite width,
     by κ and width.
     """
@@ -249,13 +249,13 @@ def universal(s: Any, cell: Cell) -> list[Row]:
                         "place": place,
                         "target": kind,
                         "items": n,
-                        "error": _unexplained(points, y, n, most),
+                        "error": _measure_unexplained_variance(points, y, n, most),
                     }
                 )
     return rows
 
 
-def _unexplained(x: Tensor, y: Tensor, n: int, most: int) -> float:
+def _measure_unexplained_variance(x: Tensor, y: Tensor, n: int, most: int) -> float:
     """Of the variance at the points from `most` on, by regression with the step kernel on the first
     n.
     """
@@ -330,7 +330,7 @@ def _relative(out: Tensor, y: Tensor) -> float:
 PARTS = {
     "supremum": supremum,
     "drift": drift,
-    "trained": trained,
+    "trained": measure_trained_network,
     "universal": universal,
     "separation": separation,
 }

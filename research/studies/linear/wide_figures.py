@@ -12,7 +12,7 @@ from labelahead.simulation.comparison.statistics import Estimate, t_interval
 from research.studies.charts import heading, line, mean, means, over_seeds, panels, slopes, span
 from research.studies.design import Row, StudyFigure, where
 
-__all__ = ["drift", "separation", "supremum", "trained", "universal"]
+__all__ = ["draw_trained_networks", "drift", "separation", "supremum", "universal"]
 
 
 def _slope(rows: Sequence[Row], x: str, y: str) -> Estimate:
@@ -161,7 +161,7 @@ def _list(each: dict[int, float], keys: bool = False) -> str:
     return ", ".join(f"{k}" if keys else f"{v:.2g}" for k, v in each.items())
 
 
-def trained(s: Any, rows: Sequence[Row]) -> StudyFigure:
+def draw_trained_networks(s: Any, rows: Sequence[Row]) -> StudyFigure:
     """Theorem 3.2."""
     figure, (axes,) = panels(1, height=3.6)
     for number, kappa in enumerate(s.kappas):

@@ -189,7 +189,7 @@ def _curves(s: Any, rows: Sequence[Row]) -> StudyFigure:
     figure, (left, right) = panels(2, height=4.0)
     table: list[Row] = []
     said = []
-    for number, (arm, judge, mine) in enumerate(_judged(s, rows)):
+    for number, (arm, judge, mine) in enumerate(_list_compared_arms(s, rows)):
         name = NAMES[arm] + (", judged by the process" if judge == "process" else "")
         labels, accuracy = means(mine, "labels", "value")
         _, gaps = means(mine, "labels", "gap")
@@ -283,7 +283,7 @@ def _acquisition_functions(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
     ]
 
 
-def _judged(s: Any, rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
+def _list_compared_arms(s: Any, rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
     """Arm, whose accuracy is meant, and rows with it ("value") and its gap to random ("gap")."""
     shown = [a for a in ("random", *METHODS) if a in s.arms]
     drawn = [(a, "accuracy") for a in shown]

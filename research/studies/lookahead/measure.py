@@ -12,7 +12,7 @@ from labelahead.simulation.run import Result
 from labelahead.strategies.baselines import matching_infinite_kernel
 from research.studies.design import Cell, Row
 from research.studies.quality import regress
-from research.studies.study_data import answered, campaign, one_hot, share_right
+from research.studies.study_data import campaign, one_hot, prepare_with_answers, share_right
 
 __all__ = ["WAYS", "process_outputs", "rows_of"]
 
@@ -95,7 +95,7 @@ def rows_of(s: Any, cell: Cell) -> Sequence[Row]:
 
 def _process_accuracy(done: Result) -> dict[int, float]:
     """By number of labels: test accuracy of the Gaussian process alone, which is the paper's GP."""
-    ready, answers = answered(done)
+    ready, answers = prepare_with_answers(done)
     chosen, test = done.pool.labelled, ready.data.test
     x, y, truth = ready.rows[chosen], answers.take(chosen), answers.take(test)
     noise, classes = done.campaign.asking.noise or 1e-3, len(ready.data.classes)

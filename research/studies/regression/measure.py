@@ -132,7 +132,7 @@ def whole(s: Any, cell: Cell) -> list[Row]:
             most=3000,
         )
         solve_seconds = time.perf_counter() - start
-        lin = f_test + _predicted(model, operator, x, data.test_inputs, solved)
+        lin = f_test + _predict_in_blocks(model, operator, x, data.test_inputs, solved)
     return [
         {
             "n": count,
@@ -168,7 +168,7 @@ def _operator(model: nn.Module, x: Tensor, folder: Path, about: str) -> Operator
     return TileFile(folder / "tiles.f32", n, lambda r, c: kernel(model, x[r], x[c]), about=about)
 
 
-def _predicted(
+def _predict_in_blocks(
     model: nn.Module, operator: Operator, x: Tensor, test: Tensor, solved: Solved
 ) -> Tensor:
     """Θ(test, X) α, in blocks."""

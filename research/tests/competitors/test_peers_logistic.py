@@ -17,7 +17,7 @@ from labelahead.simulation.run import build_simulation, prepare_campaign
 from labelahead.strategies.base import QueryConfig
 from research.competitors.logistic import HOW, LogisticLearner
 from research.results.competitors import for_peers
-from research.results.runs import played
+from research.results.runs import run_plan
 
 
 def make_learner(classes: int = 4, n: int = 60) -> LogisticLearner:
@@ -71,7 +71,9 @@ def test_logistic_campaign_queries_same_random_items_as_exact():
 
     curves = []
     for simulation in (plan, for_peers(plan)):
-        rounds = played(replace(simulation, labeller=answer), QueryConfig("random", candidates=200))
+        rounds = run_plan(
+            replace(simulation, labeller=answer), QueryConfig("random", candidates=200)
+        )
         curves.append([r.accuracy for r in rounds])
         assert [r.labels for r in rounds] == [10, 20, 30]
     assert queried[:30] == queried[30:]

@@ -21,9 +21,9 @@ from labelahead.simulation.run import build_simulation, prepare_campaign, run
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
 from labelahead.strategies.query import propose
-from research.competitors.adapters import PEERS, Given, Peer, distinct, need, seeded
+from research.competitors.adapters import PEERS, Given, Peer, distinct, need, seed_global_generators
 from research.results.competitors import asking_by
-from research.results.runs import played
+from research.results.runs import run_plan
 
 SETTINGS = {
     "data": {"name": "digits"},
@@ -52,7 +52,7 @@ def run_campaign(plan, name: str | Peer) -> tuple[list, list[int]]:
         if isinstance(name, Peer)
         else asking_by(name, default)
     )
-    return played(recording, query_config), list(dict.fromkeys(order))
+    return run_plan(recording, query_config), list(dict.fromkeys(order))
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -141,7 +141,7 @@ def test_seeded_restores_global_generators():
     import numpy as np
 
     before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    with seeded(make_generator(0, "x")):
+    with seed_global_generators(make_generator(0, "x")):
         random.random(), np.random.rand()  # noqa: NPY002
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
 

@@ -24,13 +24,13 @@ from research.results.comparators import (
     by_folds,
     cells_of,
     comparators_block,
-    fitted,
+    fit_classifier,
     in_span,
     least_sure,
     list_competitors,
+    load_inputs,
     random_order,
     require_same,
-    seen,
     sign,
     strength,
     verdict,
@@ -40,7 +40,7 @@ from research.results.competitors import Source
 from research.results.lines import Line, TrialLine, write_csv
 from research.results.numbers import read_numbers
 from research.results.table import read_tables
-from research.results.texts import INSIDE, drawn
+from research.results.texts import INSIDE, draw_texts
 
 LABELS = (20, 40, 80, 160)
 
@@ -76,7 +76,7 @@ def make_recording_baseline(records, margin=False):
         records.append((x, y))
         return by_default(x, y)
 
-    return Competitor("spy", seen, fit, margin)
+    return Competitor("spy", load_inputs, fit, margin)
 
 
 def test_random_order_equals_campaign_for_every_strategy(plan, order):
@@ -98,7 +98,7 @@ def test_random_order_equals_campaign_for_every_strategy(plan, order):
 
 
 def test_baseline_is_fitted_and_tested_on_items_of_the_campaign(plan, order):
-    records, rows = [], seen(plan, None, None)
+    records, rows = [], load_inputs(plan, None, None)
     measured = accuracies(make_recording_baseline(records), rows, plan, order)
     assert tuple(measured) == LABELS
     for (x, y), n in zip(records, LABELS, strict=True):
@@ -112,7 +112,7 @@ def test_baseline_is_fitted_and_tested_on_items_of_the_campaign(plan, order):
 
 
 def test_margin_baseline_starts_with_same_labels_and_excludes_test_items(plan, order):
-    records, rows = [], seen(plan, None, None)
+    records, rows = [], load_inputs(plan, None, None)
     assert (
         tuple(accuracies(make_recording_baseline(records, margin=True), rows, plan, order))
         == LABELS
@@ -167,7 +167,7 @@ def test_strength_equals_grid_search():
 
 def test_fitted_with_one_class_predicts_it_and_queries_at_random():
     x = np.eye(4)
-    model = fitted(by_folds, x, np.array([2, 2, 2, 2]))
+    model = fit_classifier(by_folds, x, np.array([2, 2, 2, 2]))
     assert model.predict(x).tolist() == [2] * 4
     queried = least_sure(model.predict_proba(x), 3, np.random.default_rng(0))
     assert len(set(queried.tolist())) == 3  # no information: at random
@@ -212,7 +212,7 @@ def test_words_of_training_texts_match_rows(tmp_path):
         np.savez(out / "r8.npz", x_train=x[:8], y_train=y[:8], x_test=x[8:], y_test=y[8:])
         return make_plan(name=out / "r8.npz", initial=2, labels=4, retrain_every=2)
 
-    labels = [label for part in drawn("r8", out) for _, label in part]
+    labels = [label for part in draw_texts("r8", out) for _, label in part]
     rows = words(make_pool(labels), table, Source(tmp_path, tmp_path))
     assert rows.shape == (
         10,

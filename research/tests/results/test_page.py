@@ -16,10 +16,10 @@ from labelahead.simulation.comparison.statistics import holm
 from labelahead.simulation.store import Store
 from research.results import pools
 from research.results.__main__ import main
-from research.results.figures import COLOURED, _coloured, critical, table_figure
+from research.results.figures import COLOURED, _choose_coloured, critical, table_figure
 from research.results.lines import CSV, Line, read_csv, write_csv
 from research.results.numbers import contrast, rankings, read_numbers
-from research.results.page import BEGIN, Results, filled, html
+from research.results.page import BEGIN, Results, fill_blocks, html
 from research.results.table import TABLES, read_table, read_tables
 from research.results.text import hard_block, overall_block, table_block
 
@@ -272,7 +272,7 @@ def test_figure_of_many_strategies_colours_best_and_default(tmp_path):
     order = names.split(",")
     curves = {n: [(0.5, 0.9 - 0.02 * i, 0.9)] * 2 for i, n in enumerate(order)}
     found = write_numbers(tmp_path, made, curves)
-    coloured = _coloured(list(found.values()))
+    coloured = _choose_coloured(list(found.values()))
     assert coloured == [*order[1:COLOURED], "flip"]  # random is the zero line
 
 
@@ -317,11 +317,11 @@ def test_filled_replaces_blocks_only(tmp_path):
     made = make_table(tmp_path, "made", "random,margin,flip")
     results = Results([made], {"made": write_numbers(tmp_path, made, BY_HAND)}, [])
     page = PAGE.format("made")
-    text = filled(page, results)
+    text = fill_blocks(page, results)
     assert text.startswith(page[: page.index("old")])
     assert text.endswith("<!-- end -->\n\nThe end.\n")
     assert "old" not in text
-    assert filled(text, results) == text
+    assert fill_blocks(text, results) == text
     for wrong, message in {
         page.replace("<!-- end -->", ""): "has no end",
         page.replace(
@@ -330,13 +330,13 @@ def test_filled_replaces_blocks_only(tmp_path):
         "# Nothing\n": "no place for made",
     }.items():
         with pytest.raises(InputError, match=message):
-            filled(wrong, results)
+            fill_blocks(wrong, results)
 
 
 def test_html_contains_tables_figures_and_style(tmp_path):
     made = make_table(tmp_path, "made", "random,margin,flip")
     results = Results([made], {"made": write_numbers(tmp_path, made, BY_HAND)}, [])
-    page = html(filled(PAGE.format("made"), results))
+    page = html(fill_blocks(PAGE.format("made"), results))
     assert '<h3 id="made-up">Made up</h3>' in page
     assert '<div class="wide"><table>' in page
     assert page.count("<table>") == page.count("</table></div>") == 1

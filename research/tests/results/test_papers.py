@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from research.results.checks import NO, NOT, OPEN, PART, YES, Evidence, Found, correlation_times
-from research.results.findings import FOUND, found_block, gains_of, paired
+from research.results.findings import FOUND, format_findings, gains_of, pair_seeds
 from research.results.lines import Line, read_csv, write_csv
 from research.results.numbers import read_numbers
-from research.results.papers import CLAIMS, Claim, judged, papers_block
+from research.results.papers import CLAIMS, Claim, judge_claim, papers_block
 from research.results.table import read_table, read_tables
 from research.results.text import table_block
 from research.studies import experiment, settings_of
@@ -60,7 +60,7 @@ def find_claim(figure):
 
 def test_claims_without_numbers_are_not_run(tmp_path):
     empty = Evidence({}, tmp_path)
-    assert all(judged(c, empty) == Found(NOT, "") for c in CLAIMS)
+    assert all(judge_claim(c, empty) == Found(NOT, "") for c in CLAIMS)
     text = papers_block(empty)
     assert "results/studies" not in text  # no link to missing studies
     assert (
@@ -85,13 +85,13 @@ def test_pseudo_kernel_claim_needs_equal_accuracy_and_less_time(tmp_path, pseudo
     }
     by_variant = {"pseudo": full | {"mlmoc:top": pseudo}, "full": full}
     made = write_numbers(tmp_path, "fig-kernel", by_variant, {"pseudo": seconds, "full": 1.0})
-    found = judged(find_claim("TH 3.15"), Evidence({"fig-kernel": made}, tmp_path))
+    found = judge_claim(find_claim("TH 3.15"), Evidence({"fig-kernel": made}, tmp_path))
     assert found.verdict == verdict
     assert f"{100 * seconds:.0f} % of its seconds" in found.text
     table = read_table(tmp_path / "fig-kernel.toml")
-    assert f"{100 * seconds:.1f} % of the seconds" in found_block(table, made)
-    assert "not finished" in found_block(table, {"full": made["full"]})
-    assert "not finished" in found_block(table, None)
+    assert f"{100 * seconds:.1f} % of the seconds" in format_findings(table, made)
+    assert "not finished" in format_findings(table, {"full": made["full"]})
+    assert "not finished" in format_findings(table, None)
 
 
 def test_effects_are_paired_means_over_other_factors(tmp_path):
@@ -123,7 +123,7 @@ def test_effects_are_paired_means_over_other_factors(tmp_path):
     assert re.search(r"the paper's recipe instead of ours [+−]?0\.0 ± 0\.", text)
     assert "The largest effect beyond its interval is a regulariser of 1e-1" in text
     assert "above it in 6 of them" in text
-    assert paired({0: 1.0, 1: 2.0}, {0: 0.5, 1: 1.5, 2: 9.0}).mean == pytest.approx(0.5)
+    assert pair_seeds({0: 1.0, 1: 2.0}, {0: 0.5, 1: 1.5, 2: 9.0}).mean == pytest.approx(0.5)
 
 
 ARMS = (
@@ -181,13 +181,14 @@ def test_lookahead_verdicts_follow_network_of_the_paper(tmp_path):
     }
     digits = Evidence(tables, tmp_path)
     assert [
-        judged(find_claim(c), digits).verdict for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
+        judge_claim(find_claim(c), digits).verdict
+        for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
     ] == [PART, PART, YES, NO]
     wide = {"random": base, "ntk": above, "ntk-few": above, "emoc": above, "ntk-sequential": above}
     write_lookahead_study(tmp_path, "lookahead-mnist", wide, 20.0)
     both = Evidence(tables, tmp_path)
     speed_found, baselines_found, sequential_found, emoc_found = (
-        judged(find_claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
+        judge_claim(find_claim(c), both) for c in ("LA 1a", "LA 1b", "LA 3a", "TH 2.3 right")
     )
     assert speed_found.verdict == YES
     assert "200 times on the same 10 candidates (2000 extrapolated" in speed_found.text
@@ -243,10 +244,10 @@ def test_mlmoc_batch_claim_needs_demonstrated_equivalence(tmp_path, gains, verdi
             tmp_path, "fig-cifar10", {"": curves | {"mlmoc:top": make_flat_curves(*own)}}
         )
     }
-    found = judged(find_claim("LA 2"), Evidence(made, tmp_path))
+    found = judge_claim(find_claim("LA 2"), Evidence(made, tmp_path))
     assert found.verdict == verdict
     assert "dense networks elsewhere, `mlmoc:top` − random: digits +1.3" in found.text
-    text = found_block(read_table(tmp_path / "fig-cifar10.toml"), made["fig-cifar10"])
+    text = format_findings(read_table(tmp_path / "fig-cifar10.toml"), made["fig-cifar10"])
     pairs = text.partition("each by itself): ")[2]
     # random is corrected for all comparisons, in the sentence before
     assert "random" not in pairs
@@ -256,7 +257,7 @@ def test_mlmoc_batch_claim_needs_demonstrated_equivalence(tmp_path, gains, verdi
     )  # one campaign less
     unfinished = read_numbers(read_table(tmp_path / "fig-cifar10.toml"), tmp_path)
     for unfinished_tables in ({"fig-cifar10": unfinished}, {"fig-cifar10": None}):
-        found = judged(find_claim("LA 2"), Evidence(made | unfinished_tables, tmp_path))
+        found = judge_claim(find_claim("LA 2"), Evidence(made | unfinished_tables, tmp_path))
         assert found.verdict == NOT
         assert found.text.startswith("dense networks elsewhere")
 
@@ -276,16 +277,16 @@ def test_dynamical_claim_on_photographs_follows_rounds(tmp_path, gain, verdict, 
         }
     }
     made = write_numbers(tmp_path, "fig-caltech", by_variant)
-    found = judged(find_claim("DY 8"), Evidence({"fig-caltech": made}, tmp_path))
+    found = judge_claim(find_claim("DY 8"), Evidence({"fig-caltech": made}, tmp_path))
     assert found.verdict == verdict
     assert found.text.startswith(
         f"first in {firsts} of 1 rounds, at the end rank {1 if firsts else 3} of 3, "
     )
     table = read_table(tmp_path / "fig-caltech.toml")
-    assert f"first in {firsts} of 1 rounds" in found_block(table, made)
+    assert f"first in {firsts} of 1 rounds" in format_findings(table, made)
     write_csv(tmp_path / "fig-caltech.csv", Line, read_csv(tmp_path / "fig-caltech.csv", Line)[:-2])
     unfinished = Evidence({"fig-caltech": read_numbers(table, tmp_path)}, tmp_path)
-    assert judged(find_claim("DY 8"), unfinished) == Found(NOT, "")
+    assert judge_claim(find_claim("DY 8"), unfinished) == Found(NOT, "")
 
 
 PEERS = ("random", "margin", "dynamical")
@@ -354,7 +355,7 @@ def test_dynamical_verdicts_prefer_whole_cifar10_study(tmp_path):
     )
     digits = Evidence({}, tmp_path)
     verdicts = [NOT, NO, PART, YES, NOT]  # in part: MMD/B is smaller nevertheless
-    assert [judged(find_claim(c), digits).verdict for c in lines] == verdicts
+    assert [judge_claim(find_claim(c), digits).verdict for c in lines] == verdicts
     leading = {"random": base, "margin": above, "dynamical": far}
     write_dynamics_study(tmp_path, "dynamics-whole", leading)
     write_dynamics_study(
@@ -368,7 +369,7 @@ def test_dynamical_verdicts_prefer_whole_cifar10_study(tmp_path):
         tmp_path, "dynamics-500", leading | {"margin": far, "dynamical": above}, rounds=3
     )
     both = Evidence({}, tmp_path)
-    led, gamma, split, reset, larger = (judged(find_claim(c), both) for c in lines)
+    led, gamma, split, reset, larger = (judge_claim(find_claim(c), both) for c in lines)
     assert led.verdict == YES
     assert led.text.startswith(
         "first in 2 of 2 rounds, at the end rank 1 of 3, 5.0 [4.8, 5.2] points from random"
@@ -408,7 +409,7 @@ def test_dynamical_verdict_depends_on_significance(tmp_path, dynamical, lost, ve
         {"random": base, "margin": level, "dynamical": dynamical},
         lost=lost,
     )
-    assert judged(find_claim("DY 3, Table 2"), Evidence({}, tmp_path)).verdict == verdict
+    assert judge_claim(find_claim("DY 3, Table 2"), Evidence({}, tmp_path)).verdict == verdict
 
 
 def test_study_without_a_part_falls_back_to_another_study(tmp_path):
@@ -422,7 +423,9 @@ def test_study_without_a_part_falls_back_to_another_study(tmp_path):
     (settings.parent / "rows.csv").write_text(
         "part,seed,items,definition,gradient,relative_difference\n" + rows
     )
-    assert judged(find_claim("DY Tables 11"), Evidence({}, tmp_path)).text.startswith("digits: ")
+    assert judge_claim(find_claim("DY Tables 11"), Evidence({}, tmp_path)).text.startswith(
+        "digits: "
+    )
 
 
 SEEDS = (0.9, 1.0, 1.12)  # factors by which the seeds of one network differ
@@ -463,19 +466,19 @@ SMALL_FACTORS = (0.98, 1.0, 1.02)
 
 def test_kernel_claim_uses_networks_of_both_studies(tmp_path):
     write_kernel_study(tmp_path, "kernel-cifar10", {"fcn": (None, None)})
-    assert judged(find_claim("PN 5"), Evidence({}, tmp_path)) == Found(
+    assert judge_claim(find_claim("PN 5"), Evidence({}, tmp_path)) == Found(
         NOT, ""
     )  # unknown values do not support the claim
     write_kernel_study(
         tmp_path, "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, SMALL_FACTORS
     )
-    assert judged(find_claim("PN 5"), Evidence({}, tmp_path)).verdict == PART
+    assert judge_claim(find_claim("PN 5"), Evidence({}, tmp_path)).verdict == PART
     (tmp_path / "more").mkdir()
     write_kernel_study(tmp_path / "more", "kernel-cifar10", {"fcn": (0.4, 0.3)}, SMALL_FACTORS)
     write_kernel_study(
         tmp_path / "more", "kernel", {"fcn": (0.5, 0.1), "convnet": (0.5, 0.6)}, SMALL_FACTORS
     )
-    found = judged(find_claim("PN 5"), Evidence({}, tmp_path / "more"))
+    found = judge_claim(find_claim("PN 5"), Evidence({}, tmp_path / "more"))
     assert found.verdict == PART  # the first study alone would give yes
     assert (
         "widest over narrowest, paired over 3 seeds (Holm): CIFAR-10 fcn ×0.75 [0.71, 0.79] falls"
@@ -495,7 +498,7 @@ def test_kernel_claim_uses_networks_of_both_studies(tmp_path):
 )
 def test_width_claim_is_decided_by_paired_test(tmp_path, wide, wobble, verdict, word):
     write_kernel_study(tmp_path, "kernel", {"fcn": (0.5, wide)}, wobble)
-    found = judged(find_claim("PN 5"), Evidence({}, tmp_path))
+    found = judge_claim(find_claim("PN 5"), Evidence({}, tmp_path))
     assert found.verdict == verdict
     assert found.text.endswith(word)
 
@@ -537,7 +540,7 @@ def test_correlation_claims_are_judged_by_training_time(tmp_path):
     strengths = {0.0: 1.0, 0.1: 0.95, 0.3: 0.9, 1.0: 0.1, math.inf: 0.0}
     for name in ("dynamics-cifar10", "dynamics"):
         write_correlation_study(tmp_path, name, strengths, times)
-    true, pseudo = (judged(find_claim(c), Evidence({}, tmp_path)) for c in ("DY 2", "DY 6"))
+    true, pseudo = (judge_claim(find_claim(c), Evidence({}, tmp_path)) for c in ("DY 2", "DY 6"))
     assert true.verdict == PART  # an early time holds, convergence does not
     assert pseudo.verdict == PART
     assert re.search(
@@ -561,8 +564,8 @@ def test_inconclusive_table_leaves_claim_open(tmp_path):
         for name in ("digits", "mnist", "fashion")
     }
     made |= {"fig-cifar10": write_numbers(tmp_path, "fig-cifar10", {"": curves})}
-    assert judged(find_claim("LA 2"), Evidence(made, tmp_path)).verdict == YES
-    found = judged(
+    assert judge_claim(find_claim("LA 2"), Evidence(made, tmp_path)).verdict == YES
+    found = judge_claim(
         find_claim("LA 2"), Evidence(made, tmp_path, {"fig-cifar10": "It had not converged."})
     )
     assert found.verdict == OPEN
@@ -613,7 +616,7 @@ def test_last_round_is_correlated_with_differences_of_the_paper(tmp_path):
         for n in range(10)
     ]
     (study / "rows.csv").write_text(table_text(rows))
-    found = judged(find_claim("DY 3, Table 2"), Evidence({}, tmp_path))
+    found = judge_claim(find_claim("DY 3, Table 2"), Evidence({}, tmp_path))
     assert (
         "end − random agrees with the paper's own (paper / here, r = 1.00): margin 0.90 / 0.90"
         in found.text
@@ -628,7 +631,7 @@ def test_verdicts_of_kept_results_match_documented_ones():
     evidence = Evidence(
         tables, STUDIES, {t.name: t.inconclusive for t in read_tables() if t.inconclusive}
     )
-    found = {f"{c.paper} {c.figure}": judged(c, evidence) for c in CLAIMS}
+    found = {f"{c.paper} {c.figure}": judge_claim(c, evidence) for c in CLAIMS}
     assert found["LA 3a, TH 2.3 left"].verdict == OPEN
     assert "dense network: `mlmoc` − `mlmoc:top` +1.4" in found["LA 3a, TH 2.3 left"].text
     assert found["DY 3, Table 2"].verdict == OPEN
@@ -655,7 +658,7 @@ def test_verdicts_of_kept_results_match_documented_ones():
 def test_judged_propagates_programming_errors(tmp_path):
     broken = Claim("LA", "0", "", "", lambda e: Found(1 / 0, ""))
     with pytest.raises(ZeroDivisionError):
-        judged(broken, Evidence({}, tmp_path))
+        judge_claim(broken, Evidence({}, tmp_path))
 
 
 def test_every_figure_table_has_a_finding_block_on_the_page():

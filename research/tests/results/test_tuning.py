@@ -22,10 +22,10 @@ from labelahead.strategies.base import QueryBatch, Strategy
 from research.results import tuning
 from research.results.lines import Line, TrialLine, write_csv
 from research.results.numbers import read_numbers
-from research.results.page import Results, filled
-from research.results.runs import played
+from research.results.page import Results, fill_blocks
+from research.results.runs import run_plan
 from research.results.table import read_tables
-from research.results.tuning import HELD_OUT, judged, read_trials, trials, tuning_block
+from research.results.tuning import HELD_OUT, judge_default, read_trials, trials, tuning_block
 from research.results.variants import (
     GRID,
     MANY_CLASSES,
@@ -66,7 +66,7 @@ def run_variant(plan, how):
     """Return the curve and the order of the labels of a campaign."""
     order: list[int] = []
     recording = replace(plan, labeller=lambda p: (order.append(p), plan.labeller(p))[1])
-    rows = played(recording, how.asking(plan.asking))
+    rows = run_plan(recording, how.asking(plan.asking))
     return [(r.labels, r.accuracy) for r in rows], list(dict.fromkeys(order))
 
 
@@ -356,7 +356,9 @@ def page_tables(tmp_path_factory):
 
 
 def test_judged_compares_default_on_held_out_seeds(page_tables):
-    found = {t.name: t for t in judged(make_lines() + make_lines({PLAIN: BEFORE}), page_tables)}
+    found = {
+        t.name: t for t in judge_default(make_lines() + make_lines({PLAIN: BEFORE}), page_tables)
+    }
     assert list(found) == ["digits-mlp", "mnist-mlp", "all"]  # fashion-mlp has no plain campaigns
     parts = {n: {c: v for c, v in CURRENT.items() if n in (c[0], "all")} for n in found}
     alone = {n: compare_paired(some, BEFORE)[2] for n, some in parts.items()}
@@ -377,7 +379,7 @@ def test_judged_compares_default_on_held_out_seeds(page_tables):
 def test_judged_with_different_budgets_raises(page_tables):
     short = [x for x in make_lines({PLAIN: BEFORE}) if x.labels < 60]
     with pytest.raises(InputError, match=r"digits-mlp, plain, seed 0, has rounds at .20, 40. lab"):
-        judged(short, page_tables)
+        judge_default(short, page_tables)
 
 
 def test_tuning_block_contains_differences(tmp_path):
@@ -392,8 +394,8 @@ def test_tuning_block_contains_differences(tmp_path):
     assert "not run yet: summed over all items but the one that is asked for, " in text
     assert "one by one on predicted labels" in text
     page = "# R\n\n<!-- begin tuning -->\nold\n<!-- end -->\n"
-    assert text in filled(page, Results([], {}, [], make_lines()))
-    assert "Not measured yet: `make results-tuning`" in filled(page, Results([], {}, []))
+    assert text in fill_blocks(page, Results([], {}, [], make_lines()))
+    assert "Not measured yet: `make results-tuning`" in fill_blocks(page, Results([], {}, []))
 
 
 def test_trials_with_different_budgets_raise():
@@ -459,7 +461,7 @@ def test_plan_of_held_out_table_equals_table_file(tmp_path):
 
 
 def test_wanted_excludes_held_out_tables_from_tuning(capsys):
-    tried, *held_out = tuning.wanted([], [], None)
+    tried, *held_out = tuning.list_wanted_campaigns([], [], None)
     assert (tried.tables, tried.variants) == (list(tuning.TABLES), list(VARIANTS))
     assert list(tried.seeds) == list(range(100, 108))
     held_out, beside = held_out[:-2], held_out[-2:]
@@ -470,10 +472,12 @@ def test_wanted_excludes_held_out_tables_from_tuning(capsys):
     assert {(*w.tables, *w.variants, *w.seeds) for w in held_out} == {
         (name, PLAIN, *range(10)) for name in HELD_OUT
     }
-    tried, *held_out = tuning.wanted(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
+    tried, *held_out = tuning.list_wanted_campaigns(["digits", "mnist-mlp"], [PLAIN, "greedy"], 2)
     assert tried == (["digits"], [PLAIN, "greedy"], range(100, 102))
     assert held_out == [(["mnist-mlp"], [PLAIN], range(2))]
-    assert [w.tables for w in tuning.wanted([], ["greedy"], None)] == [list(tuning.TABLES)]
+    assert [w.tables for w in tuning.list_wanted_campaigns([], ["greedy"], None)] == [
+        list(tuning.TABLES)
+    ]
     assert tuning.main(["run", "--only", "mnist-mlp", "--variants", "greedy"]) == 2
     assert "greedy asked for on mnist-mlp, which is kept for judging" in capsys.readouterr().err
 

@@ -16,7 +16,12 @@ from labelahead.strategies.dynamical import total_gradient
 from research.studies import conduct
 from research.studies.dynamics import DYNAMICS, Settings, cells
 from research.studies.dynamics.figures import gammas, verdict
-from research.studies.dynamics.lemmas import corrected_term, dropped_term, lemma, slack
+from research.studies.dynamics.lemmas import (
+    compute_corrected_term,
+    compute_dropped_term,
+    lemma,
+    slack,
+)
 from research.studies.dynamics.measure import (
     correlation,
     fresh_kernel,
@@ -214,7 +219,7 @@ def test_dropped_term_uses_share_of_initial_labels(first, n):
     Its ε satisfies the tail bound, with equality for n = n₀.
     """
     largest, delta = 1.4, 0.05
-    epsilon = dropped_term(largest, first, n, delta) - 4 * math.sqrt(largest / n)
+    epsilon = compute_dropped_term(largest, first, n, delta) - 4 * math.sqrt(largest / n)
     assert compute_tail_probability(epsilon, largest, first, n) <= delta / 2 * (1 + 1e-12)
     assert epsilon == pytest.approx(math.sqrt(4 * largest * math.log(4 / delta) / first))  # γn = n₀
     if n == first:
@@ -226,7 +231,7 @@ def test_corrected_term_satisfies_tail_bound(first, n):
     largest, delta = 1.4, 0.05
     offset = 2 * (math.sqrt(largest / first) + math.sqrt(largest / n))
     assert compute_tail_probability(
-        corrected_term(largest, first, n, delta) - offset, largest, first, n
+        compute_corrected_term(largest, first, n, delta) - offset, largest, first, n
     ) == pytest.approx(delta / 2)
     # The paper's offset is smaller unless nothing was queried, so its bound does not follow.
     assert (4 * math.sqrt(largest / n) < offset) is (n > first)
@@ -235,8 +240,12 @@ def test_corrected_term_satisfies_tail_bound(first, n):
 def test_slack_reports_both_terms():
     for row in slack(TINY, {"part": "slack", "seed": 0}):
         assert row["largest"] >= 1  # the mean of the diagonal is one
-        assert row["dropped"] == pytest.approx(dropped_term(row["largest"], 30, row["labels"]))
-        assert row["corrected"] == pytest.approx(corrected_term(row["largest"], 30, row["labels"]))
+        assert row["dropped"] == pytest.approx(
+            compute_dropped_term(row["largest"], 30, row["labels"])
+        )
+        assert row["corrected"] == pytest.approx(
+            compute_corrected_term(row["largest"], 30, row["labels"])
+        )
 
 
 def test_ratios_to_bound_are_proportional_to_kernel_scale():
@@ -247,7 +256,7 @@ def test_ratios_to_bound_are_proportional_to_kernel_scale():
     ratios = [
         [
             max(mmd(s * K, 10), 0) ** 0.5 / generalisation_bound(s * K, y),
-            dropped_term(float((s * K).max()), 10, 30) / generalisation_bound(s * K, y),
+            compute_dropped_term(float((s * K).max()), 10, 30) / generalisation_bound(s * K, y),
         ]
         for s in (1.0, 7.0)
     ]

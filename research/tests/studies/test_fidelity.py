@@ -15,12 +15,12 @@ from research.studies.fidelity.measure import (
     Stage,
     agreement,
     ahead,
-    continued,
+    continue_training,
     heavy_ball,
     posterior,
-    repeated,
     rows_of,
     same_steps,
+    score_repetitions,
     side_by_side,
     stiffness,
 )
@@ -63,7 +63,7 @@ def train_copy(model, x, y, rate, steps, momentum=0.9):
 
 
 def train_candidates(st, rate, marks, **more):
-    return continued(
+    return continue_training(
         st.model,
         st.x[st.known],
         st.y[st.known],
@@ -183,11 +183,11 @@ def test_repeated_separates_signal_from_noise():
     rng = torch.Generator().manual_seed(1)
     signal = torch.randn(6, 40, 10, generator=rng).double()
     noise = torch.randn(6, 50, 40, 10, generator=rng).double()
-    found = repeated(signal, signal[:, None] + 2 * noise, torch.rand(6, generator=rng))
+    found = score_repetitions(signal, signal[:, None] + 2 * noise, torch.rand(6, generator=rng))
     assert found["repeats"] == pytest.approx(1 / 5, abs=0.02)  # 1² of 1² + 2²
     assert found["cosine"] == pytest.approx(5**-0.5, abs=0.03)
     assert found["mean_cosine"] > 0.9
-    alone = repeated(signal, noise, torch.rand(6, generator=rng))
+    alone = score_repetitions(signal, noise, torch.rand(6, generator=rng))
     assert abs(alone["repeats"]) < 0.02
 
 

@@ -15,7 +15,13 @@ from labelahead.ntk import kernel
 from labelahead.seeds import make_generator
 from research.studies.kernel import KERNEL, Settings, cells
 from research.studies.kernel.figures import slope
-from research.studies.kernel.measure import KEPT, noted, pn_bound, rows_of, truncated
+from research.studies.kernel.measure import (
+    KEPT,
+    draw_truncated_weights,
+    pn_bound,
+    record_weights,
+    rows_of,
+)
 from research.studies.kernel.theorems import layer_kernels, layers, theorems
 from research.studies.quality import KINDS, compare_kernels, extreme_eigenvalues, regress
 from research.tests.support_figures import study_figures
@@ -195,7 +201,7 @@ def test_truncated_weights_keep_standard_deviation():
     model = build_model("fcn", (20,), 3, width=100, seed=0)
     before = [m.weight.detach().std() for m in model if isinstance(m, nn.Linear)]
     old = copy.deepcopy(model.state_dict())
-    truncated(model, 5)
+    draw_truncated_weights(model, 5)
     for std, layer in zip(before, [m for m in model if isinstance(m, nn.Linear)], strict=True):
         assert layer.weight.abs().max() <= 2 * std / KEPT
         assert float(layer.weight.detach().std()) == pytest.approx(float(std), rel=0.1)
@@ -220,7 +226,7 @@ def test_checkpoints_equal_shorter_runs():
     recipe = Training(optimiser="sgd", rate=0.05, schedule="constant", steps=8, batch=7)
     model = build_model("fcn", (4,), 3, width=8, seed=0)
     start = copy.deepcopy(model)
-    with noted(model, {4, 8}) as states:
+    with record_weights(model, {4, 8}) as states:
         train(model, x, y, 3, recipe, seed=2)
     assert sorted(states) == [0, 4, 8]
     train(start, x, y, 3, replace(recipe, steps=4), seed=2)
@@ -233,7 +239,7 @@ def test_checkpoints_of_diverged_attempt_are_discarded():
     y = torch.arange(20) % 3
     recipe = Training(optimiser="sgd", rate=30.0, schedule="constant", steps=40, batch=7)
     model = build_model("fcn", (4,), 3, width=8, seed=0)
-    with noted(model, {1, 40}) as states:
+    with record_weights(model, {1, 40}) as states:
         done = train(model, x, y, 3, recipe, seed=2)
     assert done.rate < recipe.rate
     again = build_model("fcn", (4,), 3, width=8, seed=0)
