@@ -387,3 +387,28 @@ def test_network_refuses_none_of_these():
     learner = la.Learner(network, x, "resolve")
     with pytest.raises(la.InputError, match="NONE_OF_THESE"):
         learner.teach([0], [NONE_OF_THESE])
+
+
+def test_source_accuracy_is_empty_before_two_sources():
+    x, y = make_clouds()
+    at = torch.arange(9)
+    learner = make_learner(x)
+    learner.fit(at, y[at])
+    assert learner.source_accuracy() == {}
+    rows = [(p, int(y[p]), "anna") for p in range(9)] + [(p, int(y[p]), "ben") for p in range(6)]
+    weighed = learner.with_annotations(Annotations.from_rows(rows))
+    weighed.fit(at, y[at])
+    estimates = weighed.source_estimates
+    assert weighed.source_accuracy() == estimates.by_name(("anna", "ben"))
+    assert weighed.source_accuracy()["ben"].labels == 6
+
+
+def test_estimate_accuracy_is_share_of_right_leave_one_out_predictions():
+    x, y = make_clouds(20)
+    labels = y.clone()
+    labels[:5] = (labels[:5] + 1) % C
+    at, learner = torch.arange(20), make_learner(x)
+    predictions = learner.leave_one_out_predictions(at, labels)[0]
+    right = sum(int(p.argmax()) == int(label) for p, label in zip(predictions, labels, strict=True))
+    assert learner.estimate_accuracy(at, labels) == right / 20
+    assert right < 20

@@ -13,6 +13,7 @@ from labelahead.inference.network import (
     leave_one_out_predictions,
     outputs_to_probabilities,
 )
+from labelahead.inference.sources import Annotations
 from labelahead.models.training import Training, predict, train
 from labelahead.ntk import kernel
 from tests.support.campaigns import blobs, own
@@ -97,3 +98,13 @@ def test_network_learner_fits_as_train_does():
     untrained = learner.fit(at[:0], y[:0], seed=7)
     assert untrained.trained is None
     assert torch.equal(untrained.outputs(at), predict(model.eval(), x[at]))
+
+
+def test_network_learner_neither_weighs_sources_nor_estimates_its_accuracy():
+    x, y = blobs(12)
+    learner = NetworkLearner(x, 3, lambda seed: own(), Training(steps=1))
+    rows = [(0, 1, "anna"), (0, 2, "ben")]
+    assert learner.with_annotations(Annotations.from_rows(rows)) is learner
+    assert learner.source_accuracy() == {}
+    assert learner.estimate_accuracy(torch.arange(12), y) is None
+    assert learner.forecast_error(torch.arange(6), y[:6], torch.arange(6, 12)) is None

@@ -7,7 +7,7 @@ above a number of labels approximately. No matrix of size pool × pool is formed
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from labelahead.batching import Samples
 from labelahead.data.class_targets import make_class_targets
+from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError
 from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
 from labelahead.gp.posterior import NystromLabels, prior
@@ -44,6 +45,7 @@ from labelahead.inference.sources import (
     Annotations,
     EffectiveLabels,
     ItemLabels,
+    SourceAccuracy,
     SourceEstimates,
     average_labels,
     combine_sources,
@@ -92,6 +94,11 @@ class FittedExactModel(FittedModel):
         """The model."""
         assert isinstance(self.model, ExactModel)
         return self.model
+
+    @property
+    def guessers(self) -> int:
+        """Number of guessers whose guesses the inputs hold."""
+        return len(self.kernel_model.trust)
 
     @property
     def mixture(self) -> Mixture:
@@ -346,6 +353,24 @@ class ExactLearner:
         alpha = solve_leave_one_out(K, model.noise, centred[some])[0]
         cosines = support.double() @ support[some].double().T
         return torch.where(centred.isnan(), mix_kernels(cosines, weights) @ alpha, centred)
+
+    def with_annotations(self, annotations: Annotations | None) -> "ExactLearner":
+        """Return the learner with all labels of all items by source."""
+        return replace(self, annotations=annotations)
+
+    def source_accuracy(self) -> Mapping[str, SourceAccuracy]:
+        """Return how often each source is right, by the last fit; empty without two sources."""
+        found, known = self.source_estimates, self.annotations
+        return {} if found is None or known is None else found.by_name(known.names)
+
+    def estimate_accuracy(self, labelled: Tensor, labels: Tensor) -> float | None:
+        """Return the share of labelled items (L,) of a class that leave-one-out predicts right.
+
+        None if no item has a class.
+        """
+        right = self.leave_one_out_predictions(labelled, labels)[0].argmax(1) == labels
+        right = right[labels != NONE_OF_THESE]
+        return float(right.double().mean()) if len(right) else None
 
     def _is_exact(self, labels: int) -> bool:
         """Return whether so many labels are solved exactly."""

@@ -15,6 +15,7 @@ from labelahead.gp.leave_one_out import leave_one_out
 from labelahead.gp.posterior import prior
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.pool_posterior import Observation
+from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.models.training import (
     AuxiliaryObjective,
     Training,
@@ -77,6 +78,11 @@ class FittedModel:
     def noise(self) -> float:
         """Default relative noise of the posterior."""
         return 1e-3
+
+    @property
+    def guessers(self) -> int:
+        """Number of guessers whose guesses the inputs hold."""
+        return 0
 
     @property
     def observations(self) -> Mapping[int, Observation]:
@@ -173,6 +179,14 @@ class FittedModel:
 
 class ModelLearner(Protocol):
     """What fits a model to labels: `NetworkLearner` or `inference.exact.ExactLearner`."""
+
+    def with_annotations(self, annotations: Annotations | None) -> "ModelLearner":
+        """Return the learner with all labels of all items by source."""
+        ...
+
+    def source_accuracy(self) -> Mapping[str, SourceAccuracy]:
+        """Return how often each source is right, by the last fit; empty without two sources."""
+        ...
 
     def fit(
         self,
@@ -274,6 +288,18 @@ class NetworkLearner:
             labels,
             WRONG_LABEL_NOISE if find_wrong_labels else LEAVE_ONE_OUT_NOISE,
         )
+
+    def with_annotations(self, annotations: Annotations | None) -> "NetworkLearner":
+        """Return the same learner: a network is trained on one label for each item."""
+        return self
+
+    def source_accuracy(self) -> Mapping[str, SourceAccuracy]:
+        """Return nothing: sources are not told apart."""
+        return {}
+
+    def estimate_accuracy(self, labelled: Tensor, labels: Tensor) -> float | None:
+        """Return None: the outputs of a trained network depend on all labels."""
+        return None
 
     def forecast_error(
         self,

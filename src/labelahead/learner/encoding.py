@@ -35,6 +35,7 @@ from labelahead.data.vector_files import (
 from labelahead.data.words import fit_word_columns
 from labelahead.errors import InputError, did_you_mean
 from labelahead.learner.config import Progress
+from labelahead.learner.model_kind import get_model_kind
 from labelahead.models import EXACT, embed_images, scale_pixels, standardise_features
 from labelahead.models.encoders import (
     AUDIO,
@@ -76,7 +77,6 @@ __all__ = [
     "join_columns",
     "pin_embedding",
     "require_embedding",
-    "standardises_features",
 ]
 
 log = logging.getLogger("labelahead")
@@ -189,7 +189,7 @@ def encode_inputs(
     if len(parts) > 1:
         made, joining = _join_blocks(blocks, pool)
     features, scale = made, None
-    if standardises_features(model):
+    if get_model_kind(model).standardises_features:
         features, scale = standardise_features(made, made[pool]), compute_scales(made[pool])
     rest = _other_columns(data)
     if joining is not None:  # both steps as one mean and deviation
@@ -505,14 +505,6 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
             "(pip install 'labelahead[photos]'): pixels instead",
         )
     return RAW, ()
-
-
-def standardises_features(model: str) -> bool:
-    """Return whether the embedding of a model's inputs depends on the whole pool.
-
-    The exact learner centres and scales item by item, so that a part of a pool can be embedded.
-    """
-    return model != EXACT
 
 
 def _has_colour_images(data: Data) -> bool:

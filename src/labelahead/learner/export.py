@@ -16,7 +16,6 @@ from dataclasses import replace as replace_fields
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,8 +67,9 @@ from labelahead.inference.exact_model import ExactModel, find_kernel_model
 from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
+from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
-from labelahead.models import EXACT, MODELS, build_model
+from labelahead.models import MODELS
 from labelahead.models.encoders import (
     AUDIO,
     IMAGE,
@@ -635,7 +635,7 @@ def export_model(
         about["encoder"] = described[0] if len(described) == 1 else described
     if (kernel_model := find_kernel_model(network)) is not None:
         kernel_model.ensure_variance_scale()  # is saved with the weights
-    loss = "squared" if campaign.model.name == EXACT else prepared.training.loss
+    loss = get_model_kind(campaign.model.name).get_loss(prepared.training)
     model = ExportedModel(
         network.cpu().eval(), tuple(classes), prepared.make_preprocessor(), loss, about
     )
@@ -838,13 +838,12 @@ def _damaged_error(path: Path, cause: Exception | str) -> InputError:
 def _build_network(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
     network = about["network"]
     name, shape, classes = network["name"], tuple(network["shape"]), max(len(about["classes"]), 2)
-    if name == EXACT:
-        return ExactModel(torch.zeros(prod(shape)), classes)
-    if name not in MODELS and own is None:
+    kind = get_model_kind(name)
+    if kind.needs_training and name not in MODELS and own is None:
         raise InputError(
             f"{path} holds the weights of your own network {name}, whose code is not in it; "
             "expected the network: "
             "load_model(folder, network=...), or --network file.py:function"
         )
     options = {} if network["dropout"] is None else {"dropout": network["dropout"]}
-    return build_model(own or name, shape, classes, width=network["width"], **options)
+    return kind.build_model(own or name, shape, classes, width=network["width"], **options)

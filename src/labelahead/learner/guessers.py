@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelahead.data.class_names import ClassNameGuesser
 from labelahead.data.columns import GuessColumn
@@ -32,7 +32,7 @@ from labelahead.data.table_writer import probability_column_name, write_csv
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.files import make_folder, replace_file
-from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.exact_model import find_kernel_model
 from labelahead.learner.config import Source
 from labelahead.learner.encoding import (
     CUSTOM_ENCODER_PIXELS,
@@ -45,7 +45,7 @@ from labelahead.learner.encoding import (
 from labelahead.learner.export import load_exported
 from labelahead.learner.guess_quality import assess_guessers
 from labelahead.learner.language_model import Item
-from labelahead.models import EXACT
+from labelahead.learner.model_kind import get_model_kind
 from labelahead.models.encoders import TEXT, load_encoder
 from labelahead.models.sentence_encoder import embed_texts
 from labelahead.models.user_code import import_object
@@ -104,14 +104,17 @@ class PriorGuesses:
         blocks = torch.nn.functional.pad(blocks, (0, 1))[:, :, at]  # the last column is zero
         return replace(self, classes=tuple(classes), deviations=blocks.flatten(1))
 
-    def describe_quality(self, model: ExactModel, labels: Tensor) -> tuple[str, ...]:
+    def describe_quality(self, model: nn.Module, labels: Tensor) -> tuple[str, ...]:
         """Return a sentence on every guesser: how often it was right, what it is worth, mistakes.
 
         Args:
             model: Fitted on the labels.
-            labels: (L,) their class numbers.
+            labels: (L, or more) their class numbers, first those of the fit, in its order.
         """
-        found = assess_guessers(model, labels, self.titles)
+        fitted = find_kernel_model(model)
+        if fitted is None:
+            return ()
+        found = assess_guessers(fitted, labels[: len(fitted.support)], self.titles)
         return tuple(quality.describe(self.classes) for quality in found)
 
     @property
@@ -119,28 +122,30 @@ class PriorGuesses:
         """The names of the guessers, for people."""
         return tuple(describe_guesser(name) for name in self.names)
 
-    def extend(self, reading: Preprocessor | None) -> Preprocessor | None:
+    def extend(self, preprocessor: Preprocessor | None) -> Preprocessor | None:
         """Return a preprocessor that adds the guesses of further items.
 
         Class names are known of every item. Of a table, columns of guesses are read if it has them.
         """
-        if reading is None:
+        if preprocessor is None:
             return None
         others = self.names[: len(self.names) - (self.class_names is not None)]
         width = len(others) * len(self.classes)
-        if reading.kind != COLUMNS:
-            return replace(reading, class_names=self.class_names, guess_width=width)
-        (features,) = reading.shape
+        if preprocessor.kind != COLUMNS:
+            return replace(preprocessor, class_names=self.class_names, guess_width=width)
+        (features,) = preprocessor.shape
         columns = tuple(
             GuessColumn(_column_name(name), self.classes, self.former) for name in others
         )
-        mean, std = (part.double().expand(features) for part in (reading.mean, reading.std))
+        mean, std = (
+            part.double().expand(features) for part in (preprocessor.mean, preprocessor.std)
+        )
         return replace(
-            reading,
+            preprocessor,
             shape=(features + width,),
             mean=torch.cat([mean, torch.zeros(width).double()]),
             std=torch.cat([std, torch.ones(width).double()]),
-            columns=(*reading.columns, *columns),
+            columns=(*preprocessor.columns, *columns),
             class_names=self.class_names,
         )
 
@@ -356,7 +361,7 @@ def offer_class_names(source: Source, data: Data, embedding: str, model: str) ->
     classes = tuple(data.classes or source.classes)
     readable = (
         not source.has_guesses
-        and model == EXACT
+        and not get_model_kind(model).needs_training
         and data.texts is not None
         and len(classes) > 1
         and (embedding == SENTENCES or is_encoder(embedding, data))

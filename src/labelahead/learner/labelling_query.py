@@ -17,13 +17,10 @@ from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
-from labelahead.inference.exact import ExactLearner
-from labelahead.inference.exact_model import ExactModel
-from labelahead.inference.sources import Annotations
+from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.learner.source_query import SourceGoal, SourceSelection, select_sources
-from labelahead.models import EXACT
 from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
 
@@ -120,16 +117,15 @@ def query_items(
         notes += (f"no label yet: items that cover the data, by resolve and not {strategy.name}",)
         asking = replace(asking, strategy="resolve", mode="greedy")
     learner = prepared.make_learner(count, strategy.objective)
-    if isinstance(learner, ExactLearner):
-        learner = replace(learner, annotations=given.annotations)
+    learner = learner.with_annotations(given.annotations)
     order = (
         pool.labelled.argsort()
     )  # in the order of the labelling page, whatever the order of a file
     seed = prepared.training.derive_seed(campaign.seed, 0)
     fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += fitted.trained.notes if fitted.trained else ()
-    notes += _describe_sources(learner) if isinstance(learner, ExactLearner) else ()
-    if prepared.guesses is not None and isinstance(fitted.model, ExactModel):
+    notes += _describe_sources(learner.source_accuracy())
+    if prepared.guesses is not None:
         notes += prepared.guesses.describe_quality(fitted.model, pool.labels[order])
     report("looking ahead", 0, n)
     chosen = propose(
@@ -220,7 +216,7 @@ def _label_pool(
     """Return the pool with its labels, and the labels; a network takes one for each item."""
     data, answers = prepared.data, prepared.answers
     pool = Pool(len(data), test=data.test)
-    if prepared.campaign.model.name == EXACT:
+    if prepared.kind.weighs_sources:
         given = collect_labels_by_source(data, answers, labels, classes)
     else:
         given = CollectedLabels(*collect_labels(data, answers, labels, classes))
@@ -234,17 +230,15 @@ def _label_pool(
     return pool, given
 
 
-def _describe_sources(learner: ExactLearner) -> tuple[str, ...]:
+def _describe_sources(found: Mapping[str, SourceAccuracy]) -> tuple[str, ...]:
     """Return a note on how often each source is right, as estimated by the last fit."""
-    found, annotations = learner.source_estimates, learner.annotations
-    if found is None or annotations is None:
+    if not found:
         return ()
-    rows = found.by_name(annotations.names)
     listed = ", ".join(
         f"{name or 'no name'} {row.accuracy:.0%} of {row.labels}"
         if row.labels >= MIN_SOURCE_LABELS
         else f"{name or 'no name'} too few labels ({row.labels})"
-        for name, row in rows.items()
+        for name, row in found.items()
     )
     return (f"labels are weighed by the estimated accuracy of their source: {listed}",)
 

@@ -375,10 +375,10 @@ class Learner:
 
     def _weigh_sources(self, learner: ModelLearner) -> ModelLearner:
         """Return the learner with all labels by source, if it can tell them apart."""
-        if not isinstance(learner, ExactLearner) or len({s for _, s in self._annotations}) < 2:
+        if len({s for _, s in self._annotations}) < 2:
             return learner
         rows = [(p, label, source) for (p, source), label in self._annotations.items()]
-        return changed(learner, annotations=Annotations.from_rows(rows))
+        return learner.with_annotations(Annotations.from_rows(rows))
 
     def source_accuracy(self) -> dict[str, SourceAccuracy]:
         """Estimate how often each source is right, from all labels so far.
@@ -391,10 +391,7 @@ class Learner:
             return {}
         learner = self._weigh_sources(self._make_learner(self.model))
         learner.fit(self.pool.labelled, self.pool.labels, seed=0)
-        if not isinstance(learner, ExactLearner) or learner.annotations is None:
-            return {}
-        found = learner.source_estimates
-        return {} if found is None else found.by_name(learner.annotations.names)
+        return dict(learner.source_accuracy())
 
     def predict(self, positions: Positions | None = None) -> Any:
         """Return class probabilities (q, C); with a task, its `Prediction` (`labelahead.tasks`).

@@ -10,7 +10,7 @@ from labelahead.data.preprocessing import (
     PICTURES,
     VECTORS,
 )
-from labelahead.models import EXACT
+from labelahead.learner.model_kind import get_model_kind
 
 __all__ = ["format_model_card"]
 
@@ -23,8 +23,7 @@ def format_model_card(about: Mapping[str, Any]) -> str:
         "",
         f"A classifier made by labelahead {about['labelahead']}, {about['made']}.",
         "",
-        f"- network: {name}"
-        + (" (kernel regression; nothing was trained)" if name == EXACT else ""),
+        f"- network: {name}{get_model_kind(name).remark}",
         f"- data: {about['data']['name']}, {about['data']['items']} items; inputs: "
         f"{_describe_inputs(about['reading'])}",
         f"- labels: {sum(labels.values())} in all",

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,9 @@ from labelahead.learner.encoding import (
     require_embedding,
 )
 from labelahead.learner.guessers import PriorGuesses, gather_guesses, offer_class_names
-from labelahead.models import EXACT, build_model, choose_default_model
-from labelahead.models.training import Training, get_default_training
+from labelahead.learner.model_kind import ModelKind, get_model_kind
+from labelahead.models import EXACT, choose_default_model
+from labelahead.models.training import Training
 from labelahead.models.training.objective import MakeObjective
 from labelahead.models.trusted_code import resolve_code_name
 from labelahead.strategies import PYTHON_OBJECT_PREFIX
@@ -104,6 +105,11 @@ class PreparedCampaign:
         features = self.rows.flatten(1)[:, : self.feature_width]
         return replace(self, inputs=guesses.append_to(features), guesses=guesses)
 
+    @property
+    def kind(self) -> ModelKind:
+        """What the rest of the code must know about the model."""
+        return get_model_kind(self.campaign.model.name)
+
     def make_learner(
         self, classes: int, objective: MakeObjective | None = None
     ) -> NetworkLearner | ExactLearner:
@@ -115,11 +121,7 @@ class PreparedCampaign:
             classes: Number of classes.
             objective: The auxiliary objective of the strategy; the exact learner ignores it.
         """
-        if self.campaign.model.name == EXACT:
-            return self.make_exact_learner(classes)
-        network = self.network
-        make = lambda seed: network(classes, seed)  # noqa: E731
-        return NetworkLearner(self.inputs, classes, make, self.training, self.device, objective)
+        return self.kind.make_learner(self, classes, objective)
 
     def make_exact_learner(self, classes: int) -> ExactLearner:
         """Make a learner by kernel regression, centred on the items that are not for testing."""
@@ -170,9 +172,8 @@ def prepare_campaign(
     else:
         notes += offer_class_names(source, data, encoded.embedding, model_name)
     notes += encoded.notes
-    training = override_training(
-        campaign.training, Training() if model_name == EXACT else get_default_training(model_name)
-    )
+    kind = get_model_kind(model_name)
+    training = override_training(campaign.training, kind.get_default_training(model_name))
     resolved = replace(
         campaign,
         data=replace(
@@ -208,14 +209,12 @@ def _make_network_factory(
     """Return (classes, seed) -> a fresh network for these inputs."""
     example = inputs[:2].read() if isinstance(inputs, Samples) else None
     shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
-    options = {} if model.dropout is None else {"dropout": model.dropout}
+    options: dict[str, Any] = {} if model.dropout is None else {"dropout": model.dropout}
+    options |= {"width": model.width, "example": example}
+    kind = get_model_kind(model.name)
 
     def make_network(classes: int, seed: int) -> nn.Module:
-        if model.name == EXACT:
-            return ExactModel(torch.zeros(prod(shape)), classes)
-        return build_model(
-            model.name, shape, classes, width=model.width, seed=seed, example=example, **options
-        )
+        return kind.build_model(model.name, shape, classes, seed=seed, **options)
 
     return make_network
 

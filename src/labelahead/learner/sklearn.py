@@ -314,9 +314,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, learner: ExactLearner | NetworkLearner
     ) -> dict[str, SourceAccuracy]:
         """Return how often each source is right, by the last fit; empty without two sources."""
-        found = learner.source_estimates if isinstance(learner, ExactLearner) else None
-        known = self._annotations
-        return {} if found is None or known is None else found.by_name(known.names)
+        return dict(learner.source_accuracy())
 
     def _learner(self, rows: Tensor, classes: int) -> ExactLearner | NetworkLearner:
         if self.module is None:

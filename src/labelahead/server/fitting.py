@@ -187,9 +187,13 @@ def fit_labels(
         prepared.make_learner(max(len(label_state.active_classes), 2)),
         prepared.training.derive_seed(campaign.seed, 0),
     )
-    if isinstance(learner, ExactLearner) and annotations:
-        rows = [(index.row_of(p), number[c], who) for p, c, who in annotations if p in index]
-        learner = replace(learner, annotations=Annotations.from_rows(rows))
+    if annotations:
+        rows = [
+            (index.row_of(p), number[c], who)
+            for p, c, who in annotations
+            if p in index and c in number  # a network is not trained on `NONE_OF_THESE`
+        ]
+        learner = learner.with_annotations(Annotations.from_rows(rows))
     at, given = index.rows_of(labels), torch.tensor(list(labels.values()))
     votes = torch.tensor([p not in label_state.confirmed for p in labels])
     order = (
@@ -231,9 +235,6 @@ def _estimate_accuracy(session_fit: SessionFit) -> dict[str, Any]:
 
     If there are none, on the labelled items. Empty for a trained network.
     """
-    if not isinstance(session_fit.learner, ExactLearner):
-        # Its outputs depend on the labels: only test items can measure its accuracy.
-        return {}
     learner, at, given, prepared, seed = (
         session_fit.learner,
         session_fit.at,
@@ -246,13 +247,15 @@ def _estimate_accuracy(session_fit: SessionFit) -> dict[str, Any]:
     )
     rest = others.nonzero().flatten()
     if not len(rest):
-        right = learner.leave_one_out_predictions(at, given, seed=seed)[0].argmax(1) == given
-        right = right[given != NONE_OF_THESE]
-        return {"estimated": float(right.double().mean()), "how": LEAVE_ONE_OUT_CAVEAT}
+        accuracy = learner.estimate_accuracy(at, given)
+        return {} if accuracy is None else {"estimated": accuracy, "how": LEAVE_ONE_OUT_CAVEAT}
     judged = rest[
         torch.randperm(len(rest), generator=make_generator(seed, "judged"))[:ERROR_ESTIMATE_ITEMS]
     ]
-    error = learner.forecast_error(at, given, judged, seed=seed, votes=session_fit.votes).error
+    forecast = learner.forecast_error(at, given, judged, seed=seed, votes=session_fit.votes)
+    if forecast is None:
+        return {}
+    error = forecast.error
     interval = f"{1 - error.high:.1%} to {1 - error.low:.1%}"
     return {
         "estimated": 1 - error.rate,

@@ -34,6 +34,7 @@ from labelahead.learner.config import (
 )
 from labelahead.learner.encoding import describe_embedding
 from labelahead.learner.export import ExportedModel
+from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.preparation import choose_model_and_embedding
 from labelahead.models import EXACT
 from labelahead.models.encoders import looks_like_encoder, parse_encoder_name, resolve_encoder
@@ -385,7 +386,7 @@ def _make_schedule(
         inputs.folder,
         campaign,
         every=options.every,
-        needs_training=inputs.network != EXACT,
+        needs_training=get_model_kind(inputs.network).needs_training,
         refresh_every=options.refresh_every if inputs.pool_worker else None,
     )
     inputs_description = describe_embedding(inputs.embedding)

@@ -23,13 +23,13 @@ from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.network import FittedModel
 from labelahead.inference.pool_posterior import drift_warning
 from labelahead.learner.config import Campaign, Source
-from labelahead.learner.encoding import is_slow_embedding, standardises_features
+from labelahead.learner.encoding import is_slow_embedding
+from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.preparation import (
     PreparedCampaign,
     choose_model_and_embedding,
     prepare_campaign,
 )
-from labelahead.models import EXACT
 from labelahead.seeds import make_generator
 from labelahead.server.exact_snapshot import ExactSnapshot
 from labelahead.server.label_state import LabelState
@@ -139,9 +139,9 @@ class SnapshotBuilder:
         self.campaign = replace(
             campaign, model=model, data=replace(campaign.data, embedding=embedding)
         )
-        self.encodes_in_steps = not standardises_features(name) and is_slow_embedding(
-            embedding, self.data
-        )
+        self.encodes_in_steps = not get_model_kind(
+            name
+        ).standardises_features and is_slow_embedding(embedding, self.data)
         self.unreadable = dict(unreadable or {})
         self.first_items = first_items
         self.max_active_items = max_active_items
@@ -241,9 +241,9 @@ def build_snapshot(
 ) -> Snapshot:
     """Fit a model on the labels and compute its kernel, as a campaign does."""
     report = on_progress or (lambda what, done: None)
-    if prepared.campaign.model.name == EXACT:
-        return _build_exact_snapshot(prepared, request, report).refresh(request)
-    return _build_network_snapshot(prepared, request, report)
+    if prepared.kind.needs_training:
+        return _build_network_snapshot(prepared, request, report)
+    return _build_exact_snapshot(prepared, request, report).refresh(request)
 
 
 def _build_network_snapshot(

@@ -17,7 +17,6 @@ from labelahead.data.dataset import Data, Loaded, hash_tensor
 from labelahead.data.pool import Pool
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
-from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.config import (
     Campaign,
     Progress,
@@ -319,8 +318,8 @@ def _run_rounds(
                 callbacks.on_round(entry)
     pool, model = last[0]
     guessers: tuple[str, ...] = ()
-    if prepared.guesses is not None and isinstance(model, ExactModel):
-        guessers = prepared.guesses.describe_quality(model, pool.labels[: len(model.support)])
+    if prepared.guesses is not None:
+        guessers = prepared.guesses.describe_quality(model, pool.labels)
     return Result(prepared.campaign, tuple(seen), pool, model, folder, guessers)
 
 
