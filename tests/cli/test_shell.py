@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from labelahead.cli import shell
 from tests.support.command_line import check_no_traceback, invoke, start_command
 from tests.support.waiting import PATIENCE
 
@@ -88,3 +92,28 @@ def test_debug_option_prints_the_traceback(tmp_path):
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "Traceback" in err
+
+
+def test_inserted_options_follow_their_place_and_are_read_from_the_context():
+    app = typer.Typer()
+    found = []
+
+    def group(colour: Annotated[str, shell.Option("--colour", help="Any.")] = "red") -> None:
+        raise AssertionError("a group is never called")
+
+    @app.command()
+    @shell.insert_options(group, after="size")
+    def paint(
+        context: typer.Context,
+        size: Annotated[int, shell.Option("--size")] = 1,
+        speed: Annotated[int, shell.Option("--speed")] = 2,
+    ) -> None:
+        """Paint."""
+        found.append((context.params, size, speed))
+
+    runner = CliRunner()
+    text = runner.invoke(app, ["--help"]).output
+    assert text.index("--size") < text.index("--colour") < text.index("--speed")
+    assert "Paint." in text
+    assert runner.invoke(app, ["--colour", "blue", "--speed", "5"]).exit_code == 0
+    assert found == [({"size": 1, "colour": "blue", "speed": 5}, 1, 5)]

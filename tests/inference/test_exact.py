@@ -26,6 +26,7 @@ from labelahead.inference.mixture import (
     solve_leave_one_out,
 )
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
+from labelahead.inference.sources import Annotations
 from labelahead.seeds import make_generator
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.context import QueryContext

@@ -26,6 +26,7 @@ from labelahead.errors import InputError, count_noun
 
 
 @app.command()
+@shell.insert_options(guess.language_model_options, after="prior")
 def run(
     context: typer.Context,
     data: shell.DataOpt = None,
@@ -39,13 +40,6 @@ def run(
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
     prior: shell.PriorOpt = None,
-    llm_model: guess.LlmModelOpt = None,
-    prompt: guess.PromptOpt = None,
-    llm_limit: guess.LimitOpt = None,
-    llm_rate: guess.RateOpt = None,
-    llm_price_input: guess.PriceInputOpt = None,
-    llm_price_output: guess.PriceOutputOpt = None,
-    yes: guess.YesOpt = False,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
@@ -204,6 +198,7 @@ def resume(
 
 
 @app.command()
+@shell.insert_options(guess.language_model_options, after="prior")
 def query(
     context: typer.Context,
     data: Annotated[str, Option("--data", help="A folder of images or sounds, or a table.")],
@@ -217,13 +212,6 @@ def query(
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
     prior: shell.PriorOpt = None,
-    llm_model: guess.LlmModelOpt = None,
-    prompt: guess.PromptOpt = None,
-    llm_limit: guess.LimitOpt = None,
-    llm_rate: guess.RateOpt = None,
-    llm_price_input: guess.PriceInputOpt = None,
-    llm_price_output: guess.PriceOutputOpt = None,
-    yes: guess.YesOpt = False,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from labelahead.cli import shell
-from labelahead.cli.shell import Number, Option, UsageError, app, err, print_line
+from labelahead.cli.shell import Number, Option, UsageError, app, err, insert_options, print_line
 from labelahead.errors import InputError, count_noun
 
 LlmModelOpt = Annotated[
@@ -41,6 +41,18 @@ PriceOutputOpt = Annotated[
 YesOpt = Annotated[bool, Option("--yes", help="With llm:URL: start without a question.")]
 OutOpt = Annotated[Path, Option("--out", help="File of the guesses, .csv; it is replaced.")]
 OPTIONS = ("llm_model", "prompt", "llm_limit", "llm_rate", "llm_price_input", "llm_price_output")
+
+
+def language_model_options(
+    llm_model: LlmModelOpt = None,
+    prompt: PromptOpt = None,
+    llm_limit: LimitOpt = None,
+    llm_rate: RateOpt = None,
+    llm_price_input: PriceInputOpt = None,
+    llm_price_output: PriceOutputOpt = None,
+    yes: YesOpt = False,
+) -> None:
+    """Options of every command that takes --guesses llm:URL (`LanguageModelOptions`)."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,7 @@ class LanguageModelOptions:
 
 
 @app.command()
+@insert_options(language_model_options, after="classes")
 def guess(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="A folder of images or texts, or a table.")],
@@ -111,13 +124,6 @@ def guess(
         str, Option("--guesses", help="Who guesses: llm:URL, model:FOLDER or file.py:function.")
     ],
     classes: shell.ClassesOpt = None,
-    llm_model: LlmModelOpt = None,
-    prompt: PromptOpt = None,
-    llm_limit: LimitOpt = None,
-    llm_rate: RateOpt = None,
-    llm_price_input: PriceInputOpt = None,
-    llm_price_output: PriceOutputOpt = None,
-    yes: YesOpt = False,
     target: shell.TargetOpt = None,
     id: shell.IdOpt = None,
     seed: shell.SeedOpt = None,

@@ -90,6 +90,7 @@ PicturesAtOpt = Annotated[
 
 
 @app.command()
+@shell.insert_options(guess.language_model_options, after="prior")
 def label(
     context: typer.Context,
     data: SourceArg,
@@ -109,13 +110,6 @@ def label(
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
     prior: shell.PriorOpt = None,
-    llm_model: guess.LlmModelOpt = None,
-    prompt: guess.PromptOpt = None,
-    llm_limit: guess.LimitOpt = None,
-    llm_rate: guess.RateOpt = None,
-    llm_price_input: guess.PriceInputOpt = None,
-    llm_price_output: guess.PriceOutputOpt = None,
-    yes: guess.YesOpt = False,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,

@@ -69,6 +69,7 @@ Answer = TypeVar("Answer")
 
 
 @app.command(name="label-studio")
+@shell.insert_options(guess.language_model_options, after="prior")
 def label_studio(
     context: typer.Context,
     url: UrlArg,
@@ -83,13 +84,6 @@ def label_studio(
     embedding: shell.EmbeddingOpt = None,
     guesses: GuessesOpt = None,
     prior: shell.PriorOpt = None,
-    llm_model: guess.LlmModelOpt = None,
-    prompt: guess.PromptOpt = None,
-    llm_limit: guess.LimitOpt = None,
-    llm_rate: guess.RateOpt = None,
-    llm_price_input: guess.PriceInputOpt = None,
-    llm_price_output: guess.PriceOutputOpt = None,
-    yes: guess.YesOpt = False,
     every: RetrainEveryOpt = 10,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,

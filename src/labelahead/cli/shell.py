@@ -4,10 +4,12 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted. Errors are pri
 sentence; `--debug` shows the traceback.
 """
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,6 +109,32 @@ def _main(
 ) -> None:
     global _debug
     _debug = debug
+
+
+def insert_options(group: Callable[..., None], after: str) -> Callable[[Callable[..., None]], Any]:
+    """Add the options of a group to a command, which reads them from its context.
+
+    Args:
+        group: A function with the options as its parameters; it is never called.
+        after: The parameter of the command that they follow, in `--help`, too.
+    """
+    inserted = inspect.signature(group, eval_str=True).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def call_command(**given: Any) -> None:
+            command(**{name: value for name, value in given.items() if name not in inserted})
+
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in signature.parameters.items():
+            parameters.append(parameter)
+            parameters += inserted.values() if name == after else ()
+        call_command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return call_command
+
+    return decorate
 
 
 # Options that several commands share, with the same meaning in each.
