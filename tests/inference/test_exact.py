@@ -413,3 +413,7 @@ def test_estimate_accuracy_is_share_of_right_leave_one_out_predictions():
     right = sum(int(p.argmax()) == int(label) for p, label in zip(predictions, labels, strict=True))
     assert learner.estimate_accuracy(at, labels) == right / 20
     assert right < 20
+    none = torch.where(at < 5, NONE_OF_THESE, y)  # items of no class are not judged
+    predictions = learner.leave_one_out_predictions(at, none)[0].argmax(1)
+    assert learner.estimate_accuracy(at, none) == float((predictions == y)[5:].double().mean())
+    assert make_learner(x).estimate_accuracy(at, torch.full((20,), NONE_OF_THESE)) is None
