@@ -591,7 +591,7 @@ class Learner:
                 f"{path} was saved with the strategy {name}; expected it as `strategy`"
             )
         task = _restore_task(path, state.get("task"), model)
-        known = 0 if not isinstance(model, ExactModel) else len(model.trust)
+        known = wrap_fitted_model(model, inputs).guessers
         if len(state["initial"].get("trust", ())) != known:
             raise InputError(
                 f"{path} was saved with {len(state['initial'].get('trust', ()))} guessers, but the "
