@@ -110,3 +110,24 @@ def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
     )
     assert queried.exit_code == 0, queried.output
     assert len(queried.stdout.strip().splitlines()) == 3
+
+
+def test_cli_pool_query_takes_guesses_and_predict_refuses_a_file(stored, tmp_path):
+    """The same items as without guesses; the guesser is always right."""
+    store, labels, query, _, queried = stored
+    _, y = clouds(N)
+    file = tmp_path / "said.csv"
+    file.write_text("id,guess\n" + "".join(f"item {i},{CLASSES[c]}\n" for i, c in enumerate(y)))
+    done = CliRunner().invoke(app, ["pool", "query", *query, "--guesses", str(file)])
+    assert done.exit_code == 0, done.output
+    plain, guessed = (json.loads(d.stdout) for d in (queried, done))
+    assert [r["id"] for r in guessed] == [r["id"] for r in plain]
+    right = [
+        sum(r["prediction"] == CLASSES[y[int(r["id"][5:])]] for r in d) for d in (plain, guessed)
+    ]
+    assert right[1] >= right[0]
+    assert [r["probability"] for r in guessed] != [r["probability"] for r in plain]
+    out = ["--out", str(tmp_path / "p"), "--workers", "1", "--guesses", str(file)]
+    refused = CliRunner().invoke(app, ["pool", "predict", store, "--labels", str(labels), *out])
+    assert refused.exit_code == 1
+    assert "a column of the pool's own files" in " ".join(refused.output.split())

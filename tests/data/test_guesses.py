@@ -9,7 +9,13 @@ import torch
 from labelahead import Source
 from labelahead.data import load_source
 from labelahead.data.dataset import Guesses
-from labelahead.data.guesses import encode_class_guesses, parse_guesses, stack_deviations
+from labelahead.data.guesses import (
+    encode_class_guesses,
+    find_guesses,
+    parse_guesses,
+    read_guesses_by_id,
+    stack_deviations,
+)
 from labelahead.errors import InputError
 from labelahead.learner.guessers import write_guesses
 
@@ -188,3 +194,29 @@ def test_deviations_follow_the_class_names():
     assert found[:, 1].tolist() == [0, 0, 0]  # the guesser does not know c
     assert found[1].tolist() == [0, 0, 0]
     assert found[0].tolist() == pytest.approx([0.4, 0, -0.4])
+
+
+def test_read_guesses_by_id_agrees_with_the_whole_table(tmp_path):
+    """Twin: all rows at once, of a file that is longer than a block; in any order of the items."""
+    count = 10_000
+    names = ("ash", "elm")
+    rows = [f"n{i},{i % 5 / 4:.2f},{1 - i % 5 / 4:.2f}" for i in range(count)]
+    path = tmp_path / "said.csv"
+    path.write_text("\n".join(["id,probability:ash,probability:elm", *rows]) + "\n")
+    with path.open() as file:
+        table = {r["id"]: r for r in csv.DictReader(file)}
+    ids = ["n9999", "n3", "unknown", "n8192", "n8191"]
+    found = read_guesses_by_id(path, ids, names)
+    for name, p in zip(ids, found.tolist(), strict=True):
+        row = table.get(name)
+        expected = [0.0, 0.0] if row is None else [float(row[f"probability:{c}"]) for c in names]
+        assert p == pytest.approx(expected)
+
+
+def test_find_guesses_reads_one_column_or_one_for_each_class():
+    one = find_guesses({"llm": ["elm", None, "ash"], "x": [1, 2, 3]}, "llm", ("ash", "elm"), "t")
+    assert one.argmax(1).tolist()[::2] == [1, 0]
+    assert one[1].tolist() == [0.0, 0.0]
+    columns = {"llm:ash": [0.25], "llm:elm": [0.75]}
+    assert find_guesses(columns, "llm", ("ash", "elm"), "t").tolist() == [[0.25, 0.75]]
+    assert find_guesses(columns, "other", ("ash", "elm"), "t") is None

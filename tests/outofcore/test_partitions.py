@@ -289,3 +289,15 @@ def test_network_sees_the_embeddings_of_sounds(tmp_path):
     )
     assert parts.item_shape(schema, listed) == (MEL_WIDTH,)
     assert next(parts.iterate_batches(schema, listed[0])).features.shape == (2, MEL_WIDTH)
+
+
+def test_read_columns_named_reads_the_rows_of_its_partition_only(tmp_path):
+    x, _ = clouds(50)
+    columns = {"llm": [str(i) for i in range(50)], "llm:ash": list(range(50)), "llmx": ["no"] * 50}
+    folder = parquet_pool(tmp_path / "pool", x, files=2, **columns)
+    manifest = embed(folder, tmp_path / "store", column="vector", rows=10, executor=Inline())
+    read = [parts.read_columns_named(manifest.schema, e.part, ["llm"]) for e in manifest.entries]
+    assert {name for columns in read for name in columns} == {"llm", "llm:ash"}
+    assert [v for columns in read for v in columns["llm"]] == columns["llm"]
+    assert [len(c["llm:ash"]) for c in read] == [e.rows for e in manifest.entries]
+    assert parts.read_columns_named(manifest.schema, manifest.entries[0].part, ["none"]) == {}

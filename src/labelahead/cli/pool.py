@@ -59,6 +59,13 @@ ClassesOpt = Annotated[
         "--classes", help="Class names, comma-separated or in a file, if some have no label yet."
     ),
 ]
+GuessesOpt = Annotated[
+    list[str] | None,
+    Option(
+        "--guesses",
+        help="Prior knowledge: a column of the pool (`query`: or a file with ids). Repeatable.",
+    ),
+]
 EvaluationOpt = Annotated[
     int, Option("--evaluation", min=1, help="Size of the random evaluation set.")
 ]
@@ -178,6 +185,7 @@ def query(
     labels: Annotated[Text, Option("--labels", help="File of labels: id and label.")] = None,
     n: Annotated[int, Option("--n", min=1, help="Number of items to query.")] = 10,
     classes: ClassesOpt = "",
+    guesses: GuessesOpt = None,
     strategy: Annotated[
         str,
         Option(
@@ -241,7 +249,9 @@ def query(
         from labelahead.files import replace_file
         from labelahead.learner.labelling_query import format_query_items
 
-        with _open_pool(store, device, workers, cluster, tls_ca, tls_cert, tls_key) as large:
+        with _open_pool(
+            store, guesses, device, workers, cluster, tls_ca, tls_cert, tls_key
+        ) as large:
             items = large.query(
                 n,
                 labels,
@@ -269,6 +279,7 @@ def predict(
     labels: Annotated[str, Option("--labels", help="File of labels: id and label.")],
     to: Annotated[str, Option("--out", help="Output folder; one Parquet file per partition.")],
     classes: ClassesOpt = "",
+    guesses: GuessesOpt = None,
     probabilities: Annotated[
         bool, Option("--probabilities", help="Add a column probability:CLASS for every class.")
     ] = False,
@@ -288,9 +299,17 @@ def predict(
       labelahead pool predict features/ --labels labels.csv --out predictions/
     """
     with report_errors():
-        with _open_pool(store, device, workers, cluster, tls_ca, tls_cert, tls_key) as large:
-            how = {"evaluation": evaluation, "seed": seed, "probabilities": probabilities}
-            done = large.predict(labels, to, classes=_split_names(classes), **how)
+        with _open_pool(
+            store, guesses, device, workers, cluster, tls_ca, tls_cert, tls_key
+        ) as large:
+            done = large.predict(
+                labels,
+                to,
+                classes=_split_names(classes),
+                evaluation=evaluation,
+                seed=seed,
+                probabilities=probabilities,
+            )
         for name, count in done.counts.items():
             print_line(f"{count:12,} {name}")
         error = done.forecast.error
@@ -344,13 +363,20 @@ def open_executor(workers: int | None, cluster: str | None, *tls: str | None) ->
 
 @contextmanager
 def _open_pool(
-    store: str, device: str | None, workers: int | None, cluster: str | None, *tls: str | None
+    store: str,
+    guesses: list[str] | None,
+    device: str | None,
+    workers: int | None,
+    cluster: str | None,
+    *tls: str | None,
 ) -> Iterator[Any]:
     from labelahead.outofcore import LargePool
 
     where = _choose_device(device, cluster)
     with open_executor(workers, cluster, *tls) as engine, _show_progress() as progress:
-        yield LargePool(store, executor=engine, progress=progress, device=where)
+        yield LargePool(
+            store, executor=engine, progress=progress, device=where, guesses=guesses or ()
+        )
 
 
 @contextmanager

@@ -4,8 +4,10 @@ A guess is a class or a probability for every class. It may be missing. Guesses 
 features: the exact learner takes them as prior knowledge (`labelahead.inference.trust`).
 """
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -22,12 +24,13 @@ from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.data.table_writer import probability_column_name
 from labelahead.data.text import unescape_formulas
-from labelahead.errors import InputError, count_noun, did_you_mean
+from labelahead.errors import InputError, count_noun, did_you_mean, import_extra
 
 __all__ = [
     "CLASS_GUESS_PROBABILITY",
     "attach_guesses",
     "encode_class_guesses",
+    "find_guesses",
     "is_guess_column",
     "is_guess_file",
     "is_guess_function",
@@ -35,6 +38,7 @@ __all__ = [
     "is_language_model",
     "parse_guesses",
     "read_guess_column",
+    "read_guesses_by_id",
     "resolve_guess_source",
     "stack_deviations",
     "update_guesses",
@@ -46,6 +50,7 @@ CLASS_GUESS_PROBABILITY = 0.9
 GUESS_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", ".xlsx", ".npy")
 GUESS_COLUMNS = ("guess", "prediction", "predicted", "label", "class")
 MAX_NAMES_SHOWN = 5
+BLOCK_ROWS = 8192  # of a file that is read in parts
 MODEL_PREFIX = "model:"
 LANGUAGE_MODEL_PREFIX = "llm:"
 SUM_TOLERANCE = 0.02  # probabilities may be rounded
@@ -390,6 +395,102 @@ def _read_probabilities(
     return out / out.sum(1, keepdim=True).clamp_min(1e-30) if column.former else out
 
 
+def find_guesses(
+    columns: Mapping[str, Sequence[Any]], name: str, classes: Sequence[str], where: str
+) -> Tensor | None:
+    """Return the probabilities (n, C) in the column `name`, or in the columns `name:CLASS`.
+
+    Args:
+        columns: Columns of a table.
+        name: Name of the column.
+        classes: The class names.
+        where: The table, for messages.
+
+    Returns:
+        Zeros where there is no guess; None without any such column.
+    """
+    return _find_guesses(columns, GuessColumn(name, tuple(classes), NO_FORMER), where)
+
+
+def read_guesses_by_id(path: str | Path, ids: Sequence[str], classes: Sequence[str]) -> Tensor:
+    """Read the guesses (q, C) about some items from a file of any size, a row at a time.
+
+    Args:
+        path: A .csv or .tsv file with `id` and `guess` (or `probability:CLASS`), a Parquet file, or a
+            folder of these, as `pool predict --probabilities` writes it.
+        ids: Names of the items; those that the file does not have get no guess.
+        classes: The class names.
+
+    Raises:
+        InputError: The file has no such columns, or names an item twice.
+    """
+    file = expand_path(str(path))
+    files = sorted(file.glob("*.parquet")) if file.is_dir() else [file]
+    if not files or not files[0].is_file():
+        raise InputError(f"{file} does not exist; expected a file of guesses, or a folder of them")
+    wanted = {name: i for i, name in enumerate(ids)}
+    found, out = set[str](), torch.zeros(len(ids), len(classes))
+    for one in files:
+        rows: dict[str, list[Any]] = {}
+        here: list[str] = []
+        for names, block in _iterate_blocks(one):
+            id_column = choose_id_column(str(one), names, AUTO)
+            if id_column is None:
+                raise InputError(
+                    f"{one} has no column `id` ({', '.join(names[:8])}); expected one, by which items "
+                    "are found"
+                )
+            for name in names:
+                rows.setdefault(name, [])
+            keys = [format_id(value) for value in block[id_column]]
+            at = [i for i, key in enumerate(keys) if key in wanted]
+            here += [keys[i] for i in at]
+            for name in names:
+                rows[name] += [block[name][i] for i in at]
+        twice = next((k for i, k in enumerate(here) if k in found or k in here[:i]), None)
+        if twice is not None:
+            raise InputError(f"{file} names the item {twice!r} twice; expected each at most once")
+        found.update(here)
+        p = _find_guesses(rows, _usual_column(rows, classes, one), str(one))
+        assert p is not None
+        if here:
+            out[[wanted[key] for key in here]] = p
+    return out
+
+
+def _iterate_blocks(path: Path) -> Iterator[tuple[list[str], Mapping[str, Sequence[Any]]]]:
+    """Yield the columns of a table, some rows at a time, and their names."""
+    suffix = path.suffix.lower()
+    if suffix in (".parquet", ".pq"):
+        parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
+        for batch in parquet.ParquetFile(path).iter_batches(BLOCK_ROWS):
+            yield batch.schema.names, batch.to_pydict()
+    elif suffix in (".csv", ".tsv"):
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter="\t" if suffix == ".tsv" else ",")
+            names = [unescape_formulas(name) for name in next(reader, [])]
+            while rows := list(islice(reader, BLOCK_ROWS)):
+                odd = next((row for row in rows if len(row) != len(names)), None)
+                if odd is not None:
+                    raise InputError(
+                        f"{path} has a row of {len(odd)} fields ({', '.join(odd)[:80]}); expected "
+                        f"{len(names)} as in the first line"
+                    )
+                columns = zip(*rows, strict=True)
+                yield (
+                    names,
+                    {
+                        name: [unescape_formulas(cell) or None for cell in column]
+                        for name, column in zip(names, columns, strict=True)
+                    },
+                )
+    else:
+        raise InputError(
+            f"{path} is no .csv, .tsv or .parquet file; expected one of them, which can be read in "
+            "parts"
+        )
+
+
 def read_guess_column(table: Table, column: GuessColumn, where: str) -> np.ndarray[Any, Any]:
     """Return g − 1/C (n, C) of a column of guesses, zeros if the table does not have it."""
     found = _find_guesses(table.columns, column, where)
@@ -417,24 +518,34 @@ def _read_table_guesses(path: Path, data: Data, classes: Sequence[str]) -> tuple
     table = (
         _unescape(read_table(path)) if path.suffix.lower() in (".csv", ".tsv") else read_table(path)
     )
-    names = {name.casefold(): name for name in table.columns}
+    column = _usual_column(table.columns, classes, path, data.former_classes)
+    found = _find_guesses(table.columns, column, str(path))
+    assert found is not None
+    return _match_rows(table, found, path, data)
+
+
+def _usual_column(
+    columns: Mapping[str, Sequence[Any]],
+    classes: Sequence[str],
+    path: Path,
+    former: FormerClasses = NO_FORMER,
+) -> GuessColumn:
+    """Return the column of a file that holds guesses, by its usual name."""
+    names = {name.casefold(): name for name in columns}
     usual = [names[name] for name in GUESS_COLUMNS if name in names]
-    former = data.former_classes
-    if any(probability_column_name(c) in table.columns for c in classes) or any(
+    if any(probability_column_name(c) in columns for c in classes) or any(
         normalise_name(name.removeprefix(probability_column_name(""))) in former
-        for name in table.columns
+        for name in columns
         if name.startswith(probability_column_name(""))
     ):
         usual = [probability_column_name("").removesuffix(":")]
     if not usual:
         raise InputError(
-            f"{path} has the columns {', '.join(list(table.columns)[:8])}; expected guesses in one "
+            f"{path} has the columns {', '.join(list(columns)[:8])}; expected guesses in one "
             f"called {', '.join(GUESS_COLUMNS[:-1])} or {GUESS_COLUMNS[-1]}, or probabilities in "
             f"columns such as {probability_column_name(classes[0])}"
         )
-    found = _find_guesses(table.columns, GuessColumn(usual[0], tuple(classes), former), str(path))
-    assert found is not None
-    return _match_rows(table, found, path, data)
+    return GuessColumn(usual[0], tuple(classes), former)
 
 
 def _unescape(table: Table) -> Table:

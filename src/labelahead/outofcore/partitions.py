@@ -54,6 +54,7 @@ __all__ = [
     "item_shape",
     "iterate_batches",
     "list_partitions",
+    "read_columns_named",
     "read_partition_records",
     "read_rows",
 ]
@@ -724,6 +725,31 @@ def read_partition_records(
         else None
     )
     return Records({} if table is None else {name: table.column(name) for name in names}, schema.id)
+
+
+def read_columns_named(
+    schema: PoolSchema, part: Partition, names: Sequence[str]
+) -> dict[str, list[Any]]:
+    """Return the columns of a Parquet partition that are called NAME or NAME:CLASS; {} for other pools.
+
+    Args:
+        schema: The schema of the pool.
+        part: The partition.
+        names: The names.
+    """
+    if schema.kind == "npy" or schema.has_item_files:
+        return {}
+    prefixes = tuple(f"{name}:" for name in names)
+    wanted = [
+        column
+        for column in _plain_columns(schema, part)
+        if column in names or column.startswith(prefixes)
+    ]
+    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    for table in _iterate_tables(schema, part, wanted, BATCH_ROWS["npy"]) if wanted else ():
+        for name in wanted:
+            columns[name] += table.column(name).to_pylist()
+    return columns
 
 
 def read_rows(schema: PoolSchema, part: Partition, rows: Sequence[int]) -> list[dict[str, Any]]:

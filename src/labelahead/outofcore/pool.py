@@ -30,6 +30,13 @@ from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.learner.labelling_query import QueryItem
 from labelahead.outofcore.addresses import absolute_address, list_files, remove_file
 from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
+from labelahead.outofcore.guesses import (
+    fit_with_guesses,
+    is_file_of_guesses,
+    read_file_guesses,
+    read_partition_guesses,
+    require_guess_sources,
+)
 from labelahead.outofcore.partitions import read_rows
 from labelahead.outofcore.scoring import (
     MAX_BLOCK_ITEMS,
@@ -147,6 +154,9 @@ class LargePool:
         dtype: Of the kernel.
         max_block_items: Items that a worker scores at a time.
         device: Where workers score and predict items; one without float64 counts as the CPU.
+        guesses: Columns of the pool's files, or files with ids, that guess the classes
+            (`labelahead.outofcore.guesses`). Items are queried as without them; predictions and the
+            error estimate start from them.
 
     >>> pool = LargePool("features", workers=1)
     >>> len(pool), len(pool.query(3, labels))
@@ -163,10 +173,14 @@ class LargePool:
         dtype: torch.dtype = torch.float32,
         max_block_items: int = MAX_BLOCK_ITEMS,
         device: str = "cpu",
+        guesses: Sequence[str] = (),
     ) -> None:
         self.device = device
+        self.guesses = tuple(guesses)
         self.store = absolute_address(store)
         self.manifest = read_manifest(store)
+        if self.guesses:
+            require_guess_sources(self.guesses, self.manifest.schema, columns_only=False)
         self.dtype = dtype
         self.max_block_items = max_block_items
         self.progress = progress
@@ -379,10 +393,12 @@ class LargePool:
         scale = sum(e.squares for e in self.entries) / len(self)
         return create_sketched_model(network_spec, max(len(labels.classes), 2), scale, self.dtype)
 
-    def _fit_exact(self, labels: Labelled, rows: Tensor) -> tuple[ExactLearner, ExactModel]:
-        learner = ExactLearner(
-            rows, ExactModel(self.centre, max(len(labels.classes), 2), self.bias_feature)
-        )
+    def _fit_exact(
+        self, labels: Labelled, rows: Tensor, guessers: int = 0
+    ) -> tuple[ExactLearner, ExactModel]:
+        classes = max(len(labels.classes), 2)
+        model = ExactModel(self.centre, classes, self.bias_feature, guessers=guessers)
+        learner = ExactLearner(rows, model)
         return learner, learner.fit(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
 
     def select_subset(
@@ -545,6 +561,9 @@ class LargePool:
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"{n!r} items requested; expected a whole number, 1 or more")
+        said = None
+        if self.guesses:  # what is wrong with them is found before the pool is scored
+            labels, said = self._read_label_guesses(labels, how.get("classes", ()))
         if mode not in ("greedy", "top") or (finalists and mode != "top"):
             raise InputError(
                 f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with "
@@ -577,10 +596,15 @@ class LargePool:
                 acquisition, n, make_generator(seed, "pick", len(labelled.positions)), "greedy"
             )
         names = [subset.names[subset.index.row_of(position)] for position in picks.tolist()]
+        if said is not None and len(said):
+            p = self._predict_with_guesses(subset, picks, said)
+        else:
+            rows = subset.index.rows_of(picks.tolist())
+            p = torch.cat([subset.predict_proba(row[None]) for row in rows])
         query_items: list[QueryItem] = []
         records, column = self._records(picks, names), self.manifest.schema.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
-            sure, guess = subset.predict_proba(subset.index.rows_of([position]))[0].max(0)
+            sure, guess = p[len(query_items)].max(0)
             has_labels = len(labelled.positions) > 0
             label = labelled.classes[int(guess)] if has_labels else None
             name, text = names[len(query_items)], None
@@ -589,6 +613,63 @@ class LargePool:
             sure_of = round(float(sure), 6) if has_labels else None
             query_items.append(QueryItem(name, position, score, label, sure_of, text, record))
         return query_items
+
+    def read_guesses(self, items: tuple[Tensor, Sequence[str]], classes: Sequence[str]) -> Tensor:
+        """Return g − 1/C (q, G·C) about items, of columns first and then of files.
+
+        Args:
+            items: Positions (q,) and names of the items.
+            classes: The class names.
+        """
+        positions, ids = items
+        columns = tuple(name for name in self.guesses if not is_file_of_guesses(name))
+        own = torch.zeros(len(positions), len(columns) * len(classes))
+        if columns:
+            parts = self.group_by_partition(positions)
+            schema, known = self.manifest.schema, tuple(classes)
+            tasks = [
+                (
+                    self.entries[p].part.source,
+                    len(at),
+                    (schema, self.entries[p], columns, known, self.local_rows(p, positions[at])),
+                )
+                for p, at in parts.items()
+            ]
+            with self._engine() as engine:
+                read = run_tasks(engine, "read guesses", read_partition_guesses, tasks)
+            for at, here in zip(parts.values(), read, strict=True):
+                own[at] = torch.from_numpy(here)
+        return torch.cat([own, read_file_guesses(self.guesses, ids, classes)], 1)
+
+    def _read_label_guesses(
+        self, labels: Labels, classes: Sequence[str]
+    ) -> tuple[Labelled, Tensor]:
+        """Return the labels and what was guessed about their items, (L, G·C)."""
+        with self._engine() as engine:
+            labelled = self.resolve_labels(labels, classes, engine)
+            if not len(labelled.positions):
+                return labelled, torch.zeros(0, 0)
+            _, names = self.read_items(labelled.positions, engine)
+        items = (labelled.positions, names)
+        return labelled, self.read_guesses(items, labelled.classes)
+
+    def _predict_with_guesses(self, subset: PoolSubset, picks: Tensor, said: Tensor) -> Tensor:
+        """Return probabilities (n, C) of queried items by the learner that takes the guesses.
+
+        Args:
+            subset: The items in memory.
+            picks: (n,) positions.
+            said: (L, G·C) what was guessed about the labelled items.
+        """
+        labelled = subset.labelled
+        rows = subset.index.rows_of(picks.tolist())
+        names = [subset.names[row] for row in rows.tolist()]
+        about = self.read_guesses((picks, names), labelled.classes)
+        assert isinstance(subset.model, ExactModel)
+        units = subset.units[: len(labelled.positions)]
+        model = fit_with_guesses(subset.model, units, said, labelled.numbers)
+        units = torch.cat([subset.units[rows], about.to(subset.units)], 1)
+        return model.predict_proba_units(units, len(labelled.classes) or None)
 
     def _records(self, positions: Tensor, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return the user's columns of some items, except nested ones, so that they can be labelled
@@ -624,13 +705,17 @@ class LargePool:
         if not len(labelled.positions):
             raise InputError("no labels; expected some of at least two classes")
         evaluation_positions = self.sample_positions(evaluation, labelled.positions, seed)
-        rows, _ = self.read_items(torch.cat([labelled.positions, evaluation_positions]), engine)
+        every = torch.cat([labelled.positions, evaluation_positions])
+        rows, names = self.read_items(every, engine)
         if self.manifest.schema.network is not None:
             sketched = self._create_sketched_model(labelled).fit(
                 rows[: len(labelled.numbers)], labelled.numbers
             )
             return sketched.forecast_error(rows, labelled.numbers), sketched
-        learner, model = self._fit_exact(labelled, rows)
+        if self.guesses:
+            said = self.read_guesses((every, names), labelled.classes)
+            rows = torch.cat([rows, said.to(rows)], 1)
+        learner, model = self._fit_exact(labelled, rows, len(self.guesses))
         at = torch.arange(len(labelled.positions))
         return learner.forecast_error(at, labelled.numbers, torch.arange(len(at), len(rows))), model
 
@@ -650,11 +735,13 @@ class LargePool:
         `probabilities` also `probability:CLASS` for every class.
         """
         folder = absolute_address(out)
+        if self.guesses:
+            require_guess_sources(self.guesses, self.manifest.schema, columns_only=True)
         with self._engine() as engine:
             labelled = self.resolve_labels(labels, classes, engine)
             forecast, model = self._forecast(labelled, engine, evaluation, seed)
             handed = engine.scatter(model)
-            how = (self.manifest.schema, probabilities, self.device)
+            how = (self.manifest.schema, probabilities, self.device, self.guesses)
             tasks = [
                 (
                     entry.part.source,

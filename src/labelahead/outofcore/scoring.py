@@ -24,6 +24,7 @@ from labelahead.errors import InputError, import_extra
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact_model import ExactModel
 from labelahead.outofcore.addresses import Array, write_file
+from labelahead.outofcore.guesses import read_partition_guesses
 from labelahead.outofcore.partitions import PoolSchema, read_partition_records
 from labelahead.outofcore.sketched_kernel import SketchedModel
 from labelahead.outofcore.store import PartitionEntry, read_blocks, read_ids
@@ -196,6 +197,7 @@ def predict_part(
     schema: PoolSchema,
     every_class: bool = False,
     device: str = "cpu",
+    guesses: tuple[str, ...] = (),
 ) -> list[int]:
     """Write class and probability of every item of a partition as a Parquet file (a task).
 
@@ -209,6 +211,7 @@ def predict_part(
         schema: The schema of the pool.
         every_class: Whether to write the probability of every class.
         device: Where predictions are computed.
+        guesses: Columns of guesses, which the model takes.
 
     Returns:
         The number of items per class.
@@ -220,8 +223,14 @@ def predict_part(
     device = device if has_float64(torch.device(device)) else "cpu"
     model = move_model(model, device)
     label_blocks, confidence_blocks, probability_blocks = [], [], []
-    for _, features in read_blocks(entry, MAX_BLOCK_ITEMS):
-        probabilities = model.predict_proba(_to_tensor(features).to(device), len(classes)).cpu()
+    said = None
+    if guesses:
+        said = torch.from_numpy(read_partition_guesses(schema, entry, guesses, classes))
+    for begin, features in read_blocks(entry, MAX_BLOCK_ITEMS):
+        inputs = _to_tensor(features)
+        if said is not None:
+            inputs = torch.cat([inputs.to(said), said[begin : begin + len(inputs)]], 1)
+        probabilities = model.predict_proba(inputs.to(device), len(classes)).cpu()
         maximum = probabilities.max(1)
         label_blocks.append(maximum.indices)
         confidence_blocks.append(maximum.values)
