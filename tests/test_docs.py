@@ -19,6 +19,7 @@ from labelahead.models.training import Training
 from labelahead.simulation.store import Round
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
+from labelahead.tasks import TASKS
 from tests.support.chat_server import run_chat_server
 from tests.support.public import PUBLIC
 
@@ -271,3 +272,20 @@ def test_sources_guide_code_runs(capsys):
     torch.manual_seed(0)
     exec(compile(code, "docs/sources.md", "exec"), {})
     assert capsys.readouterr().out == "60\ntorch.Size([120, 2])\n40 (30,)\n"
+
+
+def test_tasks_guide_code_prints_what_it_shows(capsys):
+    text = (ROOT / "docs" / "tasks.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == text.count("```python") == 4
+    for code, shown in blocks:
+        exec(compile(code, "docs/tasks.md", "exec"), {})
+        assert capsys.readouterr().out == shown
+
+
+def test_tasks_guide_names_every_task_and_its_default_strategy():
+    text = (ROOT / "docs" / "tasks.md").read_text()
+    for task in TASKS.values():
+        line = next(row for row in text.splitlines() if row.startswith(f"| `{task.__name__}` |"))
+        assert f"`{next(iter(task.acquisitions))}`" in line
+        assert all(f"`{name}`" in text for name in task.baselines)

@@ -89,6 +89,8 @@ class Strategy:
         name = "classes" if task is None else task.name
         if self.tasks is None or name in self.tasks:
             return
+        if task is not None and self.name in (*task.acquisitions, *task.baselines):
+            return  # a task of a user's own
         if task is not None and self.acquisition == self.name:
             task.check_acquisition(self.name)
         works = ("flip", "resolve") if task is None else (*task.acquisitions, *task.baselines)

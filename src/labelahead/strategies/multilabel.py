@@ -102,7 +102,8 @@ def compare_category_vectors(chosen: Tensor, known: Tensor) -> Tensor:
 
 def _entropy(p: Tensor) -> Tensor:
     """Return −Σ p log p over the first axis."""
-    return torch.special.entr(p).sum(0)
+    out: Tensor = torch.special.entr(p).sum(0)
+    return out
 
 
 def cvirs(context: QueryContext, rng: torch.Generator) -> Tensor:

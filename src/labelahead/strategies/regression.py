@@ -46,7 +46,7 @@ def sample_greedily(
             out = out * torch.cdist(values[rest], values[to])
         return out
 
-    for block in torch.arange(known).split(256) if known else ():
+    for block in torch.split(torch.arange(known), 256) if known else ():
         nearest = torch.minimum(nearest, distances(block).amin(1))
     selected: list[int] = []
     reach: list[float] = []
