@@ -248,8 +248,6 @@ LONG_SIGNATURES = {
     "ntk/infinite.py infinite_kernel",
     "ntk/kernels.py kernel",
     "outofcore/store.py embed",
-    "simulation/run.py resume",
-    "simulation/run.py run",
     "strategies/query.py propose",
 }
 

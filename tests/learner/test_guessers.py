@@ -20,6 +20,7 @@ from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
 from labelahead.models.sentence_encoder import embed_texts
+from labelahead.simulation import RunCallbacks
 
 CLASSES = ("low", "high")
 
@@ -65,7 +66,8 @@ def test_campaign_without_labels_predicts_the_guesses(table):
 def test_simulated_campaign_starts_from_the_guesses(table):
     notes = []
     campaign = make_campaign(table, guesses=("llm",))
-    result = la.run(campaign, on_ready=lambda prepared: notes.extend(prepared.notes))
+    callbacks = RunCallbacks(on_ready=lambda prepared: notes.extend(prepared.notes))
+    result = la.run(campaign, callbacks=callbacks)
     without = la.run(make_campaign(table, without=("llm",)))
     assert result.rounds[0].accuracy > without.rounds[0].accuracy
     assert any("prior knowledge: llm" in note for note in notes)

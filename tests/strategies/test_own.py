@@ -9,6 +9,7 @@ import labelahead as la
 from labelahead.acquisition import flip
 from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
+from labelahead.simulation import RunCallbacks
 from labelahead.strategies import STRATEGIES, find_strategy
 from labelahead.strategies.base import Strategy
 from labelahead.strategies.lookahead import make_lookahead_strategy
@@ -124,7 +125,7 @@ def test_editing_strategy_file_does_not_affect_running_campaign(tmp_path):
         la.run(
             make_campaign(f"{path}:mine"),
             data=data(),
-            on_round=lambda _: path.write_text("half an ed"),
+            callbacks=RunCallbacks(on_round=lambda _: path.write_text("half an ed")),
         ),
         la.run(make_campaign("flip"), data=data()),
     )

@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from labelahead.learner.config import Budget, Campaign, Network  # noqa: E402
-from labelahead.simulation.run import resume, run  # noqa: E402
+from labelahead.simulation.run import RunCallbacks, resume, run  # noqa: E402
 from labelahead.strategies.base import QueryConfig  # noqa: E402
 from tests.support.campaigns import data  # noqa: E402
 
@@ -92,10 +92,11 @@ def main(scratch: Path, trials: int, seed: int) -> None:
             exists = (folder / "config.toml").exists()
 
             def work(on_progress, exists=exists, folder=folder, mode=mode, start=start):
+                callbacks = RunCallbacks(on_progress)
                 if exists:
-                    resume(folder, data=data(), progress=on_progress)
+                    resume(folder, data=data(), callbacks=callbacks)
                 else:
-                    run(make_campaign(mode, start), data=data(), out=folder, progress=on_progress)
+                    run(make_campaign(mode, start), data=data(), out=folder, callbacks=callbacks)
 
             pid, accepted_labels = fork_campaign(work)
             if first or rng.random() < 0.5:

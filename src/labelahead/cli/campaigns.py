@@ -333,13 +333,14 @@ def _check_strategy(strategy: str) -> None:
 def _run_campaign(start: Callable[..., Any], campaign: Any) -> None:
     """Run a campaign, show its rounds, and print where the results are."""
     from labelahead.cli.terminal import build_rounds_table, show_campaign
+    from labelahead.simulation import RunCallbacks
 
     title = _campaign_title(campaign)
     with show_campaign(out, campaign.budget.labels, title) as callbacks:
         result = start(
-            progress=callbacks.progress,
-            on_round=callbacks.round,
-            on_ready=partial(_show_ready, callbacks),
+            callbacks=RunCallbacks(
+                callbacks.progress, callbacks.round, partial(_show_ready, callbacks)
+            )
         )
     out.print()
     out.print(build_rounds_table(result.rounds))

@@ -120,9 +120,7 @@ def run(
     data: Loaded | None = None,
     labeller: Labeller | None = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
-    on_round: Callable[[Round], None] | None = None,
-    on_ready: Callable[[PreparedCampaign], None] | None = None,
+    callbacks: RunCallbacks | None = None,
     forecast: bool = True,
     shorten: bool = False,
 ) -> Result:
@@ -133,9 +131,7 @@ def run(
         data: As `labelahead.data` returns it, instead of the configured data.
         labeller: Supplies labels instead of the data.
         out: A folder that keeps everything, for `resume`.
-        progress: Called with the stage, the work done and its total.
-        on_round: Called with every finished round.
-        on_ready: Called once data and network are loaded.
+        callbacks: Called while the campaign runs, for example with every finished round.
         forecast: Whether every round estimates and forecasts its error.
         shorten: If the pool has fewer items than the budget has labels, label half of it, with a
             note, instead of refusing.
@@ -145,12 +141,13 @@ def run(
     >>> result.curve[-1][1] > 0.5
     True
     """
+    callbacks = callbacks or RunCallbacks()
     return run_prepared(
         load_config(config),
-        lambda campaign: prepare_campaign(campaign, data, progress),
+        lambda campaign: prepare_campaign(campaign, data, callbacks.progress),
         labeller=labeller,
         out=out,
-        callbacks=RunCallbacks(progress, on_round, on_ready),
+        callbacks=callbacks,
         forecast=forecast,
         shorten=shorten,
     )
@@ -208,9 +205,7 @@ def resume(
     data: Loaded | None = None,
     labeller: Labeller | None = None,
     strategy: Strategy | None = None,
-    progress: Progress | None = None,
-    on_round: Callable[[Round], None] | None = None,
-    on_ready: Callable[[PreparedCampaign], None] | None = None,
+    callbacks: RunCallbacks | None = None,
     forecast: bool = True,
     trust_code: bool | Collection[str] = False,
 ) -> Result:
@@ -224,9 +219,7 @@ def resume(
         data: The data, if they were given in Python.
         labeller: Supplies labels instead of the data.
         strategy: The strategy, if it was given in Python.
-        progress: Called with the stage, the work done and its total.
-        on_round: Called with every finished round.
-        on_ready: Called once data and network are loaded.
+        callbacks: Called while the campaign runs, for example with every finished round.
         forecast: Whether every round estimates and forecasts its error.
         trust_code: Whether code that the folder names (a network, an embedding or a strategy) may
             run although neither `changes` nor this account has named it before; or which names may.
@@ -236,13 +229,14 @@ def resume(
     >>> len(la.resume("half", {"budget.labels": 30}, forecast=False).pool)  # a larger budget
     30
     """
+    callbacks = callbacks or RunCallbacks()
     return resume_prepared(
         folder,
-        lambda campaign: prepare_campaign(campaign, data, progress),
+        lambda campaign: prepare_campaign(campaign, data, callbacks.progress),
         changes,
         labeller=labeller,
         strategy=strategy,
-        callbacks=RunCallbacks(progress, on_round, on_ready),
+        callbacks=callbacks,
         forecast=forecast,
         trust_code=trust_code,
     )

@@ -41,7 +41,7 @@ from labelahead.simulation.comparison.plan import (
     merge_comparisons,
     read_comparison,
 )
-from labelahead.simulation.run import build_simulation, prepare_campaign, resume, run
+from labelahead.simulation.run import RunCallbacks, build_simulation, prepare_campaign, resume, run
 from labelahead.simulation.store import Round, Store
 
 __all__ = [
@@ -425,11 +425,14 @@ def _describe_failure(error: Exception) -> tuple[str, str]:
 def _run_campaign(
     folder: Path, campaign: Campaign, workers: int, on_round: Callable[[Round], None]
 ) -> None:
+    callbacks = RunCallbacks(on_round=on_round)
     if (folder / "config.toml").exists():
         # The comparison has already trusted the campaign's code; its folder may name no other.
-        resume(folder, on_round=on_round, forecast=False, trust_code=campaign_code_names(campaign))
+        trusted = campaign_code_names(campaign)
+        resume(folder, callbacks=callbacks, forecast=False, trust_code=trusted)
     else:
-        run(campaign, out=folder, on_round=on_round, forecast=False)  # comparisons have test labels
+        # Comparisons have test labels, so there is no need to forecast.
+        run(campaign, out=folder, callbacks=callbacks, forecast=False)
     about = {**describe_machine(), "campaigns side by side": workers}
     with Store.open(folder) as store:
         store.write(MACHINE_FILE, json.dumps(about, indent=1).encode())
