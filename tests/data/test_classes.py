@@ -39,8 +39,8 @@ def test_encode_labels_accepts_many_forms(labels, codes, names):
 @pytest.mark.parametrize(
     ("labels", "classes", "message"),
     [
-        ([0.5, 1], None, "regression"),
-        ([np.inf], None, "regression|class numbers"),
+        ([0.5, 1], None, "task number"),
+        ([np.inf], None, "inf; expected a class"),
         ([-2, 0], None, "hold -2"),
         ([-1, 1, 1], None, "labels > 0"),
         (5, None, "labels is a int"),

@@ -73,5 +73,5 @@ def test_load_model_of_a_session_without_labels_is_refused(tmp_path):
     source = photos(tmp_path / "set", 4)
     with page(source, tmp_path / "out", classes=["a", "b"]):
         pass
-    with pytest.raises(InputError, match="0 labels of 0 classes"):
+    with pytest.raises(InputError, match="0 labels exist, of 0 classes"):
         la.load_model(tmp_path / "out")

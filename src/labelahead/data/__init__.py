@@ -3,6 +3,9 @@
 >>> from labelahead.data import DATASETS
 >>> list(DATASETS)
 ['digits', 'mnist', 'fashion-mnist', 'cifar10', 'cifar100', 'svhn', 'caltech101']
+>>> from labelahead.data import NONE_OF_THESE  # the answer that an item belongs to none of the classes
+>>> NONE_OF_THESE
+-2
 """
 
 from labelahead.data.arrays import from_arrays, from_dataset
