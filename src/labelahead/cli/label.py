@@ -109,7 +109,7 @@ def label(
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,
-    prior: shell.PriorOpt = None,
+    prior: shell.SessionPriorOpt = None,
     batch_size: shell.BatchSizeOpt = None,
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
@@ -163,6 +163,7 @@ def label(
             "overlap": overlap,
             "budget": budget,
             "show_guesses": show_guesses,
+            "choose_prior": not shell.is_setting_given(context, "data", "prior"),
         }
         more |= {
             "executor": cluster,

@@ -83,7 +83,7 @@ def label_studio(
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
     guesses: GuessesOpt = None,
-    prior: shell.PriorOpt = None,
+    prior: shell.SessionPriorOpt = None,
     every: RetrainEveryOpt = 10,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
@@ -196,7 +196,11 @@ def _open_task_session(
         context, _with_predictions(campaign, connection), connection.interface.choices
     )
     with open_session_with_notes(
-        campaign, connection.folder, classes=choices, every=context.params["every"]
+        campaign,
+        connection.folder,
+        classes=choices,
+        every=context.params["every"],
+        choose_prior=not shell.is_setting_given(context, "data", "prior"),
     ) as ready:
         bridge = connection.make_bridge(ready.service, fetched, predictions=predictions)
         _reconcile(bridge)

@@ -165,6 +165,16 @@ PriorOpt = Annotated[
     Text,
     Option("--prior", help="class-names: similarity to the names of the classes. (default: none)"),
 ]
+SessionPriorOpt = Annotated[
+    Text,
+    Option(
+        "--prior",
+        help=(
+            "class-names: similarity to the names of the classes, or none. (default: class-names for "
+            "texts whose classes are words)"
+        ),
+    ),
+]
 BatchSizeOpt = Annotated[
     Number,
     Option("--batch-size", min=1, help="Items an encoder takes at once. (default: by free memory)"),
@@ -381,6 +391,11 @@ def gather_settings(context: typer.Context) -> dict[str, Any]:
     return merge_tables(
         context.params["config"], context.params["changes"] or [], list_given_options(context)
     )
+
+
+def is_setting_given(context: typer.Context, table: str, key: str) -> bool:
+    """Return whether --config, --set or an option gives a setting."""
+    return key in gather_settings(context).get(table, {})
 
 
 def find_free_folder(name: str) -> Path:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -58,10 +58,11 @@ __all__ = [
     "gather_guesses",
     "list_items",
     "offer_class_names",
+    "reads_class_names",
     "write_guesses",
 ]
 
-CLASS_NAMES = "class-names"
+CLASS_NAMES: Final = "class-names"
 TEXT_PROMPT = "This text is about {}."
 IMAGE_PROMPT = "a photo of {}"
 SOUND_PROMPT = "This is a sound of {}."
@@ -356,18 +357,30 @@ def spell_out_class(name: str) -> str:
     return name
 
 
-def offer_class_names(source: Source, data: Data, embedding: str, model: str) -> tuple[str, ...]:
-    """Return a line that offers the class names as guesses, if they would be readable words."""
+def reads_class_names(source: Source, data: Data, embedding: str, model: str) -> bool:
+    """Return whether class names are guesses that may help: words, and items that are texts.
+
+    Args:
+        source: Where the data come from; with other guesses, class names are not considered.
+        data: The items.
+        embedding: How the items are embedded.
+        model: The kind of model.
+    """
     classes = tuple(data.classes or source.classes)
-    readable = (
-        not source.has_guesses
+    return (
+        not source.guesses
+        and source.task == "classes"
         and not get_model_kind(model).needs_training
         and data.texts is not None
         and len(classes) > 1
         and (embedding == SENTENCES or is_encoder(embedding, data))
         and all(re.search(r"[^\W\d_]{3}", spell_out_class(name)) for name in classes)
     )
-    if not readable:
+
+
+def offer_class_names(source: Source, data: Data, embedding: str, model: str) -> tuple[str, ...]:
+    """Return a line that offers the class names as guesses, if they would be readable words."""
+    if source.has_guesses or not reads_class_names(source, data, embedding, model):
         return ()
     return (
         "the class names are words: --prior class-names starts from their similarity to the texts "

@@ -34,6 +34,7 @@ from labelahead.learner.config import (
 )
 from labelahead.learner.encoding import describe_embedding
 from labelahead.learner.export import ExportedModel
+from labelahead.learner.guessers import CLASS_NAMES, reads_class_names
 from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.preparation import choose_model_and_embedding
 from labelahead.models import EXACT
@@ -108,6 +109,8 @@ class SessionOptions:
         read_only: Work on a copy of the labels in memory, also while a server has the folder open;
             no file in the folder is changed.
         show_guesses: Whether annotators see the guesses about an item before they answer.
+        choose_prior: The campaign names no prior: an existing session keeps its own, and a new one
+            of texts starts from the class names if they are words (docs/guesses.md).
     """
 
     classes: Sequence[str] = ()
@@ -122,6 +125,7 @@ class SessionOptions:
     pool_sizes: PoolSizes = field(default_factory=PoolSizes)
     read_only: bool = False
     show_guesses: bool = False
+    choose_prior: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -145,8 +149,9 @@ def open_session(
     campaign = _with_session_classes(_with_pinned_encoder(campaign, out), out, classes)
     inputs = _load_inputs(campaign, out, classes, options)
     data, folder = inputs.data, inputs.folder
+    campaign, prior_notes = _choose_prior(campaign, inputs, options)
     test_classes = _choose_test_items(inputs, options, campaign.data.classes)
-    notes = [*data.notes, *inputs.model_notes]
+    notes = [*data.notes, *inputs.model_notes, *prior_notes]
     if isinstance(options.test, str | Path):
         notes.append(f"{len(test_classes)} test items from {options.test}")
     classes = classes or list(dict.fromkeys(data.classes))
@@ -266,6 +271,28 @@ def _find_guess_classes(
     known_names = {*map(normalise_name, state.active_names), *state.former_classes}
     new_classes = [name for name in given_classes if normalise_name(name) not in known_names]
     return [*state.active_names, *new_classes], state.former_classes
+
+
+def _choose_prior(
+    campaign: Campaign, inputs: SessionInputs, options: SessionOptions
+) -> tuple[Campaign, tuple[str, ...]]:
+    """Return the campaign with the prior of the session, if it names none itself, and a note."""
+    settings = inputs.folder / "session.toml"
+    if not options.choose_prior or inputs.pool_worker is not None:
+        return campaign, ()
+    if settings.exists():
+        wanted = read_toml(settings).get("data", {}).get("prior") == CLASS_NAMES
+    else:  # a session of labelahead 0.1 has items, but no settings
+        wanted = not inputs.recorded_ids
+    if not wanted or not reads_class_names(
+        campaign.data, inputs.data, inputs.embedding, inputs.network
+    ):
+        return campaign, ()
+    note = (
+        "prior knowledge: the class names are words, and predictions start from their similarity "
+        "to the texts; --prior none does without"
+    )
+    return replace(campaign, data=replace(campaign.data, prior=CLASS_NAMES)), (note,)
 
 
 def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign:
