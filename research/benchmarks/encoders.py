@@ -34,7 +34,8 @@ from sentence_transformers import SentenceTransformer
 
 from labelahead.data import load
 from labelahead.errors import LabelaheadError
-from labelahead.models.encoders import IMAGE, TEXT, load_encoder
+from labelahead.models.encoder_names import IMAGE, TEXT
+from labelahead.models.encoders import load_encoder
 from labelahead.models.image_encoder import embed_images, load_backbone, scale_pixels
 from labelahead.models.sentence_encoder import embed_texts
 from labelahead.server.client import Client

@@ -19,7 +19,8 @@ from labelahead.errors import InputError
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.encoding import encode_inputs
 from labelahead.learner.preparation import prepare_campaign
-from labelahead.models.encoders import IMAGE, TEXT, Encoder, load_encoder
+from labelahead.models.encoder_names import IMAGE, TEXT
+from labelahead.models.encoders import Encoder, load_encoder
 from labelahead.outofcore import embed
 from labelahead.outofcore.partitions import item_shape, list_partitions
 from labelahead.outofcore.store import read_blocks

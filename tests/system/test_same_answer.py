@@ -31,7 +31,8 @@ from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.learner.sklearn import Classifier
 from labelahead.models import build_model
-from labelahead.models.encoders import IMAGE, load_encoder
+from labelahead.models.encoder_names import IMAGE
+from labelahead.models.encoders import load_encoder
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.store import embed
 from labelahead.seeds import derive_training_seed

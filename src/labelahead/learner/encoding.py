@@ -37,16 +37,15 @@ from labelahead.errors import InputError, did_you_mean
 from labelahead.learner.config import Progress
 from labelahead.learner.model_kind import get_model_kind
 from labelahead.models import EXACT, embed_images, scale_pixels, standardise_features
-from labelahead.models.encoders import (
+from labelahead.models.encoder_names import (
     AUDIO,
     IMAGE,
     TEXT,
-    Encoder,
     is_encoder_prefix,
-    load_encoder,
     looks_like_encoder,
     resolve_encoder,
 )
+from labelahead.models.encoders import Encoder, load_encoder
 from labelahead.models.feature_cache import (
     collect_features,
     compute_features,
@@ -162,7 +161,7 @@ def encode_inputs(
         model: Name of the network.
         data: The data set.
         name: One of `EMBEDDINGS`, the name or the file of vectors in the data, an encoder
-            (`labelahead.models.encoders`), your own as file.py:function, or several joined by "+".
+            (`labelahead.models.encoder_names`), your own as file.py:function, or several joined by "+".
         size: Pixels a side of images.
         progress: Called with the stage, the items done and their total.
         how: How an encoder by name runs.

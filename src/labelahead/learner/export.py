@@ -70,15 +70,15 @@ from labelahead.learner.model_card import format_model_card
 from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
 from labelahead.models import MODELS
-from labelahead.models.encoders import (
+from labelahead.models.encoder_names import (
     AUDIO,
     IMAGE,
     TEXT,
     is_encoder_prefix,
-    load_encoder,
     relocate_encoder,
     resolve_encoder,
 )
+from labelahead.models.encoders import load_encoder
 from labelahead.models.mel import MEL, embed_waves
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
 from labelahead.models.training import Training

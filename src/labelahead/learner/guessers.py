@@ -46,7 +46,8 @@ from labelahead.learner.export import load_exported
 from labelahead.learner.guess_quality import assess_guessers
 from labelahead.learner.language_model import Item
 from labelahead.learner.model_kind import get_model_kind
-from labelahead.models.encoders import TEXT, load_encoder
+from labelahead.models.encoder_names import TEXT
+from labelahead.models.encoders import load_encoder
 from labelahead.models.sentence_encoder import embed_texts
 from labelahead.models.user_code import import_object
 

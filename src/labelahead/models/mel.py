@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.models.encoders import AUDIO_RATE, resample
+from labelahead.models.encoder_backends import AUDIO_RATE, resample
 
 __all__ = ["MEL", "MEL_WIDTH", "compute_mel_statistics", "embed_waves"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.errors import InputError
-from labelahead.models.encoders import is_encoder_prefix
+from labelahead.models.encoder_names import is_encoder_prefix
 
 __all__ = [
     "CODE_KEYS",

@@ -29,15 +29,15 @@ from labelahead.errors import (
     did_you_mean,
     import_extra,
 )
-from labelahead.models.encoders import (
+from labelahead.models.encoder_names import (
     AUDIO,
     IMAGE,
     TEXT,
     is_encoder_prefix,
-    load_encoder,
     looks_like_encoder,
     resolve_encoder,
 )
+from labelahead.models.encoders import load_encoder
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
 from labelahead.models.mel import MEL, MEL_WIDTH, embed_waves
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, ENCODER, MAX_TOKENS, SentenceEncoder

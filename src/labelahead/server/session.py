@@ -38,7 +38,7 @@ from labelahead.learner.guessers import CLASS_NAMES, reads_class_names
 from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.preparation import choose_model_and_embedding
 from labelahead.models import EXACT
-from labelahead.models.encoders import looks_like_encoder, parse_encoder_name, resolve_encoder
+from labelahead.models.encoder_names import looks_like_encoder, parse_encoder_name, resolve_encoder
 from labelahead.models.trusted_code import record_code, resolve_code_name
 from labelahead.outofcore.store import is_store
 from labelahead.server.exchange import CONFIG_FORMAT, export_labels, import_labels

@@ -28,7 +28,7 @@ from labelahead.learner.config import (
     to_toml,
 )
 from labelahead.learner.guessers import CLASS_NAMES, describe_guesser
-from labelahead.models.encoders import looks_like_encoder, resolve_encoder
+from labelahead.models.encoder_names import looks_like_encoder, resolve_encoder
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import find_code_names, require_trusted_code, resolve_code_name
 from labelahead.strategies import STRATEGIES, find_strategy
