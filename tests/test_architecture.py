@@ -247,7 +247,6 @@ LONG_SIGNATURES = {
     "models/image_encoder.py embed_images",
     "ntk/infinite.py infinite_kernel",
     "ntk/kernels.py kernel",
-    "outofcore/store.py embed",
     "strategies/query.py propose",
 }
 

@@ -131,3 +131,14 @@ def test_cli_pool_query_takes_guesses_and_predict_refuses_a_file(stored, tmp_pat
     refused = CliRunner().invoke(app, ["pool", "predict", store, "--labels", str(labels), *out])
     assert refused.exit_code == 1
     assert "a column of the pool's own files" in " ".join(refused.output.split())
+
+
+def test_cli_pool_embed_with_classes_without_model_is_a_usage_error(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    store = tmp_path / "s"
+    result = CliRunner().invoke(
+        app, ["pool", "embed", str(tmp_path / "x.npy"), "--store", str(store), "--classes", "a,b"]
+    )
+    assert result.exit_code == 2
+    assert "expected --model too" in " ".join(result.output.split())
+    assert not store.exists()

@@ -3,6 +3,7 @@
 import csv
 import json
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from labelahead.learner.encoding import encode_inputs
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.encoder_names import IMAGE, TEXT
 from labelahead.models.encoders import Encoder, load_encoder
-from labelahead.outofcore import embed
+from labelahead.outofcore import EmbedOptions, embed
 from labelahead.outofcore.partitions import item_shape, list_partitions
 from labelahead.outofcore.store import read_blocks
 from tests.support.large_pools import Inline
@@ -323,9 +324,12 @@ def test_default_embedding_names_a_stronger_one(tmp_path):
 def test_out_of_core_pool_takes_encoders_by_name(encoders, tmp_path):
     source = photos(tmp_path / "photos", 7, classes=())
     (source / "broken.png").write_bytes(b"no picture")
-    how = {"dtype": "float32", "rows": 3, "executor": Inline()}
+    options = EmbedOptions(dtype="float32", rows=3)
     manifest = embed(
-        source, tmp_path / "store", encoder=str(encoders / "vit"), skip_unreadable=True, **how
+        source,
+        tmp_path / "store",
+        replace(options, encoder=str(encoders / "vit"), skip_unreadable=True),
+        executor=Inline(),
     )
     encoder = load_encoder(str(encoders / "vit"), IMAGE)
     assert manifest.schema.encoder == f"hf:{encoders / 'vit'}@{encoder.name.revision}"
@@ -335,13 +339,16 @@ def test_out_of_core_pool_takes_encoders_by_name(encoders, tmp_path):
     said = ["the cat", "a dog sat", None, "cat cat"]
     pq.write_table(pa.table({"id": list("abcd"), "text": said}), tmp_path / "t.parquet")
     manifest = embed(
-        tmp_path / "t.parquet", tmp_path / "texts", encoder=str(encoders / "bert"), **how
+        tmp_path / "t.parquet",
+        tmp_path / "texts",
+        replace(options, encoder=str(encoders / "bert")),
+        executor=Inline(),
     )
     got = np.concatenate([rows for e in manifest.entries for _, rows in read_blocks(e, 2)])
     encoder = load_encoder(str(encoders / "bert"), TEXT)
     assert np.allclose(got, encoder.encode([s or "" for s in said]).numpy(), atol=1e-5)
     with pytest.raises(InputError, match="expected one of lite0, lite2 for images, or an id"):
-        embed(source, tmp_path / "store", encoder="dino", **how)
+        embed(source, tmp_path / "store", replace(options, encoder="dino"), executor=Inline())
 
 
 def test_sounds_are_simulated_compared_and_predicted_by_an_audio_encoder(encoders, tmp_path):
@@ -377,18 +384,16 @@ def test_out_of_core_pool_of_sounds_takes_audio_encoders(encoders, tmp_path):
     for i in range(16):  # as many as are read at once
         (folder / f"a{i:02d}.wav").write_bytes(b"RIFF")
     name = str(encoders / "wav2vec2")
-    how = {"encoder": name, "skip_unreadable": True, "executor": Inline()}
-    manifest = embed(folder, tmp_path / "store", dtype="float32", **how)
+    options = EmbedOptions(encoder=name, dtype="float32", skip_unreadable=True)
+    manifest = embed(folder, tmp_path / "store", options, executor=Inline())
     assert len(manifest.left_out) == 16
-    schema, parts = list_partitions(
-        str(folder), column=None, id=None, encoder=name, dtype="float32", rows=None, skip=True
-    )
+    schema, parts = list_partitions(str(folder), options)
     assert item_shape(schema, parts) == (32,)  # though nothing of the first batch can be read
     for path in folder.glob("a*.wav"):
         path.unlink()
     data, _ = load(folder, test_fraction=0.0)
     got = np.concatenate([rows for e in manifest.entries for _, rows in read_blocks(e, 2)])
     assert np.allclose(got, encode_inputs("exact", data, name, None).inputs.numpy(), atol=1e-5)
-    how["encoder"] = str(encoders / "bert")
+    options = EmbedOptions(encoder=str(encoders / "bert"))
     with pytest.raises(InputError, match="encodes texts, but these items are sounds"):
-        embed(folder, tmp_path / "other", **how | {"skip_unreadable": False})
+        embed(folder, tmp_path / "other", options, executor=Inline())

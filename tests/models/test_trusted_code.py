@@ -241,13 +241,13 @@ def test_foreign_session_model_is_refused(tmp_path, switch_account):
 
 
 def test_out_of_core_store_runs_no_code(tmp_path, switch_account):
-    from labelahead.outofcore import LargePool, embed
+    from labelahead.outofcore import LargePool, NetworkOptions, embed
     from tests.support.large_pools import Inline
 
     net = write_code(tmp_path / "project")
     np.save(tmp_path / "pool.npy", np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32))
-    sketched = {"model": f"{net}:make", "classes": ["a", "b"], "sketch": 8}
-    embed(tmp_path / "pool.npy", tmp_path / "store", executor=Inline(), **sketched)
+    network = NetworkOptions(f"{net}:make", ["a", "b"], sketch=8)
+    embed(tmp_path / "pool.npy", tmp_path / "store", network=network, executor=Inline())
     assert has_run(net)
     net.unlink()
     assert (

@@ -12,7 +12,7 @@ import torch
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import exact
-from labelahead.outofcore import LargePool, embed
+from labelahead.outofcore import EmbedOptions, LargePool, embed
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
 
 N = 120
@@ -34,7 +34,7 @@ def pool(tmp_path):
     column = ["" if g < 0 else CLASSES[g] for g in said]
     files = parquet_pool(tmp_path / "pool", x, llm=column)
     store = tmp_path / "store"
-    embed(files, store, column="vector", dtype="float32", rows=20, executor=Inline())
+    embed(files, store, EmbedOptions(column="vector", dtype="float32", rows=20), executor=Inline())
     large = LargePool(store, executor=Inline(), dtype=torch.float64)
     with (tmp_path / "said.csv").open("w", newline="") as file:
         rows = csv.writer(file)

@@ -10,7 +10,7 @@ from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import ExactModel
 from labelahead.learner.encoding import encode_inputs
-from labelahead.outofcore import LargePool, embed
+from labelahead.outofcore import EmbedOptions, LargePool, embed
 from labelahead.outofcore.scoring import posterior_at
 from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool, write_labels
 from tests.support.sounds import write_sounds
@@ -25,8 +25,7 @@ def pool(tmp_path):
     embed(
         parquet_pool(tmp_path / "pool", x),
         tmp_path / "store",
-        dtype="float32",
-        rows=20,
+        EmbedOptions(dtype="float32", rows=20),
         executor=INLINE,
     )
     return (
@@ -189,7 +188,7 @@ def test_bias_feature_matches_in_memory_value(tmp_path):
 
     x, _ = clouds(50, d=3)
     np.save(tmp_path / "x.npy", x + 20)
-    embed(tmp_path / "x.npy", tmp_path / "store", rows=8, executor=INLINE)
+    embed(tmp_path / "x.npy", tmp_path / "store", EmbedOptions(rows=8), executor=INLINE)
     large = LargePool(tmp_path / "store", dtype=torch.float64)
     assert large.bias_feature == pytest.approx(compute_bias_feature(torch.from_numpy(x + 20)))
 
@@ -197,7 +196,7 @@ def test_bias_feature_matches_in_memory_value(tmp_path):
 def test_sounds_are_queried_and_predicted_as_in_memory(tmp_path):
     folder = write_sounds(tmp_path / "pool", 30, class_folders=True, seconds=0.2)
     data, answers = load(folder, test_fraction=0.0)
-    embed(folder, tmp_path / "store", dtype="float32", rows=8, executor=INLINE)
+    embed(folder, tmp_path / "store", EmbedOptions(dtype="float32", rows=8), executor=INLINE)
     large = LargePool(tmp_path / "store", executor=INLINE, dtype=torch.float64)
     at = list(range(0, 30, 4))
     labels = {data.ids[i]: data.classes[answers(i)] for i in at}

@@ -8,7 +8,7 @@ from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.exact_model import exact
 from labelahead.inference.mixture import mixture_kernel
-from labelahead.outofcore import LargePool, embed, scoring
+from labelahead.outofcore import EmbedOptions, LargePool, embed, scoring
 from tests.support.large_pools import CLASSES, Inline, all_at_once, clouds
 
 N = 157
@@ -20,7 +20,7 @@ def pool(tmp_path):
     (tmp_path / "pool").mkdir()
     np.save(tmp_path / "pool" / "a.npy", x[:60])
     np.save(tmp_path / "pool" / "b.npy", x[60:])
-    embed(tmp_path / "pool", tmp_path / "store", rows=25, executor=Inline())
+    embed(tmp_path / "pool", tmp_path / "store", EmbedOptions(rows=25), executor=Inline())
     large = LargePool(
         tmp_path / "store", executor=Inline(), dtype=torch.float64, max_block_items=13
     )

@@ -11,7 +11,7 @@ from labelahead.acquisition.probability import probabilities, softmax
 from labelahead.errors import ClusterError, InputError, LabelaheadError
 from labelahead.gp.posterior import prior
 from labelahead.inference.mixture import NOISE_GRID
-from labelahead.outofcore import LargePool, embed
+from labelahead.outofcore import EmbedOptions, LargePool, NetworkOptions, embed
 from labelahead.outofcore.sketched_kernel import describe_network
 from tests.support.devices import ALLOWED_EXITS, PretendedDevice
 from tests.support.large_pools import CLASSES, NET, Inline, clouds, parquet_pool, write_network
@@ -26,12 +26,10 @@ def make_store(tmp_path, loss, **how):
     embed(
         parquet_pool(tmp_path / "pool", x),
         tmp_path / "store",
-        model=f"{tmp_path / 'code' / 'net.py'}:make",
-        classes=CLASSES,
-        sketch=K,
-        trained=loss,
-        dtype="float32",
-        rows=20,
+        EmbedOptions(dtype="float32", rows=20),
+        network=NetworkOptions(
+            model=f"{tmp_path / 'code' / 'net.py'}:make", classes=CLASSES, sketch=K, trained=loss
+        ),
         executor=INLINE,
         **how,
     )
@@ -109,21 +107,17 @@ def test_partition_key_depends_on_network_weights(tmp_path):
     make_store(tmp_path, None)
     before = {p.name for p in (tmp_path / "store" / "parts").iterdir()}
     progress_calls = []
-    network_options = {
-        "model": f"{tmp_path / 'code' / 'net.py'}:make",
-        "classes": CLASSES,
-        "sketch": K,
-        "dtype": "float32",
-    }
-    embed_options = {
-        "rows": 20,
+    network = NetworkOptions(f"{tmp_path / 'code' / 'net.py'}:make", CLASSES, K)
+    how = {
+        "network": network,
         "executor": INLINE,
         "progress": lambda *arguments: progress_calls.append(arguments),
     }
-    embed(tmp_path / "pool", tmp_path / "store", **network_options, **embed_options)
+    options = EmbedOptions(dtype="float32", rows=20)
+    embed(tmp_path / "pool", tmp_path / "store", options, **how)
     assert not progress_calls
     write_network(tmp_path / "code", seed=6)
-    embed(tmp_path / "pool", tmp_path / "store", **network_options, **embed_options)
+    embed(tmp_path / "pool", tmp_path / "store", options, **how)
     assert progress_calls
     after = {p.name for p in (tmp_path / "store" / "parts").iterdir()}
     assert not before & after
@@ -145,7 +139,9 @@ def test_features_computed_on_a_device_equal_those_of_the_cpu(tmp_path):
 
 def test_different_weights_on_worker_raise(tmp_path):
     write_network(tmp_path / "code")
-    description = describe_network(f"{tmp_path / 'code' / 'net.py'}:make", CLASSES, (6,), K, None)
+    description = describe_network(
+        NetworkOptions(f"{tmp_path / 'code' / 'net.py'}:make", CLASSES, K), (6,)
+    )
     write_network(tmp_path / "code", seed=6)
     with pytest.raises(ClusterError, match="other weights"):
         description.rows(np.zeros((2, 6)))
@@ -157,7 +153,6 @@ def test_different_weights_on_worker_raise(tmp_path):
         ({"classes": ["a"]}, "expected two or more"),
         ({"trained": "hinge"}, "trained is 'hinge'"),
         ({"sketch": 0}, "sketch is 0"),
-        ({"model": None}, "expected model"),
         ({"model": "nowhere.py:make"}, r"no file '.*nowhere.py'"),
         ({"classes": ["a", "b"]}, "net.py:make"),
     ],
@@ -170,7 +165,12 @@ def test_invalid_network_raises(tmp_path, how, message):
     )
     given = {"model": f"{tmp_path / 'code' / 'net.py'}:make", "classes": CLASSES} | how
     with pytest.raises(LabelaheadError, match=message):
-        embed(parquet_pool(tmp_path / "pool", x), tmp_path / "store", executor=INLINE, **given)
+        embed(
+            parquet_pool(tmp_path / "pool", x),
+            tmp_path / "store",
+            network=NetworkOptions(**given),
+            executor=INLINE,
+        )
 
 
 def test_labels_follow_order_of_network_outputs(tmp_path):

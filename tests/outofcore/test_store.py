@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from labelahead.errors import InputError, StorageError
-from labelahead.outofcore import LargePool, embed
+from labelahead.outofcore import EmbedOptions, LargePool, embed
 from labelahead.outofcore.addresses import write_file
 from labelahead.outofcore.store import read_blocks, read_ids, read_manifest, take_rows
 from tests.support.large_pools import Inline, clouds, parquet_pool, read_features
@@ -197,7 +197,9 @@ def list_part_files(store, suffix):
 def test_copied_store_reads_its_own_partitions(tmp_path, written_by):
     x, _ = clouds(40)
     original, copy = tmp_path / "original", tmp_path / "copy"
-    whole = embed(parquet_pool(tmp_path / "pool", x), original, rows=10, executor=INLINE)
+    whole = embed(
+        parquet_pool(tmp_path / "pool", x), original, EmbedOptions(rows=10), executor=INLINE
+    )
     if written_by != "now":  # as in version 1 of the format
         manifest = json.loads((original / "manifest.json").read_text())
         for entry in manifest["entries"]:
@@ -211,7 +213,9 @@ def test_copied_store_reads_its_own_partitions(tmp_path, written_by):
     assert all(e.features.startswith(f"file://{copy}/parts/") for e in copied.entries)
     assert take_rows(copied.entries[1], [2])[1] == [f"item {copied.entries[0].rows + 2}"]
     assert len(LargePool(copy, executor=INLINE).query(2, evaluation=10)) == 2
-    again = embed(tmp_path / "pool", copy, rows=10, executor=INLINE)  # all partitions exist
+    again = embed(
+        tmp_path / "pool", copy, EmbedOptions(rows=10), executor=INLINE
+    )  # all partitions exist
     assert [e.total for e in again.entries] == [e.total for e in whole.entries]
 
 
@@ -224,7 +228,7 @@ def test_flipped_bit_raises_with_repair_hint(tmp_path, in_place):
         np.save(pool / "x.npy", x.astype(np.float32))
     else:
         parquet_pool(pool, x)
-    manifest = embed(pool, store, rows=10, executor=INLINE)
+    manifest = embed(pool, store, EmbedOptions(rows=10), executor=INLINE)
     before = read_features(manifest)
     damaged = pool / "x.npy" if in_place else list_part_files(store, ".npy")[0]
     entry = next(
@@ -247,7 +251,7 @@ def test_flipped_bit_raises_with_repair_hint(tmp_path, in_place):
         flip_bit(damaged)  # restored
     else:
         os.unlink(entry.record.removeprefix("file://"))
-    repaired = embed(pool, store, rows=10, executor=INLINE)
+    repaired = embed(pool, store, EmbedOptions(rows=10), executor=INLINE)
     assert np.array_equal(read_features(repaired), before)
 
 

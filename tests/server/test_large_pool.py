@@ -16,7 +16,7 @@ from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.mixture import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
-from labelahead.outofcore import LargePool, embed
+from labelahead.outofcore import EmbedOptions, LargePool, embed
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.journal import read_item_names
 from labelahead.server.large_pool import PoolSizes
@@ -40,8 +40,7 @@ def store(tmp_path):
     embed(
         text_pool(tmp_path / "pool", x),
         tmp_path / "store",
-        column="v",
-        dtype="float32",
+        EmbedOptions(column="v", dtype="float32"),
         executor=Inline(),
     )
     return tmp_path / "store", y
@@ -190,7 +189,12 @@ def test_items_show_the_columns_of_their_own_file(store, tmp_path):
         "v": list(clouds(2)[0].astype(np.float32)),
     }
     pq.write_table(pa.table(extra), tmp_path / "pool" / "4.parquet")
-    embed(tmp_path / "pool", store_folder, column="v", dtype="float32", executor=Inline())
+    embed(
+        tmp_path / "pool",
+        store_folder,
+        EmbedOptions(column="v", dtype="float32"),
+        executor=Inline(),
+    )
     (tmp_path / "known.csv").write_text("item,label\nmore 1,oak\ndoc 3,elm\n")
     with page(store_folder, tmp_path / "labels", labels=tmp_path / "known.csv", **PAGE_OPTIONS) as (
         _,

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from labelahead.integrations.label_studio.client import LabelStudioClient
-from labelahead.outofcore import embed
+from labelahead.outofcore import EmbedOptions, embed
 from labelahead.server.client import Client
 from labelahead.server.exchange import export_labels, import_labels
 from labelahead.server.journal import read_item_names
@@ -83,7 +83,7 @@ def test_large_pool_is_imported_as_its_items_are_queried(studio, tmp_path, start
     }
     pq.write_table(pa.table(table | {"v": list(x.astype(np.float32))}), tmp_path / "pool.parquet")
     store = tmp_path / "store"
-    embed(tmp_path / "pool.parquet", store, column="v", rows=1000, executor=Inline())
+    embed(tmp_path / "pool.parquet", store, EmbedOptions(column="v", rows=1000), executor=Inline())
     project, out, options = (
         studio.new_project([]),
         tmp_path / "out",

@@ -33,7 +33,7 @@ from labelahead.learner.sklearn import Classifier
 from labelahead.models import build_model
 from labelahead.models.encoder_names import IMAGE
 from labelahead.models.encoders import load_encoder
-from labelahead.outofcore import LargePool
+from labelahead.outofcore import EmbedOptions, LargePool
 from labelahead.outofcore.store import embed
 from labelahead.seeds import derive_training_seed
 from labelahead.server.app import create_app
@@ -440,7 +440,7 @@ def predict_by_pool(case: Case, tmp_path: Path) -> dict[str, Predictions]:
     folder.mkdir()
     rows = {"id": list(prepared.data.ids), "vector": list(vectors)}
     pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=17)
-    embed(folder, tmp_path / "store", id="id", dtype="float32", workers=1)
+    embed(folder, tmp_path / "store", EmbedOptions(id="id", dtype="float32"), workers=1)
     pool = LargePool(tmp_path / "store", workers=1)
     queried = pool.query(5, str(case.file), classes=case.classes)
     pool.predict(str(case.file), tmp_path / "predicted", classes=case.classes)

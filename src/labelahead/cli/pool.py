@@ -139,26 +139,24 @@ def embed(
       labelahead pool embed s3://bucket/parts --store s3://bucket/features --cluster tcp://127.0.0.1:8786
     """
     with report_errors("; the written features are kept: run the same command to continue"):
-        from labelahead.outofcore import embed as work_out
+        from labelahead.outofcore import EmbedOptions, NetworkOptions
+        from labelahead.outofcore import embed as embed_pool
 
+        network = None
+        if model is not None:
+            network = NetworkOptions(model, _split_names(classes), sketch, trained)
+        elif classes or trained:
+            raise UsageError("--classes and --trained are for a network; expected --model too")
         where = _choose_device(device, cluster)
         with (
             open_executor(workers, cluster, tls_ca, tls_cert, tls_key) as engine,
             _show_progress() as progress,
         ):
-            manifest = work_out(
+            manifest = embed_pool(
                 source,
                 store,
-                column=column,
-                id=id,
-                encoder=encoder,
-                model=model,
-                classes=_split_names(classes),
-                sketch=sketch,
-                trained=trained,
-                dtype=dtype,
-                rows=rows,
-                skip_unreadable=skip_unreadable,
+                EmbedOptions(column, id, encoder, dtype, rows, skip_unreadable),
+                network=network,
                 device=where,
                 executor=engine,
                 progress=progress,

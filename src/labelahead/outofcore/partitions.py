@@ -8,7 +8,7 @@ source are not reused.
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
@@ -47,6 +47,7 @@ from labelahead.outofcore.sketched_kernel import NetworkSpec
 __all__ = [
     "TEXT_COLUMN_NAMES",
     "Batch",
+    "EmbedOptions",
     "Partition",
     "PoolFiles",
     "PoolSchema",
@@ -154,6 +155,35 @@ class Partition:
         return hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:24]
 
 
+@dataclass(frozen=True)
+class EmbedOptions:
+    """How the items of a pool are read and stored.
+
+    Attributes:
+        column: The column with vectors or texts; default: the only one.
+        id: The column that names the items.
+        encoder: For texts "minilm", for images "lite0" or "lite2", for sounds "mel", or a
+            pretrained encoder by name.
+        dtype: Type of the stored features: float16 or float32.
+        rows: Items per partition.
+        skip_unreadable: Leave out what cannot be read.
+    """
+
+    column: str | None = None
+    id: str | None = None
+    encoder: str | None = None
+    dtype: str = "float16"
+    rows: int | None = None
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        rows = self.rows
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+            raise InputError(f"rows is {rows!r}; expected 1 or more")
+        if self.dtype not in ("float16", "float32"):
+            raise InputError(f"dtype is {self.dtype!r}; expected float16 or float32")
+
+
 class Batch(NamedTuple):
     """Features (q, d) of consecutive items, and their names if they have some."""
 
@@ -163,33 +193,17 @@ class Batch(NamedTuple):
 
 
 def list_partitions(
-    root: str,
-    *,
-    column: str | None,
-    id: str | None,
-    encoder: str | None,
-    dtype: str,
-    rows: int | None,
-    skip: bool,
-    network: bool = False,
+    root: str, options: EmbedOptions, *, network: bool = False
 ) -> tuple[PoolSchema, list[Partition]]:
     """Return the schema of the pool at an address, and its partitions in the order of their names.
 
     Args:
         root: Address of the pool.
-        column: The column with vectors or texts; default: the only one.
-        id: The column that names the items.
-        encoder: Of texts, images or sounds.
-        dtype: Of the stored features.
-        rows: Items per partition.
-        skip: Whether unreadable images and sounds are left out.
+        options: How the items are read and stored.
         network: Whether a network processes the items, which is slow, so partitions are smaller.
     """
-    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-        raise InputError(f"rows is {rows!r}; expected 1 or more")
-    rows = rows or (MAX_ENCODED_ROWS if network else None)
-    if dtype not in ("float16", "float32"):
-        raise InputError(f"dtype is {dtype!r}; expected float16 or float32")
+    encoder = options.encoder
+    rows = options.rows or (MAX_ENCODED_ROWS if network else None)
     files = list_files(root)
     of = {
         kind: {n: i for n, i in files.items() if PurePosixPath(n).suffix.lower() in ends}
@@ -201,18 +215,17 @@ def list_partitions(
         raise InputError(
             f"{root} holds no pool ({seen}); expected .parquet or .npy files, images or sounds"
         )
-    if kind != "parquet" and (column or id):
+    if kind != "parquet" and (options.column or options.id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
     if kind == "parquet":
-        return _list_parquet_partitions(root, of[kind], column, id, encoder, dtype, rows)
+        return _list_parquet_partitions(root, of[kind], replace(options, rows=rows))
     if kind == "npy":
         if encoder:
             raise InputError(
                 f"encoder is {encoder!r}, but .npy files hold features already; leave it out"
             )
-        return PoolSchema(root, "npy", dtype=dtype if network else ""), _list_npy_partitions(
-            root, of[kind], rows or MAX_VECTOR_ROWS
-        )
+        schema = PoolSchema(root, "npy", dtype=options.dtype if network else "")
+        return schema, _list_npy_partitions(root, of[kind], rows or MAX_VECTOR_ROWS)
     if of["pictures"] and of["sounds"]:
         raise InputError(
             f"{root} holds {len(of['pictures'])} pictures ({next(iter(of['pictures']))}) and "
@@ -225,7 +238,9 @@ def list_partitions(
     else:
         require_heif_decoder(list(of[kind]), root)
         chosen = _choose_image_encoder(encoder or "lite0", network)
-    schema = PoolSchema(root, kind, encoder=chosen, dtype=dtype, skip=skip)
+    schema = PoolSchema(
+        root, kind, encoder=chosen, dtype=options.dtype, skip=options.skip_unreadable
+    )
     return schema, _list_file_partitions(of[kind], rows or MAX_ENCODED_ROWS)
 
 
@@ -324,13 +339,7 @@ def _read_npy_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
 
 
 def _list_parquet_partitions(
-    root: str,
-    files: dict[str, Any],
-    column: str | None,
-    id: str | None,
-    encoder: str | None,
-    dtype: str,
-    rows: int | None,
+    root: str, files: dict[str, Any], options: EmbedOptions
 ) -> tuple[PoolSchema, list[Partition]]:
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
 
@@ -349,7 +358,7 @@ def _list_parquet_partitions(
         raise InputError(
             f"none of the {len(files)} Parquet files of {root} can be read ({footers[0]})"
         )
-    schema = _parquet_schema(root, schema, column, id, encoder, dtype)
+    schema = _parquet_schema(root, schema, options)
     parts = []
     for (name, info), footer in zip(files.items(), footers, strict=True):
         if isinstance(footer, Exception):
@@ -358,7 +367,7 @@ def _list_parquet_partitions(
         groups = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
         parts += [
             Partition(name, start, n, file_stamp(info))
-            for start, n in _row_ranges(groups, schema.kind, rows)
+            for start, n in _row_ranges(groups, schema.kind, options.rows)
         ]
     return schema, parts
 
@@ -381,10 +390,9 @@ def _row_ranges(groups: Sequence[int], kind: str, rows: int | None) -> Iterator[
         yield start, held
 
 
-def _parquet_schema(
-    root: str, schema: Any, column: str | None, id: str | None, encoder: str | None, dtype: str
-) -> PoolSchema:
+def _parquet_schema(root: str, schema: Any, options: EmbedOptions) -> PoolSchema:
     """Choose the column of features or texts and the column of names."""
+    column, id, encoder, dtype = options.column, options.id, options.encoder, options.dtype
     types = import_extra("pyarrow.types", "tables", "reading Parquet")
 
     def is_vector(kind: Any) -> bool:

@@ -30,6 +30,7 @@ from labelahead.outofcore.addresses import Array
 
 __all__ = [
     "LOSSES",
+    "NetworkOptions",
     "NetworkSpec",
     "SketchedModel",
     "align_classes",
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 LOSSES = ("squared", "cross-entropy")
+DEFAULT_SKETCH_FEATURES = 2048
 # Of a trained network, whose leave-one-out error depends on all labels; as in campaigns.
 TRAINED_NETWORK_NOISE = 1e-3
 GRADIENT_BATCH_ITEMS = 256
@@ -109,10 +111,28 @@ def _hash_weights(model: nn.Module) -> str:
     return made.hexdigest()[:24]
 
 
-def describe_network(
-    name: str, classes: Sequence[str], shape: tuple[int, ...], sketch: int, loss: str | None
-) -> NetworkSpec:
-    """Build a network by name, `module:factory` or `file.py:factory`, to check it, and describe it."""
+@dataclass(frozen=True)
+class NetworkOptions:
+    """A network whose tangent kernel is stored in place of the items' own features.
+
+    Its inputs are the vectors, the embeddings of texts or sounds, or pixels from −1 to 1.
+
+    Attributes:
+        model: `module:factory` or `file.py:factory`.
+        classes: Names of the network's outputs.
+        sketch: Number of features of its kernel.
+        trained: The loss it was trained with ("squared", "cross-entropy"); None: untrained.
+    """
+
+    model: str
+    classes: Sequence[str]
+    sketch: int = DEFAULT_SKETCH_FEATURES
+    trained: str | None = None
+
+
+def describe_network(options: NetworkOptions, shape: tuple[int, ...]) -> NetworkSpec:
+    """Build a network for inputs of a shape, to check it, and describe it."""
+    name, classes, sketch, loss = options.model, options.classes, options.sketch, options.trained
     if len(classes) < 2:
         raise InputError(
             "a network needs the names of its outputs; expected two or more: classes (--classes "

@@ -37,13 +37,14 @@ from labelahead.outofcore.addresses import (
 )
 from labelahead.outofcore.execution import Progress, connect_executor, run_tasks
 from labelahead.outofcore.partitions import (
+    EmbedOptions,
     Partition,
     PoolSchema,
     item_shape,
     iterate_batches,
     list_partitions,
 )
-from labelahead.outofcore.sketched_kernel import NetworkSpec, describe_network
+from labelahead.outofcore.sketched_kernel import NetworkOptions, NetworkSpec, describe_network
 
 __all__ = [
     "Manifest",
@@ -62,7 +63,6 @@ VERIFY_CHUNK_BYTES = 1 << 24  # per read while verifying
 MANIFEST_FILE, PARTIAL_SUFFIX = "manifest.json", ".partial"
 MAX_NAMED_PARTS = 5  # in an error message
 MAX_ROUNDING_LOSS = 0.01  # relative change of a row's squared length by rounding
-DEFAULT_SKETCH_FEATURES = 2048  # features of a network's kernel
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,9 @@ class Manifest:
 def embed(
     source: str | Path,
     store: str | Path,
+    options: EmbedOptions | None = None,
     *,
-    column: str | None = None,
-    id: str | None = None,
-    encoder: str | None = None,
-    model: str | None = None,
-    classes: Sequence[str] = (),
-    sketch: int = DEFAULT_SKETCH_FEATURES,
-    trained: str | None = None,
-    dtype: str = "float16",
-    rows: int | None = None,
-    skip_unreadable: bool = False,
+    network: NetworkOptions | None = None,
     device: str = "cpu",
     executor: Any = None,
     workers: int | None = None,
@@ -120,53 +112,29 @@ def embed(
         source: A folder, bucket or file of Parquet or .npy, or a folder of images or of sounds;
             any fsspec address.
         store: A folder that all workers can reach.
-        column: Of vectors or text; default: the only one.
-        id: The column that names the items.
-        encoder: For texts "minilm", for images "lite0" or "lite2", for sounds "mel", or a
-            pretrained encoder by name.
-        model: A network, `file.py:factory`, whose tangent kernel is stored instead, as `sketch`
-            features per item. Its inputs are the vectors, the embeddings of texts or sounds, or
-            pixels from −1 to 1.
-        classes: Names of the network's outputs.
-        sketch: Number of features of its kernel.
-        trained: The loss it was trained with ("squared", "cross-entropy"); None: untrained.
-        dtype: float16 or float32.
-        rows: Items per partition.
-        skip_unreadable: Leave out what cannot be read.
+        options: How the items are read and stored.
+        network: A network whose tangent kernel is stored instead.
         device: Where every worker runs the encoder or the network. Features of another kind of
             device are computed anew, since they differ in the last digits.
         executor: See `connect_executor`; default: processes of this machine.
         workers: Number of local processes.
         progress: Called with the stage, the items done and their total.
 
-    >>> len(embed("pool.npy", "features", rows=100, workers=1).entries)  # again: nothing is left to do
+    >>> len(embed("pool.npy", "features", EmbedOptions(rows=100), workers=1).entries)
     3
     """
     root, store_address = absolute_address(source), absolute_address(store)
-    options = {
-        "column": column,
-        "id": id,
-        "encoder": encoder,
-        "dtype": dtype,
-        "rows": rows,
-        "skip": skip_unreadable,
-    }
+    options = options or EmbedOptions()
     if device == "auto":
         device = resolve_device(device)
     _require_outside_pool(root, store_address)
-    schema, parts = list_partitions(root, **options, network=model is not None)  # type: ignore[arg-type]
-    if model is not None:
-        schema = replace(
-            schema,
-            network=describe_network(model, classes, item_shape(schema, parts), sketch, trained),
-        )
-    elif classes or trained:
-        raise InputError(
-            "classes and trained are for a network; expected model (--model file.py:make) too"
-        )
+    schema, parts = list_partitions(root, options, network=network is not None)
+    if network is not None:
+        description = describe_network(network, item_shape(schema, parts))
+        schema = replace(schema, network=description)
     if not schema.in_place:
         schema = replace(schema, device=device)
-    entries = _read_finished(store_address, parts, schema, skip_unreadable)
+    entries = _read_finished(store_address, parts, schema, options.skip_unreadable)
     missing = [part for part in parts if part not in entries]
     refused: dict[int, Exception] = {}
     if missing:
@@ -182,7 +150,7 @@ def embed(
         f"{missing[i].source}:{missing[i].start}": str(error)
         for i, error in sorted(refused.items())
     }
-    if unreadable and not skip_unreadable:
+    if unreadable and not options.skip_unreadable:
         raise _unreadable_error(list(unreadable.values()), len(parts))
     manifest = _make_manifest(root, schema, [entries[p] for p in parts if p in entries], unreadable)
     write_file(f"{store_address}/{MANIFEST_FILE}", _as_json(manifest, store_address))

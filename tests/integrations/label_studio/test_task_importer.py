@@ -18,7 +18,7 @@ from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.learner.config import parse_campaign
 from labelahead.models import image_encoder as backbone
-from labelahead.outofcore import embed
+from labelahead.outofcore import EmbedOptions, embed
 from labelahead.server.large_pool import PoolImages, PoolSizes
 from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import CONFIG, KEY, make_choice, replay
@@ -38,9 +38,7 @@ def store(tmp_path):
     embed(
         tmp_path / "pool",
         tmp_path / "store",
-        column="v",
-        id="doc",
-        dtype="float32",
+        EmbedOptions(column="v", id="doc", dtype="float32"),
         executor=Inline(),
     )
     return tmp_path / "store", y
