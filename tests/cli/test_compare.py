@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from labelahead.cli import app
 from labelahead.data import load_source
-from labelahead.learner.config import Network
+from labelahead.learner.config import Network, parse_campaign
 from labelahead.simulation.comparison import Comparison, parse_contenders, read_comparison
 from labelahead.simulation.comparison.plan import cross_with_embeddings, format_comparison
 from labelahead.simulation.run import run
 from tests.support.comparisons import made_up, random_curves, tiny
+from tests.support.task_tables import write_task_table
 
 runner = CliRunner()
 
@@ -173,3 +174,31 @@ def test_compare_runs_every_strategy_from_every_start(tmp_path):
     page = (tmp_path / "out" / "report" / "report.html").read_text()
     assert "from llm" in page
     assert "--prior none --guesses llm" in page
+
+
+@pytest.mark.parametrize("task", ["number", "multilabel"])
+def test_compare_of_a_task_reports_its_measures(task, tmp_path):
+    table = write_task_table(tmp_path, task)
+    plan = Comparison(parse_campaign(table.tables), parse_contenders("random,variance"), (0, 1))
+    folder = tmp_path / "a"
+    for contender in plan.contenders:
+        for seed in plan.seeds:
+            run(plan.campaign_for(contender, seed), out=folder / contender.folder / f"seed-{seed}")
+    (folder / "compare.toml").write_text(format_comparison(plan))
+    result = invoke("report", folder, "--accuracy", "8" if task == "number" else "0.5")
+    assert result.exit_code == 0, result.output
+    page = " ".join((folder / "report" / "report.html").read_text().split())
+    with (folder / "report" / "rounds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    if task == "number":
+        assert "8 mg" in page
+        assert "width of 90 % intervals, mg ↓" in page
+        assert {"rmse", "r2", "coverage", "interval_width"} <= set(rows[0])
+    else:
+        assert "average precision of fox, % ↑" in page
+        assert {"micro_f1", "average_precision:cat"} <= set(rows[0])
+    with (folder / "report" / "summary.csv").open() as file:
+        final = {r["strategy"]: float(r["final"]) for r in csv.DictReader(file)}
+    name = "rmse" if task == "number" else "micro_f1"
+    last = [float(r[name]) for r in rows if r["strategy"] == "random" and r["labels"] == "30"]
+    assert final["random"] == pytest.approx(np.mean(last))

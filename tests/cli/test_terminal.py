@@ -9,6 +9,7 @@ from rich.console import Console
 from labelahead.cli.terminal import (
     PairProgress,
     ProgressText,
+    ShownMeasures,
     build_comparison_table,
     build_rounds_table,
     draw_curve_text,
@@ -124,3 +125,50 @@ def test_pair_progress_estimates_the_end_after_the_first_campaign():
     first, second = console.file.getvalue().splitlines()
     assert first == "campaign 1 of 2: flip, seed 7"
     assert second.startswith("campaign 2 of 2: flip, seed 7   (about 0 s left, until ")
+
+
+def make_error_round(number, labels, rmse, asked=10):
+    return make_round(
+        number,
+        labels,
+        None,
+        asked,
+        measures={"rmse": rmse, "r2": 0.5},
+        error=5.0,
+        error_low=4.0,
+        error_high=6.0,
+    )
+
+
+ERRORS = ("variance", [make_error_round(0, 10, 9.0), make_error_round(1, 20, 4.0, asked=0)])
+SLOW_ERRORS = ("random", [make_error_round(0, 10, 9.0), make_error_round(1, 40, 3.5)])
+
+
+def test_rounds_of_numbers_are_shown_by_their_error_in_its_unit():
+    measures = ShownMeasures.of_task("number", "mg")
+    console = Console(file=io.StringIO(), width=200)
+    with show_campaign(console, 20, "doses", measures=measures) as display:
+        display.round(ERRORS[1][0])
+    line = " ".join(console.file.getvalue().split())
+    assert "test root mean square error 9 mg estimated 5 mg (4 mg to 6 mg)" in line
+    table = print_to_text(build_rounds_table(ERRORS[1], measures))
+    assert table.startswith("round  labels  test root mean square error ")
+    assert "9 mg" in table
+    assert "0.5" in table
+    assert "coverage" not in table  # no round has it
+
+
+def test_comparison_of_numbers_counts_the_labels_to_an_error_as_small(tmp_path):
+    measure = ShownMeasures.of_task("number", "mg").main
+    want = "test root mean square error 4 mg: variance needed 20 labels; random needed 40 labels."
+    assert summarize_comparison(ERRORS, SLOW_ERRORS, measure) == want
+    stopped = ("random", SLOW_ERRORS[1][:1])
+    assert "did not reach it with 10 labels (9 mg)" in summarize_comparison(
+        ERRORS, stopped, measure
+    )
+    table = print_to_text(build_comparison_table(ERRORS, SLOW_ERRORS, measure)).splitlines()
+    assert table[1].split() == ["10", "9", "mg", "9", "mg"]
+    curves = draw_curve_text([ERRORS, SLOW_ERRORS], 40, "doses", width=60, measure=measure)
+    assert "test root mean square error, mg" in curves
+    path = write_curve_png(ERRORS[1], tmp_path / "curve.png", "x", SLOW_ERRORS, "v", measure)
+    assert Image.open(path).size[0] > 500

@@ -5,12 +5,15 @@ import sys
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
+import labelahead as la
 from labelahead.data import Answers, from_arrays
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.learner.config import Budget, Network, parse_campaign
+from labelahead.learner.preparation import prepare_campaign
 from labelahead.simulation.comparison.plan import (
     Comparison,
     format_comparison,
@@ -24,6 +27,7 @@ from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
 from tests.support.campaigns import blobs, data, reachable
 from tests.support.simulations import SMALL, make_confirming_campaign
+from tests.support.task_tables import write_task_table
 
 
 def outcome(result):
@@ -403,3 +407,91 @@ def test_numpy_random_factories_are_reproducible(tmp_path):
     )
     campaign = replace(SMALL, model=Network(f"{tmp_path / 'net.py'}:make"))
     assert outcome(run(campaign, data=data())) == outcome(run(campaign, data=data()))
+
+
+TASKS = ("multilabel", "number", "rating")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_run_of_a_task_measures_its_test_items_as_a_learner_does(task, tmp_path):
+    table = write_task_table(tmp_path, task)
+    result = run(table.tables, out=tmp_path / "run")
+    assert [r.labels for r in result.rounds] == [10, 20, 30]
+    prepared = prepare_campaign(parse_campaign(table.tables))
+    pool, test = torch.ones(len(prepared.data), dtype=torch.bool), prepared.data.test
+    pool[test] = False
+    learner = la.Learner(
+        la.exact(prepared.rows[pool], task=prepared.task), prepared.rows, test=test.tolist()
+    )
+    at = result.pool.labelled
+    learner.teach(at.tolist(), [table.answers[p] for p in at.tolist()])
+    codes = prepared.task.parse_all([table.answers[p] for p in test.tolist()])
+    want = prepared.task.measure(learner.predict(test.tolist()), codes)
+    found = result.rounds[-1].measures
+    assert {name: found[name] for name in want} == pytest.approx(want, abs=1e-9)
+    assert result.curve[-1][1] == found[prepared.task.main_measure]
+    assert result.rounds[-1].accuracy is None
+    error = result.rounds[-1].error
+    assert result.rounds[-1].error_low < error < result.rounds[-1].error_high
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_run_of_a_task_chooses_its_strategy_and_resumes_with_the_same_rounds(task, tmp_path):
+    table = write_task_table(tmp_path, task)
+    result = run(table.tables, out=tmp_path / "run")
+    default = "resolve" if task == "multilabel" else "variance"
+    assert result.campaign.asking.strategy == default
+    assert result.campaign.model.name == "exact"
+    rounds = (tmp_path / "run" / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run" / "rounds.jsonl").write_text("".join(rounds[:2]))
+    assert outcome(resume(tmp_path / "run")) == outcome(result)
+    answers = [
+        json.loads(line)["name"]
+        for line in (tmp_path / "run" / "labels.jsonl").read_text().splitlines()
+    ]
+    unit = " mg" if task == "number" else ""
+    assert {float(a) if unit else a for a in answers} <= {
+        float(a.removesuffix(unit)) if unit else a for a in table.answers
+    }
+
+
+def test_run_from_no_label_leaves_infinite_intervals_out(tmp_path):
+    table = write_task_table(tmp_path, "number")
+    result = run({**table.tables, "budget": {"initial": 0, "labels": 20}}, out=tmp_path / "run")
+    assert "interval_width" not in result.rounds[0].measures
+    assert result.rounds[0].measures["rmse"] > result.rounds[-1].measures["rmse"]
+    assert "Infinity" not in (tmp_path / "run" / "rounds.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"budget": {"initial": 10, "labels": 20, "balanced": True}}, "balanced is for one class"),
+        ({"asking": {"strategy": "margin"}}, "margin works for the task classes, not for number"),
+        ({"asking": {"strategy": "flip"}}, "flip does not work .* it counts wrong decisions"),
+        ({"model": {"name": "mlp"}}, "mlp, but the task number needs the exact learner"),
+    ],
+)
+def test_run_of_a_task_refuses_what_is_for_single_classes(tables, message, tmp_path):
+    table = write_task_table(tmp_path, "number")
+    with pytest.raises(InputError, match=message):
+        run({**table.tables, **tables})
+
+
+def test_run_refuses_labels_that_are_all_equal(tmp_path):
+    table = write_task_table(tmp_path, "rating")
+    lines = table.path.read_text().splitlines()
+    table.path.write_text(
+        "\n".join([lines[0], *(line[: line.rindex(",")] + ",3" for line in lines[1:])])
+    )
+    with pytest.raises(InputError, match=r"all labels .* are equal"):
+        run({**table.tables, "data": {**table.tables["data"], "classes": "1,2,3"}})
+
+
+def test_run_takes_the_task_of_data_given_in_python():
+    x = np.random.default_rng(0).normal(size=(80, 3))
+    given = from_arrays(x, x[:, 0] * 2, task="number")
+    result = run({"budget": {"initial": 10, "labels": 20}, "threads": 1}, data=given)
+    assert result.campaign.data.task == "number"
+    assert result.campaign.asking.strategy == "variance"
+    assert result.curve[-1][1] < result.curve[0][1]

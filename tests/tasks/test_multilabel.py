@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from sklearn.metrics import average_precision_score
 
 from labelahead.errors import InputError
-from labelahead.tasks import LeaveOneOut, Multilabel
+from labelahead.tasks import LeaveOneOut, Multilabel, MultilabelPrediction
 from labelahead.tasks.multilabel import THRESHOLDS, _choose_thresholds
 
 
@@ -95,3 +96,17 @@ def test_class_without_a_positive_label_stays_possible():
     evidence = LeaveOneOut(targets, torch.full((10,), 0.3).double(), 0.01, targets)
     p = task.predict(targets, evidence.variance, task.calibrate(evidence)).probabilities
     assert bool((p[:, 1] > 0.001).all() & (p[:, 1] < 0.1).all() & (p[:, 0] > 0.8).all())
+
+
+def test_average_precision_of_each_class_is_that_of_scikit_learn():
+    task = Multilabel(["a", "b", "c"])
+    rng = torch.Generator().manual_seed(2)
+    p = torch.rand(50, 3, generator=rng, dtype=torch.float64)
+    truth = (torch.rand(50, 3, generator=rng) < torch.tensor([0.5, 0.2, 0.0])).long()
+    codes = task.parse_all(list(truth.numpy()))
+    found = task.measure_outputs(MultilabelPrediction(task.outputs, p, p[0]), codes)
+    want = {
+        f"average_precision:{name}": average_precision_score(truth[:, c], p[:, c])
+        for c, name in enumerate("ab")  # no item has c
+    }
+    assert found == pytest.approx(want)

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from labelahead.errors import InputError
-from labelahead.tasks import LeaveOneOut, Number
+from labelahead.tasks import LeaveOneOut, Number, NumberPrediction
 
 
 @pytest.mark.parametrize("limits", [(1, 1), (2, 1), (1,), "ab", 5, (float("nan"), 1)])
@@ -113,3 +113,15 @@ def test_several_targets_have_units_of_their_own():
         "prediction", "height", "height_low", "height_high", "weight", "weight_low", "weight_high"
     ]  # fmt: skip
     assert p.columns()["prediction"] == ["1.7;70"]
+
+
+def test_error_of_each_target_is_measured_if_there_are_several():
+    task = Number(["height", "weight"])
+    codes = task.parse_all([[1.0, 70.0], [2.0, float("nan")]])
+    mean = torch.tensor([[1.0, 73.0], [1.5, 0.0]], dtype=torch.float64)
+    found = task.measure_outputs(NumberPrediction(task.outputs, mean, mean, 5), codes)
+    assert found == pytest.approx({"rmse:height": 0.125**0.5, "rmse:weight": 3.0})
+    assert (
+        Number().measure_outputs(NumberPrediction(("value",), mean[:, :1], mean[:, :1], 5), [])
+        == {}
+    )

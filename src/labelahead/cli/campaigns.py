@@ -335,16 +335,23 @@ def _run_campaign(start: Callable[..., Any], campaign: Any) -> None:
     from labelahead.cli.terminal import build_rounds_table, show_campaign
     from labelahead.simulation import RunCallbacks
 
-    title = _campaign_title(campaign)
-    with show_campaign(out, campaign.budget.labels, title) as callbacks:
+    title, shown = _campaign_title(campaign), _shown_measures(campaign)
+    with show_campaign(out, campaign.budget.labels, title, measures=shown) as callbacks:
         result = start(
             callbacks=RunCallbacks(
                 callbacks.progress, callbacks.round, partial(_show_ready, callbacks)
             )
         )
     out.print()
-    out.print(build_rounds_table(result.rounds))
+    out.print(build_rounds_table(result.rounds, _shown_measures(result.campaign)))
     _print_results(result, title)
+
+
+def _shown_measures(campaign: Any) -> Any:
+    """Return what the rounds of a campaign are shown by."""
+    from labelahead.cli.terminal import ShownMeasures
+
+    return ShownMeasures.of_task(campaign.data.task, campaign.data.unit)
 
 
 def _run_against(campaign: Any, baseline: str, folder: Path, *, shorten: bool) -> None:
@@ -359,18 +366,21 @@ def _run_against(campaign: Any, baseline: str, folder: Path, *, shorten: bool) -
     from labelahead.strategies import find_strategy
 
     strategy, name = find_strategy(campaign.asking.strategy).name, find_strategy(baseline).name
-    title = _campaign_title(campaign)
+    title, measures = _campaign_title(campaign), _shown_measures(campaign)
     second = list[Any]()
     with ExitStack() as display:
-        first = display.enter_context(show_campaign(out, campaign.budget.labels, title))
+        first = display.enter_context(
+            show_campaign(out, campaign.budget.labels, title, measures=measures)
+        )
 
         def start_baseline(result: Any, max_labels: int) -> None:
             display.close()
             out.print()
-            out.print(build_rounds_table(result.rounds))
+            measures = _shown_measures(result.campaign)
+            out.print(build_rounds_table(result.rounds, measures))
             out.print(f"\nthe same campaign with {name}:", highlight=False)
             both = f"{strategy} and {name}, seed {campaign.seed}"
-            shown = show_campaign(out, max_labels, both, name, (strategy, result.rounds))
+            shown = show_campaign(out, max_labels, both, name, (strategy, result.rounds), measures)
             second.append(display.enter_context(shown))
 
         pair = run_against(
@@ -385,15 +395,15 @@ def _run_against(campaign: Any, baseline: str, folder: Path, *, shorten: bool) -
         )
     out.print()
     if pair.rounds is None:
-        out.print(build_rounds_table(pair.result.rounds))
+        out.print(build_rounds_table(pair.result.rounds, measures))
         print_line("there are no test items, so --against has nothing to compare", "yellow")
         _print_results(pair.result, title)
         return
     strategy_result, baseline_result = (strategy, pair.result.rounds), (name, pair.rounds)
-    out.print(build_comparison_table(strategy_result, baseline_result))
+    out.print(build_comparison_table(strategy_result, baseline_result, pair.measure))
     out.print()
     out.print(
-        summarize_comparison(strategy_result, baseline_result),
+        summarize_comparison(strategy_result, baseline_result, pair.measure),
         style="bold",
         markup=False,
         highlight=False,
@@ -414,6 +424,7 @@ def _show_ready(callbacks: Any, prepared: Any) -> None:
     for note in prepared.notes:
         out.print(note, style="dim", markup=False, highlight=False)
     callbacks.total = prepared.campaign.budget.labels
+    callbacks.measures = _shown_measures(prepared.campaign)  # with the unit of the data
 
 
 def _print_results(
@@ -425,11 +436,11 @@ def _print_results(
     for sentence in result.guessers:
         print_line(sentence, on=out)
     print_line(f"\nthe results are in {result.folder}", on=out)
-    if not any(r.accuracy is not None for r in result.rounds):
+    if not any(result.measure.read(r) is not None for r in result.rounds):
         return
     try:
         path = result.folder / "curve.png"
-        picture = write_curve_png(result.rounds, path, title, baseline, strategy)
+        picture = write_curve_png(result.rounds, path, title, baseline, strategy, result.measure)
         print_line(f"learning curve: {picture}", on=out)
     except Exception as error:  # the campaign is finished: a missing picture is no reason to fail
         print_line(f"the learning curve cannot be drawn: {error}", "yellow")

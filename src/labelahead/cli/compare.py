@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from labelahead.simulation.comparison.execution import CampaignEvent, Job
     from labelahead.simulation.store import Round
 
-STRATEGIES = "random,margin,mlmoc,flip"
 SEEDS = 6
 
 
@@ -52,7 +51,7 @@ def compare(
         Option(
             help=(
                 "Names (or file.py:name), comma-separated, with an optional :mode. (default: "
-                f"{STRATEGIES})"
+                "random,margin,mlmoc,flip)"
             )
         ),
     ] = None,
@@ -200,11 +199,11 @@ def report(
             sources.show_costs(sources.read_costs(folder), folder, tuple(accuracy or ()))
             return
         try:
-            read_comparison(folder, trust_code=trust_code)
+            comparison = read_comparison(folder, trust_code=trust_code)
         except InputError as error:
             raise UsageError(str(error)) from error
         for value in accuracy or ():
-            if not 0 < value <= 1:
+            if comparison.campaign.data.task == "classes" and not 0 < value <= 1:
                 raise UsageError(f"--accuracy is {value}; expected a fraction such as 0.9")
         _write_report(folder, tuple(accuracy or ()), target, trust_code=trust_code)
 
@@ -224,6 +223,7 @@ def _resolve_comparison(
         campaign_tables,
         cross_with_embeddings,
         cross_with_guesses,
+        list_default_strategies,
         merge_comparisons,
         parse_contenders,
         read_comparison,
@@ -243,7 +243,8 @@ def _resolve_comparison(
             if folder and (folder / COMPARISON_FILE).exists()
             else None
         )
-        names = before.contenders if before else parse_contenders(STRATEGIES)
+        task = str(shell.gather_settings(context).get("data", {}).get("task", ""))
+        names = before.contenders if before else parse_contenders(list_default_strategies(task))
         names = names if strategies is None else parse_contenders(strategies)
         if several:
             names = cross_with_embeddings(names, several)
@@ -372,6 +373,9 @@ class ComparisonDisplay:
         self._last: dict[Job, Round] = {}
         self._since: dict[Job, float] = {}
         self._campaigns = self._done = self._rounds = 0
+        from labelahead.simulation.measures import ACCURACY
+
+        self._measure = ACCURACY
 
     def preparing(self, what: str) -> None:
         """Show the preparation before the campaigns start."""
@@ -381,7 +385,11 @@ class ComparisonDisplay:
 
     def begin(self, begun: "ComparisonStart") -> None:
         """Print how many campaigns will run."""
+        from labelahead.simulation.measures import find_measure
+
         comparison, done = begun.comparison, begun.campaigns - begun.left
+        source = comparison.campaign.data
+        self._measure = find_measure(source.task, source.unit)
         self._campaigns, self._done, self._rounds = begun.campaigns, done, comparison.rounds
         before = f", {done} of them finished earlier" if done else ""
         self._print(
@@ -413,7 +421,8 @@ class ComparisonDisplay:
     def _advance(self, job: "Job", entry: "Round") -> None:
         known = job in self._last and self._last[job].number >= entry.number
         self._last[job] = entry if not known else self._last[job]
-        right = "" if entry.accuracy is None else f", {entry.accuracy:.1%}"
+        score = self._measure.score(entry)
+        right = "" if score is None else f", {self._measure.format(score)}"
         note = f"{entry.labels} labels{right}"
         self._bars.update(self._tasks[job], completed=entry.number + 1, note=note)
         if (
@@ -430,7 +439,8 @@ class ComparisonDisplay:
             self._print(f"{job.name} failed: {event.detail}{where}", "red")
             return
         last = self._last.get(job)
-        right = "" if last is None or last.accuracy is None else f"{last.accuracy:6.1%} at "
+        score = None if last is None else self._measure.score(last)
+        right = "" if score is None else f"{self._measure.format(score):>6} at "
         labels = "" if last is None else f"{last.labels} labels, "
         wide = len(str(self._campaigns))
         self._print(

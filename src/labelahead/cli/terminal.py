@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from labelahead.learner.stopping import ErrorReading, stop_advice
-from labelahead.simulation.paired import PairedResult
+from labelahead.simulation.measures import ACCURACY, Measure, find_error_measure, list_measures
+from labelahead.simulation.paired import PairedResult, labels_to_reach
 from labelahead.simulation.store import Round
 
 __all__ = [
     "Curve",
     "PairProgress",
     "ProgressText",
+    "ShownMeasures",
     "build_comparison_table",
     "build_pairs_table",
     "build_rounds_table",
@@ -35,6 +38,30 @@ MIN_RATE_SECONDS = 1.0  # of an activity before its speed is shown
 Curve = tuple[str, Sequence[Round]]  # name of the strategy, and its rounds
 
 
+@dataclass(frozen=True)
+class ShownMeasures:
+    """What the rounds of a campaign are shown by.
+
+    Attributes:
+        main: The measure of curves and comparisons.
+        error: What is estimated without test labels.
+        others: Further columns of the table of rounds.
+    """
+
+    main: Measure = ACCURACY
+    error: Measure = ACCURACY
+    others: tuple[Measure, ...] = ()
+
+    @classmethod
+    def of_task(cls, task: str, unit: str = "") -> "ShownMeasures":
+        """Return the measures of a task by its name."""
+        main, *others = list_measures(task, unit)
+        return cls(main, find_error_measure(task, unit), tuple(others))
+
+
+ONE_CLASS = ShownMeasures()
+
+
 class CampaignDisplay:
     """Show a campaign: on a terminal a growing curve, elsewhere one line per round."""
 
@@ -46,8 +73,10 @@ class CampaignDisplay:
         live: Live | None,
         name: str = "",
         baseline: Curve | None = None,
+        measures: ShownMeasures = ONE_CLASS,
     ) -> None:
         self.console, self.total, self.title, self.name = console, total, title, name
+        self.measures = measures
         self._live, self._rounds, self._activity, self._baseline = live, list[Round](), "", baseline
         self._has_advised = False
         self._progress = ProgressText()
@@ -63,13 +92,16 @@ class CampaignDisplay:
         """Show a finished round."""
         self._rounds.append(entry)
         if self._live is None:
-            self.console.print(f"{self.name} {_format_round(entry)}".lstrip(), highlight=False)
+            line = f"{self.name} {_format_round(entry, self.measures)}"
+            self.console.print(line.lstrip(), highlight=False)
         for note in entry.notes:
             self.console.print(f"  round {entry.number}: {note}", style="yellow", markup=False)
         readings = [
             ErrorReading(r.labels, r.error, r.error_low, r.error_high, r.fall) for r in self._rounds
         ]
-        advice = None if self._has_advised or entry.asked == 0 else stop_advice(readings)
+        # The conditions of the advice were measured for one class per item.
+        silent = self._has_advised or entry.asked == 0 or self.measures.error != ACCURACY
+        advice = None if silent else stop_advice(readings)
         if advice:
             self._has_advised = True
             self.console.print(f"  advice at {entry.labels} labels: {advice}", style="cyan")
@@ -79,19 +111,26 @@ class CampaignDisplay:
         if self._live is None:
             return
         parts: list[Any] = []
-        if any(r.accuracy is not None for r in self._rounds):
+        main = self.measures.main
+        if any(main.read(r) is not None for r in self._rounds):
             width = max(40, min(self.console.width, 90))
             curves = [(self.name, self._rounds), *([self._baseline] if self._baseline else [])]
-            parts.append(Text.from_ansi(draw_curve_text(curves, self.total, self.title, width)))
+            picture = draw_curve_text(curves, self.total, self.title, width, main)
+            parts.append(Text.from_ansi(picture))
         if self._rounds:
-            parts.append(Text(_format_round(self._rounds[-1])))
+            parts.append(Text(_format_round(self._rounds[-1], self.measures)))
         parts.append(Text(self._activity, style="dim"))
         self._live.update(Group(*parts))
 
 
 @contextmanager
 def show_campaign(
-    console: Console, total: int, title: str, name: str = "", baseline: Curve | None = None
+    console: Console,
+    total: int,
+    title: str,
+    name: str = "",
+    baseline: Curve | None = None,
+    measures: ShownMeasures = ONE_CLASS,
 ) -> Iterator[CampaignDisplay]:
     """Show a campaign while it runs; the last state stays on the screen.
 
@@ -101,12 +140,13 @@ def show_campaign(
         title: Title of the curve.
         name: Name of the strategy, if a second curve is drawn.
         baseline: A second curve to draw.
+        measures: What the rounds are shown by.
     """
     if not console.is_terminal:
-        yield CampaignDisplay(console, total, title, None, name, baseline)
+        yield CampaignDisplay(console, total, title, None, name, baseline, measures)
         return
     with Live(console=console, refresh_per_second=4) as live:
-        shown = CampaignDisplay(console, total, title, live, name, baseline)
+        shown = CampaignDisplay(console, total, title, live, name, baseline, measures)
         yield shown
         shown._activity = ""
         shown._draw()
@@ -147,22 +187,40 @@ class ProgressText:
         return f"{text}, done at {end:%H:%M:%S}"
 
 
-def _format_round(r: Round) -> str:
-    right = "" if r.accuracy is None else f"   test accuracy {r.accuracy:6.1%}"
-    guess = "" if r.error is None else f"   estimated {_format_estimate(r)}"
+def _format_round(r: Round, measures: ShownMeasures) -> str:
+    main, value = measures.main, measures.main.read(r)
+    right = "" if value is None else f"   test {main.title} {_format_value(value, main):>6}"
+    estimate = _format_estimate(r, measures.error)
+    what = "" if measures.error == main else f"{measures.error.title} "
+    guess = "" if r.error is None else f"   estimated {what}{estimate}"
     drift = "" if r.drift is None else f"   drift {r.drift:4.0%}"
     took = sum(r.seconds.values())
     return f"round {r.number:3d}   {r.labels:5d} labels{right}{guess}{drift}   {took:5.1f} s"
 
 
-def _format_estimate(r: Round) -> str:
-    """Format the estimated accuracy with its interval."""
-    right, low, high = (1 - (value or 0.0) for value in (r.error, r.error_high, r.error_low))
-    return f"{right:.1%} ({low:.1%} to {high:.1%})"
+def _format_value(value: float, measure: Measure) -> str:
+    """Format a value of a measure, with its unit."""
+    return f"{value:.1%}" if measure.is_share else measure.format(measure.restore(value))
 
 
-def draw_curve_text(curves: Sequence[Curve], total: int, title: str, width: int = 70) -> str:
-    """Draw accuracy over labels of each curve with characters."""
+def _format_estimate(r: Round, measure: Measure) -> str:
+    """Format the estimate of a round with its interval; empty if there is none."""
+    found = measure.estimate(r)
+    if found is None:
+        return ""
+    value, low, high = (_format_value(v, measure) for v in found)
+    return f"{value} ({low} to {high})"
+
+
+def _read_scaled(r: Round, measure: Measure) -> float:
+    """Return the value of a round as people see it: in per cent, or in its unit."""
+    return measure.scale(measure.score(r) or 0.0)
+
+
+def draw_curve_text(
+    curves: Sequence[Curve], total: int, title: str, width: int = 70, measure: Measure = ACCURACY
+) -> str:
+    """Draw a measure over labels of each curve with characters."""
     import plotext as plt
 
     plt.clear_figure()
@@ -170,15 +228,16 @@ def draw_curve_text(curves: Sequence[Curve], total: int, title: str, width: int 
     plt.plot_size(width, 16)
     values, labels = list[float](), list[int]()
     for (name, rounds), marker in zip(curves, ("braille", "dot"), strict=False):
-        known = [r for r in rounds if r.accuracy is not None]
-        values += [100 * (r.accuracy or 0.0) for r in known]
+        known = [r for r in rounds if measure.read(r) is not None]
+        values += [_read_scaled(r, measure) for r in known]
         labels += [r.labels for r in known]
         plt.plot(labels[-len(known) :], values[-len(known) :], marker=marker, label=name or None)
     plt.xlim(min(labels), max(total, min(labels) + 1))
-    plt.ylim(max(0.0, min(values) - 5), min(100.0, max(values) + 5))
+    if measure.is_share:
+        plt.ylim(max(0.0, min(values) - 5), min(100.0, max(values) + 5))
     plt.title(title)
     plt.xlabel("labels")
-    plt.ylabel("test accuracy, %")
+    plt.ylabel(measure.axis)
     return str(plt.build())
 
 
@@ -188,8 +247,9 @@ def write_curve_png(
     title: str,
     baseline: Curve | None = None,
     name: str | None = None,
+    measure: Measure = ACCURACY,
 ) -> Path:
-    """Write accuracy over labels as an image.
+    """Write a measure over labels as an image.
 
     Args:
         rounds: Rounds of the campaign.
@@ -197,32 +257,31 @@ def write_curve_png(
         title: Title of the figure.
         baseline: A second curve to draw.
         name: Name of the first curve, for the legend.
+        measure: What is drawn.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    known = [r for r in rounds if r.accuracy is not None]
+    known = [r for r in rounds if measure.read(r) is not None]
     figure, axes = pyplot.subplots(figsize=(6.4, 4), dpi=150, layout="constrained")
-    axes.plot(
-        [r.labels for r in known], [100 * (r.accuracy or 0) for r in known], "o-", ms=4, label=name
-    )
+    values = [_read_scaled(r, measure) for r in known]
+    axes.plot([r.labels for r in known], values, "o-", ms=4, label=name)
     if baseline is not None:
         name, others = baseline
-        at, right = [r.labels for r in others], [100 * (r.accuracy or 0) for r in others]
+        at, right = [r.labels for r in others], [_read_scaled(r, measure) for r in others]
         axes.plot(at, right, "s--", ms=3, color="tab:orange", label=name)
-    estimates = [
-        (r.labels, r.error, r.error_low, r.error_high) for r in rounds if r.error is not None
-    ]
+    estimates = [(r.labels, found) for r in rounds if (found := measure.estimate(r)) is not None]
     if estimates:
-        at = [labels for labels, *_ in estimates]
-        right, best, worst = ([100 * (1 - (row[i] or 0.0)) for row in estimates] for i in (1, 2, 3))
+        at = [labels for labels, _ in estimates]
+        factor = 100 if measure.is_share else 1
+        right, low, high = ([factor * row[i] for _, row in estimates] for i in range(3))
         axes.plot(at, right, ":", color="grey", label="estimated for the pool, without test labels")
-        axes.fill_between(at, worst, best, color="grey", alpha=0.15, linewidth=0)
+        axes.fill_between(at, low, high, color="grey", alpha=0.15, linewidth=0)
     if estimates or baseline is not None:
         axes.legend(frameon=False, fontsize=8)
-    axes.set(xlabel="labels", ylabel="test accuracy, %")
+    axes.set(xlabel="labels", ylabel=measure.axis)
     axes.set_title(title, parse_math=False)  # a name may contain dollar signs
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -231,34 +290,37 @@ def write_curve_png(
     return path
 
 
-def build_comparison_table(strategy_result: Curve, baseline: Curve) -> Table:
-    """Build a table of the accuracies of two campaigns, one row per number of labels."""
+def build_comparison_table(
+    strategy_result: Curve, baseline: Curve, measure: Measure = ACCURACY
+) -> Table:
+    """Build a table of the results of two campaigns, one row per number of labels."""
     columns = [
-        {r.labels: r.accuracy or 0.0 for r in rounds} for _, rounds in (strategy_result, baseline)
+        {r.labels: measure.score(r) or 0.0 for r in rounds}
+        for _, rounds in (strategy_result, baseline)
     ]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("labels", strategy_result[0], baseline[0]):
         table.add_column(name, justify="right", min_width=9)
     for labels in sorted({*columns[0], *columns[1]}):
         table.add_row(
-            str(labels), *(f"{100 * c[labels]:.1f} %" if labels in c else "" for c in columns)
+            str(labels), *(measure.format(c[labels]) if labels in c else "" for c in columns)
         )
     return table
 
 
-def summarize_comparison(strategy_result: Curve, baseline: Curve) -> str:
-    """Report how many labels the baseline needed for the final accuracy of the first campaign."""
+def summarize_comparison(
+    strategy_result: Curve, baseline: Curve, measure: Measure = ACCURACY
+) -> str:
+    """Report how many labels the baseline needed for the final result of the first campaign."""
     (name, rounds), (other, baseline_rounds) = strategy_result, baseline
-    goal = rounds[-1].accuracy or 0.0
-    first, then = (
-        next((r.labels for r in of if (r.accuracy or 0.0) >= goal), None)
-        for of in (rounds, baseline_rounds)
-    )
-    sentence = f"test accuracy {goal:.1%}: {name} needed {first} labels; "
+    goal = measure.score(rounds[-1]) or 0.0
+    first, then = (labels_to_reach(of, goal, measure) for of in (rounds, baseline_rounds))
+    reached = _format_value(measure.restore(goal), measure)
+    sentence = f"test {measure.title} {reached}: {name} needed {first} labels; "
     if then is None:
+        last = _format_value(measure.read(baseline_rounds[-1]) or 0.0, measure)
         return sentence + (
-            f"{other} did not reach it with {baseline_rounds[-1].labels} labels "
-            f"({baseline_rounds[-1].accuracy or 0.0:.1%})."
+            f"{other} did not reach it with {baseline_rounds[-1].labels} labels ({last})."
         )
     return sentence + f"{other} needed {then} labels."
 
@@ -285,14 +347,14 @@ class PairProgress:
 def build_pairs_table(result: PairedResult) -> Table:
     """Build a table of the labels that the strategy and its baseline needed, one row per seed."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("seed", "test accuracy", result.strategy, result.baseline, "ratio"):
+    measure = result.measure
+    for name in ("seed", f"test {measure.title}", result.strategy, result.baseline, "ratio"):
         table.add_column(name, justify="right", min_width=6)
     for pair in result.pairs:
         needed, mark = (pair.tried, ">") if pair.baseline is None else (pair.baseline, "")
         ratio = f"{mark}{needed / pair.strategy:.2f}"
-        table.add_row(
-            str(pair.seed), f"{pair.accuracy:.1%}", str(pair.strategy), f"{mark}{needed}", ratio
-        )
+        reached = _format_value(pair.accuracy, measure)
+        table.add_row(str(pair.seed), reached, str(pair.strategy), f"{mark}{needed}", ratio)
     return table
 
 
@@ -316,19 +378,25 @@ def summarize_ratio(result: PairedResult) -> str:
     return sentence + "."
 
 
-def build_rounds_table(rounds: Sequence[Round]) -> Table:
+def build_rounds_table(rounds: Sequence[Round], measures: ShownMeasures = ONE_CLASS) -> Table:
     """Build a table of all rounds, one row each."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("round", "labels", "test accuracy", "estimated", "best gain", "drift", "seconds"):
-        table.add_column(name, justify="right")
+    main, error = measures.main, measures.error
+    estimated = "estimated" if error == main else f"estimated {error.title}"
+    others = [other for other in measures.others if any(other.read(r) is not None for r in rounds)]
+    tested = [f"test {main.title}", *(other.title for other in others)]
+    last = ("best gain", "seconds") if others else ("best gain", "drift", "seconds")
+    for name in ("round", "labels", *tested, estimated, *last):
+        table.add_column(name, justify="right", no_wrap=bool(others) and name == estimated)
     for r in rounds:
+        values = [(m, m.read(r)) for m in (main, *others)]
         table.add_row(
             str(r.number),
             str(r.labels),
-            "—" if r.accuracy is None else f"{r.accuracy:.1%}",
-            "—" if r.error is None else _format_estimate(r),
+            *("—" if value is None else _format_value(value, m) for m, value in values),
+            _format_estimate(r, error) or "—",
             "—" if r.gain is None else f"{r.gain:.3g}",
-            "—" if r.drift is None else f"{r.drift:.0%}",
+            *(() if others else ("—" if r.drift is None else f"{r.drift:.0%}",)),
             f"{sum(r.seconds.values()):.1f}",
         )
     return table

@@ -29,6 +29,7 @@ from labelahead.models.trusted_code import (
 )
 from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
+from labelahead.tasks import TASKS
 
 __all__ = [
     "Budget",
@@ -36,6 +37,7 @@ __all__ = [
     "Network",
     "Progress",
     "Source",
+    "TaskName",
     "campaign_code_names",
     "load_campaign",
     "merge_tables",
@@ -51,6 +53,7 @@ Progress = Callable[[str, int, int], None]
 """Reports progress: what is under way, how much of it is done, of how much."""
 
 
+TaskName = Literal["classes", "multilabel", "number", "rating"]
 T = TypeVar("T")
 NONE = "none"
 LISTS = ("without", "guesses", "label_columns")  # keys of [data] that may be one text: a,b
@@ -95,7 +98,7 @@ class Source:
     # class-names: the similarity of a text to the name of a class is a guess
     prior: Literal["none", "class-names"] = "none"
     # what a label is; see `labelahead.tasks`
-    task: Literal["classes", "multilabel", "number", "rating"] = "classes"
+    task: TaskName = "classes"
     # of a table: one column of 0 and 1 for each class, or one column for each number
     label_columns: tuple[str, ...] = ()
     # of numbers: their unit, and the least and the largest possible one
@@ -272,7 +275,7 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     if isinstance(plain.get("training"), Mapping):
         plain["training"] = _replace_none(plain["training"], Training)
         override_training(plain["training"], Training())  # checked before any work
-    plain = _parse_sources(plain)
+    plain = _choose_default_strategy(_parse_sources(plain))
     asking = plain.get("asking")
     strategy = asking.get("strategy", "") if isinstance(asking, Mapping) else ""
     if not isinstance(strategy, str | Strategy):
@@ -298,6 +301,15 @@ def _parse_sources(plain: dict[str, Any]) -> dict[str, Any]:
     if isinstance(asking, Mapping):
         plain["asking"] = {"strategy": PAIRS, **asking}
     return {**plain, "sources": sources}
+
+
+def _choose_default_strategy(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables with the default strategy of their task, unless they name one."""
+    data, asking = plain.get("data"), plain.get("asking", {})
+    task = TASKS.get(str(data.get("task"))) if isinstance(data, Mapping) else None
+    if task is None or not isinstance(asking, Mapping):
+        return plain
+    return {**plain, "asking": {"strategy": next(iter(task.acquisitions)), **asking}}
 
 
 def _split_commas(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from labelahead.data.excel import resolve_source
 from labelahead.data.guesses import resolve_guess_source
 from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
+from labelahead.data.split import CLASSES
+from labelahead.data.targets import make_task
 from labelahead.data.vector_files import (
     attach_named_vectors,
     is_vector_file,
@@ -25,7 +27,14 @@ from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import ExactModel, exact
 from labelahead.inference.network import NetworkLearner
-from labelahead.learner.config import Campaign, Network, Progress, Source, override_training
+from labelahead.learner.config import (
+    Campaign,
+    Network,
+    Progress,
+    Source,
+    TaskName,
+    override_training,
+)
 from labelahead.learner.encoding import (
     EncodedInputs,
     EncoderOptions,
@@ -43,8 +52,13 @@ from labelahead.models.training.objective import MakeObjective
 from labelahead.models.trusted_code import resolve_code_name
 from labelahead.strategies import PYTHON_OBJECT_PREFIX
 from labelahead.strategies.base import QueryConfig
+from labelahead.tasks import Task
 
-__all__ = ["PreparedCampaign", "choose_model_and_embedding", "prepare_campaign"]
+__all__ = ["PreparedCampaign", "choose_model_and_embedding", "prepare_campaign", "require_classes"]
+
+NUMBER = "number"
+RATING = "rating"
+DEFAULT_LEVELS = ("1", "2", "3", "4", "5")  # of ratings, if there are neither labels nor names
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +78,7 @@ class PreparedCampaign:
     )  # returns how other items become such inputs
     depends_on_seed: bool = False  # whether another seed would load other items
     guesses: PriorGuesses | None = None  # in the last columns of the inputs
+    task: Task | None = None  # what a label is; None: one class
 
     @property
     def has_guesses(self) -> bool:
@@ -105,6 +120,10 @@ class PreparedCampaign:
         features = self.rows.flatten(1)[:, : self.feature_width]
         return replace(self, inputs=guesses.append_to(features), guesses=guesses)
 
+    def for_task(self, task: Task) -> "PreparedCampaign":
+        """Return the same campaign with a task that has further classes or answers."""
+        return replace(self, task=task, data=replace(self.data, task=task))
+
     @property
     def kind(self) -> ModelKind:
         """What the rest of the code must know about the model."""
@@ -118,7 +137,7 @@ class PreparedCampaign:
         Strategies may make networks with it, so it must not give access to the labels.
 
         Args:
-            classes: Number of classes.
+            classes: Number of classes; a task has its own outputs.
             objective: The auxiliary objective of the strategy; the exact learner ignores it.
         """
         return self.kind.make_learner(self, classes, objective)
@@ -132,6 +151,8 @@ class PreparedCampaign:
 
     def _make_exact(self, pool: Tensor, classes: int) -> ExactModel:
         """Make the exact learner's model without labels, centred on the pool, (n,) bool."""
+        if self.task is not None:
+            return exact(self.rows[pool], task=self.task)
         if self.guesses is None:
             return exact(self.rows[pool], classes)
         model = exact(self.rows[pool][:, : self.feature_width], classes)
@@ -155,14 +176,18 @@ def prepare_campaign(
     if loaded is None:
         loaded = load_source(source, campaign.seed)
     data, answers = loaded
-    if data.task is not None or source.task != "classes":
-        raise InputError(
-            f"the task is {source.task}, which campaigns do not run yet; expected classes"
-        )
+    if is_in_memory and data.task is not None and source.task == CLASSES:
+        # The configuration did not know the task, so neither did its default strategy.
+        source = replace(source, task=cast(TaskName, data.task.name))
+        asking = choose_task_strategy(campaign.asking, data.task)
+        campaign = replace(campaign, data=source, asking=asking)
+    task = _find_task(source, data)
     data = attach_named_vectors(data, source.embedding)
     notes = list(data.notes)
     model_name, embedding, model_notes = choose_model_and_embedding(campaign, data)
     notes += model_notes
+    if task is not None:
+        _require_exact_learner(task, source, model_name)
     encoder_options = EncoderOptions(source.batch_size, source.workers, device)
     encoded = encode_inputs(model_name, data, embedding, source.size, progress, encoder_options)
     guesses = gather_guesses(source, data, encoded, device)
@@ -181,6 +206,7 @@ def prepare_campaign(
             if is_in_memory
             else _with_absolute_paths(source),
             embedding=pin_embedding(encoded.embedding, data),
+            unit=source.unit if task is None else getattr(task, "unit", ""),
         ),
         model=replace(campaign.model, name=resolve_code_name(model_name)),
         asking=_with_absolute_strategy(campaign.asking),
@@ -200,7 +226,83 @@ def prepare_campaign(
         encoded.make_preprocessor,
         depends_on_seed=data.depends_on_seed and not is_in_memory,
         guesses=guesses,
+        task=task,
     )
+
+
+def _find_task(source: Source, data: Data) -> Task | None:
+    """Return what a label is, None if it is one class; without labels it follows the settings.
+
+    Raises:
+        InputError: The data have another task than the settings, or no class is known.
+    """
+    if data.task is not None:
+        if source.task != data.task.name:
+            raise InputError(
+                f"the labels of {data.name} are of the task {data.task.name}, but the configuration "
+                f"says {source.task}; expected the same: set data.task (--task) to {data.task.name}"
+            )
+        return data.task
+    if source.task == CLASSES:
+        return None
+    if source.task == NUMBER:
+        units = [source.unit] if source.unit else ()
+        return make_task(NUMBER, source.label_columns or ("value",), units, source.limits)
+    names = source.classes or (DEFAULT_LEVELS if source.task == RATING else ())
+    if not names:
+        raise InputError(
+            f"{data.name} has no labels yet, so the classes are not known; name them with --classes "
+            "(data.classes)"
+        )
+    return make_task(source.task, names)
+
+
+def choose_task_strategy(asking: QueryConfig, task: Task | None) -> QueryConfig:
+    """Return the configuration of queries, with the strategy of the task if the default is not for it.
+
+    >>> from labelahead.learner.preparation import choose_task_strategy
+    >>> from labelahead.strategies.base import QueryConfig
+    >>> choose_task_strategy(QueryConfig(), la.tasks.Number()).strategy
+    'variance'
+    """
+    if (
+        task is None
+        or asking.strategy != QueryConfig.strategy
+        or asking.strategy in task.acquisitions
+    ):
+        return asking
+    return replace(asking, strategy=next(iter(task.acquisitions)))
+
+
+def require_classes(task: Task | None, what: str) -> None:
+    """Raise unless a label is one class.
+
+    Args:
+        task: Of the data.
+        what: What works for one class per item only.
+
+    >>> from labelahead.learner.preparation import require_classes
+    >>> require_classes(None, "a route")
+    """
+    if task is not None:
+        raise InputError(
+            f"the task is {task.name}, but {what} works for one class per item only; expected the "
+            "task classes"
+        )
+
+
+def _require_exact_learner(task: Task, source: Source, model: str) -> None:
+    """Raise if the model is a trained network, or if there are guesses: neither has tasks."""
+    if model != EXACT:
+        raise InputError(
+            f"model is {model}, but the task {task.name} needs the exact learner, which trains "
+            f"nothing: expected --model {EXACT}, or no --model"
+        )
+    if source.has_guesses:
+        raise InputError(
+            f"guesses are given for the task {task.name}; they work for one class per item only: "
+            "leave out --guesses and --prior"
+        )
 
 
 def _make_network_factory(
@@ -246,7 +348,10 @@ def choose_model_and_embedding(campaign: Campaign, data: Data) -> tuple[str, str
         )
     given_embedding = source.embedding
     given_parts = [] if given_embedding is None else split_joined_embedding(given_embedding)
-    if name == "auto" and any(is_encoder(g, data) or is_vector_file(g) for g in given_parts):
+    if name == "auto" and source.task != CLASSES:
+        name = EXACT
+        notes = (f"network: {EXACT} (the only one for the task {source.task})",)
+    elif name == "auto" and any(is_encoder(g, data) or is_vector_file(g) for g in given_parts):
         name = EXACT
         notes = (f"network: {EXACT} (an embedding: nothing to train, every label counts at once)",)
     elif name == "auto":

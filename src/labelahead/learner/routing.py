@@ -32,7 +32,7 @@ from labelahead.inference.label_fusion import (
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Progress
 from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
-from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign, require_classes
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
 
@@ -357,6 +357,7 @@ def _prepare(
             f"{count_noun(len(source.classes), 'class is', 'classes are')} known; expected two or more, by --classes"
         )
     prepared = prepare_campaign(replace(campaign, data=source), progress=progress)
+    require_classes(prepared.task, "a route")
     given = collect_labels_by_source(prepared.data, prepared.answers, labels, source.classes)
     if prepared.campaign.model.name != EXACT or prepared.guesses is None:
         raise InputError(

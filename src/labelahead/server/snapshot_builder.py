@@ -29,6 +29,7 @@ from labelahead.learner.preparation import (
     PreparedCampaign,
     choose_model_and_embedding,
     prepare_campaign,
+    require_classes,
 )
 from labelahead.seeds import make_generator
 from labelahead.server.exact_snapshot import ExactSnapshot
@@ -216,6 +217,7 @@ class SnapshotBuilder:
                 prepared = prepare_campaign(
                     self.campaign, given, lambda what, done, n: on_progress(what, done / total)
                 )
+                require_classes(prepared.task, "the labelling page")
                 _ = prepared.inputs
             except UnreadableItemsError as error:
                 self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}

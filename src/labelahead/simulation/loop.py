@@ -1,5 +1,6 @@
 """A simulated campaign: train, test, query, repeat until the budget is spent."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from labelahead.seeds import make_generator
 from labelahead.simulation.store import CONFIRMED, Label, Round, Store
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import Query, propose
+from labelahead.tasks import Task
 
 __all__ = ["Labeller", "Simulation", "State", "run_rounds"]
 
-Labeller = Callable[[int], int]  # position -> class number: an oracle, or a person
+# position -> class number, or the code of an answer: an oracle, or a person
+Labeller = Callable[[int], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,7 @@ class Simulation:
     names: Sequence[str] = ()
     seed: int = 0
     forecast: bool = True  # whether every round estimates and forecasts its error
+    task: Task | None = None  # what labels are codes of; None: class numbers
 
 
 MAX_ESTIMATION_ITEMS = 1000  # sample for the error estimate
@@ -174,7 +178,7 @@ class _SimulationRun:
         start = time.perf_counter()
         if len(plan.test):
             self.report("testing", 0, 1)
-        accuracy = fitted.accuracy(plan.test, plan.test_labels)
+        accuracy, measures = self._measure(fitted)
         seconds["test"] = time.perf_counter() - start
         count, confirming = self._next_batch_size(labelled)
         query, notes = None, trained.notes
@@ -206,12 +210,28 @@ class _SimulationRun:
             notes=notes,
             memory=query.memory if query else None,
             drift=query.drift if query else None,
+            measures=measures,
             **_forecast_fields(ahead),
             **self._count_confirmed(labelled, labels),
         )
         if store:
             store.add_round(entry)
         return fitted.model, entry
+
+    def _measure(self, fitted: FittedModel) -> tuple[float | None, dict[str, float]]:
+        """Return the accuracy on the test items, or the measures of another task."""
+        plan = self.plan
+        if plan.task is None:
+            return fitted.accuracy(plan.test, plan.test_labels), {}
+        if not len(plan.test):
+            return None, {}
+        prediction = fitted.predict_answers(plan.test)
+        found = {
+            **plan.task.measure(prediction, plan.test_labels),
+            **plan.task.measure_outputs(prediction, plan.test_labels),
+        }
+        # Without labels intervals are infinite, which no file can hold.
+        return None, {name: value for name, value in found.items() if math.isfinite(value)}
 
     def _estimate_error(
         self, labelled: Tensor, labels: Tensor, seed: int, *, queried: bool
@@ -224,10 +244,12 @@ class _SimulationRun:
         loo: LeaveOneOut | None = None
         ahead: ErrorForecast | None = None
         try:
-            if queried and len(labels) > 1 and plan.budget.initial:
+            if plan.task is None and queried and len(labels) > 1 and plan.budget.initial:
                 others, residual = learner.leave_one_out_predictions(labelled, labels, seed=seed)
                 loo = estimate_leave_one_out(others, residual, labels, plan.budget.initial)
-            several = bool((labels != labels[:1]).any())
+            several = bool((labels != labels[:1]).any()) or (
+                plan.task is not None and len(labels) > 1
+            )
             if plan.forecast and several:
                 votes = torch.tensor([p not in self._confirmed_in_round for p in labelled.tolist()])
                 ahead = learner.forecast_error(
@@ -349,10 +371,12 @@ class _SimulationRun:
             label = -1 if isinstance(given_label, bool) else index(given_label)
         except TypeError:
             label = -1
-        if not 0 <= label < plan.learner.classes:
+        count = plan.learner.classes if plan.task is None else len(plan.task.answers)
+        if not 0 <= label < count:
+            what = "a class number" if plan.task is None else "the code of an answer"
             raise InputError(
-                f"the labeller returned {given_label!r} for item {position}; expected a class "
-                f"number, 0 to {plan.learner.classes - 1}"
+                f"the labeller returned {given_label!r} for item {position}; expected {what}, 0 to "
+                f"{count - 1}"
             )
         if self.store:
             item = plan.ids[position] if plan.ids else ""

@@ -11,7 +11,14 @@ from types import MappingProxyType
 from labelahead.simulation.store import Round
 from labelahead.tasks import TASKS
 
-__all__ = ["ACCURACY", "Measure", "find_measure"]
+__all__ = [
+    "ACCURACY",
+    "Measure",
+    "find_error_measure",
+    "find_measure",
+    "find_output_measure",
+    "list_measures",
+]
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,9 @@ class Measure:
 
     def read(self, entry: Round) -> float | None:
         """Return the value of a round; None without test items."""
-        return entry.accuracy if self.name == ACCURACY.name else entry.measures.get(self.name)
+        if self.name == ACCURACY.name and not entry.measures:
+            return entry.accuracy
+        return entry.measures.get(self.name)
 
     def score(self, entry: Round) -> float | None:
         """Return the score of a round."""
@@ -51,7 +60,25 @@ class Measure:
 
     def scale(self, score: float) -> float:
         """Return a score as people see it: in per cent, or in the unit of the measure."""
-        return 100 * score if self.is_share else self.restore(score)
+        return 100 * self.restore(score) if self.is_share else self.restore(score)
+
+    def estimate(self, entry: Round) -> tuple[float, float, float] | None:
+        """Return the estimate of a round without test labels, and the ends of its interval.
+
+        None if there is none, or if the estimated error is another measure.
+
+        >>> from labelahead.simulation.measures import ACCURACY
+        >>> from labelahead.simulation.store import Round
+        >>> entry = Round(0, 20, None, 1.0, 0.0, 0, 0, error=0.25, error_low=0.125, error_high=0.5)
+        >>> ACCURACY.estimate(entry)
+        (0.75, 0.5, 0.875)
+        """
+        if entry.error is None or self.name not in ESTIMATED_MEASURES:
+            return None
+        low, high = entry.error_low or 0.0, entry.error_high or 0.0
+        if self.name == ACCURACY.name:
+            return 1 - entry.error, 1 - high, 1 - low
+        return entry.error, low, high
 
     @property
     def suffix(self) -> str:
@@ -91,8 +118,20 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "micro_f1": Measure("micro_f1", "micro F1"),
         "rmse": Measure("rmse", "root mean square error", False, False),
         "mae": Measure("mae", "mean absolute error", False, False),
+        "hamming_loss": Measure("hamming_loss", "Hamming loss", False),
+        "macro_f1": Measure("macro_f1", "macro F1"),
+        "average_precision": Measure("average_precision", "average precision"),
+        "r2": Measure("r2", "R²", True, False),
+        "coverage": Measure("coverage", "coverage of 90 % intervals"),
+        "interval_width": Measure("interval_width", "width of 90 % intervals", False, False),
+        "quadratic_kappa": Measure("quadratic_kappa", "quadratic kappa", True, False),
     }
 )
+# What a round estimates without test labels: see `Measure.estimate`.
+ESTIMATED_MEASURES = frozenset(
+    {ACCURACY.name, *(task.error_measure for name, task in TASKS.items() if name != "classes")}
+)
+IN_UNIT = frozenset({"rmse", "mae", "interval_width"})  # measures in the unit of the numbers
 
 
 def find_measure(task: str, unit: str = "") -> Measure:
@@ -106,8 +145,58 @@ def find_measure(task: str, unit: str = "") -> Measure:
     >>> find_measure("multilabel").title
     'micro F1'
     """
+    return list_measures(task, unit)[0]
+
+
+def find_error_measure(task: str, unit: str = "") -> Measure:
+    """Return the measure that rounds estimate without test labels: of classes the accuracy.
+
+    Args:
+        task: its name.
+        unit: of its numbers.
+
+    >>> from labelahead.simulation.measures import find_error_measure
+    >>> find_error_measure("multilabel").title, find_error_measure("classes").title
+    ('Hamming loss', 'accuracy')
+    """
+    if task == "classes":
+        return ACCURACY
+    return next(m for m in list_measures(task, unit) if m.name == TASKS[task].error_measure)
+
+
+def find_output_measure(name: str, known: Mapping[str, Measure]) -> Measure:
+    """Return the measure of one output, called "measure:output".
+
+    Args:
+        name: its name.
+        known: the measures of the task by name.
+
+    >>> from labelahead.simulation.measures import ACCURACY, find_output_measure
+    >>> find_output_measure("accuracy:cat", {"accuracy": ACCURACY}).title
+    'accuracy of cat'
+    """
+    kind, _, output = name.partition(":")
+    measure = known[kind]
+    return replace(measure, name=name, title=f"{measure.title} of {output}", unit="")
+
+
+def list_measures(task: str, unit: str = "") -> tuple[Measure, ...]:
+    """Return all measures of a task, the main one first; of classes the accuracy alone.
+
+    Args:
+        task: its name.
+        unit: of its numbers.
+
+    >>> from labelahead.simulation.measures import list_measures
+    >>> [measure.name for measure in list_measures("rating")]
+    ['mae', 'quadratic_kappa', 'accuracy']
+    """
     kind = TASKS[task]
-    name = kind.main_measure
-    plain = Measure(name, name.replace("_", " "), kind.measures[name], False)
-    found = MEASURES.get(name, plain)
-    return found if found.is_share else replace(found, unit=unit)
+    names = dict.fromkeys([kind.main_measure, *(kind.measures if task != "classes" else ())])
+    return tuple(_make_measure(name, kind.measures[name], unit) for name in names)
+
+
+def _make_measure(name: str, larger_is_better: bool, unit: str) -> Measure:
+    """Return a measure by its name, in the unit of the numbers."""
+    found = MEASURES.get(name, Measure(name, name.replace("_", " "), larger_is_better, False))
+    return replace(found, unit=unit) if name in IN_UNIT else found

@@ -18,6 +18,7 @@ from labelahead.data.pool import Pool
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.learner.config import (
+    Budget,
     Campaign,
     Progress,
     campaign_code_names,
@@ -35,6 +36,7 @@ from labelahead.simulation.store import Round, Store
 from labelahead.simulation.tracking import open_trackers
 from labelahead.strategies import PYTHON_OBJECT_PREFIX, find_strategy
 from labelahead.strategies.base import QueryConfig, Strategy
+from labelahead.tasks import Task
 
 __all__ = [
     "PreparedCampaign",
@@ -346,9 +348,12 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
             "for unlabelled data use `labelahead query`, or pass a labeller"
         )
     refuse_prices(prepared.campaign)
-    refuse_unlisted_labels(data.classes, prepared.campaign.data.classes)
-    if len(data.classes) < 2:
-        raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two")
+    if prepared.task is None:
+        refuse_unlisted_labels(data.classes, prepared.campaign.data.classes)
+        if len(data.classes) < 2:
+            raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two")
+    else:
+        _check_task_campaign(prepared.task, data, budget)
     test = data.test if answers is not None else data.test[:0]
     excluded = _excluded_items(prepared, labeller)
     askable = int((~excluded).sum())
@@ -357,6 +362,7 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
             f"labels is {budget.labels}, but the pool has {askable} items; expected at most that"
         )
     strategy = find_strategy(prepared.campaign.asking.strategy)
+    strategy.check_task(prepared.task)
     learner = prepared.make_learner(len(data.classes), strategy.objective)
     learner.network(prepared.campaign.seed)  # fails early
     return Simulation(
@@ -371,7 +377,22 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
         ids=data.ids,
         names=data.classes,
         seed=prepared.campaign.seed,
+        task=prepared.task,
     )
+
+
+def _check_task_campaign(task: Task, data: Data, budget: Budget) -> None:
+    """Raise if all labels are equal, or if the budget has what only single classes know."""
+    if len(task.answers) < 2:
+        raise InputError(
+            f"all labels of {data.name} are equal; expected at least two different ones"
+        )
+    given = {"balanced": budget.balanced, "absent": budget.absent, "confirm": budget.confirm}
+    wrong = [name for name, value in given.items() if value]
+    if wrong:
+        raise InputError(
+            f"budget.{wrong[0]} is for one class per item, but the task is {task.name}; leave it out"
+        )
 
 
 def refuse_prices(campaign: Campaign) -> None:

@@ -37,7 +37,7 @@ from labelahead.inference.label_fusion import (
 )
 from labelahead.learner.config import Campaign, Progress, read_toml, to_toml
 from labelahead.learner.learner import Learner
-from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign, require_classes
 from labelahead.learner.simulated_source import (
     MAJORITY,
     PAIRS,
@@ -284,6 +284,7 @@ def prepare_sources(campaign: Campaign, progress: Progress | None = None) -> Pre
     exact_model = replace(campaign.model, name=EXACT)
     data = replace(campaign.data, guesses=real)
     prepared = prepare_campaign(replace(campaign, data=data, model=exact_model), progress=progress)
+    require_classes(prepared.task, "a campaign with sources")
     if prepared.answers is None:
         raise InputError(
             f"{prepared.data.name} has no labels, which a simulation needs: name the column that has "

@@ -256,6 +256,10 @@ class Task(ABC):
             codes: (q,) their answers.
         """
 
+    def measure_outputs(self, prediction: Any, codes: Sequence[int] | Tensor) -> dict[str, float]:
+        """Return measures of single outputs, "measure:output"; none unless a task has some."""
+        return {}
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the arguments of `find_task`, and "answers", as JSON can hold them."""

@@ -249,6 +249,20 @@ class Multilabel(Task):
             "average_precision": measures.average_precision(scores, truth),
         }
 
+    def measure_outputs(
+        self, prediction: MultilabelPrediction, codes: Sequence[int] | Tensor
+    ) -> dict[str, float]:
+        """Return the average precision of each class that has a positive label."""
+        truth = self.targets(codes).numpy()
+        scores = prediction.probabilities.cpu().numpy()
+        return {
+            f"average_precision:{name}": measures.average_precision(
+                scores[:, c : c + 1], truth[:, c : c + 1]
+            )
+            for c, name in enumerate(self.outputs)
+            if (truth[:, c] == 1).any()
+        }
+
     def describe(self) -> dict[str, Any]:
         """Return the name of the task, the classes, the answers and the threshold."""
         return {

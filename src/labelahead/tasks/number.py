@@ -248,6 +248,18 @@ class Number(Task):
             "interval_width": float((high - low).mean()),
         }
 
+    def measure_outputs(
+        self, prediction: NumberPrediction, codes: Sequence[int] | Tensor
+    ) -> dict[str, float]:
+        """Return the RMSE of each target, if there are several: their units may differ."""
+        if len(self.outputs) == 1:
+            return {}
+        error = (prediction.mean.cpu() - self.targets(codes)).numpy()
+        return {
+            f"rmse:{name}": measures.root_mean_square(error[:, d])
+            for d, name in enumerate(self.outputs)
+        }
+
     def describe(self) -> dict[str, Any]:
         """Return the name of the task, targets, unit, limits (None: any) and answers."""
         bounded = any(map(math.isfinite, self.limits))

@@ -14,6 +14,7 @@ from labelahead.simulation.comparison.plan import (
     cross_with_embeddings,
     cross_with_guesses,
     format_comparison,
+    list_default_strategies,
     list_differences,
     merge_comparisons,
     parse_contender,
@@ -225,3 +226,13 @@ def test_comparison_names_the_code_of_its_starts(tmp_path):
     with pytest.raises(InputError, match="--trust-code"):
         read_comparison(tmp_path)
     assert read_comparison(tmp_path, trust_code=True).guesses == ("none", code)
+
+
+def test_default_strategies_of_a_task_are_random_its_own_and_its_baselines():
+    assert (
+        list_default_strategies("classes")
+        == list_default_strategies("")
+        == "random,margin,mlmoc,flip"
+    )
+    assert list_default_strategies("number") == "random,variance,qbc,gsx,gsy,igs"
+    assert list_default_strategies("multilabel") == "random,resolve,binary-uncertainty,mmc,cvirs"

@@ -33,6 +33,7 @@ from labelahead.models.training import Training
 from labelahead.models.trusted_code import find_code_names, require_trusted_code, resolve_code_name
 from labelahead.strategies import STRATEGIES, find_strategy
 from labelahead.strategies.lookahead import MODES
+from labelahead.tasks import TASKS
 
 __all__ = [
     "Comparison",
@@ -41,6 +42,7 @@ __all__ = [
     "cross_with_embeddings",
     "cross_with_guesses",
     "format_comparison",
+    "list_default_strategies",
     "list_differences",
     "merge_comparisons",
     "parse_contender",
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 COMPARISON_FILE = "compare.toml"
+DEFAULT_STRATEGIES = "random,margin,mlmoc,flip"  # of the task classes
 
 
 @dataclass(frozen=True)
@@ -316,6 +319,19 @@ def strategy_code(specs: str | Sequence[str]) -> list[str]:
         _split_spec(spec)[0] for spec in (specs.split(",") if isinstance(specs, str) else specs)
     ]
     return [name for name in names if ":" in name]
+
+
+def list_default_strategies(task: str) -> str:
+    """Return the strategies that are compared unless some are named, with commas between.
+
+    >>> from labelahead.simulation.comparison.plan import list_default_strategies
+    >>> list_default_strategies("number")
+    'random,variance,qbc,gsx,gsy,igs'
+    """
+    known = TASKS.get(task)
+    if known is None or task == "classes":
+        return DEFAULT_STRATEGIES
+    return ",".join(("random", next(iter(known.acquisitions)), *known.baselines))
 
 
 def parse_contenders(text: str | Sequence[str]) -> tuple[Contender, ...]:

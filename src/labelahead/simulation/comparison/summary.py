@@ -1,7 +1,7 @@
 """All numbers of a report, computed from the curves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from labelahead.simulation.comparison.statistics import (
     run_omnibus_test,
     t_interval,
 )
+from labelahead.simulation.measures import Measure, find_output_measure, list_measures
 from labelahead.simulation.store import Round
 
 __all__ = [
@@ -68,6 +69,8 @@ class ContenderSummary:
     final_gain: Estimate | None
     needs: tuple[LabelsNeeded | None, ...]  # per target; None without a seed in common
     seconds: Mapping[str, float]  # stage -> median over rounds with queries
+    # further measures of a task, and those of its outputs -> scores after the last rounds
+    others: Mapping[Measure, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +209,23 @@ def _summarise_contender(
         final_gain,
         tuple(needs),
         _median_seconds(curves, contender),
+        _other_measures(curves, contender),
     )
+
+
+def _other_measures(curves: Curves, contender: Contender) -> dict[Measure, Estimate]:
+    """Return the scores after the last rounds by all other measures of a task and its outputs."""
+    last = [done.rounds[-1] for done in curves.done if done.contender == contender]
+    source = curves.comparison.campaign.data
+    known = {m.name: m for m in list_measures(source.task, curves.measure.unit)}
+    names = dict.fromkeys(name for entry in last for name in entry.measures)
+    found = {}
+    for name in [n for n in names if n != curves.measure.name]:
+        values = [entry.measures[name] for entry in last if name in entry.measures]
+        measure = known.get(name) or find_output_measure(name, known)
+        estimate = t_interval(np.array(values), share=measure.is_share)
+        found[measure] = estimate if measure.larger_is_better else estimate.negate()
+    return found
 
 
 def _labels_needed(
