@@ -12,8 +12,9 @@ import torch
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import exact
+from labelahead.inference.sources import Annotations
 from labelahead.outofcore import EmbedOptions, LargePool, embed
-from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool
+from tests.support.large_pools import CLASSES, Inline, clouds, parquet_pool, write_annotations
 
 N = 120
 LABELLED = range(0, N, 4)
@@ -97,6 +98,38 @@ def test_predictions_of_the_whole_pool_take_columns(pool, tmp_path):
     assert sorted(drawn.tolist()) == evaluation.tolist()
     naive = learner.forecast_error(at, torch.from_numpy(y)[at], drawn)
     assert done.forecast.error == pytest.approx(naive.error, abs=1e-9)
+
+
+def test_guesses_near_uniform_are_sharpened_as_in_memory(pool, tmp_path):
+    """A guesser that is right more often than its probabilities say."""
+    large, x, y, _ = pool
+    p = torch.full((N, 3), 0.31, dtype=torch.float64)
+    p[torch.arange(N), torch.from_numpy(y)] = 0.38
+    table = {f"probability:{name}": p[:, c].numpy() for c, name in enumerate(CLASSES)}
+    path = tmp_path / "near.parquet"
+    pq.write_table(pa.table({"id": [f"item {i}" for i in range(N)], **table}), path)
+    found, learner, _ = predict_in_memory(x, y, p)
+    at = torch.tensor(LABELLED)
+    assert learner.fit(at, torch.from_numpy(y)[at]).kernel_model.sharpness[0, 0] > 1
+    for item in with_guesses(large, [str(path)]).query(6, label(y), evaluation=50):
+        assert item.probability == pytest.approx(float(found[item.position].max()), abs=2e-6)
+
+
+def test_guesses_and_labels_of_several_sources_count_as_in_memory(pool, tmp_path):
+    large, x, y, said = pool
+    names = [f"item {i}" for i in range(N)]
+    rows = write_annotations(tmp_path / "labels.csv", y, LABELLED, names)
+    model = exact(x, 3, guesses=said)
+    inputs = torch.cat([x, model.pool_guesses.to(x)], 1)
+    learner = ExactLearner(inputs, model, annotations=Annotations.from_rows(rows))
+    votes = Annotations.vote(rows)
+    fitted = learner.fit(torch.tensor(LABELLED), torch.tensor([votes[i] for i in LABELLED]))
+    p = fitted.predict_proba(torch.arange(N))
+    queried = with_guesses(large, ["llm"]).query(6, tmp_path / "labels.csv", evaluation=50)
+    for item in queried:
+        assert item.probability == pytest.approx(float(p[item.position].max()), abs=2e-6)
+    plain = large.query(6, tmp_path / "labels.csv", evaluation=50)
+    assert [i.position for i in queried] == [i.position for i in plain]
 
 
 def test_two_guessers_of_both_kinds_count(pool, tmp_path):

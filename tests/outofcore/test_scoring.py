@@ -1,15 +1,24 @@
 """Scores by partitions and blocks against one float64 posterior over the whole pool."""
 
 import numpy as np
+import pyarrow.dataset as dataset
 import pytest
 import torch
 
-from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
+from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import exact
-from labelahead.inference.mixture import mixture_kernel
+from labelahead.inference.mixture import cosine_matrix, mix_kernels, mixture_kernel
+from labelahead.inference.sources import Annotations, combine_sources
 from labelahead.outofcore import EmbedOptions, LargePool, embed, scoring
-from tests.support.large_pools import CLASSES, Inline, all_at_once, clouds
+from tests.support.large_pools import (
+    CLASSES,
+    Inline,
+    all_at_once,
+    clouds,
+    write_annotations,
+    write_labels,
+)
 
 N = 157
 
@@ -169,12 +178,73 @@ def test_items_are_scored_and_predicted_on_a_device_as_on_the_cpu(pool, double, 
     assert tables[0] == tables[1]
 
 
-def test_model_of_several_sources_is_refused():
-    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    model = exact(x, 2)
-    units, start = model.kernel_inputs(x)
-    labels = torch.tensor([0, 1, 0, 1])
-    assert scoring.posterior_at(model, units, start, labels).labelled.tolist() == [0, 1, 2, 3]
-    model.label_noise = torch.tensor([0.0, 1.0, 0.0, 1.0])
-    with pytest.raises(InputError, match="several sources"):
-        scoring.posterior_at(model, units, start, labels)
+def solve_with_sources(x, at, learner, model):
+    """Mean (N, 3), covariance (N, N) and noise of further labels, by one inverse of K + D."""
+    units = model.normalise_rows(torch.from_numpy(x))
+    K = mix_kernels(cosine_matrix(units), model.get_mixture().weights)
+    given = learner.annotations.select_items(at, torch.zeros_like(at))
+    lapse, noise = learner.source_estimates.lapse, model.noise
+    targets, extra = combine_sources(given, lapse, 3, noise)
+    inverse = torch.linalg.inv(K[at][:, at] + torch.diag(noise + extra))
+    mean = 1 / 3 + K[:, at] @ inverse @ targets
+    return mean, K - K[:, at] @ inverse @ K[at], noise
+
+
+def test_scores_with_several_sources_equal_one_inverse(pool, tmp_path):
+    large, x, y = pool
+    items = np.arange(0, N, 4)
+    names = [make_item_name(i) for i in range(N)]
+    rows = write_annotations(tmp_path / "labels.csv", y, items, names)
+    subset = large.select_subset(
+        tmp_path / "labels.csv", strategy="variance", evaluation=40, candidates=N
+    )
+    at, annotations = torch.from_numpy(items), Annotations.from_rows(rows)
+    learner = ExactLearner(
+        torch.from_numpy(x), exact(torch.from_numpy(x), 3), annotations=annotations
+    )
+    votes = Annotations.vote(rows)
+    fitted = learner.fit(at, torch.tensor([votes[i] for i in items.tolist()]))
+    assert fitted.kernel_model.label_noise.max() > 0.1
+    mean, covariance, noise = solve_with_sources(x, at, learner, fitted.kernel_model)
+    sample = subset.positions[len(items) : len(items) + 40]
+    for position, score in zip(*(part.tolist() for part in subset.best), strict=True):
+        others = sample[sample != position]
+        own = covariance[position, position]
+        naive = covariance[position, others].square().sum() / (own + noise)
+        assert score == pytest.approx(float(naive), rel=1e-7)
+    post = subset.build_posterior().view.posterior
+    assert torch.allclose(post.mean, mean[subset.positions], atol=1e-8)
+    every = torch.arange(len(subset.positions))
+    naive = covariance[subset.positions][:, subset.positions]
+    assert torch.allclose(post.covariance_block(every, every).double(), naive, atol=1e-8)
+    p = fitted.predict_proba(subset.positions)
+    assert torch.allclose(subset.predict_proba(every), p, atol=1e-8)
+
+
+def test_whole_pool_with_several_sources_is_predicted_as_in_memory(pool, tmp_path):
+    large, x, y = pool
+    items = np.arange(0, N, 4)
+    names = [make_item_name(i) for i in range(N)]
+    rows = write_annotations(tmp_path / "labels.csv", y, items, names)
+    done = large.predict(tmp_path / "labels.csv", tmp_path / "out", evaluation=60)
+    votes, at = Annotations.vote(rows), torch.from_numpy(items)
+    numbers = torch.tensor([votes[i] for i in items.tolist()])
+    x = torch.from_numpy(x)
+    learner = ExactLearner(x, exact(x, 3), annotations=Annotations.from_rows(rows))
+    p = learner.fit(at, numbers).predict_proba(torch.arange(N))
+    table = dataset.dataset(tmp_path / "out").to_table().to_pylist()
+    order = {name: i for i, name in enumerate(names)}
+    table.sort(key=lambda row: order[row["id"]])
+    assert np.allclose([row["probability"] for row in table], p.max(1).values, atol=1e-6)
+    naive = learner.forecast_error(at, numbers, large.sample_positions(60, at, 0))
+    assert done.forecast.error == pytest.approx(naive.error, abs=1e-9)
+
+
+def test_annotators_who_agree_with_one_source_change_nothing(pool, tmp_path):
+    large, _, y = pool
+    labels = {make_item_name(i): CLASSES[y[i]] for i in range(0, N, 9)}
+    rows = [(name, label, "anna") for name, label in labels.items()]
+    file = write_labels(tmp_path / "labels.csv", rows, ("id", "label", "annotator"))
+    by_file, by_name = (large.select_subset(given, evaluation=30) for given in (file, labels))
+    assert torch.equal(by_file.best.scores, by_name.best.scores)
+    assert torch.equal(by_file.best.positions, by_name.best.positions)

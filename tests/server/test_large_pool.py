@@ -16,12 +16,13 @@ from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from labelahead.inference.mixture import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
+from labelahead.inference.sources import Annotations
 from labelahead.outofcore import EmbedOptions, LargePool, embed
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.journal import read_item_names
 from labelahead.server.large_pool import PoolSizes
 from labelahead.server.session import session_model
-from tests.support.large_pools import CLASSES, Inline, clouds, text_pool
+from tests.support.large_pools import CLASSES, Inline, clouds, text_pool, write_annotations
 from tests.support.sounds import write_sounds
 from tests.support.web_sessions import CHANGE, page, progress_once
 
@@ -164,6 +165,27 @@ def test_pool_is_rescored_every_refresh_every_labels_only(store, tmp_path, monke
     ):  # no new label: not rescored
         wait_until_idle(client)
         assert label_counts == [0, 6]
+
+
+def test_labels_of_several_annotators_are_weighed_in_the_scoring_of_the_pool(store, tmp_path):
+    """The page scores the pool as `LargePool` does with a label file of all annotators."""
+    store_folder, y = store
+    rows = write_annotations(
+        tmp_path / "known.csv", y, range(0, N, 10), [f"doc {p}" for p in range(N)]
+    )
+    options = PAGE_OPTIONS | {"labels": tmp_path / "known.csv", "start": True}
+    with page(store_folder, tmp_path / "labels", **options) as (client, session):
+        wait_until_idle(client)
+        pool = LargePool(store_folder, executor=Inline())
+        subset = pool.select_subset(
+            tmp_path / "known.csv", strategy="flip", evaluation=60, candidates=20
+        )
+        assert subset.model.label_noise.max() > 0.1
+        held = {parse_number(item) for item in session.service.items.ids}
+        assert set(subset.positions.tolist()) <= held
+        labels = {f"doc {p}": CLASSES[c] for p, c in Annotations.vote(rows).items()}
+        plain = pool.select_subset(labels, strategy="flip", evaluation=60, candidates=20)
+        assert not set(plain.positions.tolist()) <= held
 
 
 def test_label_file_may_label_any_item_of_the_pool(store, tmp_path):

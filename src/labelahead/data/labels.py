@@ -196,12 +196,36 @@ def read_labels_by_source(
     ((0, 1, 'anna'), (0, 0, 'ben'))
     """
     rows = None if data.records is None else data.records.positions_by_row_number()
-    file, finder = LabelFile.read(path), ItemFinder(data.ids, data.file_names, rows)
-    reader = LabelNormaliser((*data.classes, *classes))
+    return read_labels_by_source_for_ids(
+        path, data.ids, data.classes, data.file_names, classes, rows=rows
+    )
+
+
+def read_labels_by_source_for_ids(
+    file: str | Path | LabelFile,
+    ids: Sequence[str],
+    known: tuple[str, ...] = (),
+    files: Sequence[str] = (),
+    classes: Sequence[str] = (),
+    *,
+    rows: Mapping[str, int] | None = None,
+) -> LabelsBySource:
+    """Read a label file strictly for items given by their ids; see `read_labels_by_source`.
+
+    Args:
+        file: the label file or folder.
+        ids: the ids of the items.
+        known: the classes of the data.
+        files: the names of files that were excluded from the data.
+        classes: further names that are certainly classes.
+        rows: positions by row number, as for `read_import`.
+    """
+    file = file if isinstance(file, LabelFile) else LabelFile.read(file)
+    finder, reader = ItemFinder(ids, files, rows), LabelNormaliser((*known, *classes))
     labels: dict[tuple[int, str], str] = {}  # by position and annotator
     resolved: dict[int, str] = {}
-    for position, answers in _collect_answers(file, finder, reader, data.classes, classes).items():
-        item = data.ids[position]
+    for position, answers in _collect_answers(file, finder, reader, known, classes).items():
+        item = ids[position]
         _require_same_file(file.path, item, answers)
         if any(answer.entry.is_resolution for answer in answers):
             resolved[position] = _resolve_label(file.path, item, answers)
@@ -212,7 +236,7 @@ def read_labels_by_source(
         for source, own in by_source.items():
             labels[position, source] = _resolve_label(file.path, item, own)
     used = {*labels.values(), *resolved.values()}
-    names = _list_classes(file.path, reader, used, data.classes, classes)
+    names = _list_classes(file.path, reader, used, known, classes)
     number = {name: i for i, name in enumerate(names)}
     return LabelsBySource(
         tuple((position, number[label], source) for (position, source), label in labels.items()),
@@ -315,7 +339,7 @@ def _format_advice(first: _LabelledEntry, other: _LabelledEntry) -> str:
     """Return which commands use the labels of two annotators, "" if one gave both labels."""
     if _get_annotator(first.entry) == _get_annotator(other.entry):
         return ""
-    return " (only `query` and `encoders` with the exact learner weigh several annotators)"
+    return " (only `query`, `encoders` and `pool` with the exact learner weigh several annotators)"
 
 
 def require_same_file(path: Path, item: str, names: Sequence[tuple[str, str]]) -> None:

@@ -23,6 +23,7 @@ from labelahead.data.split import expand_path
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.sources import Annotations
 from labelahead.outofcore.addresses import Array
 from labelahead.outofcore.partitions import PoolSchema, read_columns_named
 from labelahead.outofcore.store import PartitionEntry, read_ids
@@ -34,6 +35,17 @@ __all__ = [
     "read_partition_guesses",
     "require_guess_sources",
 ]
+
+# What a fit sets in a model.
+FITTED_BUFFERS = (
+    "support",
+    "alpha",
+    "mixture",
+    "variance_scale",
+    "trust",
+    "sharpness",
+    "label_noise",
+)
 
 
 def is_file_of_guesses(name: str) -> bool:
@@ -116,7 +128,11 @@ def read_partition_guesses(
 
 
 def fit_with_guesses(
-    model: ExactModel, units: Tensor, deviations: Tensor, labels: Tensor
+    model: ExactModel,
+    units: Tensor,
+    deviations: Tensor,
+    labels: Tensor,
+    annotations: Annotations | None = None,
 ) -> ExactModel:
     """Fit the labels by the exact learner with guesses.
 
@@ -125,6 +141,7 @@ def fit_with_guesses(
         units: (L, d) unit rows of the labelled items.
         deviations: (L, G·C) their guesses.
         labels: (L,) class numbers.
+        annotations: All labels by source, with the rows of the items as positions.
 
     Returns:
         The model of inputs with the columns of the guesses.
@@ -134,8 +151,9 @@ def fit_with_guesses(
     learner = ExactLearner(
         torch.cat([units, deviations.to(units)], 1),
         ExactModel.for_unit_rows(model.classes, guessers=guessers),
+        annotations=annotations,
     )
     fitted = learner.fit(torch.arange(len(labels)), labels).kernel_model
-    for name in ("support", "alpha", "mixture", "variance_scale", "trust", "label_noise"):
+    for name in FITTED_BUFFERS:
         setattr(blank, name, getattr(fitted, name))
     return blank.eval()

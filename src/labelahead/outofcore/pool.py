@@ -19,7 +19,12 @@ import torch
 from torch import Tensor
 
 from labelahead.data.classes import merge_class_lists, sort_names
-from labelahead.data.labels import LabelFile, read_labelled_names, read_labels_for_ids
+from labelahead.data.labels import (
+    LabelFile,
+    read_labelled_names,
+    read_labels_by_source_for_ids,
+    read_labels_for_ids,
+)
 from labelahead.data.positions import PositionIndex
 from labelahead.data.records import FILE_NAME
 from labelahead.errors import InputError, did_you_mean
@@ -27,6 +32,7 @@ from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import MAX_BIAS_FEATURE_COLUMNS, ExactModel
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
+from labelahead.inference.sources import Annotations
 from labelahead.learner.labelling_query import QueryItem
 from labelahead.outofcore.addresses import absolute_address, list_files, remove_file
 from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
@@ -76,6 +82,14 @@ class Labelled:
     positions: Tensor  # (L,)
     numbers: Tensor  # (L,)
     classes: tuple[str, ...]
+    annotations: Annotations | None = None  # all labels by source, if there are several
+
+    def find_annotations(self) -> Annotations | None:
+        """Return the annotations with the rows 0 to L − 1 in place of the positions."""
+        if self.annotations is None:
+            return None
+        rows = PositionIndex(self.positions).find_rows(self.annotations.positions)
+        return replace(self.annotations, positions=rows)
 
 
 Labels = str | Path | Mapping[str, str] | Labelled | None
@@ -107,13 +121,19 @@ class PoolSubset:
         label_by_position = dict(
             zip(self.labelled.positions.tolist(), self.labelled.numbers.tolist(), strict=True)
         )
+        observations = {}
+        if isinstance(self.model, ExactModel):  # by row: the model was fitted on rows
+            at = self.positions.tolist()
+            observations = {at[row]: said for row, said in self.model.observations.items()}
         return PoolPosterior.from_kernel(
             self.positions,
             self.start,
             self.model.kernel_arguments(self.units),
             self.model.noise,
             label_by_position,
-            PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
+            PosteriorOptions(
+                evaluation=self.evaluation, cache_cross_covariance=True, observations=observations
+            ),
         )
 
     @cached_property
@@ -336,11 +356,9 @@ class LargePool:
                 f"{origin}: no item is called {missing!r}; {did_you_mean(missing, list(found)[:2000])}expected "
                 f"a name such as {example!r}, or file:row"
             )
+        annotations = None
         if isinstance(held, LabelFile):
-            places, numbers, names = read_labels_for_ids(
-                held, list(found), classes=classes, rows={}
-            )
-            names = merge_class_lists(names, classes)
+            places, numbers, names, annotations = self._read_label_file(held, found, classes)
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         else:
             names = merge_class_lists(tuple(sort_names(set(map(str, held.values())))), classes)
@@ -358,7 +376,35 @@ class LargePool:
         order = (
             at.argsort()
         )  # in the order of the pool: a fit does not depend on the order of a file
-        return Labelled(at[order], numbers[order], names)
+        return Labelled(at[order], numbers[order], names, annotations)
+
+    def _read_label_file(
+        self, file: LabelFile, found: Mapping[str, int], classes: Sequence[str]
+    ) -> tuple[Tensor, Tensor, tuple[str, ...], Annotations | None]:
+        """Return rows among the found items, their labels, the classes, and all labels by source.
+
+        Only the exact learner tells sources apart: the kernel of a network takes one label per item.
+
+        Args:
+            file: The label file.
+            found: Name -> position in the pool, of all items in the file.
+            classes: Names of classes without labels.
+        """
+        ids = list(found)
+        if self.manifest.schema.network is not None:
+            places, numbers, names = read_labels_for_ids(file, ids, classes=classes, rows={})
+            return places, numbers, merge_class_lists(names, classes), None
+        read = read_labels_by_source_for_ids(file, ids, classes=classes, rows={})
+        given = {**Annotations.vote(read.labels), **read.resolved}
+        positions = list(found.values())
+        rows = [(positions[row], number, source) for row, number, source in read.labels]
+        several = len({source for _, _, source in rows}) > 1
+        return (
+            torch.tensor(list(given), dtype=torch.int64),
+            torch.tensor(list(given.values()), dtype=torch.int64),
+            merge_class_lists(read.classes, classes),
+            Annotations.from_rows(rows) if several else None,
+        )
 
     def sample_positions(self, count: int, without: Tensor, seed: int) -> Tensor:
         """Draw positions (e,) at random, except for some.
@@ -398,7 +444,7 @@ class LargePool:
     ) -> tuple[ExactLearner, ExactModel]:
         classes = max(len(labels.classes), 2)
         model = ExactModel(self.centre, classes, self.bias_feature, guessers=guessers)
-        learner = ExactLearner(rows, model)
+        learner = ExactLearner(rows, model, annotations=labels.find_annotations())
         return learner, learner.fit(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
 
     def select_subset(
@@ -667,7 +713,9 @@ class LargePool:
         about = self.read_guesses((picks, names), labelled.classes)
         assert isinstance(subset.model, ExactModel)
         units = subset.units[: len(labelled.positions)]
-        model = fit_with_guesses(subset.model, units, said, labelled.numbers)
+        model = fit_with_guesses(
+            subset.model, units, said, labelled.numbers, labelled.find_annotations()
+        )
         units = torch.cat([subset.units[rows], about.to(subset.units)], 1)
         return model.predict_proba_units(units, len(labelled.classes) or None)
 

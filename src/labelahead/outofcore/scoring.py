@@ -20,9 +20,10 @@ from labelahead.acquisition.pool_view import view
 from labelahead.data.positions import PositionIndex
 from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.devices import has_float64
-from labelahead.errors import InputError, import_extra
+from labelahead.errors import import_extra
 from labelahead.gp.posterior import Posterior, prior
 from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.pool_posterior import PosteriorOptions
 from labelahead.outofcore.addresses import Array, write_file
 from labelahead.outofcore.guesses import read_partition_guesses
 from labelahead.outofcore.partitions import PoolSchema, read_partition_records
@@ -94,14 +95,15 @@ def move_model(model: Model, device: str) -> Model:
 
 def posterior_at(model: Model, units: Tensor, start: Tensor, labels: Tensor) -> Posterior:
     """Return the posterior at units (n, d), the first of which have these labels (L,)."""
-    if isinstance(model, ExactModel) and len(model.label_noise):
-        raise InputError(
-            "the model weighs labels of several sources, which out-of-core scoring does not; "
-            "expected a model fitted without sources"
-        )
     unconditioned = prior(start, **model.kernel_arguments(units), noise=model.noise)
-    labelled = torch.arange(len(labels), device=labels.device)
-    return unconditioned.condition(labelled, labels) if len(labels) else unconditioned
+    if not len(labels):
+        return unconditioned
+    labelled, noise = torch.arange(len(labels), device=labels.device), None
+    if isinstance(model, ExactModel) and model.observations:  # labels of several sources
+        options = PosteriorOptions(observations=model.observations)
+        numbers = dict(enumerate(labels.tolist()))
+        labels, noise = options.make_targets(numbers, unconditioned)
+    return unconditioned.condition(labelled, labels, noise)
 
 
 class RankedCandidates(NamedTuple):

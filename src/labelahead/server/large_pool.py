@@ -25,6 +25,7 @@ from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact_model import ExactModel
+from labelahead.inference.sources import Annotations
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
@@ -189,9 +190,14 @@ class LargePoolWorker:
         known = sorted(classified, key=self.positions.__getitem__)
         at = torch.tensor([self.positions[p] for p in known], dtype=torch.int64)
         numbers = torch.tensor([number[label_state.labels[p]] for p in known], dtype=torch.int64)
-        labelled_items = Labelled(
-            at, numbers, tuple(label_state.classes[c] for c in label_state.active_classes)
-        )
+        said = [
+            (self.positions[p], number[c], who)
+            for p, c, who in label_state.list_annotations()
+            if c in number
+        ]
+        names = tuple(label_state.classes[c] for c in label_state.active_classes)
+        annotations = Annotations.from_rows(said) if said else None
+        labelled_items = Labelled(at, numbers, names, annotations)
         if self._is_first_run and on_partial_snapshot is not None:
             model = self.pool.fit(labelled_items, self.rows[known])
             assert isinstance(model, ExactModel)
