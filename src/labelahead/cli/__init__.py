@@ -3,13 +3,14 @@
 from labelahead.cli.shell import app  # first: prints an install hint if typer or rich is missing
 
 # Importing these modules registers their commands with `app`.
-from labelahead.cli import campaigns, compare, encoders, guess, label, label_studio  # isort: skip
+from labelahead.cli import campaigns, compare, doctor, encoders, guess, label, label_studio  # isort: skip
 from labelahead.cli import models, pool, route, sources  # isort: skip
 
 __all__ = [
     "app",
     "campaigns",
     "compare",
+    "doctor",
     "encoders",
     "guess",
     "label",
