@@ -490,7 +490,7 @@ def test_run_refuses_labels_that_are_all_equal(tmp_path):
 
 def test_run_takes_the_task_of_data_given_in_python():
     x = np.random.default_rng(0).normal(size=(80, 3))
-    given = from_arrays(x, x[:, 0] * 2, task="number")
+    given = from_arrays(x, x[:, 0] * 2, test=range(60, 80), task="number")
     result = run({"budget": {"initial": 10, "labels": 20}, "threads": 1}, data=given)
     assert result.campaign.data.task == "number"
     assert result.campaign.asking.strategy == "variance"
