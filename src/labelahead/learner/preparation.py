@@ -166,22 +166,11 @@ def prepare_campaign(
     if campaign.threads is not None:
         torch.set_num_threads(campaign.threads)
     device = resolve_device(campaign.device)
-    source = campaign.data
-    if loaded is None and source.name.startswith(PYTHON_OBJECT_PREFIX):
-        raise InputError(
-            f"this campaign ran on data given in Python ({source.name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
-            "continue with labelahead.resume(folder, data=...)"
-        )
     is_in_memory = loaded is not None
-    if loaded is None:
-        loaded = load_source(source, campaign.seed)
-    data, answers = loaded
-    if is_in_memory and data.task is not None and source.task == CLASSES:
-        # The configuration did not know the task, so neither did its default strategy.
-        source = replace(source, task=cast(TaskName, data.task.name))
-        asking = choose_task_strategy(campaign.asking, data.task)
-        campaign = replace(campaign, data=source, asking=asking)
-    task = _find_task(source, data)
+    data, answers = loaded or _load_data(campaign)
+    if is_in_memory:
+        campaign = _adopt_task(campaign, data)
+    source, task = campaign.data, _find_task(campaign.data, data)
     data = attach_named_vectors(data, source.embedding)
     notes = list(data.notes)
     model_name, embedding, model_notes = choose_model_and_embedding(campaign, data)
@@ -228,6 +217,29 @@ def prepare_campaign(
         guesses=guesses,
         task=task,
     )
+
+
+def _load_data(campaign: Campaign) -> Loaded:
+    """Load the configured data."""
+    name = campaign.data.name
+    if name.startswith(PYTHON_OBJECT_PREFIX):
+        raise InputError(
+            f"this campaign ran on data given in Python ({name.removeprefix(PYTHON_OBJECT_PREFIX)}): "
+            "continue with labelahead.resume(folder, data=...)"
+        )
+    return load_source(campaign.data, campaign.seed)
+
+
+def _adopt_task(campaign: Campaign, data: Data) -> Campaign:
+    """Return the campaign with the task of data given in Python, and a strategy for it.
+
+    The configuration did not know the task, so neither did its default strategy.
+    """
+    source, task = campaign.data, data.task
+    if task is None or source.task != CLASSES:
+        return campaign
+    source = replace(source, task=cast(TaskName, task.name))
+    return replace(campaign, data=source, asking=choose_task_strategy(campaign.asking, task))
 
 
 def _find_task(source: Source, data: Data) -> Task | None:
