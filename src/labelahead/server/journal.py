@@ -671,10 +671,12 @@ class Journal:
         *,
         key: str | None = None,
         replace_none: bool = False,
+        replace: bool = False,
     ) -> list[Event]:
         """Record that all these items are of one class, with one event each, in one transaction.
 
-        Items that have a label are left unchanged; replace_none: except "none of these".
+        Items that have a label are left unchanged; replace_none: except "none of these"; replace:
+        except those whose label differs.
         """
         who, events = check_name(who, "the person's name"), list[Event]()
         with self._writing_transaction() as db:
@@ -693,7 +695,10 @@ class Journal:
             first = self._builder.seq + 1
             for position in dict.fromkeys(positions):
                 label_now = self._builder.find_label(position)
-                if label_now is not None and not (replace_none and label_now == NONE_OF_THESE):
+                replaced = (replace_none and label_now == NONE_OF_THESE) or (
+                    replace and label_now != label
+                )
+                if label_now is not None and not replaced:
                     continue
                 event = self._builder.make_event(
                     "confirm", who, position, label, ref=first, key=None if events else key

@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from labelahead.acquisition import Acquisition
 from labelahead.inference.pool_posterior import PoolPosterior
+from labelahead.learner.export import NOVELTY_QUANTILE
 from labelahead.server.snapshot import Snapshot
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import Strategy
@@ -20,6 +21,7 @@ __all__ = ["LabelEffect", "PageModel"]
 MAX_ITEMS_SHOWN = 6  # in an explanation
 MAX_ANSWERS_TRIED = 12  # by an explanation, the most probable first
 MAX_OUTPUT_SUM = 0.5  # of an item that resembles those of no class
+MIN_LABELS_FOR_NOVELTY = 10
 SHORTLIST_ITEMS = 256  # candidates that are updated at once after an answer
 
 
@@ -252,6 +254,34 @@ class PageModel:
         count = int((sums < MAX_OUTPUT_SUM).sum())
         order = torch.sort(sums, stable=True).indices[:count]
         return [p for p in self.pool_posterior.points[order].tolist() if p not in without][:n]
+
+    def similarities(self, position: int) -> Tensor:
+        """Return the prior correlations (n,) of all items with one item: a row of the kernel."""
+        start = self.pool_posterior.start
+        i = self.pool_posterior.rows_of([position])
+        column, variance = start.covariance_columns(i), start.variance()
+        if start.width != 1:  # of all outputs together
+            column = column.diagonal(dim1=1, dim2=3).sum(2)
+            variance = variance.diagonal(dim1=1, dim2=2).sum(1)
+        scale = (variance * variance[i]).clamp_min(1e-300).sqrt()
+        return column[:, 0].double() / scale
+
+    def unlike_labelled(self) -> Tensor:
+        """Return which items (n,) are unlike anything labelled, as exported models say it.
+
+        The posterior variance exceeds the 95 % quantile of the leave-one-out variances of the
+        labelled items: v s/(s − v) for a label with the posterior variance v and the noise s.
+        """
+        post = self.pool_posterior.posterior
+        none = torch.zeros(len(self.pool_posterior.points), dtype=torch.bool)
+        if post.width != 1 or len(self.pool_posterior.labels) < MIN_LABELS_FOR_NOVELTY:
+            return none
+        variance, (at, _) = post.variance(), post.all_labels()
+        noise = post.noise_of_labels().double()
+        left_out = variance[at] * noise / (noise - variance[at]).clamp_min(1e-300)
+        prior = self.pool_posterior.start.variance()
+        left_out = torch.minimum(left_out, prior[at])
+        return (variance > torch.quantile(left_out, NOVELTY_QUANTILE)).cpu()
 
     def explain(self, position: int) -> dict[str, Any]:
         """Explain a query: effect of each answer, most affected items, and contributing labels.

@@ -21,6 +21,7 @@ __all__ = [
     "build_map",
     "describe_session_guessers",
     "explain_item",
+    "find_doubtful",
     "list_annotators",
     "list_doubts",
     "list_guesses",
@@ -147,7 +148,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "guessers": describe_session_guessers(schedule),
         "advice": schedule.advise_stopping(),
         "enough": stopping_progress(schedule.list_error_readings()),
-        "doubts": len(_find_doubtful(page_model, label_state)),
+        "doubts": len(find_doubtful(page_model, label_state)),
         "confirmed": len(label_state.confirmed),
         "none_of_these": given[NONE_OF_THESE],
         "classes_seq": label_state.classes_seq,
@@ -195,7 +196,7 @@ def _has_enough_rows(judged: Sequence[LeaveOneOutRow]) -> bool:
     return len(judged) >= MIN_LABELS_PER_CLASS * max(1, len({row.label for row in judged}))
 
 
-def _find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[LeaveOneOutRow]:
+def find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[LeaveOneOutRow]:
     """Return the leave-one-out rows that contradict their label, the most suspicious first."""
     judged, active_classes = _get_leave_one_out_rows(page_model), set(label_state.active_classes)
     rows = [
@@ -235,7 +236,7 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
             "output": row.output,
             "output_of_label": row.output_of_label,
         }
-        for row in _find_doubtful(page_model, label_state)[:n]
+        for row in find_doubtful(page_model, label_state)[:n]
     ]
     newest = sorted(label_state.kept_labels.items(), key=lambda pair: -pair[1].seq)[:n]
     return {

@@ -25,6 +25,8 @@ from labelahead.errors import InputError
 from labelahead.server import progress as overview
 from labelahead.server.exchange import CONFIG_FORMAT, EXPORT_FORMATS, export_labels, import_labels
 from labelahead.server.fitting import build_exported_model, predict_pool
+from labelahead.server.gallery import Gallery
+from labelahead.server.gallery_routes import build_gallery_routes
 from labelahead.server.items import DISPLAY_PIXELS, FULL_PIXELS, THUMBNAIL_PIXELS
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import parse_cookies, set_cookie
@@ -145,6 +147,7 @@ def build_routes(
         _query_routes(service, labelled_at),
         _write_routes(service),
         _read_routes(service, schedule),
+        build_gallery_routes(service, Gallery(service), _read_annotator_or_default),
         _file_routes(service, schedule, fit_lock),
         _item_routes(service),
         _model_routes(service, schedule, fit_lock),

@@ -350,18 +350,24 @@ class LabellingService:
         }
 
     def confirm_items(
-        self, who: str, positions: Collection[int], label: int, key: str | None = None
+        self,
+        who: str,
+        positions: Collection[int],
+        label: int,
+        key: str | None = None,
+        *,
+        replace: bool = False,
     ) -> dict[str, Any]:
         """Record durably, in one transaction, that all these items are of one class.
 
-        Items that have been labelled in the meantime are left unchanged.
+        Items that have been labelled in the meantime are left unchanged, unless `replace`.
         """
         with self.lock:
             label_state = self.label_state
             for position in positions:
                 self._check_answer(label_state, position, "label", label)
             self._last_seen[who] = time.monotonic()
-            events = self.journal.confirm_items(who, positions, label, key=key)
+            events = self.journal.confirm_items(who, positions, label, key=key, replace=replace)
         changed = self._try_update() if events else None
         with self.lock:
             return {

@@ -5,6 +5,7 @@ import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
 import { $, NONE_OF_THESE, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
 import { send } from "./server.js";
 import { seekBy, togglePlay } from "./sound.js";
+import { currentView, openView } from "./views.js";
 import { shrink, zoomable } from "./zoom.js";
 
 const COMMANDS = {
@@ -14,6 +15,7 @@ const COMMANDS = {
   ",": () => $("manyopen").click(),
   "+": () => enlarge(),
   "=": () => enlarge(), // the same key without shift on many keyboards
+  "*": () => openView("gallery"),
   "?": () => $("keys").showModal(),
   "/": () => { $("find").focus(); $("find").select(); },
   Escape: () => leaveAgain(),
@@ -25,7 +27,7 @@ const typing = (node) => node?.matches?.("input:not([type=checkbox]):not([type=f
 
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
-  if (document.querySelector("dialog[open]") || typing(event.target)) return;
+  if (document.querySelector("dialog[open]") || typing(event.target) || currentView() !== "label") return;
   if (state.classes.length < 2) return;
   const resting = event.target === document.body || event.target === $("stage"); // a focused control has keys of its own
   const listening = resting && (state.again ?? state.query)?.sound && SOUND_COMMANDS[event.key];

@@ -4,6 +4,7 @@ import { REASONS, chance, colour, count, dot, duration, fetchAhead, guessesHidde
 import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, readPending, newKey, send, sendAnswer } from "./server.js";
 import { player } from "./sound.js";
+import { openView, startViews } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
 const state = {
@@ -49,6 +50,7 @@ function drawItem() {
   if ($("item").scrollHeight > $("item").clientHeight + 1 && !found.url) $("item").tabIndex = 0;
   else $("item").removeAttribute("tabindex");
   $("asked").textContent = done ? "" : title(found);
+  $("more-like").hidden = Boolean(done) || !found.guess?.length; // without a model nothing is similar
   $("reason").textContent = done || state.again ? "" : REASONS[found.reason] ?? found.reason ?? "";
   $("stage").dataset.position = done ? "" : String(found.position);
   const none = state.session?.none_of_these;
@@ -343,6 +345,7 @@ function undone(taken) {
 
 function startAgain(h) {
   if (state.busy) return;
+  openView("label");
   state.again = h;
   drawItem();
   drawHistory();
@@ -440,9 +443,11 @@ function watch() {
 async function start() {
   await import("./keys.js");
   await import("./many.js");
+  await import("./gallery.js");
   openPanels(context);
   try {
     await reload();
+    startViews();
     if (watching()) { watch(); return; }
     const left = readPending();
     if (left) await sendAnswer(left).catch(() => null); // an answer whose sending was interrupted by a reload

@@ -1,5 +1,7 @@
 // The progress panel: numbers, learning curve, class balance.
 
+import { getOnce } from "./server.js";
+import { openView } from "./views.js";
 import { count, dot, duration, make, bar, percent } from "./items.js";
 
 const STATES = {
@@ -13,6 +15,7 @@ const STATES = {
   kernel: "Computing the kernel …",
 };
 
+const LOW_CONFIDENCE = 0.8;
 const CLASSES_SHOWN = 12; // further classes are folded
 let allClasses = false; // survives that the panel is redrawn with every answer
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -21,7 +24,7 @@ export function drawProgress(panel, found, context) {
   const old = panel.querySelector("#map"); // redrawn when its data arrive
   const scroll = panel.scrollTop;
   const curve = make("div", { id: "curve" });
-  panel.replaceChildren(figures(found), ...advice(found), ...guessers(found), training(found.training),
+  panel.replaceChildren(figures(found), lowConfidence(), ...advice(found), ...guessers(found), training(found.training),
     make("section", {}, make("h2", { text: "Learning curve" }), curve),
     balance(found, context));
   if (old) panel.append(old);
@@ -48,6 +51,18 @@ function figures(found) {
   const aside = [found.none_of_these && `${found.none_of_these} none of these`, found.skipped && `${found.skipped} skipped`, found.unsure && `${found.unsure} not sure`].filter(Boolean).join(", ");
   if (aside) box.append(make("p", { className: "faint", text: `Also: ${aside}.` }));
   return box;
+}
+
+let shownLow = ""; // survives that the panel is redrawn
+function lowConfidence() { // one click shows the predictions that are most probably wrong
+  const button = make("button", { type: "button", id: "low-confidence", hidden: !shownLow, text: shownLow,
+    on: { click: () => openView("gallery", { status: "unlabelled", below: LOW_CONFIDENCE, order: "least-certain" }) } });
+  getOnce(`/api/gallery?status=unlabelled&below=${LOW_CONFIDENCE}`).then((view) => {
+    shownLow = view.predicts && view.total ? `Show the ${count(view.total, "prediction", "predictions")} below ${percent(LOW_CONFIDENCE)}` : "";
+    button.textContent = shownLow;
+    button.hidden = !shownLow;
+  }, () => null);
+  return make("p", {}, button);
 }
 
 function advice(found) {
