@@ -14,6 +14,7 @@ from labelahead.errors import (
     VerificationError,
 )
 from tests.support import architectures
+from tests.support.reference_tangent import kernels, one_by_one, relative
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ class Named(nn.Linear):
 def test_forwards_that_mix_samples_or_are_random_raise():
     expect(ModelError, "different outputs", Noisy(4, 3), X)
     expect(ModelError, "other samples of its batch", Mixing(4, 3), X)
-    expect(ModelError, "do not depend on any", Detached(4, 3), X)
+    expect(ModelError, "no sample depend on the chosen", Detached(4, 3), X)
     expect(ModelError, "returned a dict", Named(4, 3), X)
     big = nn.Linear(4, 3)
     with torch.no_grad():
@@ -272,17 +273,217 @@ class LimitedExperts(nn.Module):
         return self.head(hidden)
 
 
-def test_mixing_in_large_batches_raises():
-    torch.manual_seed(0)
-    model, x = LimitedExperts().eval(), torch.randn(40, 6)
-    with pytest.raises(ModelError, match="changes with the other samples"):
-        la.kernel(model, x)
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("n", [5, 7, 9, 12, 40])
+def test_experts_with_limited_capacity_are_exact_or_raise(n):
+    raised = 0
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model, x = LimitedExperts().eval(), torch.randn(n, 6)
+        alone = torch.cat([model(x[i : i + 1]) for i in range(n)])
+        if torch.allclose(model(x), alone):
+            J = one_by_one(model, x)
+            assert relative(la.kernel(model, x), kernels(J, J)["pseudo"]) < 1e-10
+            continue
+        raised += 1
+        with pytest.raises(ModelError, match="changes with the other samples"):
+            la.kernel(model, x)
+    assert raised or n == 5
 
 
-def test_mixing_raises_with_a_single_sample():
-    class Centred(nn.Linear):
+MIXING = {
+    "mean": lambda x: x - x.mean(0),
+    "largest": lambda x: x / x.abs().max(),
+    "norm": lambda x: x / x.norm(dim=0),
+    "attention": lambda x: x + (x @ x.T).softmax(1) @ x,
+}
+
+
+@pytest.mark.parametrize("how", MIXING)
+def test_mixing_raises_for_any_number_of_samples(how):
+    class Mixing(nn.Linear):
         def forward(self, x):
-            return super().forward(x - x.mean(0))
+            return super().forward(MIXING[how](x))
 
-    with pytest.raises(ModelError, match="changes with the other samples"):
-        la.kernel(Centred(6, 3), torch.rand(1, 6))
+    for n in (1, 2, 3, 6, 9):
+        torch.manual_seed(n)
+        with pytest.raises(ModelError, match="changes with the other samples"):
+            la.kernel(Mixing(6, 3), torch.rand(n, 6))
+
+
+class Experts(nn.Module):
+    """Each sample goes to one of four experts; a batch calls those that it needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(6, 4)
+        self.experts = nn.ModuleList(nn.Linear(6, 3) for _ in range(4))
+
+    def forward(self, x):
+        weights = self.gate(x).softmax(1)
+        out = x.new_zeros(len(x), 3)
+        for i, expert in enumerate(self.experts):
+            chosen = (weights.argmax(1) == i).nonzero()[:, 0]
+            if len(chosen):
+                found = torch.tanh(expert(x[chosen])) * weights[chosen, i : i + 1]
+                out = out.index_add(0, chosen, found)
+        return out
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("options", [{}, {"rules": False}, {"verify": True}])
+def test_parameters_of_an_expert_that_the_probe_does_not_meet(options):
+    missed = 0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model, x = Experts(), torch.randn(12, 6)
+        used = [bool((model.gate(x).argmax(1) == i).any()) for i in range(4)]
+        for i, expert in enumerate(model.experts):
+            if not used[i]:
+                with pytest.raises(ModelError, match="send no sample"):
+                    la.kernel(model, x, params=[f"experts.{i}"], **options)
+                continue
+            missed += int(not (model.gate(x[:3]).argmax(1) == i).any())
+            model.requires_grad_(False)
+            expert.requires_grad_(True)
+            J = torch.zeros(12, 3, 21)
+            at = (model.gate(x).argmax(1) == i).nonzero()[:, 0]
+            J[at] = one_by_one(model, x[at])
+            got = la.kernel(model, x, params=[f"experts.{i}"], kind="trace", **options)
+            assert relative(got, kernels(J, J)["trace"]) < 1e-10
+    assert missed
+
+
+class Adapted(nn.Module):
+    """Takes a step of gradient descent for each sample before it answers (MAML)."""
+
+    def __init__(self, skips):
+        super().__init__()
+        self.a, self.b, self.skips = nn.Linear(6, 5), nn.Linear(5, 2), skips
+
+    def forward(self, x):
+        parameters = list(self.parameters())
+        outputs = []
+        with torch.enable_grad():
+            for item in x:
+                loss = self.b(torch.tanh(self.a(item))).square().sum()
+                moved = [p for p in parameters if p.requires_grad or not self.skips]
+                steps = dict(
+                    zip(moved, torch.autograd.grad(loss, moved, create_graph=True), strict=True)
+                )
+                w, v, u, c = (p - 0.1 * steps[p] if p in steps else p for p in parameters)
+                outputs.append(torch.tanh(item @ w.T + v) @ u.T + c)
+        return torch.stack(outputs)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("options", [{}, {"rules": False}, {"verify": True}])
+def test_network_that_differentiates_by_parameters_that_were_not_chosen(options, skips):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model, x = Adapted(skips), torch.randn(5, 6)
+        J = one_by_one(model, x)[:, :, 35:]
+        got = la.kernel(model, x, params=["b"], kind="trace", **options)
+        assert relative(got, kernels(J, J)["trace"]) < 1e-10
+        assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nan_gradient_names_the_sample_and_the_cause(dtype):
+    class Length(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).square().sum(1, keepdim=True).sqrt()
+
+    model, x = Length(6, 3, bias=False).to(dtype), torch.randn(9, 6, dtype=dtype)
+    x[4] = 0
+    with pytest.raises(NumericalError, match=r"NaN in row 4 and 0 more of 9.*sqrt"):
+        la.kernel(model, x)
+    with pytest.raises(NumericalError, match="NaN in column 4"):
+        la.kernel(model, x[:3], x)
+    with pytest.raises(NumericalError, match="overflows") as caught:
+        la.kernel(nn.Linear(6, 3).to(dtype), x * torch.finfo(dtype).max ** 0.7)
+    assert ("model.double()" in str(caught.value)) == (dtype == torch.float32)
+
+
+def test_networks_without_real_parameters_are_explained():
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+
+        def forward(self, x):
+            return (x.to(self.w.dtype) @ self.w).abs()
+
+    expect(ModelError, "view_as_complex", Complex(), X)
+    plain = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).eval()
+    expect(ModelError, "jit.freeze", torch.jit.freeze(torch.jit.script(plain)), X)
+    rows = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)], layout=torch.jagged)
+    expect(InputError, "pad it", plain, rows)
+
+
+class SharedMaximum(nn.Module):
+    """Subtracts the largest logit of the batch before the exponential."""
+
+    def __init__(self, scale, logarithm):
+        super().__init__()
+        self.a, self.b, self.scale, self.logarithm = (
+            nn.Linear(4, 8),
+            nn.Linear(8, 3),
+            scale,
+            logarithm,
+        )
+
+    def forward(self, x):
+        z = self.b(torch.tanh(self.a(x))) * self.scale
+        e = torch.exp(z - z.max())
+        if self.logarithm:
+            return z - z.max() - e.sum(1, keepdim=True).log()
+        return e / e.sum(1, keepdim=True)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("logarithm", [False, True])
+@pytest.mark.parametrize("scale", [1, 50])
+def test_softmax_with_the_maximum_of_the_batch(scale, logarithm):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model, x = SharedMaximum(scale, logarithm), torch.randn(7, 4)
+        J = one_by_one(model, x)
+        for options in ({}, {"rules": False}, {"verify": True}):
+            got = la.kernel(model, x, kind="full", **options)
+            assert relative(got, kernels(J, J)["full"]) < 1e-10
+
+
+@pytest.mark.usefixtures("float64")
+def test_hook_that_zeroes_large_gradients():
+    class Clipped(SharedMaximum):
+        def forward(self, x):
+            h = torch.tanh(self.a(x))
+            if h.requires_grad:
+                h.register_hook(lambda g: torch.where(g.abs() > 10, torch.zeros_like(g), g))
+            return self.b(h) * self.scale
+
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model, x = Clipped(30, False), torch.randn(9, 4)
+        J = one_by_one(model, x)
+        for options in ({}, {"rules": False}, {"verify": True}):
+            got = la.kernel(model, x, kind="full", **options)
+            assert relative(got, kernels(J, J)["full"]) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_summed_in_single_precision(dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)),
+        *(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
+    )
+    model, x = model.eval().to(dtype), torch.randn(40, 3, 8, 8).to(dtype)
+    J = one_by_one(model, x).double()
+    K = la.kernel(model, x, kind="single")
+    assert K.dtype == torch.float32
+    assert relative(K.double(), kernels(J, J)["single"]) < 1e-4
+    eigenvalues = torch.linalg.eigvalsh(K.double())
+    assert eigenvalues[0] > -1e-6 * eigenvalues[-1]

@@ -92,11 +92,28 @@ def test_log_reports_methods(looks, way, caplog):
         la.kernel(model, x)
         la.kernel(model, x)
     (said,) = [
-        r.getMessage() for r in caplog.records if "gradients of parameters" in r.getMessage()
+        r.getMessage() for r in caplog.records if "gradients of the parameters" in r.getMessage()
     ]
+    assert "of Branching" in said
     assert "2 by rules" in said
-    assert f"1 by {way}" in said.replace("a loop", "loop")
-    assert "(power)" in said
+    assert f"1 without a rule, by {way}" in said.replace("a loop", "loop")
+    assert "power (Branching: PowBackward" in said
+
+
+@pytest.mark.usefixtures("float64")
+def test_log_has_one_line_per_network_whatever_is_asked_of_it(caplog):
+    torch.manual_seed(0)
+    model, x = Branching(False), torch.randn(5, 4)
+    model.a.weight.register_hook(lambda g: g)
+    with caplog.at_level("INFO", logger="labelahead"):
+        for _ in range(2):
+            for names in (None, ["a"]):
+                la.kernel(model, x, params=names)
+                la.kernel(model, torch.randn(3, 4), params=names)
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 2  # one for each set of parameters
+    assert all("ignored: a.weight" in line for line in said)
+    assert all(r.levelname == "INFO" for r in caplog.records)
 
 
 class ReadOff(nn.Module):

@@ -89,11 +89,14 @@ class Site:
 
 
 @contextmanager
-def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Let the chosen parameters, and only these, require gradients; restore the model afterwards.
+def enable_gradients(
+    model: nn.Module, chosen: Mapping[str, nn.Parameter], *, keep_others: bool = False
+) -> Iterator[None]:
+    """Let the chosen parameters require gradients; restore the model afterwards.
 
-    Inside, gradients are recorded only by `trace`, and hooks of parameters are disabled: they
-    change gradients in training, not the outputs.
+    Others require none, unless they do already and `keep_others`. Inside, gradients are recorded
+    only by `trace`, and hooks of parameters are disabled: they change gradients in training, not
+    the outputs.
     """
     modules, parameters, buffers = parts = get_parts(model)
     before = [(p, p.requires_grad, p.grad) for p in parameters]
@@ -121,8 +124,9 @@ def enable_gradients(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> It
         stack.enter_context(_disable_hooks(parameters))
         try:
             for p, flag, _ in before:
-                if flag != (id(p) in ids):
-                    p.requires_grad_(not flag)
+                wanted = id(p) in ids or (flag and keep_others)
+                if flag != wanted:
+                    p.requires_grad_(wanted)
             yield
         finally:
             for p, flag, grad in before:
@@ -229,7 +233,7 @@ def _clear_cached_results(model: nn.Module, modules: Sequence[nn.Module]) -> Ite
         if keeping:
             stack.enter_context(restore_attributes(model))
         for module in keeping:
-            modes = [(m, m.training) for m in module.modules()]
+            modes = [(m, getattr(m, "training", False)) for m in module.modules()]
             module.train()
             for m, mode in modes:
                 m.training = mode

@@ -4,7 +4,8 @@ import logging
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 
@@ -41,20 +42,25 @@ from labelahead.ntk.layers import (
 )
 from labelahead.ntk.layout import GraphChangedError, SpreadOutError, is_close, sample_norms
 from labelahead.ntk.limits import buffer_scale, working_memory
-from labelahead.ntk.order import keeps_order
+from labelahead.ntk.order import keeps_order, selects_rows
 from labelahead.ntk.plan import (
+    LARGE_PROBE_SAMPLES,
+    MIN_CHECKED_BATCH,
     MIXED_SAMPLES_MESSAGE,
     Plan,
     combine_factors,
     get_plan,
     is_first_time,
+    trace_probe,
 )
 from labelahead.ntk.premises import (
+    ConstantParameterError,
     ParamFilter,
     check_inputs,
     check_model,
     choose_parameters,
     copy_batch,
+    get_parts,
     is_finite,
     run_forward,
     unwrap_compiled,
@@ -74,7 +80,7 @@ __all__ = [
 # Bytes of activations and gradients per capture: of one layer, which should fit into the CPU cache,
 # and of all layers. Small batches pay for calls, large ones for page faults. See `buffer_scale`.
 MAX_LAYER_BYTES, MAX_BATCH_BYTES = 6 << 20, 64 << 20
-MIN_CHECKED_BATCH = 8  # samples; smaller batches are hardly larger than the probe
+MAX_CHECKED_SAMPLES = 48  # of a batch that a network divides among its parts
 SMALL_GRAPH_NODES = 500  # Larger graphs get larger batches.
 log = logging.getLogger("labelahead")
 HALF_PRECISIONS = {torch.float16, torch.bfloat16}
@@ -124,6 +130,7 @@ class Engine:
         )
         # Divides batches and working memory, after the device ran out of memory.
         self.shrink = shrink
+        self.hooked: tuple[str, ...] = ()  # parameters whose hooks are ignored
         # Whether the gradients may be rounding noise alone.
         self.gradients_vanish = not plan.ruled
 
@@ -220,6 +227,12 @@ class Engine:
                 parts[i] = found
             joint = combine_factors(plan.ruled, plan.pulled, self.chosen, parts, sites)
             factors = {name: self._check_as_planned(name, f) for name, f in joint.items()}
+        if not plan.ruled:
+            graph = trace(self.model, self._copy_if_mutated(x), {})
+            if selects_rows(graph) and not self._are_outputs_independent(
+                x, graph.out.detach(), starts_with_probe, divides=True
+            ):
+                raise ModelError(MIXED_SAMPLES_MESSAGE)
         if plan.fallback:
             rest, way = compute_per_sample_gradients(
                 self.model,
@@ -232,18 +245,28 @@ class Engine:
             )
             for name, v in rest.items():
                 factors[name] = PlainFactor(v.reshape(n, v.shape[1], -1), tuple(v.shape[2:]))
-        self._log_methods(way)
+        self._log_summary(way)
         if self._converts_factors:
             return {name: f.convert_to(self.like) for name, f in factors.items()}
         return factors
 
-    def _log_methods(self, way: str) -> None:
-        """Log how each parameter was differentiated, once per network."""
+    def _log_summary(self, way: str) -> None:
+        """Log how each parameter was differentiated, in one line, once per network."""
         ruled, fallback = [p.name for p in self.plan.ruled], self.plan.fallback
-        if is_first_time(self.model, "ways", (way, *ruled)):
-            parts = [f"{len(ruled)} by rules"] if ruled else []
-            parts += [f"{len(fallback)} by {way} ({', '.join(fallback)})"] if fallback else []
-            log.info("gradients of parameters: %s", "; ".join(parts))
+        if not is_first_time(self.model, "summary", (way, *ruled, "", *self.hooked)):
+            return
+        reasons = self.plan.fallback_reasons
+        parts = [f"{len(ruled)} by rules"] if ruled else []
+        if fallback:
+            named = [f"{k} ({reasons[k]})" if k in reasons else k for k in fallback]
+            parts.append(f"{len(fallback)} without a rule, by {way}: {', '.join(named)}")
+        if self.hooked:
+            parts.append(
+                "hooks, which change gradients in training but not the outputs, are ignored: "
+                + ", ".join(self.hooked)
+            )
+        owner = type(self.model).__name__
+        log.info("gradients of the parameters of %s: %s", owner, "; ".join(parts))
 
     def _capture_graph(
         self, x: Batch, cotangents: Tensor, starts_with_probe: bool
@@ -257,10 +280,8 @@ class Engine:
         sites = graph.sites(self._find_parameter_only_nodes(graph, expected))
         if tuple(s.signature for s in sites) != plan.signature:
             raise GraphChangedError
-        if starts_with_probe and not (
-            is_close(graph.out[0].detach(), plan.sample, 0.0, plan.eps)
-            and self._are_outputs_independent(x, graph.out.detach())
-        ):
+        divides = not expected and selects_rows(graph)
+        if not self._are_outputs_independent(x, graph.out.detach(), starts_with_probe, divides):
             if not self.plan_confirmed:
                 raise GraphChangedError
             raise ModelError(MIXED_SAMPLES_MESSAGE)
@@ -280,18 +301,36 @@ class Engine:
             self._record_gradient_sizes(at, grads, len(cotangents))
         return sites, rules_by_site, dict(zip(at, grads, strict=True))
 
-    def _are_outputs_independent(self, x: Batch, out: Tensor) -> bool:
-        """Whether some samples of a large batch have the same outputs in a small one.
+    def _are_outputs_independent(
+        self, x: Batch, out: Tensor, starts_with_probe: bool, divides: bool
+    ) -> bool:
+        """Whether samples of a batch have the same outputs in a small one.
 
         Experts with a limited capacity, for example, drop the last samples of large batches only.
+
+        Args:
+            x: The batch.
+            out: Its outputs.
+            starts_with_probe: Whether the output of its first sample is known.
+            divides: Whether the network sends samples to different parts, in another way than it
+                sent the probe's: then every batch is checked, and more samples of it.
         """
-        n = len(out)
-        if n < MIN_CHECKED_BATCH:
-            return True
-        some = torch.tensor([n - 1, n // 2, n // 4], device=self.like.device)
-        with torch.no_grad(), restore_attributes(self.model):
-            alone = run_forward(self.model, self._copy_if_mutated(take_samples(x, some)))
-        return is_close(out[some], alone.detach(), 0.0, self.plan.eps)
+        n, plan = len(out), self.plan
+        if starts_with_probe and not is_close(out[0], plan.sample, 0.0, plan.eps):
+            return False
+        checked: list[Tensor] = []
+        if divides:
+            every = torch.arange(n - 1, -1, -max(1, -(-n // MAX_CHECKED_SAMPLES)))
+            checked = list(torch.split(every, LARGE_PROBE_SAMPLES))
+        elif starts_with_probe and n >= MIN_CHECKED_BATCH:
+            checked = [torch.tensor([n - 1, n - 2, n - 3, 3 * n // 4 - 1, n // 2, n // 4])]
+        for some in checked:
+            some = some.to(self.like.device)
+            with torch.no_grad(), restore_attributes(self.model):
+                alone = run_forward(self.model, self._copy_if_mutated(take_samples(x, some)))
+            if not is_close(out[some], alone.detach(), 0.0, plan.eps):
+                return False
+        return True
 
     def _find_parameter_only_nodes(self, graph: Trace, expected: bool) -> Collection[int]:
         """Nodes that depend on parameters alone, as the probe found them."""
@@ -371,7 +410,10 @@ class Engine:
                 out = trace(self.model, self._copy_if_mutated(take_samples(x, index)), {}).out
             weights = (cotangents[index, k] * counted).to(out)
             expected = compute_gradients(out, parameters, weights, accumulate=self.plan.accumulate)
-            scale = max(float(w.abs().amax()) for w in expected if w is not None and w.numel())
+            scale = max(
+                [float(w.abs().amax()) for w in expected if w is not None and w.numel()],
+                default=0.0,
+            )
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
                 ours = torch.zeros_like(p)
                 if name in factors:
@@ -388,7 +430,10 @@ class Engine:
                     continue
                 # Gradients of the outputs that cancel in the sum leave their rounding errors.
                 parts_scale = self._measure_gradient_parts(take_samples(x, index), weights)
-                if not is_close(ours, want, max(scale, parts_scale), self.plan.eps):
+                if is_close(ours, want, max(scale, parts_scale), self.plan.eps):
+                    continue
+                noise = self._measure_batch_noise(take_samples(x, index[:count]), weights, p, want)
+                if float((ours - want).abs().amax()) > 10 * noise:
                     self._explain_mismatch(
                         name, count, take_samples(x, index), weights, ours - want, ours
                     )
@@ -411,6 +456,24 @@ class Engine:
             )
             sizes += [float(g.abs().amax()) for g in found if g is not None and g.numel()]
         return max(sizes)
+
+    def _measure_batch_noise(
+        self, x: Batch, weights: Tensor, p: nn.Parameter, want: Tensor
+    ) -> float:
+        """Return how far autograd's gradient of a batch is from the sum over its samples.
+
+        Rounding errors flow through what the samples share, such as the maximum that a softmax
+        subtracts. A saturated softmax passes little else.
+        """
+        alone = torch.zeros_like(want)
+        for i in range(count_samples(x)):
+            twice = take_samples(x, torch.tensor([i, i], device=want.device))
+            with only_torch_layers():
+                out = trace(self.model, self._copy_if_mutated(twice), {}).out
+            only_first = torch.stack([weights[i], torch.zeros_like(weights[i])])
+            (own,) = compute_gradients(out, [p], only_first, accumulate=self.plan.accumulate)
+            alone += 0.0 if own is None else own
+        return float((alone - want).abs().amax())
 
     def _explain_mismatch(
         self, name: str, count: int, x: Batch, weights: Tensor, gap: Tensor, ours: Tensor
@@ -453,6 +516,24 @@ class Engine:
         )
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """How to run a network, changed if the first attempt fails.
+
+    Attributes:
+        rules: False differentiates everything by torch.func.
+        own_layers: Whether our layers replace torch's.
+        other_parameters: Whether parameters that were not chosen keep `requires_grad`, which a
+            forward that differentiates by them needs.
+        shrink: Divides batches and working memory, after the device ran out of memory.
+    """
+
+    rules: bool = True
+    own_layers: bool = True
+    other_parameters: bool = False
+    shrink: int = 1
+
+
 @contextmanager
 def open_engine(
     model: nn.Module,
@@ -462,7 +543,7 @@ def open_engine(
     rules: bool = True,
     reuse_plan: bool = True,
     keep_all_positions: bool = False,
-    shrink: int = 1,
+    attempt: Attempt | None = None,
 ) -> Iterator[Engine]:
     """Open an engine for the network; gradients and flags are restored afterwards.
 
@@ -473,11 +554,16 @@ def open_engine(
         rules: False differentiates everything by torch.func.
         reuse_plan: Use the plan of an earlier call if there is one.
         keep_all_positions: See `make_plan`.
-        shrink: Divides batches and working memory.
+        attempt: How to run the network; its `rules` count only here: see `rules`.
     """
-    _warn_about_hooks(model, chosen)
+    attempt = attempt or Attempt()
+    hooked = tuple(
+        k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks
+    )
     device = next(iter(chosen.values())).device
-    with exact_float32(device), enable_gradients(model, chosen):
+    as_given = _compute_output_as_given(model, chosen, x, attempt)
+    others = attempt.other_parameters
+    with exact_float32(device), enable_gradients(model, chosen, keep_others=others):
         if any(p.is_inference() for p in chosen.values()):
             raise ModelError(
                 "the network was built under torch.inference_mode(), so autograd cannot "
@@ -491,22 +577,29 @@ def open_engine(
             reuse_plan=reuse_plan,
             keep_all_positions=keep_all_positions,
         )
+        if as_given is not None and not is_close(as_given, plan.sample, 0.0, plan.eps):
+            raise ConstantParameterError
         # Where torch's own layers run, that of one pixel wide images needs a remedy (`layers`).
         with fast_layers(plan.uses_fast_layers or not replaces_layers()):
-            yield Engine(model, chosen, plan, not old, shrink)
+            engine = Engine(model, chosen, plan, not old, attempt.shrink)
+            engine.hooked = hooked
+            yield engine
 
 
-def _warn_about_hooks(model: nn.Module, chosen: Mapping[str, nn.Parameter]) -> None:
-    hooked = tuple(
-        k for k, p in chosen.items() if p._backward_hooks or p._post_accumulate_grad_hooks
-    )
-    if hooked and is_first_time(model, "hooks", hooked):
-        log.warning(
-            "hooks on %d parameter(s) change gradients in training, not the outputs: the kernel "
-            "uses the gradients without them: %s",
-            len(hooked),
-            ", ".join(hooked),
-        )
+def _compute_output_as_given(
+    model: nn.Module, chosen: Mapping[str, nn.Parameter], x: Inputs, attempt: Attempt
+) -> Tensor | None:
+    """The output (C,) of the first sample while all trainable parameters require gradients.
+
+    A forward that differentiates by its parameters may leave out those that do not require a
+    gradient, and so have other outputs. None if no parameter changes its flag.
+    """
+    parameters = get_parts(model)[1]
+    ids = {*map(id, chosen.values())}
+    if attempt.other_parameters or all(id(p) in ids or not p.requires_grad for p in parameters):
+        return None
+    with enable_gradients(model, chosen, keep_others=True):
+        return trace_probe(model, x).detach()[0]
 
 
 def run_with_engine(
@@ -521,42 +614,44 @@ def run_with_engine(
 
     If a cached plan does not hold, the network is probed again; if no plan holds, everything is
     differentiated by torch.func. Layers of torch are replaced by faster ones, except without
-    `rules`, and in networks where these cannot be used. If the device runs out of memory, all is tried again, once, in
-    batches and working memory of half the size.
+    `rules`, and in networks where these cannot be used. If the device runs out of memory, all is
+    tried again, once, in batches and working memory of half the size.
     """
     model = unwrap_compiled(model)
     check_model(model)
     chosen = choose_parameters(model, params)
     check_inputs(x, chosen)
-    try:
-        return _run_with_layers(model, x, chosen, run, rules, 1)
-    except torch.OutOfMemoryError:
-        log.warning("the device ran out of memory: trying again with batches of half the size")
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return _run_with_layers(model, x, chosen, run, rules, 2)
-
-
-def _run_with_layers(
-    model: nn.Module,
-    x: Inputs,
-    chosen: Mapping[str, nn.Parameter],
-    run: Callable[[Engine], Tensor],
-    rules: bool,
-    shrink: int,
-) -> Tensor:
-    """Run with our layers in place of torch's if the network allows it, else with torch's own."""
-    if rules:
+    attempt = Attempt(rules, own_layers=rules)
+    while True:
         try:
-            return _run_with_plans(model, x, chosen, run, rules, shrink)
-        except NestedDerivativeError:
-            pass
-        except (CheckpointError, ModelError) as error:
-            # A checkpoint runs the forward again during the backward, where no layer is replaced.
-            if not isinstance(error.__cause__ or error, CheckpointError):
-                raise
-    with only_torch_layers():
-        return _run_with_plans(model, x, chosen, run, rules, shrink)
+            with nullcontext() if attempt.own_layers else only_torch_layers():
+                return _run_with_plans(model, x, chosen, run, attempt)
+        except (
+            CheckpointError,
+            ConstantParameterError,
+            ModelError,
+            NestedDerivativeError,
+            torch.OutOfMemoryError,
+        ) as error:
+            attempt = _change_attempt(attempt, error)
+        if attempt.shrink > 1 and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _change_attempt(attempt: Attempt, error: Exception) -> Attempt:
+    """Choose what to try after this error; raise it if nothing is left to try."""
+    if isinstance(error, torch.OutOfMemoryError) and attempt.shrink == 1:
+        log.warning("the device ran out of memory: trying again with batches of half the size")
+        return replace(attempt, shrink=2)
+    if isinstance(error, ConstantParameterError) and not attempt.other_parameters:
+        return replace(attempt, other_parameters=True)
+    # A checkpoint runs the forward again during the backward, where no layer is replaced.
+    cause = error.__cause__ or error
+    if isinstance(cause, CheckpointError | NestedDerivativeError) and attempt.own_layers:
+        return replace(attempt, own_layers=False)
+    if isinstance(error, ConstantParameterError) and error.args:
+        raise error.args[0] from error.__cause__
+    raise error
 
 
 def _run_with_plans(
@@ -564,8 +659,7 @@ def _run_with_plans(
     x: Inputs,
     chosen: Mapping[str, nn.Parameter],
     run: Callable[[Engine], Tensor],
-    rules: bool,
-    shrink: int,
+    attempt: Attempt,
 ) -> Tensor:
     old = keep_all_positions = False
     for reuse_plan in (True, False, False):
@@ -574,10 +668,10 @@ def _run_with_plans(
                 model,
                 chosen,
                 x,
-                rules=rules,
+                rules=attempt.rules,
                 reuse_plan=reuse_plan,
                 keep_all_positions=keep_all_positions,
-                shrink=shrink,
+                attempt=attempt,
             ) as engine:
                 old = not engine.plan_confirmed
                 return run(engine)
@@ -587,7 +681,7 @@ def _run_with_plans(
             if not old:
                 break
     # The graph depends on the data: only sample-by-sample differentiation is safe.
-    with open_engine(model, chosen, x, rules=False, shrink=shrink) as engine:
+    with open_engine(model, chosen, x, rules=False, attempt=attempt) as engine:
         return run(engine)
 
 
@@ -612,10 +706,21 @@ def check_cotangents(cotangents: Tensor, x: Inputs, engine: Engine) -> Tensor:
 
 
 def check_result(out: Tensor) -> Tensor:
-    """Return a result; raise if it overflows its dtype."""
-    if not is_finite(out):
+    """Return a result, samples first; raise if it is not finite."""
+    if is_finite(out):
+        return out
+    dtype = str(out.dtype).removeprefix("torch.")
+    rows = out.flatten(1) if out.ndim > 1 else out[:, None]
+    for what, table in (("row", rows), ("column", rows.T)):
+        broken = table.isnan().all(1)
+        if not bool(broken.any()) or bool(broken.all()) or bool(table[~broken].isinf().any()):
+            continue
+        first, more = int(broken.nonzero()[0, 0]), int(broken.sum()) - 1
         raise NumericalError(
-            f"the result overflows {str(out.dtype).removeprefix('torch.')}: scale the inputs "
-            "down, or use model.double() and x.double()"
+            f"the result is NaN in {what} {first} and {more} more of {len(broken)}: the gradient of "
+            "that sample is not finite, for example of sqrt, norm or log at zero, or of the branch "
+            "that torch.where does not take; clamp the argument of that operation"
         )
-    return out
+    wider = "" if out.dtype == torch.float64 else ", or use model.double() and x.double()"
+    cause = ", or no sample has a finite gradient (sqrt at zero)" if bool(out.isnan().any()) else ""
+    raise NumericalError(f"the result overflows {dtype}{cause}: scale the inputs down{wider}")

@@ -11,7 +11,7 @@ from labelahead.batching import Batch, map_tensors, take_samples
 from labelahead.errors import ModelError
 from labelahead.ntk.capture import restore_attributes
 from labelahead.ntk.layout import is_close
-from labelahead.ntk.premises import run_forward
+from labelahead.ntk.premises import ConstantParameterError, run_forward
 
 __all__ = ["compute_gradients", "compute_per_sample_gradients"]
 
@@ -46,7 +46,7 @@ def compute_per_sample_gradients(
         return _compute_by_loop(model, x, chosen, names, cotangents, True), LOOP_METHOD
     try:
         per_sample = _compute_by_vmap(model, x, chosen, names, cotangents)
-    except (RuntimeError, NotImplementedError, ValueError):
+    except (RuntimeError, NotImplementedError, ValueError, ConstantParameterError):
         # Data-dependent control flow, in-place writes and some operations do not support vmap.
         return _compute_by_loop(model, x, chosen, names, cotangents), LOOP_METHOD
     # Some batching rules of torch broadcast wrongly, so compare the first sample with autograd.
@@ -75,6 +75,8 @@ def compute_gradients(
     The graph is freed unless `keep`.
     """
     found: list[Tensor | None]
+    if not out.requires_grad:  # No sample of this batch uses any of the parameters.
+        return [None] * len(parameters)
     try:
         if not accumulate:
             found = list(

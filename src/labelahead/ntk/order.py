@@ -17,7 +17,7 @@ from torch.autograd.function import BackwardCFunction
 
 from labelahead.ntk.capture import Trace, get_node_shapes
 
-__all__ = ["find_movers", "keeps_order"]
+__all__ = ["find_movers", "keeps_order", "selects_rows"]
 
 # These nodes work along the axes that they name and leave the others alone.
 AXIS_NODES = re.compile(
@@ -46,6 +46,11 @@ ORDER_PRESERVING_NODES = re.compile(
     # products: those that sum over samples are found by the length of the axis that they sum over
     r"Addmm|Baddbmm|Bmm|Convolution|Embedding|Index|Mm|ScaledDotProduct\w+?|Trilinear|WeightNormInterface"
     r")Backwards?\d*$"
+)
+# These nodes select entries by their values, for example the samples of an expert.
+SELECTING_NODES = re.compile(
+    r"^(Index|IndexSelect|IndexAdd|IndexCopy|IndexPut|Gather|Scatter|ScatterAdd|ScatterReduce|"
+    r"MaskedSelect|MaskedScatter|Take|Put)Backward"
 )
 PRODUCT_OPERANDS = {
     "MmBackward0": ("_saved_self", "_saved_mat2"),
@@ -123,6 +128,11 @@ def keeps_order(graph: Trace, doubtful: Mapping[int, tuple[int, ...]]) -> bool:
             if index.dtype != torch.int64 or not torch.equal(index.flatten(), counting):
                 return False
     return True
+
+
+def selects_rows(graph: Trace) -> bool:
+    """Whether some node selects entries by index or mask."""
+    return any(SELECTING_NODES.match(type(node).__name__) for node in graph.nodes)
 
 
 def _working_axes(node: Any, rank: int) -> list[int]:

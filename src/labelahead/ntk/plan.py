@@ -59,22 +59,27 @@ from labelahead.ntk.premises import check_numbers, copy_batch, get_parts
 from labelahead.ntk.rules import Broadcast, apply_rule
 
 __all__ = [
+    "LARGE_PROBE_SAMPLES",
+    "MIN_CHECKED_BATCH",
     "MIXED_SAMPLES_MESSAGE",
     "Plan",
     "combine_factors",
     "get_plan",
     "is_first_time",
     "make_plan",
+    "trace_probe",
 ]
 
 log = logging.getLogger("labelahead")
 # The last plan of each network, and the messages that were logged for it.
 _plan_cache: "WeakKeyDictionary[nn.Module, CachedPlan]" = WeakKeyDictionary()
-_logged: "WeakKeyDictionary[nn.Module, dict[str, tuple[str, ...]]]" = WeakKeyDictionary()
+_logged: "WeakKeyDictionary[nn.Module, set[tuple[str, ...]]]" = WeakKeyDictionary()
 MIXED_SAMPLES_MESSAGE = (
     "a sample's output changes with the other samples of its batch, so it has no gradient of "
     "its own: remove batch statistics and other interactions between samples from the forward"
 )
+MIN_CHECKED_BATCH = 8  # samples; in smaller batches the first sample is checked beside made-up ones
+DEPENDENCE_BATCH = 256  # samples in a pass that asks whether any output depends on the parameters
 NODES_PER_RECURRENCE_STEP = 10  # for estimating the cost of a pass
 LARGE_PROBE_SAMPLES = 3  # samples in the larger probe
 
@@ -115,6 +120,7 @@ class Plan:
     ruled: tuple[PlannedParameter, ...]  # parameters whose every site has a rule and a layout
     pulled: tuple[PulledGroup, ...]  # expressions of some of those
     fallback: tuple[str, ...]  # the other parameters, except those without any effect
+    fallback_reasons: Mapping[str, str]  # the module and operations of each, for the log
     # Factors of the ruled parameters for three samples and one direction: shapes without numbers.
     examples: Mapping[str, Factor]
     biases: Mapping[str, str]  # weight -> bias of the same matrix products and no others
@@ -176,8 +182,12 @@ def make_plan(
     one, other, first, mutates = _trace_probes(model, x, chosen)
     eps = _coarsest_epsilon(model, one)
     _check_outputs(model, first, one.out, other.out, eps)
-    if count_samples(x) == 1:
-        _check_single_sample(model, first, one.out, eps)
+    if count_samples(x) < MIN_CHECKED_BATCH:
+        _check_first_sample(model, first, one.out, eps)
+    if one.out.grad_fn is None:
+        # Some experts, for example, are used by few samples.
+        rules = False
+        _check_dependence(model, x, chosen, mutates)
     accumulate = _hides_parameters(model, first, one, chosen, eps)
     fixed = find_parameter_only_nodes(one, other)
     # A backward would free what the nodes saved, so movers are found before it.
@@ -196,7 +206,6 @@ def make_plan(
         factors, few = _keep_reached_positions(factors)
     sources = _group_sources(one, parameter_only[0], sites)
     ruled, pulled, fallback = _assign_parameters(chosen, sites, sources, factors, rules)
-    _log_fallback(model, fallback, sites, layouts, sources)
     distinct = {node: i for i, node in enumerate(dict.fromkeys(s.node for s in sites))}
     nodes = tuple(distinct[s.node] for s in sites)
     examples = combine_factors(
@@ -211,6 +220,7 @@ def make_plan(
         ruled=ruled,
         pulled=pulled,
         fallback=fallback,
+        fallback_reasons=_explain_fallback(model, fallback, sites, layouts, sources),
         examples={name: f.to_meta() for name, f in examples.items()},
         biases=_match_biases(ruled, sites, nodes, examples),
         outputs=one.out.shape[1],
@@ -242,6 +252,11 @@ def _trace_probes(
     if mutates:  # Later passes need the input as the caller gave it.
         first, second = _probe_batches(x)
     return one, trace(model, second, names), first, mutates
+
+
+def trace_probe(model: nn.Module, x: Inputs) -> Tensor:
+    """Return the outputs of the smaller probe: those of the first sample, and of another one."""
+    return trace(model, copy_batch(_probe_batches(x)[0]), {}).out
 
 
 def _count_nodes(traced: Trace) -> int:
@@ -309,8 +324,7 @@ def get_plan(
     ):
         if all(torch.equal(a, b) for a, b in zip(first, old.first, strict=True)):
             return old.plan, True
-        out = trace(model, copy_batch(_probe_batches(x)[0]), {}).out
-        return replace(old.plan, sample=out[0].detach()), True
+        return replace(old.plan, sample=trace_probe(model, x)[0].detach()), True
     check_numbers(chosen)  # The parameters of a cached plan have been checked.
     plan = make_plan(model, x, chosen, rules=rules, keep_all_positions=keep_all_positions)
     _plan_cache.pop(model, None)
@@ -332,7 +346,7 @@ def _make_cache_key(
         rules,
         tuple(chosen),
         tuple((t._version, t.data_ptr(), t.shape, t.dtype) for t in numbers),
-        tuple((type(m), m.training) for m in modules),
+        tuple((type(m), getattr(m, "training", False)) for m in modules),
         tuple(sample) if isinstance(sample, Mapping) else type(sample),
         tuple((t.shape, t.dtype, t.device) for t in list_tensors(sample)),
         torch.is_autocast_enabled("cpu"),
@@ -460,11 +474,6 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, ep
             "the network's outputs hold NaN or infinity: check the scale of the inputs and "
             "whether training diverged"
         )
-    if out.grad_fn is None:
-        raise ModelError(
-            "the outputs do not depend on any of the chosen parameters: does forward() detach "
-            "them or run under no_grad()?"
-        )
     if is_close(out[[1, 0]], twin[:2], 0.0, eps):
         return
     if not is_close(trace(model, first, {}).out, out, 0.0, eps):
@@ -475,21 +484,42 @@ def _check_outputs(model: nn.Module, first: Batch, out: Tensor, twin: Tensor, ep
     raise ModelError(MIXED_SAMPLES_MESSAGE)
 
 
-def _check_single_sample(model: nn.Module, twice: Batch, out: Tensor, eps: float) -> None:
-    """Raise if the only sample, given twice, has another output beside a sample made of it."""
+def _check_dependence(
+    model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], mutates: bool
+) -> None:
+    """Raise if the outputs of no sample depend on the chosen parameters."""
+    for start in range(0, count_samples(x), DEPENDENCE_BATCH):
+        part = read_batch(take_samples(x, slice(start, start + DEPENDENCE_BATCH)))
+        if trace(model, copy_batch(part) if mutates else part, {}).out.grad_fn is not None:
+            return
+    raise ModelError(
+        "the outputs of no sample depend on the chosen parameters: does forward() detach them, run "
+        "under no_grad(), or send no sample to them?"
+    )
 
-    def halve_second(t: Tensor) -> Tensor:
-        if t.dtype is torch.bool:
-            return t
-        half = t[1:] / 2 if t.is_floating_point() or t.is_complex() else t[1:] // 2
-        return torch.cat([t[:1], half])
 
-    try:
-        beside = trace(model, map_tensors(twice, halve_second), {}).out
-    except (LabelaheadError, RuntimeError):  # the made-up sample may be no valid input
-        return
-    if not is_close(beside[0].detach(), out[0].detach(), 0.0, eps):
-        raise ModelError(MIXED_SAMPLES_MESSAGE)
+def _check_first_sample(model: nn.Module, first: Batch, out: Tensor, eps: float) -> None:
+    """Raise if the first sample has another output beside samples that are made of it.
+
+    So few samples may not contain the one that affects the others, such as the largest.
+    """
+    for factor in (0.5, 1.5):
+
+        def make_second(t: Tensor, factor: float = factor) -> Tensor:
+            if t.dtype is torch.bool:
+                return t
+            floating = t.is_floating_point() or t.is_complex()
+            # A whole number may be an index into a table, which ends somewhere.
+            return torch.cat([t[:1], t[:1] * factor if floating else t[:1] // 2])
+
+        try:
+            beside = trace(model, map_tensors(first, make_second), {}).out
+        except (LabelaheadError, RuntimeError):  # the made-up sample may be no valid input
+            continue
+        if not bool(torch.isfinite(beside).all()):
+            continue
+        if not is_close(beside[0].detach(), out[0].detach(), 0.0, eps):
+            raise ModelError(MIXED_SAMPLES_MESSAGE)
 
 
 def _hides_parameters(
@@ -601,10 +631,10 @@ def _probe_sites(
 
 def is_first_time(model: nn.Module, what: str, names: tuple[str, ...]) -> bool:
     """Whether this message has not been logged for the network before."""
-    logged = _logged.setdefault(model, {})
-    before = logged.get(what)
-    logged[what] = names
-    return before != names
+    logged = _logged.setdefault(model, set())
+    first = (what, *names) not in logged
+    logged.add((what, *names))
+    return first
 
 
 def _bytes_per_sample(f: Factor | None) -> int:
@@ -613,26 +643,20 @@ def _bytes_per_sample(f: Factor | None) -> int:
     return sum(t.numel() * t.element_size() for t in parts) // LARGE_PROBE_SAMPLES
 
 
-def _log_fallback(
+def _explain_fallback(
     model: nn.Module,
     fallback: tuple[str, ...],
     sites: Sequence[Site],
     layouts: Sequence[Layout | None],
     pulled: Sequence[PulledGroup],
-) -> None:
-    """Log which modules have no rule, which explains slow runs."""
-    if not fallback or not is_first_time(model, "fallback", fallback):
-        return
-    modules = dict(model.named_modules())
-    reasons = []
+) -> dict[str, str]:
+    """Name the module and the operations without a rule of each parameter of the fallback."""
+    modules = dict(model.named_modules()) if fallback else {}
+    reasons = {}
     for name in fallback:
         owner = type(modules.get(name.rpartition(".")[0], model)).__name__
         own = {i for i, s in enumerate(sites) if s.parameter == name}
         own |= {i for group in pulled if name in group.parameters for i in group.sites}
-        kinds = {sites[i].kind for i in own if layouts[i] is None}
-        reasons.append(f"{name} ({owner}: {', '.join(sorted(kinds))})")
-    log.warning(
-        "no rule for %d parameter(s), differentiated by torch.func instead (exact, slower): %s",
-        len(fallback),
-        "; ".join(reasons),
-    )
+        kinds = sorted({sites[i].kind for i in own if layouts[i] is None})
+        reasons[name] = ": ".join(filter(None, (owner, ", ".join(kinds))))
+    return reasons

@@ -37,6 +37,7 @@ from labelahead.ntk.layers import NestedDerivativeError, fast_layers_mode
 
 __all__ = [
     "COMPILED_PREFIX",
+    "ConstantParameterError",
     "ParamFilter",
     "cache_parts",
     "check_inputs",
@@ -57,6 +58,13 @@ ParamFilter = Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 COMPILED_PREFIX = "_orig_mod."  # before the names of a compiled module's parameters
 _BATCHNORM_TYPE = nn.modules.batchnorm._BatchNorm
 _DROPOUT_TYPES = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNN, nn.LSTM, nn.GRU)
+
+
+class ConstantParameterError(Exception):
+    """The forward differentiates by a parameter that was not chosen.
+
+    Its argument is the error to raise if that is not the reason.
+    """
 
 
 def unwrap_compiled(model: nn.Module) -> nn.Module:
@@ -113,7 +121,7 @@ def check_model(model: nn.Module) -> None:
     doubtful = [
         m
         for m in get_parts(model)[0]
-        if isinstance(m, _BATCHNORM_TYPE) or (m.training and isinstance(m, _DROPOUT_TYPES))
+        if isinstance(m, _BATCHNORM_TYPE) or (isinstance(m, _DROPOUT_TYPES) and m.training)
     ]
     if not any(map(_find_fault, doubtful)):
         return
@@ -152,8 +160,8 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
         )
     if not everything:
         raise ModelError(
-            "the network has no parameters to differentiate by: a quantised or scripted network "
-            "hides them; use its float version"
+            "the network has no parameters to differentiate by: a quantised, scripted or frozen "
+            "(torch.jit.freeze) network hides them; use the module from which it was made"
         )
     if params is None:
         chosen = {k: p for k, p in everything.items() if p.requires_grad}
@@ -172,6 +180,13 @@ def choose_parameters(model: nn.Module, params: ParamFilter) -> dict[str, nn.Par
             f"{_summarise_names(everything)}"
         )
     for name, p in chosen.items():
+        if p.is_complex():
+            raise ModelError(
+                f"parameter {name!r} is complex, which the kernel does not support: store its real "
+                "and imaginary parts as a real parameter of shape (..., 2) and call "
+                "torch.view_as_complex on it in forward(); the gradients are the same. Or leave it "
+                "out with params="
+            )
         if not p.is_floating_point():
             raise ModelError(
                 f"parameter {name!r} has dtype {p.dtype}, but gradients need a floating type: "
@@ -298,6 +313,8 @@ def run_forward(call: Callable[..., Any], x: Batch) -> Tensor:
     except (torch.OutOfMemoryError, MemoryError, LabelaheadError, NestedDerivativeError):
         raise
     except Exception as error:  # The network's own code may raise anything.
+        if isinstance(error, RuntimeError) and "does not require grad" in str(error):
+            raise ConstantParameterError(_explain_failure(call, x, error)) from error
         raise _explain_failure(call, x, error) from error
     if not isinstance(out, Tensor):
         raise ModelError(
