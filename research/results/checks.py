@@ -113,12 +113,12 @@ class Evidence:
 # ---------------------------------------------------------------------------------------------
 
 
-def speed(e: Evidence) -> Found:
-    return _check_each_lookahead(e, _speed)
+def check_speed(e: Evidence) -> Found:
+    return _check_each_lookahead(e, _judge_speed)
 
 
-def rivals(e: Evidence) -> Found:
-    return _check_each_lookahead(e, _rivals)
+def check_lookahead_methods(e: Evidence) -> Found:
+    return _check_each_lookahead(e, _judge_lookahead_methods)
 
 
 def _check_each_lookahead(e: Evidence, judge: Callable[[Any, list[Row]], Found]) -> Found:
@@ -141,7 +141,7 @@ def _by_each(found: Mapping[str, Found | None]) -> Found:
     )
 
 
-def _speed(s: Any, rows: list[Row]) -> Found:
+def _judge_speed(s: Any, rows: list[Row]) -> Found:
     spent = {
         arm: float(np.mean(list(seconds(rows, arm).values())))
         for arm in ("naive", "ntk-few", "ntk")
@@ -161,7 +161,7 @@ def _speed(s: Any, rows: list[Row]) -> Found:
     )
 
 
-def _rivals(s: Any, rows: list[Row]) -> Found:
+def _judge_lookahead_methods(s: Any, rows: list[Row]) -> Found:
     base = final(s, rows, RANDOM)
     ends = {arm: gap(final(s, rows, arm), base) for arm in METHODS if arm in s.arms}
     above = [arm for arm, end in ends.items() if sure(end) and end.mean > 0]
@@ -170,7 +170,7 @@ def _rivals(s: Any, rows: list[Row]) -> Found:
     said = ", ".join(f"{arm} {span(end, 1)}" for arm, end in ends.items())
     return Found(
         verdict,
-        f"minus random at the end {said}, above it beyond the interval "
+        f"difference from random at the end: {said}; better than random beyond the interval: "
         f"{', '.join(above) or 'none'}",
     )
 
@@ -178,28 +178,28 @@ def _rivals(s: Any, rows: list[Row]) -> Found:
 MLMOC, BESIDE = "mlmoc:top", ("entropy", "margin", "badge", "ll4al")
 
 
-def batches(e: Evidence) -> Found:
+def check_batches(e: Evidence) -> Found:
     """LA Fig 2: level with each of the others, or better.
 
     A panel whose file calls it inconclusive decides nothing.
     """
     rows = {name: e.table(f"{name}-mlp")[""].row(MLMOC) for name in ("digits", "mnist", "fashion")}
     other = ", ".join(
-        f"{name} {_versus(row.gain)}" for name, row in rows.items() if row is not None
+        f"{name} {_format_comparison(row.gain)}" for name, row in rows.items() if row is not None
     )
     elsewhere = f"dense networks elsewhere, `{MLMOC}` − random: {other}"
     n = _get_complete_numbers(e, "fig-cifar10")
     if n is None:
         return Found(NOT, elsewhere)
-    apart = {name: _pair(n, MLMOC, name).difference for name in BESIDE}
-    verdict = _level(list(apart.values()), LEVEL / 100)
+    apart = {name: _get_comparison(n, MLMOC, name).difference for name in BESIDE}
+    verdict = _describe_level(list(apart.values()), LEVEL / 100)
     said = ", ".join(f"{name} {spread(d, signed=True)}" for name, d in apart.items())
     own = n.row(MLMOC)
     assert own is not None
     text = (
-        f"`{MLMOC}` along the curve minus {said} (level: by the interval at most {LEVEL:g} point "
-        "below), minus random "
-        f"{_versus(own.gain)}; {elsewhere}"
+        f"`{MLMOC}` along the curve minus {said} (at least as good: at most {LEVEL:g} point "
+        "below by the interval), minus random "
+        f"{_format_comparison(own.gain)}; {elsewhere}"
     )
     caveat = e.inconclusive.get("fig-cifar10")
     return (
@@ -209,7 +209,7 @@ def batches(e: Evidence) -> Found:
     )
 
 
-def _level(apart: Sequence[Estimate], least: float) -> str:
+def _describe_level(apart: Sequence[Estimate], least: float) -> str:
     """Whether differences are shown to be at worst so much below zero.
 
     All, some, none, or inconclusive.
@@ -225,10 +225,10 @@ def _get_complete_numbers(e: Evidence, table: str) -> Numbers | None:
     return None if not measured or measured[""].curves.missing else measured[""]
 
 
-def sequential(e: Evidence) -> Found:
+def check_sequential(e: Evidence) -> Found:
     """On the paper's kind of network where it was run; the table has more seeds of another."""
     table = _compare_strategies(e, "fig-sequential", "mlmoc", "mlmoc:top")
-    apart = _along(e, "ntk-sequential", "ntk")
+    apart = _compare_along_curve(e, "ntk-sequential", "ntk")
     if apart is None:
         return table
     verdict = YES if sure(apart) and apart.mean > 0 else NO if sure(apart) else OPEN
@@ -242,19 +242,19 @@ def check_acquisition_functions(e: Evidence) -> Found:
     """TH Fig 2.3 right: yes where MLMOC and EMOC differ in no setting, in part where they differ in
     some.
     """
-    pair = _pair(e.table("digits-mlp")[""], "mlmoc:top", "emoc:top")
-    dense = f"`mlmoc:top` − `emoc:top` {_versus(pair)} along the curve"
-    apart = _along(e, "ntk", "emoc")
+    pair = _get_comparison(e.table("digits-mlp")[""], "mlmoc:top", "emoc:top")
+    dense = f"`mlmoc:top` − `emoc:top` {_format_comparison(pair)} along the curve"
+    apart = _compare_along_curve(e, "ntk", "emoc")
     if apart is None:
         return Found(YES if pair.p >= 0.05 else NO, dense)
     same = [not sure(apart), pair.p >= 0.05]
     return Found(
-        _share(sum(same), len(same)),
+        _format_share(sum(same), len(same)),
         f"WideResNet: MLMOC − EMOC {span(apart, 1)}; digits, dense network: {dense}",
     )
 
 
-def _along(e: Evidence, one: str, other: str) -> Estimate | None:
+def _compare_along_curve(e: Evidence, one: str, other: str) -> Estimate | None:
     """Points along the curve from one arm to another on MNIST with the WideResNet.
 
     None where that was not run.
@@ -267,47 +267,48 @@ def _along(e: Evidence, one: str, other: str) -> Estimate | None:
 
 def _compare_strategies(e: Evidence, table: str, one: str, two: str) -> Found:
     """Whether one is above the other along the curve, in a table without variants."""
-    pair = _pair(e.table(table)[""], one, two)
+    pair = _get_comparison(e.table(table)[""], one, two)
     return Found(
-        YES if pair.verdict > 0 else NO, f"`{one}` − `{two}` {_versus(pair)} along the curve"
+        YES if pair.verdict > 0 else NO,
+        f"`{one}` − `{two}` {_format_comparison(pair)} along the curve",
     )
 
 
-def _pair(n: Numbers, one: str, two: str) -> Versus:
+def _get_comparison(n: Numbers, one: str, two: str) -> Versus:
     pair = contrast(n.curves, one, two)
     if pair is None:
         raise KeyError(one)
     return pair
 
 
-def widths(e: Evidence) -> Found:
-    gains = _gains(e.table("fig-width"), "mlmoc")
+def check_widths(e: Evidence) -> Found:
+    gains = _compare_with_random(e.table("fig-width"), "mlmoc")
     above = sum(v.verdict > 0 for v in gains.values())
-    said = ", ".join(f"{name} {_versus(v)}" for name, v in gains.items())
+    said = ", ".join(f"{name} {_format_comparison(v)}" for name, v in gains.items())
     return Found(
-        _share(above, len(gains)), f"above random at {above} of {len(gains)} widths: {said}"
+        _format_share(above, len(gains)), f"above random at {above} of {len(gains)} widths: {said}"
     )
 
 
-def ll4al(e: Evidence) -> Found:
-    gains = _gains(e.table("fig-ll4al"), "ll4al")
+def check_ll4al(e: Evidence) -> Found:
+    gains = _compare_with_random(e.table("fig-ll4al"), "ll4al")
     below = sum(v.verdict < 0 for v in gains.values())
     low, high = (pick(v.difference.mean for v in gains.values()) for pick in (min, max))
     return Found(
-        _share(below, len(gains)),
+        _format_share(below, len(gains)),
         f"{100 * -high:.0f} to {100 * -low:.0f} points below random at every rate",
     )
 
 
-def losses(e: Evidence) -> Found:
+def check_losses(e: Evidence) -> Found:
     one, two = e.table("fig-loss").values()
     said = {name: _pair_variants(two, one, name) for name in (RANDOM, "mlmoc")}
     same = sum(not sure(d) for d in said.values())
     text = ", ".join(f"{name} {spread(d, signed=True)}" for name, d in said.items())
-    return Found(_share(same, len(said)), f"cross-entropy − squared along the curve: {text}")
+    return Found(_format_share(same, len(said)), f"cross-entropy − squared along the curve: {text}")
 
 
-def kernels(e: Evidence) -> Found:
+def check_kernels(e: Evidence) -> Found:
     by = e.table("fig-kernel")
     apart = _pair_variants(by["pseudo"], by["full"], "mlmoc:top")
     spent = {kind: n.row("mlmoc:top") for kind, n in by.items()}
@@ -322,7 +323,7 @@ def kernels(e: Evidence) -> Found:
     return Found(
         verdict,
         f"pseudo − full {spread(apart, signed=True)} points along the curve, {100 * share:.0f} % "
-        "of its seconds",
+        "of its time",
     )
 
 
@@ -332,14 +333,14 @@ def _pair_variants(one: Numbers, other: Numbers, name: str) -> Estimate:
     return t_interval(np.array([a[k] - b[k] for k in sorted(a) if k in b]))
 
 
-def _gains(variants: Mapping[str, Numbers], strategy: str) -> dict[str, Versus]:
+def _compare_with_random(variants: Mapping[str, Numbers], strategy: str) -> dict[str, Versus]:
     rows = {name: n.row(strategy) for name, n in variants.items()}
     return {
         name: row.gain for name, row in rows.items() if row is not None and row.gain is not None
     }
 
 
-def _versus(v: Versus | None) -> str:
+def _format_comparison(v: Versus | None) -> str:
     return (
         "—"
         if v is None
@@ -347,7 +348,7 @@ def _versus(v: Versus | None) -> str:
     )
 
 
-def _share(good: int, total: int) -> str:
+def _format_share(good: int, total: int) -> str:
     return YES if good == total else NO if not good else PART
 
 
@@ -355,7 +356,7 @@ def _share(good: int, total: int) -> str:
 # -----------------------------------------------------------------------------------------
 
 
-def pair_time(e: Evidence) -> Found:
+def check_pair_time(e: Evidence) -> Found:
     _, rows = e.study("wallclock")
     pair = [r["ratio"] for r in where(rows, what="pair")]
     items = [r["ratio"] for r in where(rows, what="items")]
@@ -378,7 +379,7 @@ class Change(NamedTuple):
     p: float  # of a t-test on the logarithms
 
 
-def falling(value: str, what: str) -> Callable[[Evidence], Found]:
+def check_decrease_with_width(value: str, what: str) -> Callable[[Evidence], Found]:
     """Whether a quantity at initialisation falls from the narrowest network to the widest, by
     paired t-tests.
 
@@ -386,12 +387,12 @@ def falling(value: str, what: str) -> Callable[[Evidence], Found]:
     the number of networks. A network whose change is not significant is open.
     """
 
-    def found(e: Evidence) -> Found:
+    def check(e: Evidence) -> Found:
         changes = {
             (data, network): change
             for study, data in KERNELS.items()
             if e.holds(study, "training")
-            for network, change in _changes(*e.part(study, "training"), value)
+            for network, change in _compute_changes(*e.part(study, "training"), value)
         }
         if not changes:
             raise KeyError("nothing of it was measured")
@@ -406,7 +407,7 @@ def falling(value: str, what: str) -> Callable[[Evidence], Found]:
         )
         said = ", ".join(
             f"{data} {network} "
-            f"{_times(c)}{' falls' if key in falls else ' rises' if key in rises else ' open'}"
+            f"{_format_factor(c)}{' falls' if key in falls else ' rises' if key in rises else ' open'}"
             for key, c in changes.items()
             for data, network in [key]
         )
@@ -416,10 +417,10 @@ def falling(value: str, what: str) -> Callable[[Evidence], Found]:
             verdict, f"{what}, widest over narrowest, paired over {seeds} seeds (Holm): {said}"
         )
 
-    return found
+    return check
 
 
-def _changes(s: Any, rows: list[Row], value: str) -> list[tuple[str, Change]]:
+def _compute_changes(s: Any, rows: list[Row], value: str) -> list[tuple[str, Change]]:
     """Network -> how a quantity changes from its narrowest to its widest form, before training."""
     first = [r for r in where(rows, checkpoint=s.checkpoints[0]) if r[value] is not None]
     changes = []
@@ -444,7 +445,7 @@ def _changes(s: Any, rows: list[Row], value: str) -> list[tuple[str, Change]]:
     return changes
 
 
-def _times(c: Change) -> str:
+def _format_factor(c: Change) -> str:
     return f"×{c.ratio:.2g} [{c.low:.2g}, {c.high:.2g}]"
 
 
@@ -465,40 +466,40 @@ def _along_training(e: Evidence, judge: Callable[[Any, list[Row]], Judged]) -> F
     if not good:
         raise KeyError("nothing of it was measured")
     said = "; ".join(f"{name}: {text}" for name, (each, text) in judged.items() if each)
-    return Found(_share(sum(good), len(good)), said)
+    return Found(_format_share(sum(good), len(good)), said)
 
 
-def rate(e: Evidence) -> Found:
+def check_rate(e: Evidence) -> Found:
     _, rows = e.part("kernel", "rate")
     exponents = {
-        name: _slope(where(rows, network=name), "distance_pseudo")
+        name: _fit_slope(where(rows, network=name), "distance_pseudo")
         for name in values(rows, "network")
     }
     near = sum(abs(v + 0.5) <= NEAR for v in exponents.values())
     said = ", ".join(f"{name} {v:.2f}" for name, v in exponents.items()).replace("-", "−")
     return Found(
-        _share(near, len(exponents)),
+        _format_share(near, len(exponents)),
         f"exponent of the width: {said}; {near} of {len(exponents)} within {NEAR} of −1/2",
     )
 
 
-def _slope(rows: Sequence[Row], value: str) -> float:
+def _fit_slope(rows: Sequence[Row], value: str) -> float:
     return float(np.mean(slopes(rows, "width", value)))
 
 
-def vanishing(e: Evidence) -> Found:
-    return _along_training(e, _vanishing)
+def check_vanishing_difference(e: Evidence) -> Found:
+    return _along_training(e, _judge_vanishing_difference)
 
 
-def _vanishing(s: Any, rows: list[Row]) -> Judged:
+def _judge_vanishing_difference(s: Any, rows: list[Row]) -> Judged:
     first, last = (
         _widest(where(rows, checkpoint=c)) for c in (s.checkpoints[0], s.checkpoints[-1])
     )
     before, after = (mean(at, "output_gap_pseudo") for at in (first, last))
     added, left = (mean(at, "step_gap_pseudo") for at in (first, last))
     said = (
-        f"difference of the outputs {before:.2f} new, {after:.2f} trained, of what regression "
-        f"adds {added:.2f} and "
+        f"difference of the outputs {before:.2f} new, {after:.2f} trained; difference of what "
+        f"regression adds {added:.2f} and "
         f"{left:.2f}"
     )
     return [after < before], said
@@ -514,16 +515,16 @@ def _widest(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def ahead(e: Evidence) -> Found:
-    return _along_training(e, _ahead)
+def check_regression_accuracy(e: Evidence) -> Found:
+    return _along_training(e, _judge_regression_accuracy)
 
 
-def _ahead(s: Any, rows: list[Row]) -> Judged:
+def _judge_regression_accuracy(s: Any, rows: list[Row]) -> Judged:
     better = [r["accuracy_pseudo"] >= r["accuracy_full"] for r in rows]
     return better, f"at least as accurate in {sum(better)} of {len(rows)} measurements"
 
 
-def whole(e: Evidence) -> Found:
+def check_whole_cifar10(e: Evidence) -> Found:
     s, rows = e.part("regression", "whole")
     sentences = []
     for name in values(rows, "set"):
@@ -536,10 +537,10 @@ def whole(e: Evidence) -> Found:
     return Found(NOT, f"with a small CNN, six epochs, one seed: {'; '.join(sentences)}")
 
 
-def tight(e: Evidence) -> Found:
+def check_tightness(e: Evidence) -> Found:
     s, rows = e.part("kernel", "bound")
     broken, pairs = sum(r["violated"] for r in rows), s.bound_items**2 * len(rows)
-    exponent = _slope(rows, "relative")
+    exponent = _fit_slope(rows, "relative")
     verdict = YES if not broken and abs(exponent + 0.5) <= NEAR else PART if not broken else NO
     return Found(
         verdict,
@@ -555,7 +556,7 @@ def tight(e: Evidence) -> Found:
 # ----------------------------------------------------------------------------------------------
 
 
-def _campaigns(e: Evidence, judge: Callable[[Any, list[Row]], Found | None]) -> Found:
+def _check_campaigns(e: Evidence, judge: Callable[[Any, list[Row]], Found | None]) -> Found:
     return _by_each(
         {
             name: judge(*e.part(study, "rounds"))
@@ -565,7 +566,7 @@ def _campaigns(e: Evidence, judge: Callable[[Any, list[Row]], Found | None]) -> 
     )
 
 
-def drift(e: Evidence) -> Found:
+def check_mmd(e: Evidence) -> Found:
     s, rows = e.part(widest_campaigns(e), "rounds")
     usual = where(
         rows, strategy="dynamical", gamma="2", batch=s.query, rounds=s.rounds, start="warm"
@@ -595,7 +596,7 @@ def check_time_correlation(pair: tuple[str, str], paper: float) -> Callable[[Evi
     size or more.
     """
 
-    def found(e: Evidence) -> Found:
+    def check(e: Evidence) -> Found:
         sentences, good = [], []
         for name, data in CORRELATIONS.items():
             if name not in ("dynamics-cifar10", "dynamics") and not e.has(name):
@@ -609,11 +610,11 @@ def check_time_correlation(pair: tuple[str, str], paper: float) -> Callable[[Evi
                 for t in taus.values()
             ]
             sentences.append(
-                f"{data} {', '.join(f'{span(tau)} {_when(t)}' for t, tau in taus.items())}"
+                f"{data} {', '.join(f'{span(tau)} {_format_time(t)}' for t, tau in taus.items())}"
             )
-        return Found(_share(sum(good), len(good)), "τ on " + "; ".join(sentences))
+        return Found(_format_share(sum(good), len(good)), "τ on " + "; ".join(sentences))
 
-    return found
+    return check
 
 
 def correlation_times(times: Sequence[float]) -> list[float]:
@@ -625,21 +626,21 @@ def correlation_times(times: Sequence[float]) -> list[float]:
     return list(dict.fromkeys((choose_shown_time(times), later, inf)))
 
 
-def _when(t: float) -> str:
+def _format_time(t: float) -> str:
     return "at convergence" if t == inf else f"at t = {t:g}"
 
 
 def kendall(rows: Sequence[Row], x: str, y: str) -> Estimate:
     """Kendall's τ of two columns, over seeds."""
-    return t_interval(np.array(list(_taus(rows, x, y).values())))
+    return t_interval(np.array(list(_compute_correlations(rows, x, y).values())))
 
 
 def spreads(rows: Sequence[Row], others: Sequence[Row], x: str, y: str = "alignment") -> Estimate:
     """The difference of τ between two studies, paired by seed."""
-    return gap(_taus(rows, x, y), _taus(others, x, y))
+    return gap(_compute_correlations(rows, x, y), _compute_correlations(others, x, y))
 
 
-def _taus(rows: Sequence[Row], x: str, y: str) -> dict[int, float]:
+def _compute_correlations(rows: Sequence[Row], x: str, y: str) -> dict[int, float]:
     each = {k: where(rows, seed=k) for k in values(rows, "seed")}
     return {
         k: float(stats.kendalltau([r[x] for r in m], [r[y] for r in m]).statistic)
@@ -647,10 +648,10 @@ def _taus(rows: Sequence[Row], x: str, y: str) -> dict[int, float]:
     }
 
 
-def leads(e: Evidence) -> Found:
+def check_lead(e: Evidence) -> Found:
     """DY Table 2: who leads, and whether the differences from random are the paper's."""
     s, rows = e.part(widest_campaigns(e), "rounds")
-    found = _leads(s, rows)
+    found = _judge_lead(s, rows)
     agreement = paper_agreement(s, rows)
     if agreement is None:
         return found
@@ -676,7 +677,7 @@ def paper_agreement(s: Any, rows: Sequence[Row]) -> str | None:
         for n, t, o in zip(names, theirs, ours, strict=True)
     )
     verb = "agrees with" if r > AGREEMENT else "differs from"
-    text = f"end − random {verb} the paper's own (paper / here, r = {r:.2f}): {each}"
+    text = f"end − random {verb} the paper's (paper / here, r = {r:.2f}): {each}"
     if s.query != USUAL_QUERY:
         return text
     low, high = min(PAPER_DEVIATIONS.values()), max(PAPER_DEVIATIONS.values())
@@ -684,8 +685,8 @@ def paper_agreement(s: Any, rows: Sequence[Row]) -> str | None:
         (PAPER_DEVIATIONS["dynamical"] ** 2 + PAPER_DEVIATIONS[RANDOM] ** 2) / PAPER_SEEDS
     ) ** 0.5
     return (
-        f"{text}; with deviations of {low:.1f} to {high:.1f} points over {PAPER_SEEDS} runs "
-        "(standard error of "
+        f"{text}; with standard deviations of {low:.1f} to {high:.1f} points over {PAPER_SEEDS} "
+        "runs (standard error of "
         f"dynamicAL − random {error:.1f}) the paper's numbers do not separate the strategies either"
     )
 
@@ -694,12 +695,12 @@ def _format_signed(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def larger_batches(e: Evidence) -> Found:
+def check_larger_batches(e: Evidence) -> Found:
     """DY Table 3."""
-    return _leads(*e.part("dynamics-500", "rounds"))
+    return _judge_lead(*e.part("dynamics-500", "rounds"))
 
 
-def other_networks(e: Evidence) -> Found:
+def check_other_networks(e: Evidence) -> Found:
     """DY Table 8, from three seeds.
 
     A lead in all rounds is one if it is also beyond the interval at the end.
@@ -720,7 +721,7 @@ def other_networks(e: Evidence) -> Found:
     return found if is_significant or found.verdict != YES else Found(OPEN, found.text)
 
 
-def _leads(s: Any, rows: list[Row]) -> Found:
+def _judge_lead(s: Any, rows: list[Row]) -> Found:
     usual = where(rows, batch=s.query, rounds=s.rounds, start="warm", gamma="2")
     return _check_leader(
         {
@@ -737,7 +738,7 @@ def _check_leader(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> 
     by_round: round -> strategy -> seed -> accuracy in per cent.
     """
     rounds = len(by_round)
-    firsts = sum(_rank(ends, "dynamical") == 1 for ends in by_round.values())
+    firsts = sum(_find_rank(ends, "dynamical") == 1 for ends in by_round.values())
     ends = by_round[max(by_round)]
     apart = {n: gap(dict(ends["dynamical"]), dict(ends[n])) for n in ends if n != "dynamical"}
     best = next(n for n in rank_names(ends) if n != "dynamical")
@@ -747,14 +748,14 @@ def _check_leader(by_round: Mapping[int, Mapping[str, Mapping[int, float]]]) -> 
     others = "" if best == RANDOM else f" and {span(apart[best], 1)} from {best}"
     return Found(
         verdict,
-        f"first in {firsts} of {rounds} rounds, at the end rank {_rank(ends, 'dynamical')} of "
-        f"{len(ends)}, "
-        f"{span(apart[RANDOM], 1)} points from random{others}; beyond its interval above "
-        f"{', '.join(led) or 'none'}, below {', '.join(behind) or 'none'}",
+        f"first in {firsts} of {rounds} rounds, rank {_find_rank(ends, 'dynamical')} of "
+        f"{len(ends)} at the end, "
+        f"{span(apart[RANDOM], 1)} points from random{others}; significantly better than "
+        f"{', '.join(led) or 'none'}, worse than {', '.join(behind) or 'none'}",
     )
 
 
-def _rank(ends: Mapping[str, Mapping[int, float]], name: str) -> int:
+def _find_rank(ends: Mapping[str, Mapping[int, float]], name: str) -> int:
     """1 for the highest mean over seeds; equals share a rank."""
     means = {n: float(np.mean(list(end.values()))) for n, end in ends.items()}
     return 1 + sum(v > means[name] for v in means.values())
@@ -770,23 +771,23 @@ def accuracies(rows: Sequence[Row]) -> dict[int, float]:
     return {r["seed"]: 100 * r["accuracy"] for r in rows}
 
 
-def ratio(e: Evidence) -> Found:
+def check_approximation_ratio(e: Evidence) -> Found:
     s, rows = e.part("dynamics-cifar10", "ratio")
     last = where(rows, epoch=s.epochs[-1])
     ratios = {b: over_seeds(where(last, batch=b), "ratio_of_means") for b in s.batches}
     near = sum(abs(v.mean - 1) <= 0.1 for v in ratios.values())
     return Found(
-        _share(near, len(ratios)),
+        _format_share(near, len(ratios)),
         "at the end of training R is "
         + ", ".join(f"{span(v)} (b = {b})" for b, v in ratios.items()),
     )
 
 
-def gamma(e: Evidence) -> Found:
-    return _campaigns(e, _gamma)
+def check_gamma(e: Evidence) -> Found:
+    return _check_campaigns(e, _judge_gamma)
 
 
-def _gamma(s: Any, rows: list[Row]) -> Found | None:
+def _judge_gamma(s: Any, rows: list[Row]) -> Found | None:
     usual = where(
         rows, batch=s.query, rounds=s.rounds, start="warm", strategy="dynamical", round=s.rounds
     )
@@ -796,15 +797,15 @@ def _gamma(s: Any, rows: list[Row]) -> Found | None:
         return None
     below = sum(sure(v) and v.mean < 0 for v in gaps.values())
     said = ", ".join(f"γ = {g} {span(v, 1)}" for g, v in gaps.items()).replace("inf", "∞")
-    verdict = _share(below, len(gaps)) if any(sure(v) for v in gaps.values()) else OPEN
+    verdict = _format_share(below, len(gaps)) if any(sure(v) for v in gaps.values()) else OPEN
     return Found(verdict, f"end minus that of γ = 2: {said}")
 
 
-def rounds(e: Evidence) -> Found:
-    return _campaigns(e, _rounds)
+def check_rounds(e: Evidence) -> Found:
+    return _check_campaigns(e, _judge_rounds)
 
 
-def _rounds(s: Any, rows: list[Row]) -> Found | None:
+def _judge_rounds(s: Any, rows: list[Row]) -> Found | None:
     """One budget in the most and in the fewest rounds."""
     mine = where(rows, strategy="dynamical", gamma="2", start="warm")
     splits = sorted((n, b) for b, n in s.splits)
@@ -816,24 +817,27 @@ def _rounds(s: Any, rows: list[Row]) -> Found | None:
     apart = gap(ends[many], ends[few])
     good = [sure(apart) and apart.mean > 0, drift[many] < drift[few]]
     return Found(
-        _share(sum(good), 2) if sure(apart) else OPEN,
+        _format_share(sum(good), 2) if sure(apart) else OPEN,
         f"{many} rounds − {few}: {span(apart, 1)} points; MMD/B {drift[many]:.4f} against "
         f"{drift[few]:.4f}",
     )
 
 
-def reset(e: Evidence) -> Found:
-    return _campaigns(e, _reset)
+def check_reset_weights(e: Evidence) -> Found:
+    return _check_campaigns(e, _judge_reset_weights)
 
 
-def _reset(s: Any, rows: list[Row]) -> Found | None:
+def _judge_reset_weights(s: Any, rows: list[Row]) -> Found | None:
     mine = where(rows, batch=s.query, rounds=s.rounds, gamma="2", round=s.rounds, start="cold")
     ends = {n: accuracies(where(mine, strategy=n)) for n in s.cold}
     gaps = {n: gap(ends["dynamical"], ends[n]) for n in s.cold if n != "dynamical"}
     if not gaps:
         return None
     said = ", ".join(f"{span(v, 1)} points from {n}" for n, v in gaps.items())
-    return Found(_level(list(gaps.values()), LEVEL), f"from new weights dynamicAL ends {said}")
+    return Found(
+        _describe_level(list(gaps.values()), LEVEL),
+        f"dynamicAL with new weights, at the end: {said}",
+    )
 
 
 # --- the lecture
@@ -851,10 +855,10 @@ def check_linear_bounds(e: Evidence) -> Found:
     )
 
 
-def power(part: str, value: str, wanted: float) -> Callable[[Evidence], Found]:
+def check_exponent(part: str, value: str, wanted: float) -> Callable[[Evidence], Found]:
     """Whether a quantity falls with the width as fast as that."""
 
-    def found(e: Evidence) -> Found:
+    def check(e: Evidence) -> Found:
         _, rows = e.part("linear", part)
         fit = t_interval(np.array(slopes(rows, "width", value)))
         return Found(
@@ -862,19 +866,19 @@ def power(part: str, value: str, wanted: float) -> Callable[[Evidence], Found]:
             f"exponent {span(fit)}",
         )
 
-    return found
+    return check
 
 
-def flow(e: Evidence) -> Found:
+def check_gradient_flow(e: Evidence) -> Found:
     s, rows = e.part("linear", "flow")
     fit = t_interval(np.array(slopes(where(rows, steps=s.flow_marks[-1]), "width", "error")))
     return Found(
         YES if sure(fit) and fit.mean < 0 else NO,
-        f"apart by m to the {span(fit)} at the end of training",
+        f"distance at the end of training: m to the {span(fit)}",
     )
 
 
-def lazy(e: Evidence) -> Found:
+def check_scaling(e: Evidence) -> Found:
     _, rows = e.part("linear", "lazy")
     wide = [r for r in rows if r["scale"] >= 1]
     fit = t_interval(np.array(slopes(wide, "scale", "distance")))
@@ -887,10 +891,10 @@ def lazy(e: Evidence) -> Found:
 def check_nested_training(e: Evidence) -> Found:
     _, rows = e.part("linear", "warm")
     worst = max(r["difference"] for r in where(rows, kind="fixed kernel", time="∞"))
-    return Found(YES if worst < 1e-8 else NO, f"to {worst:.0e} for a fixed kernel")
+    return Found(YES if worst < 1e-8 else NO, f"difference {worst:.0e} for a fixed kernel")
 
 
-def supremum(e: Evidence) -> Found:
+def check_supremum(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "supremum")
     above = {d: max(r[f"above_{d:g}"] for r in rows) for d in s.deltas}
     wide = [r for r in rows if r["width"] >= s.sup_widths[(len(s.sup_widths) - 1) // 2]]
@@ -905,7 +909,7 @@ def supremum(e: Evidence) -> Found:
     )
 
 
-def moving(e: Evidence) -> Found:
+def check_kernel_movement(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "drift")
     fits = {
         k: {d: t_interval(np.array(slopes(where(rows, depth=d), "width", k))) for d in s.depths}
@@ -914,11 +918,12 @@ def moving(e: Evidence) -> Found:
     good = [v.mean <= NEAR - 0.5 for each in fits.values() for v in each.values()]
     said = [", ".join(f"{span(v)} ({d} hidden)" for d, v in each.items()) for each in fits.values()]
     return Found(
-        _share(sum(good), len(good)), f"exponents of the width: kernel {said[0]}; outputs {said[1]}"
+        _format_share(sum(good), len(good)),
+        f"exponents of the width: kernel {said[0]}; outputs {said[1]}",
     )
 
 
-def equivalent(e: Evidence) -> Found:
+def check_equivalence(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "trained")
     ends = {
         k: over_seeds(where(rows, kappa=k, width=s.trained_widths[-1]), "distance")
@@ -935,15 +940,15 @@ def equivalent(e: Evidence) -> Found:
     )
 
 
-def everything(e: Evidence) -> Found:
+def check_universality(e: Evidence) -> Found:
     s, rows = e.part("linear-theory", "universal")
     last = where(rows, target="even", items=s.universal_items[-1])
     on, above = (over_seeds(where(last, place=p), "error") for p in ("sphere", "raised"))
     verdict = YES if above.mean < 0.5 < on.mean else NO
     return Found(
         verdict,
-        f"of an even target's variance is left {span(on)} on the sphere and {span(above)} with "
-        "the constant coordinate",
+        f"unexplained share of an even target's variance: {span(on)} on the sphere, {span(above)} "
+        "with the constant coordinate",
     )
 
 
@@ -956,15 +961,15 @@ def check_separation(e: Evidence) -> Found:
     verdict = YES if learnt == len(last) and min(v.mean for v in ends.values()) > 0.01 else PART
     return Found(
         verdict,
-        f"one unit learns it in {learnt} of {len(last)} runs; the infinite kernel leaves {said} "
-        "of the variance",
+        f"one unit learns it in {learnt} of {len(last)} runs; share of the variance that the infinite "
+        f"kernel does not explain: {said}",
     )
 
 
-def theorem(value: str) -> Callable[[Evidence], Found]:
+def check_theorem(value: str) -> Callable[[Evidence], Found]:
     """PN's Theorems 5 and 6: whether a quantity falls as w^(−1/2) and stays below its bound."""
 
-    def found(e: Evidence) -> Found:
+    def check(e: Evidence) -> Found:
         _, rows = e.part("kernel-theorems", "theorems")
         fits = [
             t_interval(np.array(slopes(rows, "width", v))) for v in (value, f"relative_{value}")
@@ -974,23 +979,23 @@ def theorem(value: str) -> Callable[[Evidence], Found]:
         verdict = NO if broken or not any(near) else YES if near[0] else PART
         return Found(
             verdict,
-            f"exponent {span(fits[0])}, relatively {span(fits[1])}; bound exceeded {broken} times "
+            f"exponent {span(fits[0])} (relative: {span(fits[1])}); bound exceeded {broken} times "
             f"of {len(rows)}",
         )
 
-    return found
+    return check
 
 
-def lemmas(e: Evidence) -> Found:
+def check_lemmas(e: Evidence) -> Found:
     _, rows = e.part("kernel-theorems", "layers")
     good = check_layers(rows)
     return Found(
-        _share(sum(good), len(good)),
-        f"{sum(good)} of {len(good)} exponents are within what is allowed",
+        _format_share(sum(good), len(good)),
+        f"{sum(good)} of {len(good)} exponents are within the bounds",
     )
 
 
-def first_lemma(e: Evidence) -> Found:
+def check_first_lemma(e: Evidence) -> Found:
     s, rows = e.part("dynamics-lemmas", "lemma")
     off = {
         k: over_seeds(
@@ -1005,11 +1010,9 @@ def first_lemma(e: Evidence) -> Found:
     }
     good = [v.mean < 0.1 for v in off.values()]
     return Found(
-        _share(sum(good), len(good)),
-        f"at width {s.lemma_widths[-1]:,} off by up to {span(off['predicted'])} of ‖Y‖, and "
-        f"{span(off['from_start'])} "
-        "once the first "
-        "outputs count",
+        _format_share(sum(good), len(good)),
+        f"largest error at width {s.lemma_widths[-1]:,}: {span(off['predicted'])} of ‖Y‖, or "
+        f"{span(off['from_start'])} if the initial outputs are taken into account",
     )
 
 
@@ -1020,7 +1023,6 @@ def check_dropped_term(e: Evidence) -> Found:
     low, high = min(shares.values()), max(shares.values())
     return Found(
         YES if high < 0.1 else NO,
-        f"at mean diagonal 1 it is {low:.2g} to {high:.2g} of B, where MMD is at most {most:.1g} "
-        "of B; both ratios are "
-        "proportional to the scale of the kernel",
+        f"at mean diagonal 1 they are {low:.2g} to {high:.2g} of B, while MMD is at most {most:.1g} "
+        "of B; both ratios are proportional to the scale of the kernel",
     )
