@@ -222,6 +222,26 @@ def test_leave_one_out_and_forecast_use_noise_per_label(max_exact_labels):
     assert abs(estimate - (1 - float(right.double().mean()))) < 0.2
 
 
+def test_leave_one_out_with_several_sources_equals_refits_without_each_item():
+    """All labels of an item are left out together; weights and kernel stay those of all labels."""
+    n = 40
+    x, _, annotations = simulate([0.0, 0.3, 0.6], 2, n=n)
+    at, labels = torch.arange(n), majority(annotations, n)
+    learner = make_learner(x, annotations)
+    model = learner.fit(at, labels).kernel_model
+    outputs, _ = learner.leave_one_out_predictions(at, labels)
+    mixture = model.get_mixture()
+    given = annotations.select_items(at, labels)
+    targets, extra = combine_sources(given, learner.source_estimates.lapse, C, mixture.noise)
+    units = model.normalise_rows(x[:n])
+    K = mix_kernels((units @ units.T).fill_diagonal_(1.0), mixture.weights)
+    for i in range(n):
+        rest = torch.tensor([j for j in range(n) if j != i])
+        system = K[rest][:, rest] + torch.diag(mixture.noise + extra[rest])
+        naive = 1 / C + K[i, rest] @ torch.linalg.solve(system, targets[rest])
+        assert torch.allclose(outputs[i], naive, atol=1e-8)
+
+
 def test_learner_weighs_sources_and_saves_them(tmp_path):
     x, truth, annotations = simulate([0.0, 0.0, 0.6], 3, n=40)
     learner, ignoring = la.Learner(exact(x, C), x), la.Learner(exact(x, C), x)

@@ -9,6 +9,11 @@ import torch
 import labelahead as la
 from labelahead.data import load
 from labelahead.errors import LabelaheadError
+from labelahead.gp.calibration import gaussian_class_probabilities
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import exact
+from labelahead.inference.mixture import cosine_matrix, mix_kernels
+from labelahead.inference.sources import Annotations, combine_sources
 from labelahead.learner.onnx import ExportGraph
 from labelahead.simulation.final_model import run_model
 from tests.learner.test_export import run_campaign, run_onnx, write_images
@@ -39,6 +44,33 @@ def test_onnx_computes_image_features_from_pixels(tmp_path, monkeypatch, model):
     data, _ = load(new)
     p = run_onnx(folder, data.images.batch(torch.arange(6), 64).numpy())[0]
     assert np.allclose(p, prediction.probabilities, atol=1e-4)
+
+
+def test_graph_of_labels_of_several_sources_equals_one_inverse():
+    """Probabilities and variances follow from the float64 inverse of K + D."""
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.arange(60) % 3
+    x = torch.eye(3, 6)[truth] + 0.5 * torch.randn(60, 6, generator=rng)
+    rows = [(i, int(truth[i]), "anna") for i in range(0, 40, 2)]
+    rows += [(i, int(torch.randint(3, (1,), generator=rng)), "ben") for i in range(40)]
+    votes, annotations = Annotations.vote(rows), Annotations.from_rows(rows)
+    at = torch.arange(40)
+    learner = ExactLearner(x, exact(x, 3), annotations=annotations)
+    model = learner.fit(at, torch.tensor([votes[i] for i in range(40)])).kernel_model
+    mixture = model.get_mixture()
+    units = model.normalise_rows(x).double()
+    K = mix_kernels(cosine_matrix(units), mixture.weights)
+    given = annotations.select_items(at, torch.zeros(40, dtype=torch.int64))
+    lapse = learner.source_estimates.lapse
+    targets, extra = combine_sources(given, lapse, 3, mixture.noise)
+    assert float(extra.max()) > 0.1
+    inverse = torch.linalg.inv(K[:40, :40] + torch.diag(mixture.noise + extra))
+    naive = 1 - (K[:, :40] @ inverse * K[:, :40]).sum(1)
+    mean = 1 / 3 + K[:, :40] @ inverse @ targets
+    spread = model.ensure_variance_scale() * naive
+    found, own = ExportGraph(None, model, "squared", 3)(x)
+    assert np.allclose(own, naive, atol=1e-4)
+    assert np.allclose(found, gaussian_class_probabilities(mean, spread), atol=1e-4)
 
 
 def test_onnx_graph_with_different_outputs_raises(tmp_path):
