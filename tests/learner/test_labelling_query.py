@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -55,6 +56,22 @@ def test_query_items_without_labels_predicts_nothing(tmp_path):
     with pytest.raises(InputError, match="21 items requested, but 20 of 20 are unlabelled"):
         query_items(campaign, 21)
     assert not prepared.answers
+
+
+def test_query_items_without_labels_predicts_the_guesses(tmp_path):
+    rows = [f"r{i},{i % 5},{(i * 7) % 11},{('low', 'high', '')[i % 3]}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,a,b,llm", *rows]) + "\n")
+    campaign = make_campaign(tmp_path / "t.csv")
+    known = replace(campaign.data, guesses=("llm",), classes=("low", "high"))
+    items, _ = query_items(replace(campaign, data=known), 6)
+    for item in items:
+        if item.position % 3 < 2:
+            assert item.prediction == ("low", "high")[item.position % 3]
+            assert item.probability == pytest.approx(0.9)
+        else:
+            assert item.probability == 0.5
+    plain, _ = query_items(replace(campaign, data=replace(known, guesses=(), without=("llm",))), 6)
+    assert [item.id for item in plain] == [item.id for item in items]
 
 
 def test_query_items_of_one_class_asks_for_the_others(tmp_path):

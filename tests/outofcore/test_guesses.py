@@ -155,10 +155,16 @@ def test_predictions_of_another_pool_are_guesses(pool, tmp_path):
     assert len(items) == 3
 
 
-def test_query_without_labels_says_nothing_about_classes(pool):
-    large, *_ = pool
-    items = with_guesses(large, ["llm"]).query(3, classes=CLASSES, evaluation=50)
-    assert [i.prediction for i in items] == [None] * 3
+def test_query_without_labels_predicts_the_guesses(pool):
+    large, _, _, said = pool
+    items = with_guesses(large, ["llm"]).query(6, classes=CLASSES, evaluation=50)
+    for item in items:
+        guess = int(said[item.position])
+        expected = (CLASSES[guess], 0.9) if guess >= 0 else (item.prediction, 1 / 3)
+        assert (item.prediction, item.probability) == (expected[0], pytest.approx(expected[1]))
+    plain = large.query(6, classes=CLASSES, evaluation=50)
+    assert [i.position for i in items] == [i.position for i in plain]
+    assert [i.prediction for i in plain] == [None] * 6
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class QueryItem:
     id: str  # from the id column, or the file name, or the row number
     position: int
     score: float
-    prediction: str | None  # the most probable class; None before the first label
+    prediction: str | None  # the most probable class; None without labels and guesses
     probability: float | None
     text: str | None = None  # the text, where items are texts
     record: Mapping[str, Any] = field(default_factory=dict)  # the user's own columns
@@ -141,7 +141,9 @@ def query_items(
         objective=fitted.objective,
     )
     notes += chosen.notes
-    p = fitted.predict_proba(chosen.positions, len(names) or None) if len(pool) else None
+    p = None  # before the first label predictions are the guesses, if there are some
+    if len(pool) or prepared.guesses is not None:
+        p = fitted.predict_proba(chosen.positions, len(names) or None)
     items = _build_items(prepared.data, chosen, names, p)
     return items, replace(prepared, notes=(*prepared.notes, *notes))
 
@@ -155,7 +157,7 @@ def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
 def _build_items(
     data: Data, chosen: Query, names: Sequence[str], p: Tensor | None
 ) -> list[QueryItem]:
-    """Return the selected items with their predictions; p (n, C), None before the first label."""
+    """Return the selected items with their predictions; p (n, C), None without labels and guesses."""
     sure, best = (
         ([None] * len(chosen.positions),) * 2 if p is None else (part.tolist() for part in p.max(1))
     )

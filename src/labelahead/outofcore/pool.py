@@ -642,7 +642,9 @@ class LargePool:
                 acquisition, n, make_generator(seed, "pick", len(labelled.positions)), "greedy"
             )
         names = [subset.names[subset.index.row_of(position)] for position in picks.tolist()]
-        if said is not None and len(said):
+        has_predictions = len(labelled.positions) > 0
+        if said is not None and said.shape[1]:
+            has_predictions = True  # before the first label: the guesses
             p = self._predict_with_guesses(subset, picks, said)
         else:
             rows = subset.index.rows_of(picks.tolist())
@@ -651,12 +653,11 @@ class LargePool:
         records, column = self._records(picks, names), self.manifest.schema.column
         for position, score, record in zip(picks.tolist(), scores.tolist(), records, strict=True):
             sure, guess = p[len(query_items)].max(0)
-            has_labels = len(labelled.positions) > 0
-            label = labelled.classes[int(guess)] if has_labels else None
+            label = labelled.classes[int(guess)] if has_predictions else None
             name, text = names[len(query_items)], None
             if self.manifest.schema.kind == "text" and column is not None:
                 text = str(record[column] or "")
-            sure_of = round(float(sure), 6) if has_labels else None
+            sure_of = round(float(sure), 6) if has_predictions else None
             query_items.append(QueryItem(name, position, score, label, sure_of, text, record))
         return query_items
 
@@ -690,11 +691,15 @@ class LargePool:
     def _read_label_guesses(
         self, labels: Labels, classes: Sequence[str]
     ) -> tuple[Labelled, Tensor]:
-        """Return the labels and what was guessed about their items, (L, G·C)."""
+        """Return the labels and what was guessed about their items, (L, G·C).
+
+        Without labels and classes nothing can be said: (0, 0).
+        """
         with self._engine() as engine:
             labelled = self.resolve_labels(labels, classes, engine)
             if not len(labelled.positions):
-                return labelled, torch.zeros(0, 0)
+                known = len(labelled.classes) if len(labelled.classes) > 1 else 0
+                return labelled, torch.zeros(0, len(self.guesses) * known)
             _, names = self.read_items(labelled.positions, engine)
         items = (labelled.positions, names)
         return labelled, self.read_guesses(items, labelled.classes)

@@ -34,7 +34,7 @@ from labelahead.learner.config import (
 )
 from labelahead.learner.encoding import describe_embedding
 from labelahead.learner.export import ExportedModel
-from labelahead.learner.guessers import CLASS_NAMES, reads_class_names
+from labelahead.learner.guessers import CLASS_NAMES, describe_guesser, reads_class_names
 from labelahead.learner.model_kind import get_model_kind
 from labelahead.learner.preparation import choose_model_and_embedding
 from labelahead.models import EXACT
@@ -276,8 +276,11 @@ def _find_guess_classes(
 def _choose_prior(
     campaign: Campaign, inputs: SessionInputs, options: SessionOptions
 ) -> tuple[Campaign, tuple[str, ...]]:
-    """Return the campaign with the prior of the session, if it names none itself, and a note."""
+    """Return the campaign with the prior of the session, if it names none itself, and a note on it."""
     settings = inputs.folder / "session.toml"
+    if campaign.data.guesses:
+        names = ", ".join(map(describe_guesser, campaign.data.guesses))
+        return campaign, (f"prior knowledge: {names}; its weight is estimated from the labels",)
     if not options.choose_prior or inputs.pool_worker is not None:
         return campaign, ()
     if settings.exists():
