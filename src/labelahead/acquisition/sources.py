@@ -265,11 +265,11 @@ class SourceView:
         u = float(self.value_variance[candidate]) + noise
         if math.isinf(noise) or not u > 0 or r == 0:
             return self
-        here = self.posterior.covariance_block(
+        covariance = self.posterior.covariance_block(
             self.candidates, self.candidates[[candidate]]
         ).double()[:, 0]
-        here = here - self.steps.T @ self.steps[:, candidate]
-        row = here * (r / math.sqrt(u))
+        covariance = covariance - self.steps.T @ self.steps[:, candidate]
+        row = covariance * (r / math.sqrt(u))
         across = self.cross[candidate] * (r / math.sqrt(u))
         before = float(self.label_noise[candidate])
         both = noise if math.isinf(before) else before * noise / (before + noise)

@@ -263,15 +263,17 @@ def write_export(ready: Any, context: typer.Context) -> bool:
         return False
     from labelahead.server.session import export_session
 
-    how = {"rest": given["rest"], "probabilities": given["probabilities"]}
+    export_options = {"rest": given["rest"], "probabilities": given["probabilities"]}
     if given["export"] == "label-studio":
-        how["pictures_at"] = given["pictures_at"]
+        export_options["pictures_at"] = given["pictures_at"]
     with err.status("writing") as status:
 
         def on_progress(what: str, done: float) -> None:
             status.update(f"{what}: {done:.0%}")
 
-        done = export_session(ready, given["export"], given["to"], on_progress=on_progress, **how)
+        done = export_session(
+            ready, given["export"], given["to"], on_progress=on_progress, **export_options
+        )
     print_line(done)
     return True
 

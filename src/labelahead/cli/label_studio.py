@@ -234,13 +234,13 @@ def _open_pool_session(
     if campaign.data.has_guesses:
         raise UsageError("--guesses and --prior do not go with --pool; leave them out")
     shell.announce_device(campaign.device)
-    how = {
+    pool_options = {
         "classes": connection.interface.choices,
         "every": given["every"],
         "executor": given["cluster"],
     }
     with open_session_with_notes(
-        campaign, connection.folder, **how, refresh_every=given["refresh_every"]
+        campaign, connection.folder, **pool_options, refresh_every=given["refresh_every"]
     ) as ready:
         with err.status("reading the tasks"):
             importer = _retry_until_reachable(

@@ -234,19 +234,19 @@ def _walk_folder(root: Path, outside: list[str] | None = None) -> tuple[list[str
     visited = set()
     todo, linked = deque([""]), deque[str]()
     while todo or linked:
-        here = todo.popleft() if todo else linked.popleft()
-        status = os.stat(root / here)
+        folder = todo.popleft() if todo else linked.popleft()
+        status = os.stat(root / folder)
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
-        with os.scandir(root / here) as listing:
+        with os.scandir(root / folder) as listing:
             entries = list(listing)
-        if here and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
+        if folder and {"config.toml", "labels.jsonl"} <= {e.name for e in entries}:
             continue  # the run folder of a campaign, inside the data
-        if here:
-            folders.append(here)
+        if folder:
+            folders.append(folder)
         for entry in entries:
-            name = f"{here}/{entry.name}" if here else entry.name
+            name = f"{folder}/{entry.name}" if folder else entry.name
             if _is_hidden(entry.name):
                 continue
             if outside is not None and entry.is_symlink() and not _is_inside(root / name, resolved):

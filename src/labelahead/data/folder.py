@@ -527,9 +527,13 @@ def _drop_unreadable_classes(
     """Return labels and classes without the classes that have no readable file."""
     fine = torch.tensor([n not in failed for n in names]) & (layout.labels >= 0)
     present = torch.from_numpy(np.unique(layout.labels[fine].numpy()))
-    there = set(present.tolist())
-    gone = [c for i, c in enumerate(layout.classes) if i not in there]
-    notes = [f"no readable picture in the classes {_list_first(gone)}: left out"] if gone else []
+    present_classes = set(present.tolist())
+    absent_classes = [c for i, c in enumerate(layout.classes) if i not in present_classes]
+    notes = (
+        [f"no readable picture in the classes {_list_first(absent_classes)}: left out"]
+        if absent_classes
+        else []
+    )
     labels = layout.labels[keep]
     renumbered = torch.where(labels >= 0, torch.searchsorted(present, labels), UNKNOWN)
     return renumbered, tuple(layout.classes[int(i)] for i in present), notes

@@ -377,15 +377,15 @@ def _read_probabilities(
     name, classes = column.name, column.classes
     rows = [[_parse_probability(v) for v in values] for values in given.values()]
     present = {number[normalise_name(c)] for c in given}
-    lacking = next((c for i, c in enumerate(classes) if i not in present), None)
+    missing_class = next((c for i, c in enumerate(classes) if i not in present), None)
     try:
         p = _check_probabilities(torch.tensor(rows, dtype=torch.float64).T, f"{where}: {name}")
     except InputError as error:
-        if lacking is None:
+        if missing_class is None:
             raise
         raise InputError(
             f"{error}. There are the columns {name}:{next(iter(given))} and others, but not "
-            f"{name}:{lacking}"
+            f"{name}:{missing_class}"
         ) from error
     out = torch.zeros(len(p), len(classes))
     for values, c in zip(p.T, given, strict=True):
@@ -532,20 +532,20 @@ def _usual_column(
 ) -> GuessColumn:
     """Return the column of a file that holds guesses, by its usual name."""
     names = {name.casefold(): name for name in columns}
-    usual = [names[name] for name in GUESS_COLUMNS if name in names]
+    usual_columns = [names[name] for name in GUESS_COLUMNS if name in names]
     if any(probability_column_name(c) in columns for c in classes) or any(
         normalise_name(name.removeprefix(probability_column_name(""))) in former
         for name in columns
         if name.startswith(probability_column_name(""))
     ):
-        usual = [probability_column_name("").removesuffix(":")]
-    if not usual:
+        usual_columns = [probability_column_name("").removesuffix(":")]
+    if not usual_columns:
         raise InputError(
             f"{path} has the columns {', '.join(list(columns)[:8])}; expected guesses in one "
             f"called {', '.join(GUESS_COLUMNS[:-1])} or {GUESS_COLUMNS[-1]}, or probabilities in "
             f"columns such as {probability_column_name(classes[0])}"
         )
-    return GuessColumn(usual[0], tuple(classes), former)
+    return GuessColumn(usual_columns[0], tuple(classes), former)
 
 
 def _unescape(table: Table) -> Table:

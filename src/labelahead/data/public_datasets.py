@@ -511,8 +511,8 @@ def _read_files(
                 f"{paths[0]} lacks {', '.join(missing)}; expected the archive as published"
             )
         return contents
-    here = [paths[0].parent / name for name in wanted]
-    return {path.name: path.read_bytes() for path in here if path.is_file()}
+    files = [paths[0].parent / name for name in wanted]
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
 
 
 def read_tar_members(path: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:

@@ -115,8 +115,8 @@ def join_records(parts: Sequence[Records | None], sizes: Sequence[int]) -> Recor
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for part, size in zip(parts, sizes, strict=True):
         for name, values in columns.items():
-            here = None if part is None else part.columns.get(name)
-            values += [None] * size if here is None else to_python_list(here)
+            column = None if part is None else part.columns.get(name)
+            values += [None] * size if column is None else to_python_list(column)
     return Records(columns)
 
 
@@ -231,15 +231,15 @@ def rename_clashing_columns(names: Sequence[str], own_names: Iterable[str]) -> d
     >>> rename_clashing_columns(["text", "Label"], ["id", "label"])
     {'text': 'text', 'Label': 'Label_original'}
     """
-    taken = {name.casefold() for name in own_names}
-    free = {name.casefold() for name in names} - taken
+    own_folded = {name.casefold() for name in own_names}
+    free = {name.casefold() for name in names} - own_folded
     new: dict[str, str] = {}
     for name in names:
-        if name.casefold() not in taken:
+        if name.casefold() not in own_folded:
             new[name] = name
             continue
         candidate, number = f"{name}_original", 1
-        while candidate.casefold() in taken | free:
+        while candidate.casefold() in own_folded | free:
             number += 1
             candidate = f"{name}_original_{number}"
         free.add(candidate.casefold())

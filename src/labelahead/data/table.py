@@ -140,8 +140,8 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     targets, notes = _find_targets(path, columns, options)
     id_column = choose_id_column(str(path), columns, options.id, *targets)
     ids = table.ids(str(path), id_column)
-    taken = {name: columns.pop(name) for name in targets}
-    labels = _read_labels(path, table, taken, options)
+    target_columns = {name: columns.pop(name) for name in targets}
+    labels = _read_labels(path, table, target_columns, options)
     notes += labels.notes
     if id_column is not None:
         notes += (f"ids from the column {id_column!r}",)
@@ -247,10 +247,10 @@ def _find_targets(
     by_fold = {name.casefold(): name for name in reversed(columns)}
     names = [by_fold[target] for target in TARGET_NAMES if target in by_fold]
     if not names:
-        there = _list_first(columns)
+        listed = _list_first(columns)
         return (), (
             "no labels: no column is named label, target, class or y; --target names another of "
-            f"{there}",
+            f"{listed}",
         )
     also = f" ({', '.join(names[1:])} stays an input)" if names[1:] else ""
     return (names[0],), (f"labels from the column {names[0]!r}{also}",)
@@ -273,14 +273,14 @@ def _drop_columns(
 
 def _drop_guesses(columns: dict[str, list[Any]], guessers: Sequence[str]) -> tuple[str, ...]:
     """Remove the columns of guesses, which are no features, and return notes for the user."""
-    gone = [
+    guess_columns = [
         name
         for name in columns
         if any(name == guesser or name.startswith(f"{guesser}:") for guesser in guessers)
     ]
-    for name in gone:
+    for name in guess_columns:
         del columns[name]
-    return (f"guesses, not features: {', '.join(gone)}",) if gone else ()
+    return (f"guesses, not features: {', '.join(guess_columns)}",) if guess_columns else ()
 
 
 def _encode_target(

@@ -48,15 +48,21 @@ def merge_columns(
         ours: our columns except the id.
     """
     columns: dict[str, Any] = {ID_COLUMN: list(ids)}
-    theirs = {} if records is None else dict(records.columns)
+    record_columns = {} if records is None else dict(records.columns)
     if (
         records is not None
         and records.id_column == ID_COLUMN
-        and [format_id(v) for v in to_python_list(theirs[ID_COLUMN])] == list(ids)
+        and [format_id(v) for v in to_python_list(record_columns[ID_COLUMN])] == list(ids)
     ):
-        columns[ID_COLUMN] = theirs.pop(ID_COLUMN)  # the same ids, in the type of the user's column
-    names = rename_clashing_columns(list(theirs), (ID_COLUMN, *own_columns))
-    return columns | {names[name]: column for name, column in theirs.items()} | dict(own_columns)
+        columns[ID_COLUMN] = record_columns.pop(
+            ID_COLUMN
+        )  # the same ids, in the type of the user's column
+    names = rename_clashing_columns(list(record_columns), (ID_COLUMN, *own_columns))
+    return (
+        columns
+        | {names[name]: column for name, column in record_columns.items()}
+        | dict(own_columns)
+    )
 
 
 def write_csv(file: TextIO, columns: Mapping[str, Any], *, line_end: str = "\n") -> None:

@@ -236,12 +236,12 @@ def read_class_columns(
             _read_mark(value, f"{where}, {locate_row(i)}: the column {name!r}")
             for name, value in zip(names, row, strict=True)
         ]
-        said = tuple(
+        marked_names = tuple(
             name if mark else NOT_REVIEWED + name
             for name, mark in zip(names, marks, strict=True)
             if mark is not False
         )
-        sets.append(None if all(mark is None for mark in marks) else said)
+        sets.append(None if all(mark is None for mark in marks) else marked_names)
     return ClassSets(tuple(sets), names, ())
 
 

@@ -228,9 +228,9 @@ def _group_similar_labels(task: Task, codes: Tensor) -> Tensor:
         return codes
     targets = task.targets(codes[known])
     if task.name == "multilabel":
-        yes = targets == 1
-        rarity = torch.where(yes, yes.sum(0), len(codes) + 1)
-        groups[known] = torch.where(yes.any(1), rarity.argmin(1), targets.shape[1])
+        is_positive = targets == 1
+        rarity = torch.where(is_positive, is_positive.sum(0), len(codes) + 1)
+        groups[known] = torch.where(is_positive.any(1), rarity.argmin(1), targets.shape[1])
     else:
         order = targets[:, 0].nan_to_num(0.0).argsort(stable=True).argsort()
         groups[known] = order * NUMBER_STRATA // len(known)

@@ -216,9 +216,9 @@ READERS: dict[str, Any] = {
 def _find_vectors(path: Path, dimensions: dict[str, int]) -> str:
     """Return the name of the only array of vectors, or of that with a usual name."""
     likely = [n for n, ndim in dimensions.items() if ndim >= 2 and n.casefold() not in ID_NAMES]
-    usual = [n for n in likely if n.casefold() in VECTOR_NAMES]
-    if len(likely) == 1 or len(usual) == 1:
-        return usual[0] if len(usual) == 1 else likely[0]
+    usual_names = [n for n in likely if n.casefold() in VECTOR_NAMES]
+    if len(likely) == 1 or len(usual_names) == 1:
+        return usual_names[0] if len(usual_names) == 1 else likely[0]
     raise InputError(
         f"{path} has {len(likely)} arrays that may be the vectors "
         f"({', '.join(likely or dimensions) or 'none'}); expected one (n, d), or one called vectors"

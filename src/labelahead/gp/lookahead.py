@@ -65,14 +65,14 @@ def _iterate_block_formula(
 ) -> Iterator[Tensor]:
     b, mean = posterior.width, posterior.mean[x]
     for lo in range(0, len(at), chunk):
-        here = at[lo : lo + chunk]
-        surprise = (targets[lo : lo + chunk] - posterior.mean[here]).view(len(here), b, -1)
+        part = at[lo : lo + chunk]
+        surprise = (targets[lo : lo + chunk] - posterior.mean[part]).view(len(part), b, -1)
         push = block_solve(
-            innovation_factors(posterior, here, noise), surprise
+            innovation_factors(posterior, part, noise), surprise
         )  # u⁻¹ r, (q, b, C/b)
-        k = posterior.covariance_block(x, here).to(torch.float64).view(len(x), b, len(here), b)
+        k = posterior.covariance_block(x, part).to(torch.float64).view(len(x), b, len(part), b)
         change = torch.einsum("xaqb,qbp->qxap", k, push)  # (LA-12)
-        yield mean + change.reshape(len(here), len(x), -1)
+        yield mean + change.reshape(len(part), len(x), -1)
 
 
 def innovation_factors(posterior: Posterior, at: Tensor, noise: float | None = None) -> Tensor:

@@ -213,7 +213,7 @@ class Posterior:
         outputs, mean, targets = (
             pad(x, (0, more)) for x in (self.outputs, self.mean, self.targets)
         )
-        wider = replace(
+        widened = replace(
             self, outputs=outputs, mean=mean, targets=targets, _cache=self._cache.copy()
         )
         explained = None if self._explained is None else _pad_classes(self._explained, more)
@@ -231,7 +231,7 @@ class Posterior:
                 targets=targets, weights=weights, leave_one_out_mean=leave_one_out_mean
             )
         return replace(
-            wider,
+            widened,
             _white=_pad_classes(self._white, more),
             _explained=explained,
             nystrom_labels=nystrom_labels,
@@ -321,10 +321,14 @@ class Posterior:
                 nystrom_labels=nystrom_labels._replace(targets=every[:first]),
                 _cache=self._cache.copy(),
             )
-        here = torch.cat([kernel.evaluate_at(factor, at) for factor in self.covariance.factors])
-        row = torch.arange(len(here), device=here.device)[:, None]
-        diagonal = 1 / _solve_pivot(here[which, torch.arange(len(which))], noise)
-        inverse = torch.where(row > which, here / -noise, torch.where(row == which, diagonal, 0.0))
+        kernel_rows = torch.cat(
+            [kernel.evaluate_at(factor, at) for factor in self.covariance.factors]
+        )
+        row = torch.arange(len(kernel_rows), device=kernel_rows.device)[:, None]
+        diagonal = 1 / _solve_pivot(kernel_rows[which, torch.arange(len(which))], noise)
+        inverse = torch.where(
+            row > which, kernel_rows / -noise, torch.where(row == which, diagonal, 0.0)
+        )
         white = self._white.clone()
         white[:, : self.classes] += inverse @ change
         return replace(

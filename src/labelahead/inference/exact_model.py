@@ -189,8 +189,8 @@ class ExactModel(nn.Module):
                 device=units.device,
             )
         mean = torch.zeros_like(units[:, :1], dtype=torch.float64) + 1 / self.classes  # for ONNX
-        said = self.take_guesses(units)
-        return mean + apply_trust(self.trust.to(mean), said, self.sharpness.to(mean))
+        guesses = self.take_guesses(units)
+        return mean + apply_trust(self.trust.to(mean), guesses, self.sharpness.to(mean))
 
     def get_mixture(self) -> Mixture:
         """Return the kernel mixture."""

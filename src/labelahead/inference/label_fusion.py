@@ -245,8 +245,8 @@ def _predict_from_others(
     for scale in SCALES:
         p = gaussian_class_probabilities(mean[at], scale**2 * spread[at])
         own = p.gather(1, label[:, None])[:, 0]
-        seen = (1 - wrong) * own + wrong / (p.shape[1] - 1) * (1 - own)
-        fits.append(float(seen.clamp_min(1e-12).log().sum()))
+        likelihood = (1 - wrong) * own + wrong / (p.shape[1] - 1) * (1 - own)
+        fits.append(float(likelihood.clamp_min(1e-12).log().sum()))
     scale = SCALES[max(range(len(SCALES)), key=fits.__getitem__)]
     return gaussian_class_probabilities(mean, scale**2 * spread)
 
@@ -329,7 +329,7 @@ def _fit_temperature(log_p: Tensor, evidence: LabelEvidence) -> float:
     for t in TEMPERATURES:
         p = torch.softmax(t * log_p[at], 1).gather(1, evidence.people[at, None])[:, 0]
         e = evidence.person_error
-        seen = (1 - e) * p + e / (log_p.shape[1] - 1) * (1 - p)
+        likelihood = (1 - e) * p + e / (log_p.shape[1] - 1) * (1 - p)
         near = ((t - PRIOR_TEMPERATURE) / PRIOR_TEMPERATURE_DEVIATION) ** 2 / 2
-        fits.append(float(seen.clamp_min(1e-12).log().sum()) - near)
+        fits.append(float(likelihood.clamp_min(1e-12).log().sum()) - near)
     return TEMPERATURES[max(range(len(fits)), key=fits.__getitem__)]

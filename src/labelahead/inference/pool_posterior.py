@@ -281,12 +281,12 @@ class PoolPosterior:
             return True
         if any(p in self.options.observations for p in revised):
             return False  # The noise changes as well.
-        few = (
+        are_few_revised = (
             len(removed) <= min(MAX_REVISED_LABELS, len(self.posterior.labelled))
             and changed <= MAX_REVISED_LABELS
             and self.posterior.can_revise_labels
         )
-        return few and removed == list(self.labels)[len(self.labels) - len(removed) :]
+        return are_few_revised and removed == list(self.labels)[len(self.labels) - len(removed) :]
 
     def with_labels(self, labels: Mapping[int, int], classes: int = 0) -> "PoolPosterior":
         """Return the posterior given exactly these labels, with at least this number of classes.
@@ -299,9 +299,11 @@ class PoolPosterior:
         options = self.options
         if target_labels != self.labels:
             options = replace(options, baseline="linearised")
-        wider = classes != self.classes
-        start = self.start.with_classes(classes) if wider else self.start
-        if not self._is_update_cheaper(target_labels) or (wider and self.posterior.width != 1):
+        has_new_classes = classes != self.classes
+        start = self.start.with_classes(classes) if has_new_classes else self.start
+        if not self._is_update_cheaper(target_labels) or (
+            has_new_classes and self.posterior.width != 1
+        ):
             return PoolPosterior.from_prior(
                 self.points,
                 start,
@@ -315,7 +317,7 @@ class PoolPosterior:
         new = {p: c for p, c in target_labels.items() if p not in self.labels}
         changed = [i for i, p in enumerate(kept) if kept[p] != self.labels[p]]
         current = self.view
-        if wider:
+        if has_new_classes:
             current = current.with_posterior(current.posterior.with_classes(classes))
         if removed:
             current = options.build_view(current.posterior.without_last_labels(removed))
@@ -479,8 +481,8 @@ class PoolPosterior:
         oracle: Callable[[int], int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return q positions to label, best first, and their scores. `oracle` takes positions, too."""
-        here = self.points.tolist()
-        answer = None if oracle is None else lambda place: oracle(here[place])
+        positions = self.points.tolist()
+        answer = None if oracle is None else lambda place: oracle(positions[place])
         task = self.options.task
         if task is None:
             selection = select.select_batch(self.view, acquisition, q, rng, mode, answer)

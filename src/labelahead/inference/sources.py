@@ -114,9 +114,9 @@ class Annotations:
             labels: (L,) class numbers or `NONE_OF_THESE`.
         """
         row = {p: i for i, p in enumerate(labelled.tolist())}
-        told = {p for p, c in zip(row, labels.tolist(), strict=True) if c >= 0}
+        labelled_positions = {p for p, c in zip(row, labels.tolist(), strict=True) if c >= 0}
         rows = zip(self.positions.tolist(), self.labels.tolist(), strict=True)
-        kept = [i for i, (p, c) in enumerate(rows) if p in told and c >= 0]
+        kept = [i for i, (p, c) in enumerate(rows) if p in labelled_positions and c >= 0]
         item = torch.tensor([row[int(self.positions[i])] for i in kept], dtype=torch.int64)
         every = torch.ones(len(labelled), dtype=torch.bool).index_fill_(0, item, False)
         trusted = every.nonzero()[:, 0]

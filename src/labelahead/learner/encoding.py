@@ -170,20 +170,22 @@ def encode_inputs(
         if data.images is None:
             raise InputError(f"model is {model}, which needs images, but {data.name} has none")
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
-        seen = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
+        pixels = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
         return EncodedInputs(
-            seen, RAW, make_preprocessor=lambda: Preprocessor(VIEWED, shape, half, half)
+            pixels, RAW, make_preprocessor=lambda: Preprocessor(VIEWED, shape, half, half)
         )
     if data.samples is not None:
         return EncodedInputs(data.samples, RAW)
     require_embedding(name, data)
-    tell = None if progress is None else lambda done, n: progress("features", done, n)
+    report_features = None if progress is None else lambda done, n: progress("features", done, n)
     if name not in data.vectors and name in (RAW, WORDS):
         return EncodedInputs(data.inputs, name, make_preprocessor=lambda: _raw_preprocessor(data))
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     name = pin_embedding(name, data)
     parts = _split_joined(name, data)
-    blocks = [_encode_block(part, data, size, how or EncoderOptions(), tell) for part in parts]
+    blocks = [
+        _encode_block(part, data, size, how or EncoderOptions(), report_features) for part in parts
+    ]
     made, joining = blocks[0], None
     if len(parts) > 1:
         made, joining = _join_blocks(blocks, pool)

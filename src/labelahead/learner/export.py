@@ -145,13 +145,18 @@ class Predictions:
             probabilities: Whether to add a column `probability:CLASS` for every class.
         """
         unlike = [None] * len(self) if self.unlike is None else self.unlike.tolist()
-        ours = {"prediction": self.labels, "probability": _rounded(self.probabilities.amax(1))}
+        prediction_columns = {
+            "prediction": self.labels,
+            "probability": _rounded(self.probabilities.amax(1)),
+        }
         if probabilities:
-            ours |= {
+            prediction_columns |= {
                 probability_column_name(c): _rounded(self.probabilities[:, i])
                 for i, c in enumerate(self.classes)
             }
-        return merge_columns(self.items, self.records, {**ours, "unlike_labelled": unlike})
+        return merge_columns(
+            self.items, self.records, {**prediction_columns, "unlike_labelled": unlike}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -688,12 +693,12 @@ def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
     else:
         return
     with torch.no_grad():
-        seen = model.preprocessing(values)
-    wanted = prepared.rows[at]
+        computed = model.preprocessing(values)
+    expected = prepared.rows[at]
     if prepared.has_guesses:  # further items may have none
-        seen, wanted = (part[:, : prepared.feature_width] for part in (seen, wanted))
-    if not torch.allclose(seen, wanted, rtol=1e-3, atol=1e-3):
-        far = float((seen - wanted).abs().max())
+        computed, expected = (part[:, : prepared.feature_width] for part in (computed, expected))
+    if not torch.allclose(computed, expected, rtol=1e-3, atol=1e-3):
+        far = float((computed - expected).abs().max())
         raise LabelaheadError(
             f"items of {data.name} read again differ from the inputs that the model was fitted on, "
             f"by up to {far:.2g}: have the files changed? If not, this is a defect of labelahead: "

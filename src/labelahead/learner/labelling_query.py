@@ -334,9 +334,9 @@ def _leave_out_test_part(
     """Return the labels outside the test part, and a note if there are others."""
     test = set(data.test.tolist())
     outside = {p: c for p, c in given.items() if p not in test}
-    held = len(given) - len(outside)
-    note = f"{held} labels are of test items, which are not used for training"
-    return outside, (note,) if held else ()
+    test_labels = len(given) - len(outside)
+    note = f"{test_labels} labels are of test items, which are not used for training"
+    return outside, (note,) if test_labels else ()
 
 
 def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
@@ -352,14 +352,14 @@ def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
         q.id for q in query_items
     ]:
         records = replace(records, id_column="id")
-    ours = {
+    query_columns = {
         name: [getattr(q, name) for q in query_items]
         for name in (
             *("position", "score", "prediction", "probability"),
             *(("source", "price") if any(q.source for q in query_items) else ()),
         )
     }
-    columns = merge_columns([q.id for q in query_items], records, ours)
+    columns = merge_columns([q.id for q in query_items], records, query_columns)
     if form == "json":
         return json.dumps(list(iter_json_rows(columns)), indent=1, ensure_ascii=False) + "\n"
     text = io.StringIO(newline="")

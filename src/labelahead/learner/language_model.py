@@ -263,9 +263,9 @@ class LanguageModelGuesser:
         self.prompt = Prompt(DEFAULT_PROMPT if prompt is None else prompt, listed)
         self.classes = listed.names
         # Two servers may call different models by the same name.
-        asked = "\0".join((self.endpoint.url, model, self.prompt.compute_fingerprint()))
+        question_key = "\0".join((self.endpoint.url, model, self.prompt.compute_fingerprint()))
         root = get_answer_folder() if folder is None else Path(folder).expanduser()
-        self.folder = root / hashlib.sha256(asked.encode()).hexdigest()[:16]
+        self.folder = root / hashlib.sha256(question_key.encode()).hexdigest()[:16]
         self.counts = AnswerCounts()
 
     def __call__(

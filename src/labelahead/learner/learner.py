@@ -368,9 +368,9 @@ class Learner:
         for p, label in zip(at.tolist(), given.tolist(), strict=True):
             self._annotations[p, source or ""] = int(label)
             if p in known:
-                said = [c for (q, _), c in self._annotations.items() if q == p]
+                given_labels = [c for (q, _), c in self._annotations.items() if q == p]
                 # The class that most sources give; the newest of them if there are several.
-                self.pool.relabel(p, max(reversed(said), key=said.count))
+                self.pool.relabel(p, max(reversed(given_labels), key=given_labels.count))
         return len(new) < len(at)
 
     def _weigh_sources(self, learner: ModelLearner) -> ModelLearner:

@@ -103,11 +103,15 @@ class PreparedCampaign:
         Campaigns share them if they differ in strategy, budget and trackers only, and in the seed
         if the data do not depend on it.
         """
-        mine = self.campaign
+        prepared = self.campaign
         same = replace(
-            campaign, seed=mine.seed, asking=mine.asking, budget=mine.budget, track=mine.track
+            campaign,
+            seed=prepared.seed,
+            asking=prepared.asking,
+            budget=prepared.budget,
+            track=prepared.track,
         )
-        if same != mine or (campaign.seed != mine.seed and self.depends_on_seed):
+        if same != prepared or (campaign.seed != prepared.seed and self.depends_on_seed):
             return None
         asking = _with_absolute_strategy(campaign.asking)
         return replace(self, campaign=replace(campaign, asking=asking))

@@ -216,19 +216,19 @@ def plan_routes(probability: Tensor, price: Tensor) -> RouteCurve:
 def _hull_steps(right: list[float], cost: list[float]) -> list[tuple[float, int, float, float]]:
     """Return the steps along the upper hull of one item: efficiency, way, added cost, added share."""
     steps: list[tuple[float, int, float, float]] = []
-    here = 0
+    current = 0
     while True:
-        best = (0.0, here)
+        best = (0.0, current)
         for way in range(len(right)):
-            gain, price = right[way] - right[here], cost[way] - cost[here]
+            gain, price = right[way] - right[current], cost[way] - cost[current]
             if not gain > 1e-12 or price < 0:
                 continue
             best = max(best, (math.inf if price == 0 else gain / price, way))
-        if best[1] == here:
+        if best[1] == current:
             return steps
         way = best[1]
-        steps.append((best[0], way, cost[way] - cost[here], right[way] - right[here]))
-        here = way
+        steps.append((best[0], way, cost[way] - cost[current], right[way] - right[current]))
+        current = way
 
 
 def route_items(
@@ -461,13 +461,13 @@ def _build_report(
         )
         for i, split in splits.items()
     )
-    taken = probability.gather(1, way[:, None])[:, 0]
+    route_accuracy = probability.gather(1, way[:, None])[:, 0]
     paid = price.gather(1, way[:, None])[:, 0]
     routes = {}
     for route in (LABELLED, MODEL, LLM, HUMAN):
         at = torch.tensor([i for i, item in enumerate(items) if item.route == route]).long()
         if len(at):
-            routes[route] = (len(at), float(taken[at].mean()), float(paid[at].sum()))
+            routes[route] = (len(at), float(route_accuracy[at].mean()), float(paid[at].sum()))
     both = (evidence.people >= 0) & (evidence.guesses >= 0)
     right, count = int((evidence.people == evidence.guesses)[both].sum()), int(both.sum())
     low, high = wilson_interval(right, count)

@@ -353,15 +353,19 @@ def fetch_folder(name: EncoderName) -> Path | None:
     hub = import_extra("huggingface_hub", EXTRA, f"the encoder {name.name}")
     errors = import_extra("huggingface_hub.errors", EXTRA, f"the encoder {name.name}")
     repository = name.name.removeprefix(HUB_PREFIX)
-    how = {"revision": name.revision, "local_files_only": not is_hub_reachable()}
+    download_options = {"revision": name.revision, "local_files_only": not is_hub_reachable()}
     for file in HUB_WEIGHTS[name.kind]:
         try:
             with _report_hub_errors(repository, name.revision):
-                hub.hf_hub_download(repository, file, **how)
+                hub.hf_hub_download(repository, file, **download_options)
         except errors.EntryNotFoundError:
             continue
         with _report_hub_errors(repository, name.revision):
-            return Path(hub.snapshot_download(repository, allow_patterns=[*HUB_SETTINGS], **how))
+            return Path(
+                hub.snapshot_download(
+                    repository, allow_patterns=[*HUB_SETTINGS], **download_options
+                )
+            )
     raise InputError(
         f"{repository} has none of {', '.join(HUB_WEIGHTS[name.kind])}, or they are not in the cache "
         f"of this machine and huggingface.co cannot be reached; {download_command(repository)}"

@@ -415,7 +415,7 @@ class Engine:
                 default=0.0,
             )
             for (name, p), want in zip(self.chosen.items(), expected, strict=True):
-                ours = torch.zeros_like(p)
+                gradient = torch.zeros_like(p)
                 if name in factors:
                     parts = [
                         factors[name]
@@ -424,18 +424,18 @@ class Engine:
                         .reshape(p.shape)
                         for i in samples[:count]
                     ]
-                    ours = torch.stack(parts).sum(0).to(p)
+                    gradient = torch.stack(parts).sum(0).to(p)
                 want = torch.zeros_like(p) if want is None else want
-                if is_close(ours, want, scale, self.plan.eps):
+                if is_close(gradient, want, scale, self.plan.eps):
                     continue
                 # Gradients of the outputs that cancel in the sum leave their rounding errors.
                 parts_scale = self._measure_gradient_parts(take_samples(x, index), weights)
-                if is_close(ours, want, max(scale, parts_scale), self.plan.eps):
+                if is_close(gradient, want, max(scale, parts_scale), self.plan.eps):
                     continue
                 noise = self._measure_batch_noise(take_samples(x, index[:count]), weights, p, want)
-                if float((ours - want).abs().amax()) > 10 * noise:
+                if float((gradient - want).abs().amax()) > 10 * noise:
                     self._explain_mismatch(
-                        name, count, take_samples(x, index), weights, ours - want, ours
+                        name, count, take_samples(x, index), weights, gradient - want, gradient
                     )
 
     def _measure_gradient_parts(self, x: Batch, weights: Tensor) -> float:
@@ -721,6 +721,6 @@ def check_result(out: Tensor) -> Tensor:
             "that sample is not finite, for example of sqrt, norm or log at zero, or of the branch "
             "that torch.where does not take; clamp the argument of that operation"
         )
-    wider = "" if out.dtype == torch.float64 else ", or use model.double() and x.double()"
+    advice = "" if out.dtype == torch.float64 else ", or use model.double() and x.double()"
     cause = ", or no sample has a finite gradient (sqrt at zero)" if bool(out.isnan().any()) else ""
-    raise NumericalError(f"the result overflows {dtype}{cause}: scale the inputs down{wider}")
+    raise NumericalError(f"the result overflows {dtype}{cause}: scale the inputs down{advice}")

@@ -139,9 +139,9 @@ def _check_sum_varies(engine: Engine, x: Inputs) -> None:
     """Raise if the sum of the outputs does not depend on the parameters but each output does."""
     if engine.plan.outputs == 1:
         return
-    few = take_samples(x, slice(0, 3))
+    first_samples = take_samples(x, slice(0, 3))
     summed, single = (
-        _KernelComputation(engine, kind, None, None, False).compute(few, None)
+        _KernelComputation(engine, kind, None, None, False).compute(first_samples, None)
         for kind in ("pseudo", "single")
     )
     least = min(0.03, 1e3 * engine.plan.eps) ** 2

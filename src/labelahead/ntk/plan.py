@@ -269,8 +269,10 @@ def _keep_reached_positions(
     factors: Sequence[Factor | None],
 ) -> tuple[list[Factor | None], frozenset[int]]:
     """Restrict factors to the one position with a gradient where possible; also return where."""
-    few = {i: c for i, f in enumerate(factors) if f is not None and (c := keep_reached_position(f))}
-    return [few.get(i, f) for i, f in enumerate(factors)], frozenset(few)
+    restricted = {
+        i: c for i, f in enumerate(factors) if f is not None and (c := keep_reached_position(f))
+    }
+    return [restricted.get(i, f) for i, f in enumerate(factors)], frozenset(restricted)
 
 
 def _describe_graph(one: Trace, other: Trace) -> Graph | None:
@@ -363,7 +365,7 @@ def _assign_parameters(
 ) -> tuple[tuple[PlannedParameter, ...], tuple[PulledGroup, ...], tuple[str, ...]]:
     """Divide the parameters into those with rules, groups to pull back to, and the fallback."""
     uses = {name: [i for i, s in enumerate(sites) if s.parameter == name] for name in chosen}
-    met = {name for group in sources for name in group.parameters} | {
+    used_names = {name for group in sources for name in group.parameters} | {
         name for name, own in uses.items() if own
     }
     unknown = {i for i, f in enumerate(factors) if f is None}
@@ -371,7 +373,7 @@ def _assign_parameters(
     ruled = tuple(
         PlannedParameter(name, tuple(chosen[name].shape), tuple(own))
         for name, own in uses.items()
-        if name in met - lost and not unknown & set(own)
+        if name in used_names - lost and not unknown & set(own)
     )
     known = {p.name for p in ruled}
     pulled = tuple(
@@ -380,7 +382,7 @@ def _assign_parameters(
         if (own := tuple(k for k in group.parameters if k in known))
     )
     # Without rules, a parameter that the probe did not use may still be used by other samples.
-    rest = tuple(k for k in chosen if k not in known and (k in met or not rules))
+    rest = tuple(k for k in chosen if k not in known and (k in used_names or not rules))
     return ruled, pulled, rest
 
 

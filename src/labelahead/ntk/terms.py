@@ -185,16 +185,16 @@ def group_terms(
     if plan.fallback:
         return []
     groups: list[list[Term]] = [[]]
-    taken = 0
+    used_bytes = 0
     for term in terms:
         needed = count_bytes_per_sample(plan, [term], K, size)
         if needed > room:
             return []
-        if taken + needed > room:
+        if used_bytes + needed > room:
             groups.append([])
-            taken = 0
+            used_bytes = 0
         groups[-1].append(term)
-        taken += needed
+        used_bytes += needed
     return [_place_terms(group, max_piece_columns) for group in groups]
 
 

@@ -334,8 +334,8 @@ def _connect_ray(address: str) -> Iterator[Ray]:
     "ray": this machine, on loopback, unless RAY_ADDRESS names a cluster. "ray://host:10001": a
     client of that cluster.
     """
-    here = address == "ray" and not os.environ.get("RAY_ADDRESS")
-    if here and LOOPBACK_VARIABLE not in os.environ:
+    is_local_ray = address == "ray" and not os.environ.get("RAY_ADDRESS")
+    if is_local_ray and LOOPBACK_VARIABLE not in os.environ:
         if "ray" in sys.modules:
             raise InputError(
                 "ray was imported before, and would listen on every address of this machine; "
@@ -344,7 +344,7 @@ def _connect_ray(address: str) -> Iterator[Ray]:
             )
         os.environ[LOOPBACK_VARIABLE] = "0"
     ray = import_extra("ray", "ray", "a Ray cluster")
-    place = {"address": "local", "include_dashboard": False} if here else {}
+    place = {"address": "local", "include_dashboard": False} if is_local_ray else {}
     if address != "ray":
         place = {"address": address}
     try:

@@ -211,9 +211,9 @@ def list_partitions(
     }
     kind = next((kind for kind in of if of[kind]), None)
     if kind is None:
-        seen = ", ".join(list(files)[:3]) or "nothing"
+        examples = ", ".join(list(files)[:3]) or "nothing"
         raise InputError(
-            f"{root} holds no pool ({seen}); expected .parquet or .npy files, images or sounds"
+            f"{root} holds no pool ({examples}); expected .parquet or .npy files, images or sounds"
         )
     if kind != "parquet" and (options.column or options.id):
         raise InputError(f"column and id are for Parquet, but {root} holds {kind}; leave them out")
@@ -454,11 +454,11 @@ def _iterate_tables(
     parquet = import_extra("pyarrow.parquet", "tables", "reading Parquet")
     with open_file(file_address(schema.root, part.source)) as file:
         whole = parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
-        there = whole.schema_arrow.names
-        lacking = next((name for name in columns if name not in there), None)
-        if lacking is not None:
+        column_names = whole.schema_arrow.names
+        missing_column = next((name for name in columns if name not in column_names), None)
+        if missing_column is not None:
             raise InputError(
-                f"{part.source} has no column {lacking!r} ({', '.join(there)}); expected it in "
+                f"{part.source} has no column {missing_column!r} ({', '.join(column_names)}); expected it in "
                 "every part"
             )
         first, groups, skipped = 0, list[int](), 0
@@ -470,12 +470,12 @@ def _iterate_tables(
             first += n
         left = part.rows
         for batch in whole.iter_batches(batch_rows, row_groups=groups, columns=columns):
-            gone = min(skipped, len(batch))
-            skipped -= gone
-            wanted = batch.slice(gone, left)
-            left -= len(wanted)
-            if len(wanted):
-                yield wanted
+            dropped = min(skipped, len(batch))
+            skipped -= dropped
+            rest = batch.slice(dropped, left)
+            left -= len(rest)
+            if len(rest):
+                yield rest
             if not left:
                 return
 

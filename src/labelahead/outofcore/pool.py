@@ -341,30 +341,36 @@ class LargePool:
                 if network_spec is not None and network_spec.loss
                 else tuple(classes),
             )
-        held = labels if isinstance(labels, Mapping) else LabelFile.read(labels)
+        given_labels = labels if isinstance(labels, Mapping) else LabelFile.read(labels)
         where = (
-            read_labelled_names(held)
-            if isinstance(held, LabelFile)
-            else dict.fromkeys(held, "labels")
+            read_labelled_names(given_labels)
+            if isinstance(given_labels, LabelFile)
+            else dict.fromkeys(given_labels, "labels")
         )
         found = self.find_positions(list(where), engine)
         missing = next((name for name in where if name not in found), None)
         if missing is not None:
             example = read_ids(self.entries[0], [0])[0]
-            origin = f"{labels}, {where[missing]}" if isinstance(held, LabelFile) else "labels"
+            origin = (
+                f"{labels}, {where[missing]}" if isinstance(given_labels, LabelFile) else "labels"
+            )
             raise InputError(
                 f"{origin}: no item is called {missing!r}; {did_you_mean(missing, list(found)[:2000])}expected "
                 f"a name such as {example!r}, or file:row"
             )
         annotations = None
-        if isinstance(held, LabelFile):
-            places, numbers, names, annotations = self._read_label_file(held, found, classes)
+        if isinstance(given_labels, LabelFile):
+            places, numbers, names, annotations = self._read_label_file(
+                given_labels, found, classes
+            )
             at = torch.tensor(list(found.values()), dtype=torch.int64)[places]
         else:
-            names = merge_class_lists(tuple(sort_names(set(map(str, held.values())))), classes)
-            at = torch.tensor([found[name] for name in held], dtype=torch.int64)
+            names = merge_class_lists(
+                tuple(sort_names(set(map(str, given_labels.values())))), classes
+            )
+            at = torch.tensor([found[name] for name in given_labels], dtype=torch.int64)
             numbers = torch.tensor(
-                [names.index(str(label)) for label in held.values()], dtype=torch.int64
+                [names.index(str(label)) for label in given_labels.values()], dtype=torch.int64
             )
         if len(at) and len(names) < 2:
             raise InputError(
@@ -607,9 +613,9 @@ class LargePool:
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"{n!r} items requested; expected a whole number, 1 or more")
-        said = None
+        label_guesses = None
         if self.guesses:  # what is wrong with them is found before the pool is scored
-            labels, said = self._read_label_guesses(labels, how.get("classes", ()))
+            labels, label_guesses = self._read_label_guesses(labels, how.get("classes", ()))
         if mode not in ("greedy", "top") or (finalists and mode != "top"):
             raise InputError(
                 f"mode is {mode!r}, finalists {finalists}; expected greedy or top, finalists with "
@@ -643,9 +649,9 @@ class LargePool:
             )
         names = [subset.names[subset.index.row_of(position)] for position in picks.tolist()]
         has_predictions = len(labelled.positions) > 0
-        if said is not None and said.shape[1]:
+        if label_guesses is not None and label_guesses.shape[1]:
             has_predictions = True  # before the first label: the guesses
-            p = self._predict_with_guesses(subset, picks, said)
+            p = self._predict_with_guesses(subset, picks, label_guesses)
         else:
             rows = subset.index.rows_of(picks.tolist())
             p = torch.cat([subset.predict_proba(row[None]) for row in rows])
@@ -766,8 +772,8 @@ class LargePool:
             )
             return sketched.forecast_error(rows, labelled.numbers), sketched
         if self.guesses:
-            said = self.read_guesses((every, names), labelled.classes)
-            rows = torch.cat([rows, said.to(rows)], 1)
+            guess_rows = self.read_guesses((every, names), labelled.classes)
+            rows = torch.cat([rows, guess_rows.to(rows)], 1)
         learner, model = self._fit_exact(labelled, rows, len(self.guesses))
         at = torch.arange(len(labelled.positions))
         return learner.forecast_error(at, labelled.numbers, torch.arange(len(at), len(rows))), model

@@ -225,13 +225,15 @@ def predict_part(
     device = device if has_float64(torch.device(device)) else "cpu"
     model = move_model(model, device)
     label_blocks, confidence_blocks, probability_blocks = [], [], []
-    said = None
+    guesses_of_part = None
     if guesses:
-        said = torch.from_numpy(read_partition_guesses(schema, entry, guesses, classes))
+        guesses_of_part = torch.from_numpy(read_partition_guesses(schema, entry, guesses, classes))
     for begin, features in read_blocks(entry, MAX_BLOCK_ITEMS):
         inputs = _to_tensor(features)
-        if said is not None:
-            inputs = torch.cat([inputs.to(said), said[begin : begin + len(inputs)]], 1)
+        if guesses_of_part is not None:
+            inputs = torch.cat(
+                [inputs.to(guesses_of_part), guesses_of_part[begin : begin + len(inputs)]], 1
+            )
         probabilities = model.predict_proba(inputs.to(device), len(classes)).cpu()
         maximum = probabilities.max(1)
         label_blocks.append(maximum.indices)

@@ -144,13 +144,13 @@ class ExactSnapshot(Snapshot):
 
     def _make_uniform_mean(self, class_mapping: Sequence[int | None]) -> Tensor:
         """Return (n, C), uniform over the classes that are neither merged nor removed."""
-        gone = self._list_gone(class_mapping)
+        removed_classes = self._list_gone(class_mapping)
         start = torch.full(
             (len(self.points), self.classes),
-            1 / max(self.classes - len(gone), 1),
+            1 / max(self.classes - len(removed_classes), 1),
             dtype=torch.float64,
         )
-        start[:, gone] = 0
+        start[:, removed_classes] = 0
         return start
 
     def _make_prior_mean(self, class_mapping: Sequence[int | None]) -> Tensor:
@@ -158,11 +158,13 @@ class ExactSnapshot(Snapshot):
         start = self._make_uniform_mean(class_mapping)
         if self.guesses is None or self.trust is None:
             return start
-        gone = self._list_gone(class_mapping)
-        said = self._arrange_guesses(self.guesses, range(self.trust.shape[1]))
+        removed_classes = self._list_gone(class_mapping)
+        guesses = self._arrange_guesses(self.guesses, range(self.trust.shape[1]))
         fitted = self.trust.ne(0).any(2).any(0)  # a class outside the fit does not bound a row
-        added = apply_trust(self.trust, said.double() * fitted, self.sharpness)[:, : self.classes]
-        shared = [c for c in range(added.shape[1]) if c not in gone]
+        added = apply_trust(self.trust, guesses.double() * fitted, self.sharpness)[
+            :, : self.classes
+        ]
+        shared = [c for c in range(added.shape[1]) if c not in removed_classes]
         start[:, shared] += added[:, shared]
         return start
 
@@ -325,8 +327,8 @@ class ExactSnapshot(Snapshot):
         """
         if guesses is None:
             return units
-        said = ExactSnapshot._arrange_guesses(guesses, class_numbers)
-        return torch.cat([units, said.flatten(1).to(units.dtype)], 1)
+        arranged_guesses = ExactSnapshot._arrange_guesses(guesses, class_numbers)
+        return torch.cat([units, arranged_guesses.flatten(1).to(units.dtype)], 1)
 
     @staticmethod
     def _arrange_guesses(guesses: Tensor, class_numbers: Sequence[int]) -> Tensor:

@@ -178,8 +178,8 @@ def fit_labels(
     campaign = replace(schedule.campaign, threads=None)
     campaign, data = with_current_classes(campaign, service.items.data, label_state)
     reject_large_pool(campaign)
-    held = dict.fromkeys(service.held_out, UNKNOWN)
-    builder = SnapshotBuilder(campaign, data, held, service.excluded)
+    held_out_labels = dict.fromkeys(service.held_out, UNKNOWN)
+    builder = SnapshotBuilder(campaign, data, held_out_labels, service.excluded)
     points, prepared = builder.prepare_items(labels, on_progress)
     index = PositionIndex(points)
     labels = index.keep_known_values(labels)  # of items that can still be read

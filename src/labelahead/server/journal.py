@@ -377,9 +377,9 @@ def _find_changed_files(
         rows: Position, name and current size of each item.
     """
     now = rows[: len(recorded)]
-    there = sum(size is not None for _, _, size in now)
-    if 2 * there < len(recorded):
-        return f"only {there} of its {len(recorded)} items exist"
+    existing_count = sum(size is not None for _, _, size in now)
+    if 2 * existing_count < len(recorded):
+        return f"only {existing_count} of its {len(recorded)} items exist"
     labelled_positions = f"SELECT DISTINCT position FROM events WHERE {LABEL_CONDITION}"
     labelled = {p for (p,) in db.execute(labelled_positions)}
     known = [

@@ -492,9 +492,16 @@ class LabelStateBuilder:
         names, class_mapping = self._fold_class_changes(
             change for seq, change in self._class_changes.items() if seq != ref
         )
-        there = [normalise_name(names[c]) for c, now in enumerate(class_mapping) if c == now]
+        current_names = [
+            normalise_name(names[c]) for c, now in enumerate(class_mapping) if c == now
+        ]
         twice = next(
-            (names[c] for c in range(len(names)) if there.count(normalise_name(names[c])) > 1), None
+            (
+                names[c]
+                for c in range(len(names))
+                if current_names.count(normalise_name(names[c])) > 1
+            ),
+            None,
         )
         if twice is not None:
             raise InputError(

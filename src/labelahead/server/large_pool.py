@@ -218,18 +218,18 @@ class LargePoolWorker:
         with connect_executor(self._executor) as engine:
             pool = self.pool.with_executor(engine)
             pool.progress = progress
-            held = pool.select_subset(
+            subset = pool.select_subset(
                 labelled_items,
                 strategy=self.strategy,
                 evaluation=self.sizes.sample,
                 candidates=self.sizes.candidates,
                 seed=self.seed,
             )
-            self._add_items(held.positions, engine)
-        assert isinstance(held.model, ExactModel)
+            self._add_items(subset.positions, engine)
+        assert isinstance(subset.model, ExactModel)
         index = PositionIndex(torch.tensor(self.positions))
-        rows = index.find_rows(held.positions[len(known) : len(known) + held.evaluation])
-        return self._save_snapshot(held.model, rows[rows >= 0].tolist(), len(label_state.labels))
+        rows = index.find_rows(subset.positions[len(known) : len(known) + subset.evaluation])
+        return self._save_snapshot(subset.model, rows[rows >= 0].tolist(), len(label_state.labels))
 
     def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
         """Set the service to add items to. names: further items to load, if they are in the pool."""

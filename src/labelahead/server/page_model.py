@@ -158,9 +158,9 @@ class PageModel:
 
     def has_same_classes(self, class_mapping: Sequence[int | None]) -> bool:
         """Return whether no class was merged or removed since the model was built."""
-        begun = len(self.class_mapping)
-        return list(self.class_mapping) == list(class_mapping[:begun]) and _is_identity(
-            class_mapping[begun:], begun
+        first_class_count = len(self.class_mapping)
+        return list(self.class_mapping) == list(class_mapping[:first_class_count]) and _is_identity(
+            class_mapping[first_class_count:], first_class_count
         )
 
     @property
@@ -226,13 +226,13 @@ class PageModel:
     @cached_property
     def _active_classes(self) -> Tensor:
         """Return the classes that are neither merged into others nor removed."""
-        begun = len(self.class_mapping)
-        there = [
+        first_class_count = len(self.class_mapping)
+        current_classes = [
             c
             for c in range(self.pool_posterior.classes)
-            if c >= begun or self.class_mapping[c] == c
+            if c >= first_class_count or self.class_mapping[c] == c
         ]
-        return torch.tensor(there, device=self.pool_posterior.points.device)
+        return torch.tensor(current_classes, device=self.pool_posterior.points.device)
 
     @cached_property
     def scoring_pairs(self) -> int:
@@ -317,15 +317,19 @@ class PageModel:
                 reasons["affected"] = self._find_affected(
                     left, before, then, push.abs() * float(surprise.norm())
                 )
-        there = set(
+        active_classes = set(
             self._active_classes.tolist()
         )  # merged and removed classes are not possible answers
         rows = zip(now, reasons["if"], strict=True)
-        changes = tuple((answer, p, count) for (answer, p), (_, count) in rows if answer in there)
+        changes = tuple(
+            (answer, p, count) for (answer, p), (_, count) in rows if answer in active_classes
+        )
         # A label reduces the variance at x by k(x,x')²/u.
         share = float((push.square() * u).sum() / post.variance()[left].sum().clamp_min(1e-300))
         if changes and len(left):
-            reasons["effect"] = LabelEffect(changes, len(changes) == len(there), min(share, 1.0))
+            reasons["effect"] = LabelEffect(
+                changes, len(changes) == len(active_classes), min(share, 1.0)
+            )
         return reasons
 
     def _find_affected(

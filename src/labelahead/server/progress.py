@@ -48,14 +48,14 @@ def list_guesses(service: LabellingService, position: int, who: str) -> list[dic
     answered = service.label_state.answered_positions.get(who, frozenset())
     if position not in answered and not service.show_guesses:
         return []
-    said = []
+    guess_rows = []
     for name, guesses in service.items.data.guesses.items():
         p, best = guesses.probabilities[position].max(0)
         number = service.journal.find_class(guesses.classes[int(best)]) if p > 0 else None
         if number is not None:
             row = {"guesser": describe_guesser(name), "label": number, "p": round(float(p), 4)}
-            said.append(row)
-    return said
+            guess_rows.append(row)
+    return guess_rows
 
 
 def explain_item(service: LabellingService, position: int, who: str) -> dict[str, Any]:

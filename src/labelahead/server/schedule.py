@@ -112,8 +112,8 @@ class Schedule:
         page_model, service = self.service.page_model, self.service
         if page_model is None or not page_model.snapshot.pool_facts.is_whole:
             return False
-        there = len(service.items) - len(service.held_out) - len(service.excluded)
-        return len(page_model.snapshot.points) >= min(there, MAX_ACTIVE_ITEMS)
+        item_count = len(service.items) - len(service.held_out) - len(service.excluded)
+        return len(page_model.snapshot.points) >= min(item_count, MAX_ACTIVE_ITEMS)
 
     @property
     def _encodes_again(self) -> bool:
@@ -200,13 +200,13 @@ class Schedule:
 
     def _describe_first_items(self) -> dict[str, int | None]:
         """Return number, progress and seconds left of the items needed for the first query."""
-        there = min(len(self.service.items) - len(self.service.held_out), MAX_ACTIVE_ITEMS)
+        item_count = min(len(self.service.items) - len(self.service.held_out), MAX_ACTIVE_ITEMS)
         of, seen, left = (
-            min(FIRST_ITEMS, there),
-            round(self.fraction_done * there),
+            min(FIRST_ITEMS, item_count),
+            round(self.fraction_done * item_count),
             self._estimate_seconds_left(),
         )
-        share = (of - seen) / max(1, there - seen)
+        share = (of - seen) / max(1, item_count - seen)
         return {
             "of": of,
             "seen": min(seen, of),

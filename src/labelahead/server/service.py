@@ -143,21 +143,21 @@ class LabellingService:
             if fresh:
                 self.journal.release_lease(who)
             label_state, leases = self.label_state, self.journal.list_leases()
-            mine = next((p for p, name in leases.items() if name == who), None)
+            leased_position = next((p for p, name in leases.items() if name == who), None)
             if (
-                mine is not None
-                and mine not in label_state.answered_positions.get(who, ())
-                and mine not in self.excluded
+                leased_position is not None
+                and leased_position not in label_state.answered_positions.get(who, ())
+                and leased_position not in self.excluded
             ):
                 reason = (
                     UNDONE
-                    if self._undone_items.get(who) == mine
-                    else self._get_reason(label_state, mine)
+                    if self._undone_items.get(who) == leased_position
+                    else self._get_reason(label_state, leased_position)
                 )
-                return self._describe_query(label_state, mine, None, reason)
-            taken = {p for p, name in leases.items() if name != who}
+                return self._describe_query(label_state, leased_position, None, reason)
+            leased_by_others = {p for p, name in leases.items() if name != who}
             while True:
-                choice = self._choose_item(label_state, who, taken)
+                choice = self._choose_item(label_state, who, leased_by_others)
                 if choice is None:
                     self.journal.release_lease(who)
                     return {"done": True, "reason": self._explain_done(label_state)}
@@ -166,7 +166,7 @@ class LabellingService:
                     continue
                 if self.journal.lease_item(position, who, self.lease_seconds):
                     return self._describe_query(label_state, position, score, reason)
-                taken.add(position)
+                leased_by_others.add(position)
 
     def exclude_items(self, excluded: Mapping[int, str]) -> None:
         """Exclude items from queries. excluded: position -> reason."""
@@ -223,13 +223,13 @@ class LabellingService:
                     "labels": len(self.label_state.labels),
                 }
             together = max(1, confirmed - len(self.label_state.confirmed))
-            taken = self.journal.read_event(event.ref) if event.ref is not None else event
-        if taken.kind in CLASS_CHANGE_KINDS:
+            undone_event = self.journal.read_event(event.ref) if event.ref is not None else event
+        if undone_event.kind in CLASS_CHANGE_KINDS:
             self._apply_class_change()
         else:
             self._try_update()
         with self.lock:
-            again = None if taken.kind in ("keep", "confirm") else taken.position
+            again = None if undone_event.kind in ("keep", "confirm") else undone_event.position
             if again is not None and self.journal.lease_item(again, who, self.lease_seconds):
                 self._undone_items[who] = again
                 query = self._describe_query(self.label_state, again, None, UNDONE)
@@ -237,7 +237,7 @@ class LabellingService:
                 query = self.next_query(who)
             labels = len(self.label_state.labels)
             return {
-                "undone": {**_describe_event(taken), "together": together},
+                "undone": {**_describe_event(undone_event), "together": together},
                 "next": query,
                 "labels": labels,
             }
@@ -302,11 +302,11 @@ class LabellingService:
         with self.lock:
             page_model, label_state = self.page_model, self.label_state
             self._last_seen[who] = time.monotonic()
-            taken = {p for p, name in self.journal.list_leases().items() if name != who}
+            leased_by_others = {p for p, name in self.journal.list_leases().items() if name != who}
         if page_model is None or not page_model.has_labels:
             return {"label": None, "items": [], "sure": []}
         without = (
-            taken
+            leased_by_others
             | self.held_out
             | label_state.labels.keys()
             | self.excluded.keys()

@@ -421,14 +421,16 @@ def _map_outputs(outputs: Tensor, class_mapping: Sequence[int | None]) -> Tensor
     The output of a merged class is added to the other class; that of a removed class is distributed
     over all classes. No label supports these classes, so they are never predicted.
     """
-    gone = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
-    if not gone:
+    removed_classes = [c for c, now in enumerate(class_mapping[: outputs.shape[1]]) if now != c]
+    if not removed_classes:
         return outputs
     kept, total = outputs.clone(), outputs.sum(1, keepdim=True)
-    kept[:, gone] = 0
-    for c in gone:
+    kept[:, removed_classes] = 0
+    for c in removed_classes:
         into = class_mapping[c]
         if into is not None and into < outputs.shape[1]:
             kept[:, into] += outputs[:, c]
-    here = kept.sum(1, keepdim=True)
-    return torch.where(here > 0, kept * total / here.clamp_min(torch.finfo(kept.dtype).tiny), kept)
+    kept_total = kept.sum(1, keepdim=True)
+    return torch.where(
+        kept_total > 0, kept * total / kept_total.clamp_min(torch.finfo(kept.dtype).tiny), kept
+    )

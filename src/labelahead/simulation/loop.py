@@ -299,7 +299,7 @@ class _SimulationRun:
         at = open_.nonzero().squeeze(1)
         sure, guess = fitted.predict_proba(at).max(1)
         shown = torch.sort(sure, descending=True, stable=True).indices[: budget.confirm].cpu()
-        there = set(
+        recorded_positions = set(
             self.pool.labelled.tolist()
         )  # already recorded by an interrupted attempt of this round
         overlooked = (
@@ -317,7 +317,7 @@ class _SimulationRun:
                 name = plan.names[label] if plan.names else ""
                 self.store.add_label(position, label, number + 1, CONFIRMED, item=item, name=name)
             self._confirmed_in_round[position] = number + 1
-            if position not in there:
+            if position not in recorded_positions:
                 self.pool.label([position], [label])
 
     def _sample_unlabelled(self, labelled: Tensor) -> Tensor:

@@ -322,12 +322,12 @@ def build_source_campaign(prepared: PreparedCampaign, campaign: Campaign) -> Sou
         replace(person, name=f"{person.name} 2"),
         replace(person, name=f"{person.name} 3"),
     )
-    said = _give_all(prepared, (*several, model), at, (units, truth), campaign.seed)
+    source_answers = _give_all(prepared, (*several, model), at, (units, truth), campaign.seed)
     money = budget.money
     if money is None:
         money = DEFAULT_SHARE * person.price * len(at)
     return SourceCampaign(
-        rows, units, truth, len(classes), person, model, tuple(said[:VOTES]), said[VOTES],
+        rows, units, truth, len(classes), person, model, tuple(source_answers[:VOTES]), source_answers[VOTES],
         money, budget.initial, budget.retrain_every, campaign.seed,
     )  # fmt: skip
 

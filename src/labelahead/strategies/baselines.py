@@ -42,25 +42,29 @@ def one_step(context: QueryContext, rng: torch.Generator) -> Tensor:
         context.start, **context.kernel_arguments, noise=context.noise
     )  # without labels the covariance is Θ
     first = len(context.labelled)
-    here = torch.arange(first, first + len(context.candidates), device=start.outputs.device)
-    there = (
-        here if context.query_config.evaluation is None else here[: context.query_config.evaluation]
+    candidate_rows = torch.arange(
+        first, first + len(context.candidates), device=start.outputs.device
     )
-    guess = F.one_hot(start.outputs[here].argmax(1), start.classes).to(start.outputs)
-    residual, b = guess - start.outputs[here], start.width
+    evaluation_rows = (
+        candidate_rows
+        if context.query_config.evaluation is None
+        else candidate_rows[: context.query_config.evaluation]
+    )
+    guess = F.one_hot(start.outputs[candidate_rows].argmax(1), start.classes).to(start.outputs)
+    residual, b = guess - start.outputs[candidate_rows], start.width
     scores = []
     for at, r in zip(
-        torch.split(here, CANDIDATES_PER_CHUNK),
+        torch.split(candidate_rows, CANDIDATES_PER_CHUNK),
         torch.split(residual, CANDIDATES_PER_CHUNK),
         strict=True,
     ):
-        theta = start.covariance_block(there, at).double()
+        theta = start.covariance_block(evaluation_rows, at).double()
         size = (
             theta.abs().T * r.norm(dim=1)[:, None]
             if b == 1
             else torch.einsum("xaqb,qb->qxa", theta, r).norm(dim=2)
         )
-        scores.append(size.masked_fill(at[:, None] == there[None, :], 0.0).sum(1))
+        scores.append(size.masked_fill(at[:, None] == evaluation_rows[None, :], 0.0).sum(1))
     return torch.cat(scores)
 
 

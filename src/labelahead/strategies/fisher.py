@@ -51,19 +51,19 @@ def bait(roots: Tensor, labelled: int, q: int) -> tuple[Tensor, Tensor]:
     alpha, beta = ((free @ matrix * free).sum(1) for matrix in (A, P))
     chosen: list[int] = []
     gains: dict[int, float] = {}
-    taken = torch.zeros(len(free), dtype=torch.bool, device=roots.device)
+    is_selected = torch.zeros(len(free), dtype=torch.bool, device=roots.device)
     most = min(OVERSELECTION_FACTOR * q, len(free))
     for step in range(most + most - q):
         grows = step < most
         if grows:
-            gain = (beta / (1 + alpha)).masked_fill_(taken, -torch.inf)
+            gain = (beta / (1 + alpha)).masked_fill_(is_selected, -torch.inf)
             at = int(gain.argmax())
             chosen.append(at)
             gains[at] = float(gain[at])
         else:
-            at = int((beta / (1 - alpha)).masked_fill_(~taken, torch.inf).argmin())
+            at = int((beta / (1 - alpha)).masked_fill_(~is_selected, torch.inf).argmin())
             chosen.remove(at)
-        taken[at] = grows
+        is_selected[at] = grows
         c = 1 / (1 + float(alpha[at])) if grows else -1 / (1 - float(alpha[at]))
         a, b, beta_at = A @ free[at], P @ free[at], float(beta[at])
         wa, wb = free @ a, free @ b

@@ -204,15 +204,19 @@ def retrain_stacked(
     with torch.enable_grad():
         for part, rate in zip(order, iter_learning_rates(training, training.rate), strict=True):
             rows = torch.arange(n + 1) if part is None else part
-            mine = (rows == n).nonzero().flatten().to(device)
+            new_row = (rows == n).nonzero().flatten().to(device)
             rows = rows.to(device)
-            seen, target = x[rows], y[rows]
-            if len(mine):  # the only row that differs between the networks
-                seen = seen.expand(q, *seen.shape).index_copy(1, mine, new[:, None])
-                target = target.expand(q, *target.shape).index_copy(1, mine, new_y[:, None])
+            batch_inputs, target = x[rows], y[rows]
+            if len(new_row):  # the only row that differs between the networks
+                batch_inputs = batch_inputs.expand(q, *batch_inputs.shape).index_copy(
+                    1, new_row, new[:, None]
+                )
+                target = target.expand(q, *target.shape).index_copy(1, new_row, new_y[:, None])
             optimiser.param_groups[0]["lr"] = rate
             optimiser.zero_grad(set_to_none=True)
-            _stacked_loss(forward(weights, seen, bool(len(mine))), target, training.loss).backward()  # type: ignore[no-untyped-call]
+            _stacked_loss(
+                forward(weights, batch_inputs, bool(len(new_row))), target, training.loss
+            ).backward()  # type: ignore[no-untyped-call]
             _clip_gradients(list(weights.values()), training.clip)
             optimiser.step()
     with torch.no_grad():

@@ -30,6 +30,8 @@ def picture_and_text(items: Sequence[str]) -> Tensor:
     photos = ImageFiles(
         FileTree(root, names, (), (), is_zip=False, links=False), names, IMAGE_PIXELS
     )
-    seen = embed_images(photos, len(names), cache=None, size=IMAGE_PIXELS, standardised=False)
+    image_features = embed_images(
+        photos, len(names), cache=None, size=IMAGE_PIXELS, standardised=False
+    )
     unit = partial(torch.nn.functional.normalize, dim=1)
-    return torch.cat([unit(seen), unit(embed_texts(texts, cache=None))], 1)
+    return torch.cat([unit(image_features), unit(embed_texts(texts, cache=None))], 1)

@@ -54,15 +54,15 @@ class TaskImporter:
             int(task["id"]): self._find_item_name(task["data"]) for task in self.studio.list_tasks()
         }
         self.tasks, self._may_have_unseen_tasks = set(names), False
-        held = dict(
+        positions_by_id = dict(
             zip(self.pool_worker.data.ids, self.pool_worker.positions, strict=False)
         )  # it may be growing
         new = {
             name
             for task, name in names.items()
-            if task not in self._pool_positions and name and name not in held
+            if task not in self._pool_positions and name and name not in positions_by_id
         }
-        places = held | self.pool_worker.find_positions(sorted(new))
+        places = positions_by_id | self.pool_worker.find_positions(sorted(new))
         self._pool_positions |= {
             task: places[name] for task, name in names.items() if name in places
         }
@@ -74,11 +74,11 @@ class TaskImporter:
 
     def map_positions(self) -> dict[int, int]:
         """Return the page positions of the tasks whose items are loaded."""
-        here = {at: position for position, at in enumerate(self.pool_worker.positions)}
+        page_positions = {at: position for position, at in enumerate(self.pool_worker.positions)}
         return {
-            task: here[at]
+            task: page_positions[at]
             for task, at in self._pool_positions.items()
-            if at in here and task in self.tasks
+            if at in page_positions and task in self.tasks
         }
 
     def hold_items(self, tasks: Iterable[int]) -> None:
@@ -91,8 +91,8 @@ class TaskImporter:
         """Import these items as tasks; return the positions that cannot be read, and why."""
         if self._may_have_unseen_tasks:
             self.read_tasks()
-            there = set(self.map_positions().values())
-            positions = [p for p in positions if p not in there]
+            task_positions = set(self.map_positions().values())
+            positions = [p for p in positions if p not in task_positions]
         rows, failed = self._build_rows(positions)
         if rows:
             self._may_have_unseen_tasks = True  # until Label Studio has replied with the task ids
@@ -189,8 +189,8 @@ class TaskImporter:
                 files[p] = f"{p}{PurePosixPath(pictures.names[p]).suffix.lower()}", pictures.file(p)
             except UnreadableItemsError as error:
                 failed[p] = str(error)
-        there = self.studio.upload_files(list(files.values())) if files else []
-        return dict(zip(files, there, strict=True)), failed
+        addresses = self.studio.upload_files(list(files.values())) if files else []
+        return dict(zip(files, addresses, strict=True)), failed
 
 
 def _to_json_value(value: Any) -> Any:

@@ -53,7 +53,7 @@ def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False
     Projects are identified by id and creation time, because the URL may change. pool: whether the
     items come from an out-of-core pool.
     """
-    mine = {"project": project["id"], "created_at": project["created_at"]}
+    identity = {"project": project["id"], "created_at": project["created_at"]}
     path = folder / CLAIM_FILE
     if not path.exists():
         if (folder / "labels.db").exists():
@@ -64,13 +64,13 @@ def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False
         make_private_folder(folder)
         files.replace_file(
             path,
-            json.dumps({**mine, "title": project["title"], "pool": pool}, ensure_ascii=False)
+            json.dumps({**identity, "title": project["title"], "pool": pool}, ensure_ascii=False)
             + "\n",
         )
         return
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
-        same = {key: known[key] for key in mine} == mine
+        same = {key: known[key] for key in identity} == identity
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} cannot be read ({error}); restore a copy, or choose another folder with --out"
@@ -82,9 +82,11 @@ def claim_folder(folder: Path, project: Mapping[str, Any], *, pool: bool = False
             f"project {project['id']} ({project['title']!r}); choose another folder with --out"
         )
     if known.get("pool", False) != pool:
-        begun = "with --pool, and not without" if not pool else "without --pool, and not with it"
+        previous_mode = (
+            "with --pool, and not without" if not pool else "without --pool, and not with it"
+        )
         raise InputError(
-            f"{folder} was begun {begun}; do the same again, or choose another folder with --out"
+            f"{folder} was begun {previous_mode}; do the same again, or choose another folder with --out"
         )
     make_private_folder(folder)  # earlier versions did not restrict its permissions
 
@@ -101,9 +103,9 @@ def fetch_tasks(
     items, pictures = folder / ITEMS_FOLDER, folder / PICTURES_FOLDER
     for place in (items, *([pictures] if interface.pictures and interface.texts else ())):
         files.make_folder(place)
-    here = {parse_task_id(p.name) for p in items.iterdir() if p.stem.isdecimal()}
+    stored_tasks = {parse_task_id(p.name) for p in items.iterdir() if p.stem.isdecimal()}
     tasks = list(studio.list_tasks())
-    missing = [task for task in tasks if task["id"] not in here]
+    missing = [task for task in tasks if task["id"] not in stored_tasks]
     failed: dict[int, str] = {}
     silent: dict[str, list[str]] = {}  # host that does not answer -> errors
 

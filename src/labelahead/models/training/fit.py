@@ -501,12 +501,12 @@ def iter_batches(
         yield from (None for _ in range(steps))
         return
     rng = torch.Generator().manual_seed(seed)
-    taken = 0
+    done_steps = 0
     while True:
         for part in torch.randperm(n, generator=rng).tensor_split(parts):
-            if taken == steps:
+            if done_steps == steps:
                 return
-            taken += 1
+            done_steps += 1
             yield part
 
 

@@ -255,9 +255,9 @@ def run_forward(model: nn.Module, inputs: Inputs) -> Tensor:
     if isinstance(out, Tensor) and out.shape == (n,):
         out = out[:, None]
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != n:
-        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        description = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModelError(
-            f"the network returned {got} for {n} samples; expected a tensor "
+            f"the network returned {description} for {n} samples; expected a tensor "
             f"({n}, C): wrap it in a module that returns class scores alone"
         )
     return out

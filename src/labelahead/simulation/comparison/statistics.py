@@ -132,15 +132,15 @@ def labels_to_accuracy(labels: Array, accuracy: Array, target: float | Array) ->
     """
     best = np.maximum.accumulate(accuracy, axis=-1)
     goal = np.broadcast_to(np.asarray(target, dtype=np.float64), best.shape[:-1])
-    there = best >= goal[..., None] - ROUNDING_TOLERANCE
-    at = np.argmax(there, axis=-1)
+    is_reached = best >= goal[..., None] - ROUNDING_TOLERANCE
+    at = np.argmax(is_reached, axis=-1)
     before = np.maximum(at - 1, 0)
     high = np.take_along_axis(best, at[..., None], -1)[..., 0]
     low = np.take_along_axis(best, before[..., None], -1)[..., 0]
     rise = np.where(high > low, high - low, 1.0)
     part = np.clip((goal - low) / rise, 0.0, 1.0)
     between = labels[before] + part * (labels[at] - labels[before])
-    return np.where(there.any(-1), np.where(at == 0, labels[0], between), np.inf)
+    return np.where(is_reached.any(-1), np.where(at == 0, labels[0], between), np.inf)
 
 
 def compute_saving(

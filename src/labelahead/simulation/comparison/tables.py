@@ -332,9 +332,9 @@ def describe_differences(summary: Summary) -> list[str]:
 
 def _describe_difference(summary: Summary, pair: Pair, contender: Contender) -> tuple[str, str]:
     """Describe one comparison from the side of one contender."""
-    mine = summary.contenders[pair.first] == contender
-    other = summary.contenders[pair.second if mine else pair.first]
-    gap = pair.difference if mine else pair.difference.negate()
+    is_own = summary.contenders[pair.first] == contender
+    other = summary.contenders[pair.second if is_own else pair.first]
+    gap = pair.difference if is_own else pair.difference.negate()
     verdict = "does not differ significantly from"
     if pair.holm < ALPHA:
         verdict = "is better than" if gap.mean > 0 else "is worse than"
