@@ -111,7 +111,9 @@ NTK = [
     "engine",
     "kernels",
     "sketch",
+    "derivatives",
     "norms",
+    "operators",
     "infinite",
     "__init__",
 ]

@@ -13,9 +13,11 @@ from
 from labelahead.ntk.infinite import infinite_kernel
 from labelahead.ntk.kernels import gradient_gram, kernel
 from labelahead.ntk.norms import directional, inner_products, norms_and_products, squared_norms
+from labelahead.ntk.operators import KernelOperator, operator
 from labelahead.ntk.sketch import features
 
 __all__ = [
+    "KernelOperator",
     "directional",
     "features",
     "gradient_gram",
@@ -23,5 +25,6 @@ __all__ = [
     "inner_products",
     "kernel",
     "norms_and_products",
+    "operator",
     "squared_norms",
 ]

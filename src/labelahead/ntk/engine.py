@@ -155,7 +155,7 @@ class Engine:
         """
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise InputError(f"chunk is {chunk!r}, expected a whole number of samples, or None")
-        for rows in self._split_batches(cotangents.shape[0], cotangents.shape[1], chunk):
+        for rows in self.split_batches(cotangents.shape[0], cotangents.shape[1], chunk):
             part, v = read_batch(take_samples(x, rows)), cotangents[rows]
             if v.shape[0] == 1:  # Some operations treat a batch of one differently: double it.
                 twice = torch.zeros(2, dtype=torch.long, device=v.device)
@@ -171,7 +171,7 @@ class Engine:
                 self._verify(part, v, factors)
             yield rows, factors
 
-    def _split_batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
+    def split_batches(self, n: int, K: int, chunk: int | None) -> Iterator[slice]:
         """Split n samples into batches of even sizes, without a small last one."""
         size = self._batch_size(K, chunk)
         count = -(-n // size)
@@ -228,7 +228,7 @@ class Engine:
             joint = combine_factors(plan.ruled, plan.pulled, self.chosen, parts, sites)
             factors = {name: self._check_as_planned(name, f) for name, f in joint.items()}
         if not plan.ruled:
-            graph = trace(self.model, self._copy_if_mutated(x), {})
+            graph = trace(self.model, self.copy_if_mutated(x), {})
             if selects_rows(graph) and not self._are_outputs_independent(
                 x, graph.out.detach(), starts_with_probe, divides=True
             ):
@@ -273,7 +273,7 @@ class Engine:
     ) -> tuple[list[Site], dict[int, LayerRule | None], dict[int, Tensor]]:
         """Run both passes: the sites, the rule of each site, the gradients (K, ...) of each node."""
         plan = self.plan
-        graph = trace(self.model, self._copy_if_mutated(x), self.names)
+        graph = trace(self.model, self.copy_if_mutated(x), self.names)
         expected = plan.matches_graph(graph.nodes, count_samples(x))
         if not self.plan_confirmed and not expected:
             raise GraphChangedError
@@ -327,7 +327,7 @@ class Engine:
         for some in checked:
             some = some.to(self.like.device)
             with torch.no_grad(), restore_attributes(self.model):
-                alone = run_forward(self.model, self._copy_if_mutated(take_samples(x, some)))
+                alone = run_forward(self.model, self.copy_if_mutated(take_samples(x, some)))
             if not is_close(out[some], alone.detach(), 0.0, plan.eps):
                 return False
         return True
@@ -352,7 +352,7 @@ class Engine:
             raise GraphChangedError
         return f
 
-    def _copy_if_mutated(self, x: Batch) -> Batch:
+    def copy_if_mutated(self, x: Batch) -> Batch:
         """Copy the input if the network overwrites it."""
         return copy_batch(x) if self.plan.mutates_input else x
 
@@ -407,7 +407,7 @@ class Engine:
         for count in {1, several}:
             counted = (torch.arange(len(index), device=index.device) < count)[:, None]
             with only_torch_layers():
-                out = trace(self.model, self._copy_if_mutated(take_samples(x, index)), {}).out
+                out = trace(self.model, self.copy_if_mutated(take_samples(x, index)), {}).out
             weights = (cotangents[index, k] * counted).to(out)
             expected = compute_gradients(out, parameters, weights, accumulate=self.plan.accumulate)
             scale = max(
@@ -447,7 +447,7 @@ class Engine:
         for _ in range(2):
             signs = 2 * torch.randint(2, weights.shape, generator=generator) - 1
             with only_torch_layers():
-                out = trace(self.model, self._copy_if_mutated(x), {}).out
+                out = trace(self.model, self.copy_if_mutated(x), {}).out
             found = compute_gradients(
                 out,
                 list(self.chosen.values()),
@@ -469,7 +469,7 @@ class Engine:
         for i in range(count_samples(x)):
             twice = take_samples(x, torch.tensor([i, i], device=want.device))
             with only_torch_layers():
-                out = trace(self.model, self._copy_if_mutated(twice), {}).out
+                out = trace(self.model, self.copy_if_mutated(twice), {}).out
             only_first = torch.stack([weights[i], torch.zeros_like(weights[i])])
             (own,) = compute_gradients(out, [p], only_first, accumulate=self.plan.accumulate)
             alone += 0.0 if own is None else own
@@ -489,7 +489,7 @@ class Engine:
         try:
             for side in (1, -1):
                 p.data = before + side * step * way
-                out = trace(self.model, self._copy_if_mutated(x), {}).out.detach()
+                out = trace(self.model, self.copy_if_mutated(x), {}).out.detach()
                 values.append(float((to_float64(out) * weights.to(to_float64(out).device)).sum()))
         finally:
             p.data = before

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.batching import Inputs, count_samples
-from labelahead.errors import InputError
+from labelahead.errors import InputError, VerificationError
+from labelahead.ntk.derivatives import join_direction, push_forward
 from labelahead.ntk.engine import (
     Engine,
     build_directions,
@@ -18,6 +19,7 @@ from labelahead.ntk.engine import (
 )
 from labelahead.ntk.factors import Factor, OuterFactor, PlainFactor
 from labelahead.ntk.gram import sum_shifts
+from labelahead.ntk.layout import is_close
 from labelahead.ntk.limits import buffer_scale
 from labelahead.ntk.premises import COMPILED_PREFIX, ParamFilter, move_samples, unwrap_compiled
 
@@ -142,9 +144,9 @@ def directional(
     """Compute J(x_i)·v, the derivative of the outputs along `direction`: (n, C).
 
     `direction` maps names of parameters to tensors of their shape; those left out count as zero.
-    It takes one backward per output. Forward mode would take one pass, but it disagrees with
-    autograd where a forward runs partly under no_grad or has padding rows, and many operations lack
-    it. If only cotangents[i]·J(x_i) v is needed, `inner_products` takes a single backward.
+    It takes a forward, a backward and the derivative of that backward, which is linear in its
+    cotangents; one backward per output where a backward cannot be differentiated. If only
+    cotangents[i]·J(x_i) v is needed, `inner_products` takes a single backward.
 
     >>> along = {"2.bias": torch.tensor([1.0, 0.0, 0.0])}  # the last layer's bias of the first output
     >>> la.ntk.directional(model, x, along)[0].tolist()
@@ -155,6 +157,11 @@ def directional(
 
     def run(engine: Engine) -> Tensor:
         n, C = count_samples(x), engine.plan.outputs
+        found = None
+        if C > 2:
+            found = push_forward(engine, x, join_direction(engine, direction)[None], chunk=chunk)
+        if found is not None and not should_verify(verify):
+            return check_result(found[:, 0])
         out = engine.like.new_zeros(n, C)
         eye = build_directions("full", C, engine.like).expand(n, -1, -1)
         for batch, factors in engine.capture_factors(
@@ -162,6 +169,11 @@ def directional(
         ):
             for name, f in factors.items():
                 out[batch] += _inner_product(f, direction[name].detach())
+        if found is not None and not is_close(found[:, 0], out, 0.0, engine.plan.eps):
+            raise VerificationError(
+                "the derivative of the backward differs from the products with gradients: a "
+                "backward that was written by hand is not linear"
+            )
         return check_result(out)
 
     return run_with_engine(model, x, list(direction), run)
