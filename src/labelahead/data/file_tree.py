@@ -10,12 +10,19 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from labelahead.data.heif import HEIF_SUFFIXES
 from labelahead.errors import InputError
 
-__all__ = ["FileTree", "ItemFiles", "UnreadableItemsError", "find_files", "printable_name"]
+__all__ = [
+    "FileSource",
+    "FileTree",
+    "ItemFiles",
+    "UnreadableItemsError",
+    "find_files",
+    "printable_name",
+]
 
 NETPBM_SUFFIXES = (".ppm", ".pgm", ".pbm", ".pnm")
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -35,6 +42,14 @@ SOUND_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".ai
 TEXT_SUFFIXES = (".txt", ".text")
 IGNORED_TEXT_STEMS = {"readme", "license", "licence"}
 MAX_MEMBER_BYTES = 2**29  # unpacked size of a zip member
+
+
+class FileSource(Protocol):
+    """Files that are opened by name."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open one file."""
+        ...
 
 
 @dataclass(eq=False)

@@ -39,6 +39,7 @@ from labelahead.data.dataset import (
     refuse_inputs,
 )
 from labelahead.data.file_tree import (
+    FileSource,
     FileTree,
     ItemFiles,
     UnreadableItemsError,
@@ -687,7 +688,7 @@ def _find_test_folder(parts: list[list[str]], depth: int) -> tuple[Tensor | None
 
 
 def decode_all(
-    files: FileTree, names: Sequence[str], size: int
+    files: FileSource, names: Sequence[str], size: int
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Decode files in parallel.
 
@@ -750,7 +751,7 @@ def decode_whole(stream: BinaryIO, size: int) -> Array:
     return np.ascontiguousarray(np.asarray(upright, dtype=np.uint8))
 
 
-def decode_picture(files: FileTree, name: str) -> Any:
+def decode_picture(files: FileSource, name: str) -> Any:
     """Decode one file for an encoder that has its own processor: RGB, with the original proportions.
 
     JPEG is decoded at a reduced scale, at least 512 pixels a side, and other images of 2048 pixels

@@ -5,6 +5,7 @@ by the end of a URL or an absolute path; and by its position. A column `index` a
 positions; elsewhere a number is a position only if no item has a number as its name.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,6 +18,7 @@ from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["EXCLUDED", "ItemFinder"]
 
+log = logging.getLogger("labelahead")
 EXCLUDED = -1  # the position of a file that exists but was excluded from the data
 
 
@@ -81,7 +83,27 @@ class ItemFinder:
             several = several or positions
         return several, names[0] if names else f"{entry.where}, without a name"
 
-    def describe_mismatch(
+    def find_one(self, entry: Entry, where: str) -> tuple[int | None, str]:
+        """Return the position that an entry means, and the name that was used to find it.
+
+        The position is None, with a warning, if the item was left out of the data.
+
+        Args:
+            entry: One entry of a label file.
+            where: The file and the line, for messages.
+
+        Raises:
+            InputError: If the entry means no item, or several.
+        """
+        positions, item = self.find(entry)
+        if set(positions) == {EXCLUDED}:
+            log.warning("%s: %r was left out of the data, so its label is too", where, item)
+            return None, item
+        if len(positions) != 1:
+            raise self._describe_mismatch(entry, item, positions, where)
+        return positions[0], item
+
+    def _describe_mismatch(
         self, entry: Entry, item: str, positions: Sequence[int], where: str
     ) -> InputError:
         """Return the error for an entry that means no item, or several."""

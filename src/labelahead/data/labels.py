@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labelahead.data.classes import check_name, normalise_name, sort_names
 from labelahead.data.dataset import NONE_OF_THESE_NAME, Data
-from labelahead.data.item_finder import EXCLUDED, ItemFinder
+from labelahead.data.item_finder import ItemFinder
 from labelahead.data.label_entries import EXPECTED_COLUMNS, Entry, is_address, read_entries
 from labelahead.data.label_values import (
     SEVERAL_CLASSES_ADVICE,
@@ -283,12 +283,9 @@ def _collect_answers(
             )
         if entry.label is None or entry.is_prediction:
             continue  # not labelled yet: people work with partly filled lists
-        positions, item = finder.find(entry)
-        if set(positions) == {EXCLUDED}:
-            log.warning("%s: %r was left out of the data, so its label is too", where, item)
+        position, item = finder.find_one(entry, where)
+        if position is None:
             continue
-        if len(positions) != 1:
-            raise finder.describe_mismatch(entry, item, positions, where)
         if isinstance(entry.label, tuple) and all(isinstance(label, str) for label in entry.label):
             raise InputError(
                 f"{where}: the label holds several classes, {', '.join(entry.label):.80}; "
@@ -305,7 +302,7 @@ def _collect_answers(
             none_of_these += 1
             continue
         _refuse_class_number(label, known, where)
-        answers_by_position.setdefault(positions[0], []).append(_LabelledEntry(entry, item, label))
+        answers_by_position.setdefault(position, []).append(_LabelledEntry(entry, item, label))
     if predictions:
         log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
     if none_of_these:

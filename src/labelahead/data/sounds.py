@@ -15,7 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelahead.data.file_tree import FileTree, ItemFiles, UnreadableItemsError, printable_name
+from labelahead.data.file_tree import (
+    FileSource,
+    FileTree,
+    ItemFiles,
+    UnreadableItemsError,
+    printable_name,
+)
 from labelahead.errors import InputError, MissingExtra, import_extra
 
 __all__ = [
@@ -118,7 +124,7 @@ def find_unreadable_sounds(files: FileTree, names: Sequence[str]) -> dict[str, s
     return {name: why for name, why in reasons.items() if why is not None}
 
 
-def decode_wave(files: FileTree, name: str) -> Wave:
+def decode_wave(files: FileSource, name: str) -> Wave:
     """Decode the first `ENCODER_SECONDS` of one file, mixed to one channel."""
     with files.open(name) as stream, _open_sound(stream) as sound:
         return _read_wave(sound)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labelahead.data.classes import refuse_unlisted_labels
-from labelahead.data.item_finder import EXCLUDED, ItemFinder
+from labelahead.data.item_finder import ItemFinder
 from labelahead.data.label_entries import EXPECTED_COLUMNS, Entry
 from labelahead.data.labels import LabelFile, require_same_file
 from labelahead.data.targets import TaskValues, make_task, read_task_values
@@ -141,13 +141,10 @@ def _find_items(file: LabelFile, finder: ItemFinder) -> list[_Label]:
             )
         if entry.value is None or entry.value == "" or entry.is_prediction:
             continue  # not labelled yet: people work with partly filled lists
-        positions, item = finder.find(entry)
-        if set(positions) == {EXCLUDED}:
-            log.warning("%s: %r was left out of the data, so its label is too", where, item)
+        position, item = finder.find_one(entry, where)
+        if position is None:
             continue
-        if len(positions) != 1:
-            raise finder.describe_mismatch(entry, item, positions, where)
-        labels.append(_Label(entry, positions[0], item))
+        labels.append(_Label(entry, position, item))
     if predictions:
         log.warning(
             "%s: %d predictions of a model are no labels: left aside", file.path, predictions

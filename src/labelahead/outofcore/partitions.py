@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from labelahead.data.file_tree import IMAGE_SUFFIXES, SOUND_SUFFIXES, printable_name
+from labelahead.data.file_tree import IMAGE_SUFFIXES, SOUND_SUFFIXES, FileSource, printable_name
 from labelahead.data.folder import decode_all, decode_picture, ignore_pillow_warnings
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
@@ -571,40 +571,47 @@ def _backbone(name: str, device: str) -> Any:
     return load_backbone(name).to(device)
 
 
-def _read_encoded_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
-    """Yield batches of image features by an encoder that has its own processor."""
-    encoder = load_encoder(schema.encoder, IMAGE, device=schema.device)
+def _read_decoded_batches(
+    schema: PoolSchema,
+    part: Partition,
+    decode: Callable[[FileSource, str], Any],
+    encode: Callable[[list[Any]], Array],
+) -> Iterator[Batch]:
+    """Yield batches of features of images or sounds that are decoded one by one."""
     files = PoolFiles(schema.root)
 
-    def decode(name: str) -> Any:
+    def decode_or_explain(name: str) -> Any:
         try:
-            return decode_picture(files, name)  # type: ignore[arg-type]
-        except Exception as error:  # Pillow raises almost any error on a broken file
+            return decode(files, name)
+        except MissingExtra:  # of this worker: no fault of the file
+            raise
+        except Exception as error:  # decoders raise almost any error on a broken file
             return str(error) or type(error).__name__
 
-    for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
-        some = part.names[at : at + BATCH_ROWS["pictures"]]
+    for at in range(0, len(part.names), BATCH_ROWS[schema.kind]):
+        some = part.names[at : at + BATCH_ROWS[schema.kind]]
         with ignore_pillow_warnings():
-            decoded = dict(zip(some, _map_threads(some, decode), strict=True))
+            decoded = dict(zip(some, _map_threads(some, decode_or_explain), strict=True))
         failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
         if failed and not schema.skip:
             name, why = next(iter(failed.items()))
             raise InputError(f"{name} cannot be read ({why})")
-        pictures = {n: image for n, image in decoded.items() if not isinstance(image, str)}
-        made = np.zeros((0, 0), np.float32)
-        if pictures:
-            made = encoder.encode_all(list(pictures.values())).numpy()
-        yield Batch(made, [printable_name(name) for name in pictures], failed)
+        items = {n: item for n, item in decoded.items() if not isinstance(item, str)}
+        features = encode(list(items.values())) if items else np.zeros((0, 0), np.float32)
+        yield Batch(features, [printable_name(name) for name in items], failed)
 
 
 def _read_image_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
     if is_encoder_prefix(schema.encoder):
-        yield from _read_encoded_batches(schema, part)
+        encoder = load_encoder(schema.encoder, IMAGE, device=schema.device)
+        yield from _read_decoded_batches(
+            schema, part, decode_picture, lambda pictures: encoder.encode_all(pictures).numpy()
+        )
         return
     chosen = schema.encoder.rsplit("|", 1)[-1]
     for at in range(0, len(part.names), BATCH_ROWS["pictures"]):
         some = part.names[at : at + BATCH_ROWS["pictures"]]
-        seen, failed = decode_all(PoolFiles(schema.root), some, IMAGE_PIXELS)  # type: ignore[arg-type]
+        seen, failed = decode_all(PoolFiles(schema.root), some, IMAGE_PIXELS)
         if failed and not schema.skip:
             name, why = next(iter(failed.items()))
             raise InputError(f"{printable_name(name)} cannot be read ({why})")
@@ -626,28 +633,9 @@ def _read_image_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
 
 def _read_sound_batches(schema: PoolSchema, part: Partition) -> Iterator[Batch]:
     """Yield batches of features of sounds, of which encoders hear the first seconds."""
-    files = PoolFiles(schema.root)
-
-    def decode(name: str) -> Wave | str:
-        try:
-            return decode_wave(files, name)  # type: ignore[arg-type]
-        except MissingExtra:  # of this worker: no fault of the file
-            raise
-        except Exception as error:  # files of any content
-            return str(error) or type(error).__name__
-
-    for at in range(0, len(part.names), BATCH_ROWS["sounds"]):
-        some = part.names[at : at + BATCH_ROWS["sounds"]]
-        decoded = dict(zip(some, _map_threads(some, decode), strict=True))
-        failed = {printable_name(n): why for n, why in decoded.items() if isinstance(why, str)}
-        if failed and not schema.skip:
-            name, why = next(iter(failed.items()))
-            raise InputError(f"{name} cannot be read ({why})")
-        waves = {n: wave for n, wave in decoded.items() if not isinstance(wave, str)}
-        made = np.zeros((0, 0), np.float32)
-        if waves:
-            made = _encode_sounds(list(waves.values()), schema)
-        yield Batch(made, [printable_name(name) for name in waves], failed)
+    return _read_decoded_batches(
+        schema, part, decode_wave, lambda waves: _encode_sounds(waves, schema)
+    )
 
 
 def _encode_sounds(waves: list[Wave], schema: PoolSchema) -> Array:
