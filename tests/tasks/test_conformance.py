@@ -201,6 +201,9 @@ def test_predictions_have_a_row_for_each_item_and_read_as_answers(case, task, la
     assert len(values) == 7
     assert all(len(column) == 7 for column in columns.values())
     assert next(iter(columns)) == "prediction"
+    fewer = prediction.columns(probabilities=False)
+    assert fewer == {k: v for k, v in columns.items() if not k.startswith("probability:")}
+    assert all(0 <= p <= 1 for p in columns.get("probability", []))
     assert [task.parse(v) for v in values] == [task.parse(v) for v in columns["prediction"]]
     assert None not in [task.parse(v) for v in values]
     errors = prediction.expected_errors()

@@ -21,7 +21,15 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 
-__all__ = ["AnswerBook", "LeaveOneOut", "Prediction", "Task", "TaskState", "is_missing"]
+__all__ = [
+    "AnswerBook",
+    "LeaveOneOut",
+    "Prediction",
+    "Task",
+    "TaskState",
+    "is_missing",
+    "probability_columns",
+]
 
 MISSING_WORDS = ("", "nan")  # of cells that hold no answer
 
@@ -144,8 +152,12 @@ class Prediction(ABC):
         """Return the predicted answers, as `Task.parse` reads and `Task.value` writes them."""
 
     @abstractmethod
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of a table of predictions: "prediction" and what belongs to it."""
+    def columns(self, probabilities: bool = True) -> dict[str, list[Any]]:
+        """Return the columns of a table of predictions: "prediction" and what belongs to it.
+
+        Args:
+            probabilities: Whether to add the probability of every class or level.
+        """
 
     @abstractmethod
     def expected_errors(self) -> Tensor:
@@ -308,6 +320,11 @@ class Task(ABC):
         for code in set(given):
             self.answers[code]
         return given
+
+
+def probability_columns(names: Sequence[str], probabilities: Tensor) -> dict[str, list[Any]]:
+    """Return the columns "probability:NAME" of probabilities (n, C)."""
+    return {f"probability:{name}": probabilities[:, c].tolist() for c, name in enumerate(names)}
 
 
 def is_missing(value: Any) -> bool:

@@ -17,6 +17,7 @@ from labelahead.tasks.base import (
     TaskState,
     is_missing,
     plain,
+    probability_columns,
 )
 
 __all__ = ["ClassPrediction", "Classes", "check_names", "find_name"]
@@ -34,7 +35,7 @@ class ClassPrediction(Prediction):
         probabilities: (n, C).
 
     >>> p = la.tasks.ClassPrediction(("cat", "dog"), torch.tensor([[0.2, 0.8]]))
-    >>> p.values(), p.columns()["p_dog"], round(p.estimate_error(), 3)
+    >>> p.values(), p.columns()["probability:dog"], round(p.estimate_error(), 3)
     (['dog'], [0.800000011920929], 0.2)
     """
 
@@ -49,10 +50,11 @@ class ClassPrediction(Prediction):
         """Return the most probable class of each item."""
         return [self.names[c] for c in self.probabilities.argmax(1).tolist()]
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the predicted class and the probability of each class."""
-        p = {f"p_{name}": self.probabilities[:, c].tolist() for c, name in enumerate(self.names)}
-        return {"prediction": self.values(), **p}
+    def columns(self, probabilities: bool = True) -> dict[str, list[Any]]:
+        """Return the predicted class and its probability, and those of all classes."""
+        every = probability_columns(self.names, self.probabilities) if probabilities else {}
+        sure = self.probabilities.amax(1).tolist() if len(self) else []
+        return {"prediction": self.values(), "probability": sure, **every}
 
     def expected_errors(self) -> Tensor:
         """Return the probability (n,) that the predicted class is wrong."""

@@ -20,7 +20,15 @@ from torch import Tensor
 
 from labelahead.errors import InputError
 from labelahead.tasks import measures
-from labelahead.tasks.base import AnswerBook, LeaveOneOut, Prediction, Task, TaskState, is_missing
+from labelahead.tasks.base import (
+    AnswerBook,
+    LeaveOneOut,
+    Prediction,
+    Task,
+    TaskState,
+    is_missing,
+    probability_columns,
+)
 from labelahead.tasks.classes import check_names, find_name
 
 __all__ = ["NO_CLASS", "Multilabel", "MultilabelPrediction"]
@@ -71,10 +79,16 @@ class MultilabelPrediction(Prediction):
             for row in self.chosen.tolist()
         ]
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the predicted classes as text and the probability of each class."""
-        p = {f"p_{name}": self.probabilities[:, c].tolist() for c, name in enumerate(self.names)}
-        return {"prediction": [SEPARATOR.join(v) or NO_CLASS for v in self.values()], **p}
+    def columns(self, probabilities: bool = True) -> dict[str, list[Any]]:
+        """Return the predicted classes as text, and the probability of each class.
+
+        "probability" is the one that all decisions about the item are right.
+        """
+        p = self.probabilities.double()
+        every = probability_columns(self.names, self.probabilities) if probabilities else {}
+        sure = torch.where(self.chosen, p, 1 - p).prod(1)
+        texts = [SEPARATOR.join(v) or NO_CLASS for v in self.values()]
+        return {"prediction": texts, "probability": sure.tolist(), **every}
 
     def expected_errors(self) -> Tensor:
         """Return the expected share (n,) of classes that are predicted wrongly."""

@@ -79,7 +79,7 @@ class NumberPrediction(Prediction):
             return [float(x) for x in self.mean[:, 0].tolist()]
         return [dict(zip(self.names, row, strict=True)) for row in self.mean.tolist()]
 
-    def columns(self) -> dict[str, list[Any]]:
+    def columns(self, probabilities: bool = True) -> dict[str, list[Any]]:
         """Return means, and the ends of 90 % intervals as "low" and "high"."""
         low, high = self.interval()
         if len(self.names) == 1:

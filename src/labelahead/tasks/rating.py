@@ -25,6 +25,7 @@ from labelahead.tasks.base import (
     TaskState,
     is_missing,
     plain,
+    probability_columns,
 )
 from labelahead.tasks.classes import check_names, find_name
 
@@ -76,10 +77,16 @@ class RatingPrediction(Prediction):
         """Return the predicted level of each item."""
         return [self.names[k] for k in self.chosen.tolist()]
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the predicted level, the expected score and the probability of each level."""
-        p = {f"p_{name}": self.probabilities[:, k].tolist() for k, name in enumerate(self.names)}
-        return {"prediction": self.values(), "score": self.expected_scores().tolist(), **p}
+    def columns(self, probabilities: bool = True) -> dict[str, list[Any]]:
+        """Return the predicted level, its probability, the expected score, and all probabilities."""
+        every = probability_columns(self.names, self.probabilities) if probabilities else {}
+        sure = self.probabilities.gather(1, self.chosen[:, None])[:, 0]
+        return {
+            "prediction": self.values(),
+            "probability": sure.tolist(),
+            "score": self.expected_scores().tolist(),
+            **every,
+        }
 
     def expected_errors(self) -> Tensor:
         """Return the expected absolute error (n,) of the score."""
