@@ -32,21 +32,9 @@ from labelahead.strategies import STRATEGIES
 from labelahead.strategies.context import QueryContext
 from tests.support.campaigns import blobs
 from tests.support.slow import slow
-from tests.support.tensors import fit_exact
+from tests.support.tensors import fit_exact, make_clouds, normalise_rows
 
 N, C, D = 40, 3, 7
-
-
-def make_clouds(n=N, seed=0, dtype=torch.float64):
-    rng = torch.Generator().manual_seed(seed)
-    y = torch.arange(n) % C
-    centres = torch.randn(C, D, generator=rng, dtype=dtype)
-    return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
-
-
-def normalise_rows(x, pool):
-    rows = x - x[pool].mean(0)
-    return rows / rows.norm(dim=1, keepdim=True)
 
 
 def make_learner(x):

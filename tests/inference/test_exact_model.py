@@ -10,15 +10,9 @@ from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import ExactModel
 from tests.support.reference_exact import by_hand
+from tests.support.tensors import make_clouds
 
 N, C, D = 40, 3, 7
-
-
-def make_clouds(n=N, seed=0, dtype=torch.float64):
-    rng = torch.Generator().manual_seed(seed)
-    y = torch.arange(n) % C
-    centres = torch.randn(C, D, generator=rng, dtype=dtype)
-    return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
 
 
 def make_learner(x):

@@ -19,20 +19,9 @@ from labelahead.inference.mixture import (
     mix_kernels,
     solve_leave_one_out,
 )
+from tests.support.tensors import make_clouds, normalise_rows
 
 N, C, D = 40, 3, 7
-
-
-def make_clouds(n=N, seed=0, dtype=torch.float64):
-    rng = torch.Generator().manual_seed(seed)
-    y = torch.arange(n) % C
-    centres = torch.randn(C, D, generator=rng, dtype=dtype)
-    return centres[y] + 0.7 * torch.randn(n, D, generator=rng, dtype=dtype), y
-
-
-def normalise_rows(x, pool):
-    rows = x - x[pool].mean(0)
-    return rows / rows.norm(dim=1, keepdim=True)
 
 
 @pytest.mark.parametrize(

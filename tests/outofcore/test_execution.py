@@ -1,7 +1,5 @@
 """Executors: local processes and a real Dask cluster whose workers are killed."""
 
-import os
-import signal
 import subprocess
 from concurrent.futures.process import BrokenProcessPool
 
@@ -13,20 +11,11 @@ from labelahead.errors import ClusterError, InputError
 from labelahead.outofcore import LargePool, LocalProcesses, embed
 from labelahead.outofcore.execution import connect_executor, make_tls_config, run_tasks
 from tests.support.clusters import Cluster
+from tests.support.executor_tasks import double_or_raise, kill_own_process
 from tests.support.large_pools import CLASSES, clouds
 
 distributed = pytest.importorskip("distributed")
 PARTS, ROWS = 6, 5_000
-
-
-def double_or_raise(x):
-    if x == 3:
-        raise InputError("three is refused")
-    return 2 * x
-
-
-def kill_own_process(x):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

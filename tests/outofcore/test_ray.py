@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import torch
 from labelahead.errors import ClusterError, InputError
 from labelahead.outofcore import LargePool, LocalProcesses, embed
 from labelahead.outofcore.execution import connect_executor, run_tasks
+from tests.support.executor_tasks import double_or_raise, kill_own_process
 from tests.support.large_pools import CLASSES, clouds
 
 # Not imported here: Ray must first be configured to use this machine only.
@@ -23,16 +23,6 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs ray: make test-ray"
 )
 PARTS, ROWS = 6, 4_000
-
-
-def double_or_raise(x):
-    if x == 3:
-        raise InputError("three is refused")
-    return 2 * x
-
-
-def kill_own_process(x):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def sleep_and_get_pid(seconds):
