@@ -114,6 +114,9 @@ NTK = [
     "derivatives",
     "norms",
     "operators",
+    "groups",
+    "checkpoints",
+    "storage",
     "infinite",
     "__init__",
 ]

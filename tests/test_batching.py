@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import labelahead as la
-from labelahead.batching import Samples, as_inputs
+from labelahead.batching import Samples, as_inputs, load_inputs, read_batch
 from labelahead.data import from_arrays
 from labelahead.errors import InputError, ModelError
 from labelahead.models.training.forward import compute_penultimate_features, predict, run_forward
@@ -287,3 +287,73 @@ def test_arrays_share_memory_and_equal_tensors():
 def test_arrays_that_torch_cannot_read_raise(dtype):
     with pytest.raises(InputError, match="torch cannot read"):
         as_inputs(np.ones((4, 2)).astype(dtype))
+
+
+X, Y = torch.randn(7, 3), torch.arange(7)
+MASK = torch.ones(7, 3)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        X.numpy(),
+        TensorDataset(X),
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=3),
+        DataLoader(Stream(), batch_size=3),
+        [X[:4], X[4:]],
+        [(X[:4], Y[:4]), (X[4:], Y[4:])],
+        ((part, None)[0] for part in X.split(2)),
+    ],
+)
+def test_load_inputs_of_one_tensor_leave_labels_out(data):
+    assert torch.equal(read_batch(load_inputs(data)), X)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, MASK),
+        TensorDataset(X, MASK, Y),
+        DataLoader(TensorDataset(X, MASK), batch_size=2),
+        [(X[:4], MASK[:4]), (X[4:], MASK[4:])],
+    ],
+)
+def test_load_inputs_of_two_tensors_keep_both(data):
+    found = read_batch(load_inputs(data))
+    assert all(torch.equal(a, b) for a, b in zip(found, (X, MASK), strict=True))
+
+
+def test_load_inputs_of_mappings_leave_labels_out():
+    rows = [{"x": x, "labels": y} for x, y in zip(X, Y, strict=True)]
+    loader = DataLoader(rows, batch_size=2)
+    batches = [{"x": X[:2], "label": Y[:2]}, {"x": X[2:], "label": Y[2:]}]
+    for data in (loader, batches):
+        found = read_batch(load_inputs(data))
+        assert list(found) == ["x"]
+        assert torch.equal(found["x"], X)
+
+
+def test_load_inputs_refuses_what_has_no_order_or_form():
+    for data, match in (
+        (DataLoader(TensorDataset(X), shuffle=True), "shuffle=False"),
+        ([], "no batch"),
+        ([X, (X, MASK)], "several types"),
+        (["text"], "yields a str"),
+        (3, "inputs are a int"),
+    ):
+        with pytest.raises(InputError, match=match):
+            load_inputs(data)
+
+
+def test_kernel_of_a_loader_equals_that_of_its_tensor():
+    model = nn.Linear(3, 2)
+    want = la.kernel(model, X)
+    for data in (X.numpy(), DataLoader(TensorDataset(X, Y), batch_size=3), [X[:4], X[4:]]):
+        assert torch.allclose(la.kernel(model, data), want)
+        assert torch.allclose(la.ntk.operator(model, data) @ torch.ones(7), want.sum(1), rtol=1e-4)

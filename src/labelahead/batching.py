@@ -8,14 +8,14 @@ the items of a data set when they are needed.
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, default_collate
 
 from labelahead.errors import InputError
 
@@ -28,6 +28,7 @@ __all__ = [
     "count_samples",
     "describe_batch",
     "list_tensors",
+    "load_inputs",
     "map_tensors",
     "read_batch",
     "share_array",
@@ -165,6 +166,75 @@ def as_inputs(x: Any) -> Tensor | Samples:
     raise InputError(
         f"inputs are a {type(x).__name__}; expected a tensor or an array (n, ...), a mapping or "
         "tuple of tensors, or labelahead.Samples(dataset, collate)"
+    )
+
+
+def load_inputs(data: Any) -> Inputs:
+    """Return the inputs of a network from the forms in which torch users have their data.
+
+    Tensors, tuples, mappings and `Samples` are returned unchanged, arrays as tensors. A data set is
+    read when needed, and so is that of a `DataLoader`, in its order. Another iterable yields batches
+    and is read at once. Labels of data sets and batches are left out: the last of several tensors
+    if it has one number per sample, and the keys "label" and "labels".
+
+    Raises:
+        InputError: for a loader that shuffles, and for any other type.
+    """
+    if isinstance(data, Tensor | Samples | Mapping | tuple):
+        return data
+    if isinstance(data, np.ndarray):
+        return share_array(data)
+    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+        if not isinstance(data.sampler, SequentialSampler):
+            raise InputError(
+                f"the loader draws its samples by a {type(data.sampler).__name__}, so that rows "
+                "have no fixed order: use DataLoader(..., shuffle=False), or give the data set"
+            )
+        collate = data.collate_fn
+        return Samples(data.dataset, lambda items: _drop_labels(collate(items)))
+    if isinstance(data, Iterable) and (isinstance(data, list) or not hasattr(data, "__len__")):
+        return _join_batches([_drop_labels(batch) for batch in data])
+    if isinstance(data, DataLoader):
+        return _join_batches([_drop_labels(batch) for batch in data])
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return Samples(data, lambda items: _drop_labels(default_collate(items)))
+    raise InputError(
+        f"inputs are a {type(data).__name__}; expected a tensor or array (n, ...), a tuple or "
+        "mapping of tensors, a Dataset or DataLoader, an iterable of batches, or labelahead.Samples"
+    )
+
+
+def _drop_labels(batch: Any) -> Any:
+    """Leave out the labels of a batch (see `load_inputs`)."""
+    if isinstance(batch, np.ndarray):
+        return share_array(batch)
+    if isinstance(batch, Mapping):
+        return {k: v for k, v in batch.items() if k not in LABEL_KEYS}
+    if isinstance(batch, list | tuple) and batch:
+        parts = [torch.as_tensor(part) for part in batch]
+        kept = parts[:-1] if len(parts) > 1 and parts[-1].ndim <= 1 else parts
+        return kept[0] if len(kept) == 1 else tuple(kept)
+    return batch
+
+
+def _join_batches(batches: list[Any]) -> Inputs:
+    """Join batches of one form to one."""
+    if not batches:
+        raise InputError("the iterable yields no batch; expected at least one")
+    first = batches[0]
+    if any(type(batch) is not type(first) for batch in batches):
+        kinds = sorted({type(batch).__name__ for batch in batches})
+        raise InputError(f"the batches are of several types ({', '.join(kinds)}); expected one")
+    if isinstance(first, Tensor):
+        return torch.cat(batches)
+    if isinstance(first, Mapping):
+        joined = {key: torch.cat([batch[key] for batch in batches]) for key in first}
+        return Samples(joined)
+    if isinstance(first, tuple):
+        return Samples(tuple(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    raise InputError(
+        f"the iterable yields a {type(first).__name__}; expected batches: tensors (q, ...), tuples "
+        "or mappings of them"
     )
 
 

@@ -3,6 +3,7 @@
 The package depends on torch.nn only, not on active learning. The examples in its docstrings start
 from
 
+    >>> from pathlib import Path
     >>> import torch
     >>> import labelahead as la
     >>> generator = torch.manual_seed(0)
@@ -10,11 +11,14 @@ from
     >>> x = torch.randn(6, 4)
 """
 
+from labelahead.ntk.checkpoints import kernel_between, kernels_at
+from labelahead.ntk.groups import kernels_by_group
 from labelahead.ntk.infinite import infinite_kernel
 from labelahead.ntk.kernels import gradient_gram, kernel
 from labelahead.ntk.norms import directional, inner_products, norms_and_products, squared_norms
 from labelahead.ntk.operators import KernelOperator, operator
 from labelahead.ntk.sketch import features
+from labelahead.ntk.storage import save_features, save_kernel
 
 __all__ = [
     "KernelOperator",
@@ -24,7 +28,12 @@ __all__ = [
     "infinite_kernel",
     "inner_products",
     "kernel",
+    "kernel_between",
+    "kernels_at",
+    "kernels_by_group",
     "norms_and_products",
     "operator",
+    "save_features",
+    "save_kernel",
     "squared_norms",
 ]

@@ -21,6 +21,7 @@ from labelahead.batching import (
     call_model,
     count_samples,
     list_tensors,
+    load_inputs,
     map_tensors,
     read_batch,
     take_samples,
@@ -289,15 +290,20 @@ def check_inputs(x: Inputs, chosen: Mapping[str, nn.Parameter], label: str = "x"
     return count_samples(x)
 
 
-def move_samples(model: nn.Module, x: Inputs) -> Inputs:
-    """Move `Samples` to the network's device, batch by batch if they are read when needed.
+def move_samples(model: nn.Module, x: Any) -> Inputs:
+    """Load inputs (`load_inputs`) and move them to the network's device.
 
-    Tensors stay where they are: `check_inputs` requires the caller to move them, once.
+    `Samples` that are read when needed are moved batch by batch. Tensors stay where they are:
+    `check_inputs` requires the caller to move them, once.
     """
-    if not isinstance(x, Samples):
-        return x
+    loaded = load_inputs(x)
     first = next(iter(model.parameters()), None) if isinstance(model, nn.Module) else None
-    return x if first is None or first.is_meta else x.to(device=first.device)
+    if first is None or first.is_meta:
+        return loaded
+    device = first.device
+    if isinstance(loaded, Samples):
+        return loaded.to(device=device)
+    return loaded if loaded is x else map_tensors(loaded, lambda t: t.to(device))
 
 
 def copy_batch(x: Batch) -> Batch:

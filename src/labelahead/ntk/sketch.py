@@ -18,6 +18,7 @@ from labelahead.errors import InputError
 from labelahead.ntk.engine import (
     Engine,
     build_directions,
+    check_cotangents,
     check_result,
     run_with_engine,
     should_verify,
@@ -40,6 +41,7 @@ def features(
     params: ParamFilter = None,
     chunk: int | None = None,
     verify: bool | None = None,
+    cotangents: Tensor | None = None,
 ) -> Tensor:
     """Compute tangent features Ψ, whose Gram matrix Ψ Ψᵀ equals the kernel in expectation.
 
@@ -53,6 +55,8 @@ def features(
         params: As in `kernel`.
         chunk: As in `kernel`.
         verify: As in `kernel`.
+        cotangents: (n, C), instead of `kind`: row i of the result is the gradient of
+            cotangents[i]·f(x_i). With ∂loss/∂outputs these are per-sample gradients of a loss.
 
     Returns:
         (n, k), or (n·C, k) for kind "full". Exact gradients have P columns, the number of
@@ -73,9 +77,13 @@ def features(
 
     def run(engine: Engine) -> Tensor:
         like = engine.like
-        combine = build_directions(kind, engine.plan.outputs, like)
-        n, K = count_samples(x), combine.shape[0]
-        fold = kind != "full"
+        n = count_samples(x)
+        if cotangents is None:
+            combine = build_directions(kind, engine.plan.outputs, like).expand(n, -1, -1)
+        else:
+            combine = check_cotangents(cotangents, x, engine)[:, None]
+        K = combine.shape[1]
+        fold = kind != "full" or cotangents is not None
         names = list(engine.chosen)  # The order is the same for every batch.
         widths = {k: engine.chosen[k].numel() for k in names}
         total = sum(widths.values())
@@ -88,9 +96,7 @@ def features(
             seeds = [seed * 1_000_003 + i for i in range(len(names))]
             sizes = [repeats * widths[k] for k in names]
             folds = dict(zip(names, draw_projections(sizes, sketch, seeds, like), strict=True))
-        for batch, factors in engine.capture_factors(
-            x, combine.expand(n, -1, -1), chunk=chunk, check=check
-        ):
+        for batch, factors in engine.capture_factors(x, combine, chunk=chunk, check=check):
             for name, f in factors.items():
                 for part, v in _iterate_gradients(f, widths[name] * K):
                     target = by_sample[batch][part]
