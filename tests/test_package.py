@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labelahead
-from labelahead.cli.catalogue import FILE, KINDS, build_entries
+from labelahead.cli.catalogue import CATALOGUE_KINDS, FILE, build_entries
 
 
 def run_python(code):
@@ -58,7 +58,7 @@ print(sorted(slow & set(sys.modules)))
 def test_catalogue_file_equals_the_registries():
     written = json.loads(FILE.read_text(encoding="utf-8"))
     assert written == build_entries(), "run: python -m labelahead.cli.catalogue"
-    assert tuple(written) == KINDS
+    assert tuple(written) == CATALOGUE_KINDS
 
 
 def test_every_public_name_exists_and_is_listed_once():

@@ -7,7 +7,7 @@ from PIL import Image
 
 from labelahead.data import load
 from labelahead.data.new_items import match_image_format, read_new_items
-from labelahead.data.preprocessing import PICTURES, Preprocessor
+from labelahead.data.preprocessing import PICTURE_INPUTS, Preprocessor
 from labelahead.errors import InputError
 
 
@@ -61,9 +61,9 @@ def test_vectors_of_another_width_or_kind_are_refused(tmp_path):
 def test_match_image_format_changes_size_channels_and_white():
     colours = torch.zeros(1, 3, 8, 8)
     colours[:, 0] = 255.0
-    grey = match_image_format(Preprocessor(PICTURES, (1, 4, 4), white=16), colours)
+    grey = match_image_format(Preprocessor(PICTURE_INPUTS, (1, 4, 4), white=16), colours)
     assert grey.dtype == torch.uint8
     assert grey.shape == (1, 1, 4, 4)
     assert grey.unique().tolist() == [round(0.299 * 16)]
-    coloured = match_image_format(Preprocessor(PICTURES, (3, 8, 8)), colours[:, :1])
+    coloured = match_image_format(Preprocessor(PICTURE_INPUTS, (3, 8, 8)), colours[:, :1])
     assert torch.equal(coloured, torch.full((1, 3, 8, 8), 255, dtype=torch.uint8))

@@ -14,7 +14,7 @@ from labelahead.errors import InputError, LabelaheadError, NumericalError
 from labelahead.gp import checks
 from labelahead.gp.flow import gradient_flow
 from labelahead.gp.leave_one_out import leave_one_out
-from labelahead.gp.lookahead import METHODS
+from labelahead.gp.lookahead import LOOK_AHEAD_METHODS
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 
@@ -110,13 +110,15 @@ CONDITIONS = {
 def test_condition_and_lookahead(case, of):
     (at, targets), message = CONDITIONS[case]
     post = prior(F, K).condition([0], Y[:1])
-    if case == "twice" and of in METHODS:
-        assert len(next(iter(METHODS[of](post, at, targets)))) == 2  # two hypotheses for one point
+    if case == "twice" and of in LOOK_AHEAD_METHODS:
+        assert (
+            len(next(iter(LOOK_AHEAD_METHODS[of](post, at, targets)))) == 2
+        )  # two hypotheses for one point
         return
     calls = {
         "posterior": post.condition,
         "view": view(post, [1, 2, 3]).condition,
-        **{name: partial(method, post) for name, method in METHODS.items()},
+        **{name: partial(method, post) for name, method in LOOK_AHEAD_METHODS.items()},
     }
     with pytest.raises(InputError, match=message):
         calls[of](at, targets)  # at once, not at the first iteration
@@ -124,9 +126,9 @@ def test_condition_and_lookahead(case, of):
 
 def test_lookahead_chunk_and_evaluate():
     with pytest.raises(InputError, match="chunk"):
-        METHODS["block"](prior(F, K), [1], Y[:1], chunk=0)
+        LOOK_AHEAD_METHODS["block"](prior(F, K), [1], Y[:1], chunk=0)
     with pytest.raises(InputError, match="evaluate"):
-        METHODS["block"](prior(F, K), [1], Y[:1], evaluate=[99])
+        LOOK_AHEAD_METHODS["block"](prior(F, K), [1], Y[:1], evaluate=[99])
 
 
 def test_blocks_and_columns():

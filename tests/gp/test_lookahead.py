@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelahead.gp.lookahead import METHODS, lookahead
+from labelahead.gp.lookahead import LOOK_AHEAD_METHODS, lookahead
 from tests.support import reference_lookahead as ref
 
 LABELLED = [20, 3, 11]
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LOOK_AHEAD_METHODS)
 @pytest.mark.parametrize("labelled", [[], LABELLED])
 def test_lookahead_equals_conditioning_and_refitting(kind, method, labelled):
     p = ref.problem(kind)
@@ -23,7 +23,7 @@ def test_lookahead_equals_conditioning_and_refitting(kind, method, labelled):
         post = post.condition(labelled, p.targets[labelled])
     at = [5, 9, 5, 0]
     labels = torch.cat([p.targets[[5, 9]], torch.tensor([[0.2, -1.0, 3.0]] * 2).double()])
-    chunks = list(METHODS[method](post, at, labels, chunk=3))
+    chunks = list(LOOK_AHEAD_METHODS[method](post, at, labels, chunk=3))
     assert [len(c) for c in chunks] == [3, 1]
     for j, after in enumerate(torch.cat(chunks)):
         ref.close(after, post.condition(at[j : j + 1], labels[j : j + 1]).mean)
@@ -47,7 +47,7 @@ def test_lookahead_on_random_problems_equals_refitting(data, kind):
 
 
 @pytest.mark.parametrize("kind", ref.KINDS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", LOOK_AHEAD_METHODS)
 def test_lookahead_by_another_source_equals_refitting(kind, method):
     p = ref.problem(kind)
     noises = torch.full((24,), 0.3, dtype=torch.float64)
@@ -55,7 +55,9 @@ def test_lookahead_by_another_source_equals_refitting(kind, method):
     twin = replace(p, noises=noises)
     post = p.prior().condition(LABELLED, p.targets[LABELLED], noises[LABELLED])
     options = {"noise": 0.3, "allow_labelled": True}
-    futures = torch.cat(list(METHODS[method](post, [5, 3], p.targets[[9, 0]], **options)))
+    futures = torch.cat(
+        list(LOOK_AHEAD_METHODS[method](post, [5, 3], p.targets[[9, 0]], **options))
+    )
     expected = ref.predictions(twin, LABELLED, p.targets[LABELLED], 5, p.targets[9])
     ref.close(futures[0], expected)
     second = post.condition([3], p.targets[[0]], [0.3], allow_labelled=True)

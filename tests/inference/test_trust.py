@@ -8,7 +8,6 @@ from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import ExactModel, exact
 from labelahead.inference.trust import (
     CONFUSION_GRID,
-    DISCOUNT,
     GATE_OFFSET,
     GATE_SLOPE,
     MAX_TRUST,
@@ -18,6 +17,7 @@ from labelahead.inference.trust import (
     PRIOR_DEVIATION,
     PRIOR_SUM,
     SHARPNESS_GRID,
+    TRUST_DISCOUNT,
     apply_trust,
     compute_gate,
     fit_confusions,
@@ -126,11 +126,11 @@ def test_fit_trust_equals_explicit_regression_kernel_and_gate(labels):
     joint, _ = leave_one_out(grown, noise, after)
     truth = targets.argmax(1)
     without = targets - residual
-    combined = without + DISCOUNT * (residual - joint)
+    combined = without + TRUST_DISCOUNT * (residual - joint)
     gain = (combined.argmax(1) == truth).double() - (without.argmax(1) == truth).double()
     z = gain.mean() / (gain.std() / 20**0.5 + 0.5 / 20)
     weight = torch.sigmoid(GATE_SLOPE * z + GATE_OFFSET)
-    expected = weight * (DISCOUNT * W).clamp(-MAX_TRUST, MAX_TRUST)
+    expected = weight * (TRUST_DISCOUNT * W).clamp(-MAX_TRUST, MAX_TRUST)
     assert MIN_GATE < float(weight) < 0.999  # so that the gate takes part
     assert 0 < float(summarise_trust(expected).min()) < MAX_TRUST
     assert torch.allclose(fit_trust(K, noise, targets, guesses), expected, atol=1e-7)

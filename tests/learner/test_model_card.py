@@ -50,10 +50,10 @@ def write_image_variants(folder):
 def test_model_card_code_reproduces_image_preprocessing(tmp_path, shape, white):
     """The code of the card, which needs Pillow and numpy only, equals our preprocessing."""
     from labelahead.data.new_items import read_new_items
-    from labelahead.data.preprocessing import PICTURES, Preprocessor
+    from labelahead.data.preprocessing import PICTURE_INPUTS, Preprocessor
     from labelahead.learner.model_card import format_model_card
 
-    preprocessor = Preprocessor(PICTURES, shape, white=white)
+    preprocessor = Preprocessor(PICTURE_INPUTS, shape, white=white)
     description = {
         "classes": ["a"],
         "labels": {"a": 1},

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from labelahead.models.mel import (
-    BANDS,
-    FLOOR,
+    BAND_COUNT,
     HOP_SAMPLES,
     MEL_WIDTH,
+    MIN_BAND_POWER,
     WINDOW_SAMPLES,
     compute_mel_statistics,
     embed_waves,
@@ -32,7 +32,7 @@ def naive_statistics(samples):
         return 700 * (10 ** (mel / 2595) - 1)
 
     top = 2595 * math.log10(1 + RATE / 2 / 700)
-    edges = [to_hertz(top * i / (BANDS + 1)) for i in range(BANDS + 2)]
+    edges = [to_hertz(top * i / (BAND_COUNT + 1)) for i in range(BAND_COUNT + 2)]
     rows = []
     for start in range(0, len(samples) - n + 1, HOP_SAMPLES):
         frame = np.array([samples[start + t] * window[t] for t in range(n)])
@@ -46,7 +46,7 @@ def naive_statistics(samples):
                     total += value * (hertz - low) / (centre - low)
                 elif centre < hertz < high:
                     total += value * (high - hertz) / (high - centre)
-            bands.append(math.log(total + FLOOR))
+            bands.append(math.log(total + MIN_BAND_POWER))
         rows.append(bands)
     table = np.array(rows)
     return np.concatenate([table.mean(0), table.std(0)])
@@ -69,14 +69,14 @@ def test_loudest_band_follows_the_pitch_at_any_rate():
         ]
         low, high = embed_waves(waves)
         assert low.shape == (MEL_WIDTH,)
-        assert int(low[:BANDS].argmax()) == int(high[:BANDS].argmax())
-        assert abs(low[:BANDS].max() - high[:BANDS].max()) < 0.05
-        bands.append(int(low[:BANDS].argmax()))
+        assert int(low[:BAND_COUNT].argmax()) == int(high[:BAND_COUNT].argmax())
+        assert abs(low[:BAND_COUNT].max() - high[:BAND_COUNT].max()) < 0.05
+        bands.append(int(low[:BAND_COUNT].argmax()))
     assert bands == sorted(set(bands))
 
 
 def test_mel_statistics_of_silence_and_of_a_click_are_finite():
     silence = compute_mel_statistics(torch.zeros(8000), RATE)
-    assert torch.allclose(silence[:BANDS], torch.tensor(math.log(FLOOR)))
-    assert silence[BANDS:].max() < 1e-9
+    assert torch.allclose(silence[:BAND_COUNT], torch.tensor(math.log(MIN_BAND_POWER)))
+    assert silence[BAND_COUNT:].max() < 1e-9
     assert torch.isfinite(compute_mel_statistics(torch.ones(3), RATE)).all()

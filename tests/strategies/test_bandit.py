@@ -19,7 +19,7 @@ from labelahead.simulation.run import resume, run
 from labelahead.simulation.store import Store
 from labelahead.strategies import find_strategy
 from labelahead.strategies.bandit import (
-    DELTA,
+    BOUND_FAILURE_PROBABILITY,
     EXPERTS,
     BanditState,
     bandit_horizon,
@@ -73,7 +73,7 @@ class NaiveExp4P:
             r_hat = [reward / query_probability[i] if i in queried else 0.0 for i in range(m)]
             y_hat = sum(rows[k][i] / q * r_hat[i] for i in range(m))
             v_hat = 1 / self.p[k]
-            bound = math.sqrt(math.log(self.K / DELTA) / (self.K * T))
+            bound = math.sqrt(math.log(self.K / BOUND_FAILURE_PROBABILITY) / (self.K * T))
             self.w[k] *= math.exp(self.pmin / 2 * (y_hat + v_hat * bound))
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from starlette.testclient import TestClient
 
 from labelahead.integrations.label_studio.connection import Connection
-from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
+from labelahead.integrations.label_studio.gateway import SECRET_HEADER, LabelStudioGateway, protocol
 from labelahead.learner.config import parse_campaign
 from labelahead.server.app import create_app
 from labelahead.server.session import SessionOptions, open_session
@@ -37,7 +37,7 @@ def open_bridge(
             LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret"),
             base_url="http://127.0.0.1",
         ) as client:
-            client.headers[SECRET] = "s3cret-s3cret"
+            client.headers[SECRET_HEADER] = "s3cret-s3cret"
             yield bridge, session, client
 
 

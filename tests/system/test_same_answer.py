@@ -25,7 +25,7 @@ import labelahead as la
 from labelahead.cli import app as commands
 from labelahead.data.new_items import read_new_items
 from labelahead.integrations.label_studio.connection import Connection
-from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
+from labelahead.integrations.label_studio.gateway import SECRET_HEADER, LabelStudioGateway, protocol
 from labelahead.integrations.label_studio.predictions import write_predictions
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
@@ -501,7 +501,7 @@ def predict_by_label_studio(case: Case, tmp_path: Path) -> dict[str, Predictions
             page = create_app(session.service, session.schedule)
             gateway = LabelStudioGateway(protocol(bridge), page, secret="s3cret-s3cret")
             with TestClient(
-                gateway, base_url="http://127.0.0.1", headers={SECRET: "s3cret-s3cret"}
+                gateway, base_url="http://127.0.0.1", headers={SECRET_HEADER: "s3cret-s3cret"}
             ) as client:
                 results = client.post("/predict", json={"tasks": tasks}).json()["results"]
     return {

@@ -18,7 +18,7 @@ from labelahead.acquisition.pool_view import View
 from labelahead.acquisition.probability import entropy, probabilities
 from labelahead.errors import InputError
 from labelahead.gp.linalg import block_whiten
-from labelahead.gp.lookahead import METHODS
+from labelahead.gp.lookahead import LOOK_AHEAD_METHODS
 
 __all__ = [
     "ACQUISITIONS",
@@ -216,10 +216,10 @@ def predict_lookahead(
     view: View, candidate_rows: Tensor, targets: Tensor, method: str, chunk: int
 ) -> Iterator[Tensor]:
     """Iterate over look-ahead predictions at the evaluation points, (≤chunk, e, C) at a time."""
-    if method not in METHODS:
-        raise InputError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
+    if method not in LOOK_AHEAD_METHODS:
+        raise InputError(f"method is {method!r}; expected one of {', '.join(LOOK_AHEAD_METHODS)}")
     at = view.candidates[candidate_rows]
-    return METHODS[method](
+    return LOOK_AHEAD_METHODS[method](
         view.posterior,
         at,
         targets,

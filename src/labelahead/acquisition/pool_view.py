@@ -219,7 +219,7 @@ def _quadratic_form(rows: Tensor, gram: Tensor) -> Tensor:
     return total
 
 
-SOURCES = ("outputs", "linearised")
+BASELINE_NAMES = ("outputs", "linearised")
 
 
 class Moments(NamedTuple):
@@ -279,8 +279,10 @@ class View:
         cache_cross_covariance: bool = False,
         cache: _ViewCache | None = None,
     ) -> None:
-        if baseline not in SOURCES:
-            raise InputError(f"baseline is {baseline!r}; expected one of {', '.join(SOURCES)}")
+        if baseline not in BASELINE_NAMES:
+            raise InputError(
+                f"baseline is {baseline!r}; expected one of {', '.join(BASELINE_NAMES)}"
+            )
         self.baseline = baseline
         self.noise = noise
         self.posterior = posterior
@@ -358,8 +360,8 @@ class View:
     def values(self, source: str | None = None) -> Tensor:
         """(n, C): f for source "outputs", f_lin for "linearised"; None: the view's baseline."""
         source = self.baseline if source is None else source
-        if source not in SOURCES:
-            raise InputError(f"source is {source!r}; expected one of {', '.join(SOURCES)}")
+        if source not in BASELINE_NAMES:
+            raise InputError(f"source is {source!r}; expected one of {', '.join(BASELINE_NAMES)}")
         return self.outputs if source == "outputs" else self.posterior.mean
 
     def probabilities(self, method: str = "simplex", source: str | None = None) -> Tensor:

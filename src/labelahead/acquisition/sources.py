@@ -46,7 +46,7 @@ __all__ = [
     "unbiased_targets",
 ]
 
-GAINS = ("resolve", "variance")
+GAIN_NAMES = ("resolve", "variance")
 ROWS_PER_BLOCK = 256
 # Gains below this share of an item are rounding: not worth a label, even of a free source.
 MIN_GAIN = 1e-9
@@ -211,8 +211,8 @@ class SourceView:
             gain: "resolve": the expected number of evaluation points whose prediction becomes
                 right; "variance": the variance that a label explains, summed over them.
         """
-        if gain not in GAINS:
-            raise InputError(f"gain is {gain!r}; expected one of {', '.join(GAINS)}")
+        if gain not in GAIN_NAMES:
+            raise InputError(f"gain is {gain!r}; expected one of {', '.join(GAIN_NAMES)}")
         v = self.value_variance
         out = v.new_zeros((len(v), len(sources)))
         for column, source in zip(out.unbind(1), sources, strict=True):

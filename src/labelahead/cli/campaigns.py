@@ -297,13 +297,13 @@ def list_(
       labelahead list strategies
     """
     with report_errors():
-        from labelahead.cli.catalogue import KINDS, build_overview, build_table
+        from labelahead.cli.catalogue import CATALOGUE_KINDS, build_overview, build_table
 
         if what is None:
             out.print(build_overview())
             return
-        if what not in KINDS:
-            raise UsageError(f"no list of {what!r}; expected one of {', '.join(KINDS)}")
+        if what not in CATALOGUE_KINDS:
+            raise UsageError(f"no list of {what!r}; expected one of {', '.join(CATALOGUE_KINDS)}")
         out.print(build_table(what))
 
 

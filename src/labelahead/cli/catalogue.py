@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-__all__ = ["FILE", "KINDS", "build_entries", "build_overview", "build_table"]
+__all__ = ["CATALOGUE_KINDS", "FILE", "build_entries", "build_overview", "build_table"]
 
-KINDS = ("strategies", "models", "embeddings", "data")
+CATALOGUE_KINDS = ("strategies", "models", "embeddings", "data")
 FILE = Path(__file__).with_name("catalogue.json")
 
 Entries = dict[

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from labelahead.simulation.comparison.execution import CampaignEvent, Job
     from labelahead.simulation.store import Round
 
-SEEDS = 6
+DEFAULT_SEEDS = 6
 
 
 @app.command()
@@ -55,7 +55,9 @@ def compare(
             )
         ),
     ] = None,
-    seeds: Annotated[Number, Option(min=1, help=f"Number of seeds. (default: {SEEDS})")] = None,
+    seeds: Annotated[
+        Number, Option(min=1, help=f"Number of seeds. (default: {DEFAULT_SEEDS})")
+    ] = None,
     first: Annotated[Number, Option("--seed", min=0, help="The first seed. (default: 0)")] = None,
     data: shell.DataOpt = None,
     root: shell.RootOpt = None,
@@ -257,7 +259,7 @@ def _resolve_comparison(
     campaign = shell.build_campaign(context, campaign_tables(before.campaign) if before else None)
     first = seed if seed is not None else before.seeds[0] if before else 0
     count = seeds if seeds is not None or before is None else len(before.seeds)
-    wanted = tuple(range(first, first + (count or SEEDS)))
+    wanted = tuple(range(first, first + (count or DEFAULT_SEEDS)))
     if before and seeds is None and seed is None:
         wanted = before.seeds
     comparison = Comparison(campaign, names, wanted)

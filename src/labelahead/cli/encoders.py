@@ -96,10 +96,10 @@ def _build_table(scores: Sequence[Any]) -> Any:
 
 def _shorten_name(embedding: str) -> str:
     """Return the file name of vectors or of a folder, else the name as typed."""
-    from labelahead.data.vector_files import JOIN, split_joined_embedding
+    from labelahead.data.vector_files import JOIN_SYMBOL, split_joined_embedding
 
     parts = split_joined_embedding(embedding)
-    return JOIN.join(Path(part).name if Path(part).exists() else part for part in parts)
+    return JOIN_SYMBOL.join(Path(part).name if Path(part).exists() else part for part in parts)
 
 
 def _write_plot(scores: Sequence[Any], path: Path) -> None:

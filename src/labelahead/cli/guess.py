@@ -40,7 +40,14 @@ PriceOutputOpt = Annotated[
 ]
 YesOpt = Annotated[bool, Option("--yes", help="With llm:URL: start without a question.")]
 OutOpt = Annotated[Path, Option("--out", help="File of the guesses, .csv; it is replaced.")]
-OPTIONS = ("llm_model", "prompt", "llm_limit", "llm_rate", "llm_price_input", "llm_price_output")
+LANGUAGE_MODEL_OPTIONS = (
+    "llm_model",
+    "prompt",
+    "llm_limit",
+    "llm_rate",
+    "llm_price_input",
+    "llm_price_output",
+)
 
 
 def language_model_options(
@@ -178,7 +185,9 @@ def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence
     options = LanguageModelOptions.read(context)
     names = [name for name in campaign.data.guesses if is_language_model(name)]
     if not names:
-        given = next((o for o in OPTIONS if context.params.get(o) not in (None, (), [])), None)
+        given = next(
+            (o for o in LANGUAGE_MODEL_OPTIONS if context.params.get(o) not in (None, (), [])), None
+        )
         if given is not None:
             name = "--" + given.replace("_", "-")
             raise UsageError(f"{name} goes with --guesses llm:URL, which is not there; add it")

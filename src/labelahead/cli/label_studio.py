@@ -211,16 +211,19 @@ def _with_predictions(campaign: Any, connection: Any) -> Any:
     """Return the campaign with a file in place of the predictions in the project."""
     from dataclasses import replace
 
-    from labelahead.integrations.label_studio.predictions import PREDICTIONS, write_predictions
+    from labelahead.integrations.label_studio.predictions import (
+        PREDICTIONS_GUESSER,
+        write_predictions,
+    )
 
-    if PREDICTIONS not in campaign.data.guesses:
+    if PREDICTIONS_GUESSER not in campaign.data.guesses:
         return campaign
     with err.status("reading predictions"):
         file, count = _retry_until_reachable(
             lambda: write_predictions(connection.studio, connection.interface, connection.folder)
         )
     print_line(f"guesses: {count} predictions of other models", "dim")
-    names = [str(file) if name == PREDICTIONS else name for name in campaign.data.guesses]
+    names = [str(file) if name == PREDICTIONS_GUESSER else name for name in campaign.data.guesses]
     return replace(campaign, data=replace(campaign.data, guesses=tuple(names)))
 
 
@@ -266,7 +269,11 @@ def _serve(
     connection: Any, bridge: Any, ready: Any, host: str, port: int, webhook: str | None
 ) -> bool:
     """Serve until a signal arrives or tasks are added; return whether tasks were added."""
-    from labelahead.integrations.label_studio.gateway import SECRET, LabelStudioGateway, protocol
+    from labelahead.integrations.label_studio.gateway import (
+        SECRET_HEADER,
+        LabelStudioGateway,
+        protocol,
+    )
     from labelahead.server.security import is_loopback
     from labelahead.server.serve import ExternalLabelling, StopHandle, allowed_hosts, serve
 
@@ -298,7 +305,7 @@ def _serve(
         where = base.rstrip("/").removesuffix("/webhook") + "/webhook"
         bridge.start(
             where,
-            {SECRET: secret},
+            {SECRET_HEADER: secret},
             lambda: print_line(f"ready: {at} -> Label All Tasks", on=out),
             renew,
         )

@@ -51,7 +51,7 @@ QueryMoneyOpt = Annotated[
     float | None, Option("--budget-money", help="With --price: what the labels may cost together.")
 ]
 STRATEGIES = "pairs,flip,threshold,majority"
-SEEDS = 6
+DEFAULT_SEEDS = 6
 CURVE_WIDTH = 70
 
 
@@ -222,7 +222,7 @@ def _resolve_plan(
     if given["first"] is None and given["seeds"] is None and before:
         return campaign, names, tuple(before["seeds"])
     start = given["first"] if given["first"] is not None else (before.get("seeds") or [0])[0]
-    return campaign, names, tuple(range(start, start + (given["seeds"] or SEEDS)))
+    return campaign, names, tuple(range(start, start + (given["seeds"] or DEFAULT_SEEDS)))
 
 
 def show_costs(found: Any, place: Path, accuracies: Sequence[float] = ()) -> None:

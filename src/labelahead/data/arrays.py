@@ -32,7 +32,7 @@ from labelahead.data.dataset import (
     hash_tensor,
     refuse_inputs,
 )
-from labelahead.data.preprocessing import NUMBERS, PICTURES, Preprocessor
+from labelahead.data.preprocessing import NUMBER_INPUTS, PICTURE_INPUTS, Preprocessor
 from labelahead.data.records import Records, choose_id_column, read_ids
 from labelahead.data.size_limits import (
     format_bytes,
@@ -946,7 +946,7 @@ class NumericInputs(InMemoryInputs):
 
     def make_preprocessor(self) -> Preprocessor:
         """Return a preprocessor with the same mean and deviation."""
-        return Preprocessor(NUMBERS, self.shape, self.mean, self.std)
+        return Preprocessor(NUMBER_INPUTS, self.shape, self.mean, self.std)
 
     def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
         """Return images with `low` as black and `high` as white."""
@@ -977,7 +977,7 @@ class PixelInputs(InMemoryInputs):
 
     def make_preprocessor(self) -> Preprocessor:
         """Return a preprocessor with the same mean and deviation of each channel."""
-        return Preprocessor(PICTURES, self.shape, self.mean, self.std, self.white)
+        return Preprocessor(PICTURE_INPUTS, self.shape, self.mean, self.std, self.white)
 
     def to_display_range(self, at: Tensor, size: int | None = None) -> Tensor:
         """Return images with 0 as black and `white` as white."""

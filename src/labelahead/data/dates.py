@@ -19,13 +19,13 @@ __all__ = [
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 YEAR_FIRST_DATE = r"(?P<y>\d{4})(?P<s>[-/.])(?P<a>\d{1,2})(?P=s)(?P<b>\d{1,2})"
 YEAR_LAST_DATE = r"(?P<a>\d{1,2})(?P<s>[-/.])(?P<b>\d{1,2})(?P=s)(?P<y>\d{4})"
-CLOCK = (
+CLOCK_PATTERN = (
     r"(?P<hour>\d{1,2}):(?P<min>\d{2})(?::(?P<sec>\d{2})(?P<frac>[.,]\d{1,9})?)?(?: "
     r"?(?P<half>[AaPp])\.?[Mm]\.?)?"
 )
-ZONE = r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
-TIME = rf"(?:[T ]\s*{CLOCK}{ZONE})?"
-DATE_PATTERNS = tuple(re.compile(date + TIME) for date in (YEAR_FIRST_DATE, YEAR_LAST_DATE))
+ZONE_PATTERN = r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
+TIME_PATTERN = rf"(?:[T ]\s*{CLOCK_PATTERN}{ZONE_PATTERN})?"
+DATE_PATTERNS = tuple(re.compile(date + TIME_PATTERN) for date in (YEAR_FIRST_DATE, YEAR_LAST_DATE))
 MAX_DATE_LENGTH = 48  # characters; longer texts are no dates and are not searched
 
 

@@ -48,7 +48,7 @@ from labelahead.data.file_tree import (
 )
 from labelahead.data.heif import has_heif_header, register_heif_decoder, require_heif_decoder
 from labelahead.data.label_values import LabelNormaliser, normalise_name
-from labelahead.data.preprocessing import COLUMNS, Preprocessor
+from labelahead.data.preprocessing import COLUMN_INPUTS, Preprocessor
 from labelahead.data.records import FILE_NAME, Records
 from labelahead.data.sounds import SoundFiles, find_unreadable_sounds, import_soundfile
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
@@ -451,7 +451,7 @@ def _load_text_files(path: Path, files: FileTree, options: LoadOptions, name: st
             rows=Rows(column, "text", files=True),
             texts=words,
             build=partial(build_word_inputs, words, split.pool, str(path)),
-            preprocessor=Preprocessor(COLUMNS, (0,)),
+            preprocessor=Preprocessor(COLUMN_INPUTS, (0,)),
             records=Records({FILE_NAME: list(ids), **column}),
         ),
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 from labelahead.data.columns import GuessColumn, parse_entry
 from labelahead.data.dataset import Data, Guesses
 from labelahead.data.label_values import normalise_name
-from labelahead.data.records import AUTO, choose_id_column, format_id, to_python_list
+from labelahead.data.records import AUTO_ID, choose_id_column, format_id, to_python_list
 from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
 from labelahead.data.table_writer import probability_column_name
@@ -56,7 +56,7 @@ LANGUAGE_MODEL_PREFIX = "llm:"
 SUM_TOLERANCE = 0.02  # probabilities may be rounded
 # Normalised former names of classes -> present name; None: removed.
 FormerClasses = Mapping[str, str | None]
-NO_FORMER: FormerClasses = MappingProxyType({})
+NO_FORMER_CLASSES: FormerClasses = MappingProxyType({})
 
 
 def is_guess_file(name: str) -> bool:
@@ -106,7 +106,10 @@ def _number_names(classes: Sequence[str], former: FormerClasses) -> dict[str, in
 
 
 def encode_class_guesses(
-    names: Sequence[Any], classes: Sequence[str], where: str, former: FormerClasses = NO_FORMER
+    names: Sequence[Any],
+    classes: Sequence[str],
+    where: str,
+    former: FormerClasses = NO_FORMER_CLASSES,
 ) -> Tensor:
     """Convert class names (n) to probabilities (n, C).
 
@@ -157,7 +160,7 @@ def parse_guesses(
     n: int,
     classes: Sequence[str],
     where: str = "guesses",
-    former: FormerClasses = NO_FORMER,
+    former: FormerClasses = NO_FORMER_CLASSES,
 ) -> Tensor:
     """Check guesses given in Python or in a file and return probabilities (n, C).
 
@@ -223,7 +226,7 @@ def _shorten(values: list[float]) -> str:
 
 
 def stack_deviations(
-    guesses: Sequence[Guesses], classes: Sequence[str], former: FormerClasses = NO_FORMER
+    guesses: Sequence[Guesses], classes: Sequence[str], former: FormerClasses = NO_FORMER_CLASSES
 ) -> Tensor:
     """Return g − 1/C of all guessers side by side, (n, G·C) float32; 0 where there is no guess.
 
@@ -409,7 +412,7 @@ def find_guesses(
     Returns:
         Zeros where there is no guess; None without any such column.
     """
-    return _find_guesses(columns, GuessColumn(name, tuple(classes), NO_FORMER), where)
+    return _find_guesses(columns, GuessColumn(name, tuple(classes), NO_FORMER_CLASSES), where)
 
 
 def read_guesses_by_id(path: str | Path, ids: Sequence[str], classes: Sequence[str]) -> Tensor:
@@ -434,7 +437,7 @@ def read_guesses_by_id(path: str | Path, ids: Sequence[str], classes: Sequence[s
         rows: dict[str, list[Any]] = {}
         here: list[str] = []
         for names, block in _iterate_blocks(one):
-            id_column = choose_id_column(str(one), names, AUTO)
+            id_column = choose_id_column(str(one), names, AUTO_ID)
             if id_column is None:
                 raise InputError(
                     f"{one} has no column `id` ({', '.join(names[:8])}); expected one, by which items "
@@ -528,7 +531,7 @@ def _usual_column(
     columns: Mapping[str, Sequence[Any]],
     classes: Sequence[str],
     path: Path,
-    former: FormerClasses = NO_FORMER,
+    former: FormerClasses = NO_FORMER_CLASSES,
 ) -> GuessColumn:
     """Return the column of a file that holds guesses, by its usual name."""
     names = {name.casefold(): name for name in columns}
@@ -564,7 +567,7 @@ def _has_file_names(data: Data) -> bool:
 
 def _match_rows(table: Table, found: Tensor, path: Path, data: Data) -> tuple[Tensor, list[str]]:
     """Return the rows of a table in the order of the items, and the ids that match no item."""
-    column = choose_id_column(str(path), table.columns, AUTO)
+    column = choose_id_column(str(path), table.columns, AUTO_ID)
     if column is None:
         if len(found) != len(data):
             raise InputError(

@@ -13,7 +13,7 @@ from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.guesses import attach_guesses, is_guess_column, is_guess_file
 from labelahead.data.public_datasets import DATASETS, PublicDataset
-from labelahead.data.records import AUTO
+from labelahead.data.records import AUTO_ID
 from labelahead.data.split import (
     CLASSES,
     LoadOptions,
@@ -46,7 +46,7 @@ def load(
     checked: bool = True,
     without: Sequence[str] = (),
     classes: Sequence[str] = (),
-    id: str = AUTO,
+    id: str = AUTO_ID,
     guesses: Sequence[str] = (),
     task: str = CLASSES,
     label_columns: Sequence[str] = (),

@@ -39,13 +39,13 @@ from labelahead.data.guesses import read_guess_column
 from labelahead.data.heif import require_heif_decoder
 from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.preprocessing import (
-    COLUMNS,
+    COLUMN_INPUTS,
     ENCODED_PICTURES,
     ENCODED_SOUNDS,
     VECTORS,
     Preprocessor,
 )
-from labelahead.data.records import AUTO, FILE_NAME, Records, choose_id_column
+from labelahead.data.records import AUTO_ID, FILE_NAME, Records, choose_id_column
 from labelahead.data.sounds import Wave, decode_wave, import_soundfile
 from labelahead.data.split import expand_path
 from labelahead.data.table import Table, read_table
@@ -95,7 +95,7 @@ def read_new_items(
     source: str | Path,
     encoder: ItemEncoder | None = None,
     *,
-    id: str = AUTO,
+    id: str = AUTO_ID,
     likely_id: str | None = None,
 ) -> Iterator[NewItems]:
     """Yield the items of a folder, a zip, a file, an .npz or a table in batches.
@@ -121,9 +121,9 @@ def read_new_items(
         )
     if preprocessor.kind == VECTORS:
         yield from _read_vectors(preprocessor, path)
-    elif preprocessor.kind == COLUMNS and (is_collection or suffix in TEXT_SUFFIXES):
+    elif preprocessor.kind == COLUMN_INPUTS and (is_collection or suffix in TEXT_SUFFIXES):
         yield from _read_text_items(preprocessor, path, encoder)
-    elif preprocessor.kind == COLUMNS and suffix in (*TABLE_SUFFIXES, ".npz"):
+    elif preprocessor.kind == COLUMN_INPUTS and suffix in (*TABLE_SUFFIXES, ".npz"):
         table = _read_table(path)
         column = choose_id_column(str(path), table.columns, id, likely=likely_id)
         ids, values = (
@@ -137,7 +137,10 @@ def read_new_items(
     elif preprocessor.kind == ENCODED_SOUNDS and (is_collection or suffix in SOUND_SUFFIXES):
         assert encoder is not None
         yield from _read_encoded_sounds(preprocessor, path, encoder)
-    elif preprocessor.kind not in (COLUMNS, ENCODED_PICTURES, ENCODED_SOUNDS) and suffix == ".npz":
+    elif (
+        preprocessor.kind not in (COLUMN_INPUTS, ENCODED_PICTURES, ENCODED_SOUNDS)
+        and suffix == ".npz"
+    ):
         yield from _read_npz_items(preprocessor, path, id)
     elif len(preprocessor.shape) == 3 and (is_collection or suffix in IMAGE_SUFFIXES):
         yield from _read_image_items(preprocessor, path)
@@ -147,7 +150,7 @@ def read_new_items(
 
 def _describe_expected(preprocessor: Preprocessor) -> str:
     """Describe the sources that the model accepts, for messages."""
-    if preprocessor.kind == COLUMNS:
+    if preprocessor.kind == COLUMN_INPUTS:
         columns = (
             f"a table ({', '.join(TABLE_SUFFIXES)}) with the columns "
             f"{', '.join(c.name for c in preprocessor.columns)}"

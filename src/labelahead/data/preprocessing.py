@@ -16,7 +16,7 @@ from labelahead.data.columns import Column, column_from_dict, column_to_dict
 
 __all__ = ["Preprocessor"]
 
-PICTURES, NUMBERS, COLUMNS = "pictures", "numbers", "columns"
+PICTURE_INPUTS, NUMBER_INPUTS, COLUMN_INPUTS = "pictures", "numbers", "columns"
 # Images that an encoder with a processor of its own turns into `shape` numbers.
 ENCODED_PICTURES = "encoded pictures"
 ENCODED_SOUNDS = "encoded sounds"  # that an audio encoder turns into `shape` numbers

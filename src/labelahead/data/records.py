@@ -14,7 +14,7 @@ import numpy as np
 from labelahead.errors import InputError, count_noun, did_you_mean
 
 __all__ = [
-    "AUTO",
+    "AUTO_ID",
     "FILE_NAME",
     "NO_ID",
     "Records",
@@ -26,7 +26,7 @@ __all__ = [
     "to_python_list",
 ]
 
-AUTO = "auto"  # value of --id: a column called `id` if it exists
+AUTO_ID = "auto"  # value of --id: a column called `id` if it exists
 NO_ID = "none"  # value of --id: row numbers
 ID_COLUMN = "id"
 FILE_NAME = "file_name"
@@ -160,11 +160,11 @@ def choose_id_column(
         raise InputError(
             f"{where}: the column {wanted!r} holds the labels; expected another column as --id"
         )
-    if wanted in columns and wanted not in (AUTO, NO_ID):
+    if wanted in columns and wanted not in (AUTO_ID, NO_ID):
         return wanted
     if wanted == NO_ID:
         return None
-    if wanted == AUTO:
+    if wanted == AUTO_ID:
         if likely in columns:
             return likely
         called_id = sorted(

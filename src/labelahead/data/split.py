@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labelahead.data.dataset import MAX_IMAGE_SIDE, UNKNOWN
 from labelahead.data.excel import split_sheet
-from labelahead.data.records import AUTO, NO_ID
+from labelahead.data.records import AUTO_ID, NO_ID
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = [
@@ -45,7 +45,7 @@ class LoadOptions:
     checked: bool = True
     without: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    id: str = AUTO
+    id: str = AUTO_ID
     guesses: tuple[str, ...] = ()
     task: str = CLASSES
     label_columns: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class LoadOptions:
             what: the data, for the message.
             ids: what the ids of the items are instead.
         """
-        if self.id not in (AUTO, NO_ID):
+        if self.id not in (AUTO_ID, NO_ID):
             raise InputError(
                 f"id is {self.id!r}, but {what} has no columns; leave --id out: its ids are the "
                 f"{ids}"

@@ -40,7 +40,7 @@ from labelahead.data.parquet import (
     read_bounded,
     read_class_names,
 )
-from labelahead.data.preprocessing import COLUMNS, Preprocessor
+from labelahead.data.preprocessing import COLUMN_INPUTS, Preprocessor
 from labelahead.data.records import ID_COLUMN, Records, choose_id_column, read_ids, to_python_list
 from labelahead.data.size_limits import get_free_memory
 from labelahead.data.split import LoadOptions, Split, name_from_path, split_items
@@ -183,7 +183,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
             rows=rows,
             texts=texts,
             build=build,
-            preprocessor=Preprocessor(COLUMNS, model_inputs.shape, columns=features.columns),
+            preprocessor=Preprocessor(COLUMN_INPUTS, model_inputs.shape, columns=features.columns),
             records=replace(_drop_targets(records, targets), id_column=id_column),
         ),
     )

@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 LocateRow = Callable[[int], str]  # row -> its place in the file, for messages
-YES = frozenset({"1", "true", "yes", "y", "x"})
-NO = frozenset({"0", "false", "no", "n"})
+POSITIVE_WORDS = frozenset({"1", "true", "yes", "y", "x"})
+NEGATIVE_WORDS = frozenset({"0", "false", "no", "n"})
 MAX_LEVELS = 20  # ordered classes of a rating
 # A number with at most one unit before or after it. Spaces and apostrophes group digits.
-NUMBER = re.compile(
+NUMBER_PATTERN = re.compile(
     r"(?P<before>[^\d+\-−.,]*)(?P<number>[+\-−]?[\d.,' \u00a0\u202f’]*\d(?:[eE][+-]?\d+)?[.,]?)"
     r"(?P<after>\s*(?:[^\d\s.,+\-−].*)?)"
 )
@@ -251,8 +251,8 @@ def _read_mark(value: Any, where: str) -> bool | None:
         return None
     text = str(parse_label(value)).casefold()
     text = text[:-2] if text in ("0.0", "1.0") else text
-    if text in YES or text in NO:
-        return text in YES
+    if text in POSITIVE_WORDS or text in NEGATIVE_WORDS:
+        return text in POSITIVE_WORDS
     raise InputError(f"{where} holds {value!r:.40}; expected 0 or 1 (no or yes)")
 
 
@@ -344,7 +344,7 @@ def read_numbers(
 
 def _split_unit(text: str, where: str) -> tuple[str, str]:
     """Return the digits of a text and its unit."""
-    found = NUMBER.fullmatch(text.strip())
+    found = NUMBER_PATTERN.fullmatch(text.strip())
     if text.strip().casefold().lstrip("+-") in ("inf", "infinity"):
         return text.strip(), ""  # refused as not finite
     if found is None or (found["before"].strip() and found["after"].strip()):

@@ -35,7 +35,7 @@ __all__ = [
 VECTOR_SUFFIXES = (".npy", ".npz", ".parquet", ".pq", ".safetensors")
 ID_NAMES = ("id", "ids", "item", "items", "name", "names", "file", "files", "file_name", "path")
 VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding", "features", "x")
-JOIN = "+"
+JOIN_SYMBOL = "+"
 ROWS_AT_ONCE = 8192  # while a file is checked
 MAX_NAMED_ITEMS = 3  # in an error message
 Array = np.ndarray[Any, Any]
@@ -67,8 +67,8 @@ def split_joined_embedding(name: str) -> list[str]:
     without_prefix = name.partition(":")[2] or name
     without_pooling = without_prefix.partition("#")[0]
     paths = (name, without_prefix, without_pooling, without_pooling.rpartition("@")[0])
-    parts = [part.strip() for part in name.split(JOIN)]
-    whole = any(JOIN in path and Path(path).expanduser().exists() for path in paths)
+    parts = [part.strip() for part in name.split(JOIN_SYMBOL)]
+    whole = any(JOIN_SYMBOL in path and Path(path).expanduser().exists() for path in paths)
     return [name] if whole or not all(parts) else parts
 
 

@@ -23,7 +23,7 @@ from labelahead.gp.checks import Positions
 from labelahead.gp.linalg import block_factor, block_solve, cholesky, solve_factored
 from labelahead.gp.posterior import Posterior
 
-__all__ = ["METHODS", "innovation_factors", "lookahead", "lookahead_by_solving"]
+__all__ = ["LOOK_AHEAD_METHODS", "innovation_factors", "lookahead", "lookahead_by_solving"]
 
 
 def lookahead(
@@ -144,7 +144,7 @@ def _iterate_solves(
             done = []
 
 
-METHODS = {"block": lookahead, "solve": lookahead_by_solving}
+LOOK_AHEAD_METHODS = {"block": lookahead, "solve": lookahead_by_solving}
 
 
 def _check_lookahead(

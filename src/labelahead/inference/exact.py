@@ -71,7 +71,7 @@ SOURCE_STEPS = 2
 # Mixture, noise and offset are chosen by the leave-one-out errors that calibrate a task. With four
 # parameters 90 % intervals of make_friedman1 and diabetes hold about their level from 20 labels on
 # (python -m research.benchmarks.tasks).
-CHOSEN_PARAMETERS = 4
+CHOSEN_PARAMETER_COUNT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +318,7 @@ class ExactLearner:
             mean=(evidence.mean + model.offset).cpu(),
             variance=evidence.variance.cpu(),
             targets=targets,
-            chosen=CHOSEN_PARAMETERS,
+            chosen=CHOSEN_PARAMETER_COUNT,
         )
         model.task_state = task.calibrate(moved).pack().to(centred.device)
         residual = (model.noise * model.alpha / scale).square()  # Y − m − Kα = σα

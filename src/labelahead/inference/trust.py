@@ -53,7 +53,7 @@ MIN_STANDARD_ERROR = 0.02  # a few labels that agree by chance do not determine 
 # Posterior means are shrunk towards 1/C, so that the trust with the least squared error outvotes
 # them. The least error of classes has about half of it. This and the constants below were chosen on
 # seeds 100 to 107; docs/guesses.md has the result on others.
-DISCOUNT = 0.45
+TRUST_DISCOUNT = 0.45
 MAX_TRUST = 0.3  # of each guesser
 CONFUSION_GRID = (0.0, 0.1, 0.2, 0.4)  # τ
 MIN_CONFUSION_SIGNIFICANCE = 2.0  # standard errors by which τ > 0 has to reduce the error
@@ -80,7 +80,7 @@ class Confusions(NamedTuple):
 
 def initial_trust(guessers: int, classes: int) -> Tensor:
     """Return the trust (G, C, C) in so many guessers before any label."""
-    share = min(DISCOUNT * PRIOR_SUM / max(guessers, 1), MAX_TRUST)
+    share = min(TRUST_DISCOUNT * PRIOR_SUM / max(guessers, 1), MAX_TRUST)
     return share * torch.eye(classes, dtype=torch.float64).repeat(guessers, 1, 1)
 
 
@@ -164,9 +164,9 @@ def fit_trust(K: Tensor, noise: float | Tensor, targets: Tensor, deviations: Ten
     sums = _shrink(residual, regressors, scale).clamp(0.0, 1.0)
     found = fit_confusions(K, noise, targets, deviations, sums)
     without = targets - residual
-    combined = without + DISCOUNT * (residual - found.residual)
+    combined = without + TRUST_DISCOUNT * (residual - found.residual)
     gate = compute_gate(combined, without, targets.argmax(1))
-    return gate * (DISCOUNT * found.weights).clamp(-MAX_TRUST, MAX_TRUST)
+    return gate * (TRUST_DISCOUNT * found.weights).clamp(-MAX_TRUST, MAX_TRUST)
 
 
 def fit_confusions(

@@ -56,7 +56,7 @@ Progress = Callable[[str, int, int], None]
 TaskName = Literal["classes", "multilabel", "number", "rating"]
 T = TypeVar("T")
 NONE = "none"
-LISTS = ("without", "guesses", "label_columns")  # keys of [data] that may be one text: a,b
+LIST_KEYS = ("without", "guesses", "label_columns")  # keys of [data] that may be one text: a,b
 
 MAX_THREADS_PER_CORE = 16  # for each core
 
@@ -266,7 +266,7 @@ def parse_campaign(tables: Mapping[str, Any]) -> Campaign:
     data = plain.get("data")
     if isinstance(data, Mapping):  # nor do columns: a,b
         plain["data"] = {
-            key: _split_commas(value) if key in LISTS and isinstance(value, str) else value
+            key: _split_commas(value) if key in LIST_KEYS and isinstance(value, str) else value
             for key, value in data.items()
         }
     data = plain.get("data")

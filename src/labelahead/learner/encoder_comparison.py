@@ -19,7 +19,7 @@ from torch import Tensor
 from labelahead.data.classes import require_distinct_classes
 from labelahead.data.dataset import Answers, Data, Loaded
 from labelahead.data.loading import load_source
-from labelahead.data.vector_files import JOIN, attach_named_vectors, split_joined_embedding
+from labelahead.data.vector_files import JOIN_SYMBOL, attach_named_vectors, split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Network, Progress
@@ -134,7 +134,7 @@ def compare_embeddings(
     ranked = sorted(names, key=lambda name: -int(right[name].sum()))
     single = [name for name in ranked if len(split_joined_embedding(name)) == 1]
     fit = [name for name in single if can_be_joined(pin_embedding(name, data), data)]
-    joined = [JOIN.join(fit[:count]) for count in range(2, len(fit) + 1)]
+    joined = [JOIN_SYMBOL.join(fit[:count]) for count in range(2, len(fit) + 1)]
     joined = [name for name in joined if name not in names]
     for name in joined:
         evaluate(name)

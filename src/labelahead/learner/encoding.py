@@ -16,17 +16,17 @@ from labelahead.data import Data
 from labelahead.data.columns import Column, SentenceColumn, VectorColumn
 from labelahead.data.folder import ignore_pillow_warnings
 from labelahead.data.preprocessing import (
-    COLUMNS,
+    COLUMN_INPUTS,
     ENCODED_PICTURES,
     ENCODED_SOUNDS,
     VECTORS,
     Preprocessor,
 )
-from labelahead.data.preprocessing import PICTURES as VIEWED
+from labelahead.data.preprocessing import PICTURE_INPUTS as VIEWED
 from labelahead.data.sounds import ENCODER_SECONDS
 from labelahead.data.split import get_default_root
 from labelahead.data.vector_files import (
-    JOIN,
+    JOIN_SYMBOL,
     is_vector_file,
     resolve_vector_file,
     split_joined_embedding,
@@ -79,7 +79,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-RAW, WORDS, SENTENCES, PICTURES = "raw", "words", "minilm", "lite0"
+RAW, WORDS, SENTENCES, PICTURE_INPUTS = "raw", "words", "minilm", "lite0"
 EMBEDDINGS = {
     SENTENCES: f"texts as {ENCODER} reads them, 384 numbers (extra 'texts')",
     WORDS: "texts by their words and pairs of words, up to 128 numbers",
@@ -272,7 +272,7 @@ def require_embedding(name: str, data: Data) -> None:
             )
             raise InputError(
                 f"embedding is {name!r}, but {unfit[0]} cannot be joined to another one; expected "
-                f"{kinds} on both sides of {JOIN}"
+                f"{kinds} on both sides of {JOIN_SYMBOL}"
             )
         for part in parts:
             require_embedding(part, data)
@@ -329,7 +329,7 @@ def pin_embedding(name: str, data: Data) -> str:
     """Return a name that means the same everywhere: with full paths and an encoder's revision."""
     parts = _split_joined(name, data)
     if len(parts) > 1:
-        return JOIN.join(pin_embedding(part, data) for part in parts)
+        return JOIN_SYMBOL.join(pin_embedding(part, data) for part in parts)
     if is_encoder(name, data):
         return str(resolve_encoder(name))
     if name in data.vectors or name in EMBEDDINGS:
@@ -341,7 +341,7 @@ def describe_embedding(name: str) -> str:
     """Return one line on an embedding, for the page."""
     parts = split_joined_embedding(name)
     if len(parts) > 1:
-        return f" {JOIN} ".join(describe_embedding(part) for part in parts)
+        return f" {JOIN_SYMBOL} ".join(describe_embedding(part) for part in parts)
     if is_encoder_prefix(name):
         return name.partition("@")[0]
     if is_vector_file(name):
@@ -403,7 +403,7 @@ def _raw_preprocessor(data: Data) -> Preprocessor | None:
         return data.preprocessor
     pool = torch.ones(len(data), dtype=torch.bool).index_fill_(0, data.test, False)
     columns = (*fit_word_columns(data.texts, pool.nonzero().flatten()), *data.preprocessor.columns)
-    return Preprocessor(COLUMNS, tuple(data.inputs.shape[1:]), columns=columns)
+    return Preprocessor(COLUMN_INPUTS, tuple(data.inputs.shape[1:]), columns=columns)
 
 
 def _build_preprocessor(
@@ -445,7 +445,7 @@ def _build_preprocessor(
             [(std / (factor * unit)).expand(width), torch.full_like(second, 1 / (other * unit))]
         )
         width += rest.shape[1]
-    return Preprocessor(COLUMNS, (width,), mean, std, columns=columns)
+    return Preprocessor(COLUMN_INPUTS, (width,), mean, std, columns=columns)
 
 
 def _encoded_columns(name: str, data: Data) -> list[Column]:
@@ -496,8 +496,8 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     if model == "backbone" or (
         model == EXACT and _has_colour_images(data) and is_image_encoder_available()
     ):
-        return PICTURES, (
-            f"images: embedded by {BACKBONES[PICTURES].title}, pretrained on a million photographs",
+        return PICTURE_INPUTS, (
+            f"images: embedded by {BACKBONES[PICTURE_INPUTS].title}, pretrained on a million photographs",
             STRONGER_IMAGES,
         )
     if model == EXACT and _has_colour_images(data):

@@ -35,14 +35,14 @@ from labelahead.data.new_items import (
     read_new_items,
 )
 from labelahead.data.preprocessing import (
-    COLUMNS,
+    COLUMN_INPUTS,
     ENCODED_PICTURES,
     ENCODED_SOUNDS,
-    PICTURES,
+    PICTURE_INPUTS,
     VECTORS,
     Preprocessor,
 )
-from labelahead.data.records import AUTO, Records, choose_id_column, join_records
+from labelahead.data.records import AUTO_ID, Records, choose_id_column, join_records
 from labelahead.data.sounds import Wave
 from labelahead.data.table import Table
 from labelahead.data.table_writer import (
@@ -222,7 +222,7 @@ class ExportedModel:
         items: Any,
         progress: Callable[[int], None] | None = None,
         *,
-        id: str = AUTO,
+        id: str = AUTO_ID,
         without_guesses: bool = False,
     ) -> Predictions:
         """Predict items.
@@ -383,7 +383,11 @@ class ExportedModel:
     def _read_arrays(self, items: Any, id: str) -> NewItems:
         """Convert items in memory."""
         table, preprocessor = None, self.preprocessor
-        if isinstance(items, Mapping) and preprocessor is not None and preprocessor.kind == COLUMNS:
+        if (
+            isinstance(items, Mapping)
+            and preprocessor is not None
+            and preprocessor.kind == COLUMN_INPUTS
+        ):
             columns = {str(name): list(values) for name, values in items.items()}
             lengths = {len(values) for values in columns.values()}
             if len(lengths) > 1:
@@ -399,7 +403,7 @@ class ExportedModel:
             values = items if isinstance(items, Tensor) else torch.as_tensor(np.asarray(items))
             values = values.float() if values.dtype == torch.float64 else values
         if preprocessor is not None and tuple(values.shape[1:]) != preprocessor.shape:
-            form = "columns by name" if preprocessor.kind == COLUMNS else "as they were read"
+            form = "columns by name" if preprocessor.kind == COLUMN_INPUTS else "as they were read"
             raise InputError(
                 f"items have shape {tuple(values.shape)}; expected (n, "
                 f"{', '.join(map(str, preprocessor.shape))}), {form}"
@@ -507,7 +511,7 @@ class ExportedModel:
             raise InputError("the model takes inputs given in Python; expected one tensor for ONNX")
         rng = torch.Generator().manual_seed(0)
         shape = (ONNX_EXAMPLE_ITEMS, *self.preprocessor.shape)
-        if self.preprocessor.kind == PICTURES:
+        if self.preprocessor.kind == PICTURE_INPUTS:
             return torch.randint(
                 0, self.preprocessor.white + 1, shape, generator=rng, dtype=torch.uint8
             )
@@ -654,7 +658,7 @@ def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
     at = torch.arange(min(4, len(data)))
     if preprocessor is None or model.preprocessing is None:
         return
-    if preprocessor.kind == COLUMNS and data.rows is not None:
+    if preprocessor.kind == COLUMN_INPUTS and data.rows is not None:
         columns: dict[str, Any] = {
             k: [values[int(i)] for i in at] for k, values in data.rows.columns.items()
         }
@@ -683,7 +687,7 @@ def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
             preprocessor.features, [data.sounds.read_wave(int(i)) for i in at]
         )
     elif (
-        preprocessor.kind == PICTURES
+        preprocessor.kind == PICTURE_INPUTS
         and data.images is not None
         and preprocessor.shape[1] == preprocessor.shape[2]
     ):

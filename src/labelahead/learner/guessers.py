@@ -27,7 +27,7 @@ from labelahead.data.guesses import (
     stack_deviations,
 )
 from labelahead.data.label_values import normalise_name
-from labelahead.data.preprocessing import COLUMNS, Preprocessor
+from labelahead.data.preprocessing import COLUMN_INPUTS, Preprocessor
 from labelahead.data.table_writer import probability_column_name, write_csv
 from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
@@ -133,7 +133,7 @@ class PriorGuesses:
             return None
         others = self.names[: len(self.names) - (self.class_names is not None)]
         width = len(others) * len(self.classes)
-        if preprocessor.kind != COLUMNS:
+        if preprocessor.kind != COLUMN_INPUTS:
             return replace(preprocessor, class_names=self.class_names, guess_width=width)
         (features,) = preprocessor.shape
         columns = tuple(

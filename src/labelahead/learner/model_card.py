@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from labelahead.data.preprocessing import (
-    COLUMNS,
+    COLUMN_INPUTS,
     ENCODED_PICTURES,
     ENCODED_SOUNDS,
-    PICTURES,
+    PICTURE_INPUTS,
     VECTORS,
 )
 from labelahead.learner.model_kind import get_model_kind
@@ -42,7 +42,7 @@ def format_model_card(about: Mapping[str, Any]) -> str:
         *(f"| {_escape_cell(c)} | {n} |" for c, n in labels.items()),
     ]
     lines += _describe_onnx(about)
-    if about["reading"] is not None and about["reading"]["kind"] == PICTURES:
+    if about["reading"] is not None and about["reading"]["kind"] == PICTURE_INPUTS:
         lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
     return "\n".join(lines)
@@ -74,7 +74,7 @@ def _describe_onnx(about: Mapping[str, Any]) -> list[str]:
             "tokenizer prepares the inputs.",
         ]
     line = f"`model.onnx`: items {onnx['input']} -> {outputs}."
-    if preprocessor["kind"] == COLUMNS:
+    if preprocessor["kind"] == COLUMN_INPUTS:
         line += (
             " Its items are numbers: what the columns become, which is not in it, side by side in "
             "their order."
@@ -170,7 +170,7 @@ def _escape_cell(text: str) -> str:
 def _describe_inputs(preprocessor: Mapping[str, Any] | None) -> str:
     if preprocessor is None:
         return "as given in Python"
-    if preprocessor["kind"] == COLUMNS:
+    if preprocessor["kind"] == COLUMN_INPUTS:
         return "columns " + ", ".join(c["name"] for c in preprocessor["columns"])
     if preprocessor["kind"] == VECTORS:
         return f"vectors of {preprocessor['shape'][0]} numbers, as in {preprocessor['features']}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.data.class_names import ClassNameGuesser
-from labelahead.data.preprocessing import PICTURES, Preprocessor
+from labelahead.data.preprocessing import PICTURE_INPUTS, Preprocessor
 from labelahead.errors import InputError, LabelaheadError, ModelError, import_extra
 from labelahead.gp.calibration import MAX_CLASSES_BY_QUADRATURE, gauss_hermite
 from labelahead.inference.exact_model import MIN_VARIANCE, ExactModel, find_kernel_model
@@ -22,11 +22,11 @@ from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixe
 
 __all__ = ["EncoderGraph", "ExportGraph", "PreprocessingModule", "write_onnx"]
 
-OPSET = 18
+ONNX_OPSET = 18
 # Largest differences from our own predictions. Next to a labelled item the arc-cosine kernels change
 # with the angle √(2(1 − cosine)): the rounding 2⁻²³ of a cosine moves a variance by up to √(2·2⁻²³).
 TOLERANCES = {"probabilities": 1e-4, "variance": 5e-4}
-ITEMS = "items"  # the input of a graph without an encoder by name
+ITEMS_INPUT = "items"  # the input of a graph without an encoder by name
 
 
 class PreprocessingModule(nn.Module):
@@ -40,7 +40,7 @@ class PreprocessingModule(nn.Module):
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         super().__init__()
-        backbone = preprocessor.features if preprocessor.kind == PICTURES else None
+        backbone = preprocessor.features if preprocessor.kind == PICTURE_INPUTS else None
         if backbone is not None and backbone not in BACKBONES:
             raise InputError(
                 f"the model uses image features by {preprocessor.features!r}, which this version "
@@ -224,7 +224,7 @@ def write_onnx(
     onnxruntime = import_extra("onnxruntime", "onnx", "the form ONNX")
     import_extra("onnxscript", "onnx", "the form ONNX")
     graph = graph.eval()
-    given = {ITEMS: example} if isinstance(example, Tensor) else dict(example)
+    given = {ITEMS_INPUT: example} if isinstance(example, Tensor) else dict(example)
     shapes = {name: _name_dimensions(name, tensor) for name, tensor in given.items()}
     dimensions = {word: torch.export.Dim(word) for word in ("n", "tokens")}
     dynamic = [
@@ -242,7 +242,7 @@ def write_onnx(
                 dynamic_shapes={"prepared": tuple(dynamic)}
                 if isinstance(graph, EncoderGraph)
                 else {"x": dynamic[0]},
-                opset_version=OPSET,
+                opset_version=ONNX_OPSET,
                 dynamo=True,
                 external_data=False,
                 verbose=False,
@@ -255,10 +255,10 @@ def write_onnx(
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     difference = _measure_difference(session, given, expected)
-    about: dict[str, Any] = {"opset": OPSET, "outputs": names, "apart": difference}
+    about: dict[str, Any] = {"opset": ONNX_OPSET, "outputs": names, "apart": difference}
     if isinstance(graph, EncoderGraph):
         return about | {"inputs": shapes}
-    return about | {"input": shapes[ITEMS]}
+    return about | {"input": shapes[ITEMS_INPUT]}
 
 
 def _measure_difference(
@@ -287,7 +287,7 @@ def _measure_difference(
 
 def _name_dimensions(name: str, example: Tensor) -> list[str | int]:
     """Return the shape of an input with names for what varies: items, and tokens of texts."""
-    tokens = name != ITEMS and example.dim() == 2 and not example.is_floating_point()
+    tokens = name != ITEMS_INPUT and example.dim() == 2 and not example.is_floating_point()
     return ["n", *(["tokens"] if tokens else example.shape[1:])]
 
 

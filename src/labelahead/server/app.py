@@ -26,8 +26,8 @@ from labelahead.server.service import LabellingService
 
 __all__ = ["add_error_handlers", "create_app"]
 
-HERE = Path(__file__).parent
-ABOUT = """The server of the labelling page. Every POST needs the header `X-Labelahead: 1` and a JSON
+SERVER_FOLDER = Path(__file__).parent
+API_DESCRIPTION = """The server of the labelling page. Every POST needs the header `X-Labelahead: 1` and a JSON
 body. Errors are `{"error": "one sentence"}`. The cookie `la_who` has the annotator's name, see /api/me."""
 DISK_FULL_MESSAGE = (
     "the server's disk is full; all accepted answers are safe: free some space and try again"
@@ -60,7 +60,7 @@ def create_app(
     app = FastAPI(
         title="labelahead",
         version=version("labelahead"),
-        description=ABOUT,
+        description=API_DESCRIPTION,
         openapi_url="/api/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -76,7 +76,9 @@ def create_app(
 def _add_pages(app: FastAPI, service: LabellingService) -> None:
     """Add the page and its static files; templates escape all values."""
     templates = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader(SERVER_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
     )
 
     @app.get("/", include_in_schema=False)
@@ -92,7 +94,7 @@ def _add_pages(app: FastAPI, service: LabellingService) -> None:
             )
             return response
 
-    app.mount("/static", Static(directory=HERE / "static"), name="static")
+    app.mount("/static", Static(directory=SERVER_FOLDER / "static"), name="static")
 
 
 def add_error_handlers(app: FastAPI) -> None:

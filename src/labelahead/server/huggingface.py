@@ -17,7 +17,7 @@ __all__ = ["write_data_set"]
 
 IMAGE_COLUMN, AUDIO_COLUMN = "image", "audio"
 FILES_PER_BATCH = 64  # pictures or sounds held in memory while writing
-CARD = """---
+DATASET_CARD = """---
 configs:
 - config_name: default
   data_files:
@@ -51,7 +51,7 @@ def write_data_set(path: Path, content: Export) -> None:
         if rows or split == "train":
             _write_split(path / "data" / f"{split}-00000-of-00001.parquet", table, content, rows)
             files += [f"  - split: {split}", f"    path: data/{split}-*"]
-    (path / "README.md").write_text(CARD.format(files="\n".join(files)), encoding="utf-8")
+    (path / "README.md").write_text(DATASET_CARD.format(files="\n".join(files)), encoding="utf-8")
 
 
 def _build_table(content: Export) -> Any:

@@ -21,7 +21,10 @@ from labelahead.server.export_content import Export
 __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
 IMAGE_FIELD, AUDIO_FIELD, RECORD_FIELD = "image", "audio", "record"
-TAGS = {IMAGE_FIELD: "Image", AUDIO_FIELD: "Audio"}  # tags of the labelling configuration by field
+TAG_BY_FIELD = {
+    IMAGE_FIELD: "Image",
+    AUDIO_FIELD: "Audio",
+}  # tags of the labelling configuration by field
 CHOICE_NAME = "label"  # the name of the choice in the labelling configuration
 # of all pictures in a file; Label Studio accepts files of at most 250 MB
 MAX_INLINE_BYTES = 150_000_000
@@ -46,7 +49,7 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             name: content.columns[name][i]
             for name in ("label", "source", "prediction", "probability")
         }
-        if shown in TAGS:
+        if shown in TAG_BY_FIELD:
             data[shown] = _find_address(content, content.positions[i], pictures_at)
             pictures += len(data[shown])
             if pictures_at is None and pictures > MAX_INLINE_BYTES:
@@ -60,7 +63,9 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             data[RECORD_FIELD] = "\n".join(
                 f"{name}: {value}" for name, value in data.items() if name != ITEM_ID_FIELD
             )
-        tasks.append(_build_task(data, row, content.answers[i], shown if shown in TAGS else "text"))
+        tasks.append(
+            _build_task(data, row, content.answers[i], shown if shown in TAG_BY_FIELD else "text")
+        )
     return tasks
 
 
@@ -68,7 +73,7 @@ def labelling_config(content: Export) -> str:
     """Return the labelling configuration of a project for these tasks: one choice of a class."""
     shown = _find_shown_field(content)
     view = ElementTree.Element("View")
-    tag, name = (TAGS[shown], shown) if shown in TAGS else ("Text", "text")
+    tag, name = (TAG_BY_FIELD[shown], shown) if shown in TAG_BY_FIELD else ("Text", "text")
     ElementTree.SubElement(view, tag, name=name, value=f"${shown}")
     choices = ElementTree.SubElement(
         view, "Choices", name=CHOICE_NAME, toName=name, choice="single"

@@ -16,7 +16,7 @@ __all__ = ["create_private", "make_private_folder", "owner_only"]
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
-OTHERS = 0o077  # permissions of the group and of others
+PERMISSIONS_OF_OTHERS = 0o077  # permissions of the group and of others
 SESSION_FILES = ("labels.db", "label-studio.json")  # either marks a folder as that of a session
 COMPANIONS = ("", "-wal", "-shm", "-journal")  # of an SQLite database
 log = logging.getLogger("labelahead")
@@ -59,7 +59,7 @@ def create_private(database: Path) -> None:
 @contextmanager
 def owner_only() -> Iterator[None]:
     """Create files that only their owner can access, in all threads of this process."""
-    before = os.umask(OTHERS)
+    before = os.umask(PERMISSIONS_OF_OTHERS)
     try:
         yield
     finally:
@@ -76,7 +76,7 @@ def _is_session(folder: Path) -> bool:
 
 
 def _restrict(path: Path, mode: int) -> None:
-    if os.name != "posix" or not path.stat().st_mode & OTHERS:
+    if os.name != "posix" or not path.stat().st_mode & PERMISSIONS_OF_OTHERS:
         return
     try:
         path.chmod(mode)

@@ -20,7 +20,7 @@ from labelahead.server.snapshot import MIN_CONFUSION_LABELS
 
 __all__ = ["WrittenReport", "write_report"]
 
-HERE = Path(__file__).parent
+SERVER_FOLDER = Path(__file__).parent
 REPORT_FILE = "report.html"
 CURVE_WIDTH, CURVE_HEIGHT = 600, 200  # of the curve
 
@@ -48,7 +48,9 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
         f"{_person_noun(label_state)}"
     )
     pages = Environment(
-        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader(SERVER_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
     )
     page = pages.get_template(REPORT_FILE).render(
         name=folder.resolve().name,

@@ -30,7 +30,7 @@ except ImportError:  # not on Windows
 
 __all__ = ["ExternalLabelling", "StopHandle", "allowed_hosts", "open_socket", "serve"]
 
-PORT = 8765
+DEFAULT_PORT = 8765
 MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
 # Connections that wait in the system's queue, and that are taken from it in one turn of the event
 # loop. Between being accepted and being counted, and between being counted out and being closed, a
@@ -90,7 +90,7 @@ def serve(
     session: Session,
     *,
     host: str = "127.0.0.1",
-    port: int = PORT,
+    port: int = DEFAULT_PORT,
     token: str | None = None,
     browser: bool = True,
     on_message: Callable[[str], None] = print,

@@ -28,7 +28,7 @@ from labelahead.server.snapshot_builder import shuffle_positions
 __all__ = ["GRID_ITEMS", "LabellingService"]
 
 SECOND_OPINION = "second opinion"
-UNDONE = "taken back"
+UNDONE_TEXT = "taken back"
 NONE_KEYS = ("0", ";")  # of "none of these": the first that no class has
 CLASS_KEYS = "123456789abcdefghijklmnopqrstuvwxyz"
 AWAY_SECONDS = 90.0  # without a request, after which an annotator counts as inactive
@@ -150,7 +150,7 @@ class LabellingService:
                 and leased_position not in self.excluded
             ):
                 reason = (
-                    UNDONE
+                    UNDONE_TEXT
                     if self._undone_items.get(who) == leased_position
                     else self._get_reason(label_state, leased_position)
                 )
@@ -232,7 +232,7 @@ class LabellingService:
             again = None if undone_event.kind in ("keep", "confirm") else undone_event.position
             if again is not None and self.journal.lease_item(again, who, self.lease_seconds):
                 self._undone_items[who] = again
-                query = self._describe_query(self.label_state, again, None, UNDONE)
+                query = self._describe_query(self.label_state, again, None, UNDONE_TEXT)
             else:
                 query = self.next_query(who)
             labels = len(self.label_state.labels)
@@ -654,7 +654,9 @@ class LabellingService:
             # The prediction is hidden if the posterior contains the other annotator's label, or the
             # last snapshot the answer that was undone: it would bias the annotator.
             guess = (
-                [] if reason in (SECOND_OPINION, UNDONE) else page_model.predict_classes(position)
+                []
+                if reason in (SECOND_OPINION, UNDONE_TEXT)
+                else page_model.predict_classes(position)
             )
             guess = [
                 (c, p) for c, p in guess if c in label_state.active_classes

@@ -18,7 +18,7 @@ from labelahead.data.folder import arrange_by_ids
 from labelahead.data.labels import read_labelled_names
 from labelahead.data.loading import get_data_name, load_source
 from labelahead.data.vector_files import (
-    JOIN,
+    JOIN_SYMBOL,
     is_vector_file,
     resolve_vector_file,
     split_joined_embedding,
@@ -309,7 +309,7 @@ def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign
     path = session_folder(out, campaign.data.name) / "session.toml"
     stored = read_toml(path).get("data", {}).get("embedding") if path.exists() else None
     stored_parts = split_joined_embedding(stored) if isinstance(stored, str) else []
-    pinned = JOIN.join(
+    pinned = JOIN_SYMBOL.join(
         _pin_encoder(part, stored_parts) for part in split_joined_embedding(embedding)
     )
     return replace(campaign, data=replace(campaign.data, embedding=pinned))
@@ -577,7 +577,7 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     embedding = campaign.data.embedding
     if embedding is not None:
         parts = split_joined_embedding(embedding)
-        embedding = JOIN.join(
+        embedding = JOIN_SYMBOL.join(
             resolve_vector_file(part) if is_vector_file(part) else resolve_code_name(part)
             for part in parts
         )

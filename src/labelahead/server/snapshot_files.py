@@ -26,7 +26,7 @@ from labelahead.server.snapshot import (
 __all__ = ["SnapshotFormatError", "load_snapshot", "save_snapshot"]
 
 FORMAT = 2  # files of version 0.2 have none
-KINDS: Mapping[str, type[Snapshot]] = {"network": NetworkSnapshot, "exact": ExactSnapshot}
+SNAPSHOT_TYPES: Mapping[str, type[Snapshot]] = {"network": NetworkSnapshot, "exact": ExactSnapshot}
 
 
 class SnapshotFormatError(InputError):
@@ -39,7 +39,7 @@ class SnapshotFormatError(InputError):
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     """Write a snapshot atomically."""
-    kind = next(name for name, made in KINDS.items() if type(snapshot) is made)
+    kind = next(name for name, made in SNAPSHOT_TYPES.items() if type(snapshot) is made)
     state = {f.name: getattr(snapshot, f.name) for f in fields(snapshot)}
     state |= {
         "format": FORMAT,
@@ -62,7 +62,7 @@ def load_snapshot(path: Path) -> Snapshot:
         raise SnapshotFormatError(path, state.get("labels", {}))
     pool_facts = state.pop("pool_facts")
     pool_facts["map"] = PoolMap(**pool_facts["map"])
-    return KINDS[state.pop("kind")](
+    return SNAPSHOT_TYPES[state.pop("kind")](
         **state | {"fit_facts": _fit_facts_from_state(state["fit_facts"])},
         pool_facts=PoolFacts(**pool_facts),
     )

@@ -19,7 +19,7 @@ from labelahead.learner.config import Budget, Progress
 from labelahead.learner.stopping import LeaveOneOut, estimate_leave_one_out
 from labelahead.models.training import TrainingResult
 from labelahead.seeds import make_generator
-from labelahead.simulation.store import CONFIRMED, Label, Round, Store
+from labelahead.simulation.store import CONFIRMED_BY, Label, Round, Store
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.query import Query, propose
 from labelahead.tasks import Task
@@ -129,7 +129,7 @@ class _SimulationRun:
             entry.position: entry for entry in log
         }  # by position, as of opening the campaign
         self._confirmed_in_round = {
-            e.position: e.round for e in log if e.by == CONFIRMED
+            e.position: e.round for e in log if e.by == CONFIRMED_BY
         }  # position -> the round that trains on it
         free = self.pool.unlabelled
         self._estimation_order = free[
@@ -315,7 +315,9 @@ class _SimulationRun:
             elif self.store:
                 item = plan.ids[position] if plan.ids else ""
                 name = plan.names[label] if plan.names else ""
-                self.store.add_label(position, label, number + 1, CONFIRMED, item=item, name=name)
+                self.store.add_label(
+                    position, label, number + 1, CONFIRMED_BY, item=item, name=name
+                )
             self._confirmed_in_round[position] = number + 1
             if position not in recorded_positions:
                 self.pool.label([position], [label])

@@ -68,8 +68,8 @@ __all__ = [
     "run_with_sources",
 ]
 
-VOTES = 3  # of `majority`
-GROWTH = 0.4  # of a round, relative to the money spent so far
+MAJORITY_VOTES = 3  # of `majority`
+ROUND_GROWTH = 0.4  # of a round, relative to the money spent so far
 EVALUATION = 300  # items over which the gain of a label sums
 DEFAULT_SHARE = 0.5  # of the price of labels of the person for all items: the default budget
 MIN_GAIN = 1e-9  # below, a gain is rounding
@@ -135,7 +135,7 @@ class SourceCampaign:
         least = (self.initial if first else self.batch) * self.person.price
         left = self.budget - spent
         # The tolerance lets ten labels of 0.1 fit into a budget of 1.
-        money = min(max(least, GROWTH * spent), left) * (1 + 1e-9) + 1e-12
+        money = min(max(least, ROUND_GROWTH * spent), left) * (1 + 1e-9) + 1e-12
         if left <= 0 and price > 0:
             return 0
         wanted = self.items if price == 0 else int(money / price)
@@ -323,11 +323,12 @@ def build_source_campaign(prepared: PreparedCampaign, campaign: Campaign) -> Sou
         replace(person, name=f"{person.name} 3"),
     )
     source_answers = _give_all(prepared, (*several, model), at, (units, truth), campaign.seed)
+    votes, model_answers = tuple(source_answers[:MAJORITY_VOTES]), source_answers[MAJORITY_VOTES]
     money = budget.money
     if money is None:
         money = DEFAULT_SHARE * person.price * len(at)
     return SourceCampaign(
-        rows, units, truth, len(classes), person, model, tuple(source_answers[:VOTES]), source_answers[VOTES],
+        rows, units, truth, len(classes), person, model, votes, model_answers,
         money, budget.initial, budget.retrain_every, campaign.seed,
     )  # fmt: skip
 
@@ -364,7 +365,7 @@ def iterate_money_rounds(setting: SourceCampaign, strategy: str) -> Iterator[Mon
     elif strategy == THRESHOLD:
         yield from _buy_below_threshold(setting)
     elif strategy == MAJORITY:
-        yield from _buy_from_people(setting, "random", VOTES)
+        yield from _buy_from_people(setting, "random", MAJORITY_VOTES)
     else:
         yield from _buy_from_people(setting, strategy, 1)
 

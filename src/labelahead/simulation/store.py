@@ -28,10 +28,10 @@ from labelahead.files import (
     replace_file,
 )
 
-__all__ = ["CONFIRMED", "Label", "Round", "Store"]
+__all__ = ["CONFIRMED_BY", "Label", "Round", "Store"]
 
 KEPT_WEIGHTS_ROUNDS = 2  # rounds whose weights are kept
-CONFIRMED = "confirmed"  # `Label.by` of labels confirmed in a grid
+CONFIRMED_BY = "confirmed"  # `Label.by` of labels confirmed in a grid
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,11 @@ class Store:
         needed = rounds[0].labels  # the initial labels; nothing is confirmed before the first round
         for entry in rounds:
             held = [label for label in entries if label.round <= entry.number]
-            confirmed = sum(label.by == CONFIRMED for label in held)
+            confirmed = sum(label.by == CONFIRMED_BY for label in held)
             self._require_labels(len(held) - confirmed, needed, "labels", entry.number)
             self._require_labels(confirmed, entry.confirmed, "confirmed labels", entry.number)
             needed += entry.asked
-        answers = sum(label.by != CONFIRMED for label in entries)
+        answers = sum(label.by != CONFIRMED_BY for label in entries)
         self._require_labels(answers, needed, "labels", rounds[-1].number + 1)
 
     def _require_labels(self, found: int, expected: int, what: str, round: int) -> None:

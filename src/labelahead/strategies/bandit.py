@@ -39,7 +39,9 @@ __all__ = [
 # `random` selects every item with positive probability; otherwise 1/Q_i could not correct the bias.
 EXPERTS = ("coreset", "least-confidence", "random")
 _MEMBERS = {member.name: member for member in (*CONFIDENCE, *DIVERSITY)}
-DELTA = 0.1  # the regret bound holds with probability 1 − δ; enters as a logarithm
+BOUND_FAILURE_PROBABILITY = (
+    0.1  # the regret bound holds with probability 1 − δ; enters as a logarithm
+)
 MIN_HORIZON_ROUNDS = 4  # with fewer, p_min = √(ln K / (K T)) would exceed 1/K
 
 
@@ -96,7 +98,9 @@ def update_weights(weights: Tensor, p: Tensor, credit: Tensor, reward: float, ro
     favours experts that are rarely drawn.
     """
     K = len(weights)
-    confidence_width = math.sqrt(math.log(K / DELTA) / (K * bandit_horizon(round)))
+    confidence_width = math.sqrt(
+        math.log(K / BOUND_FAILURE_PROBABILITY) / (K * bandit_horizon(round))
+    )
     new = weights * torch.exp(
         _min_probability(K, round) / 2 * (reward * credit + confidence_width / p)
     )

@@ -19,7 +19,7 @@ from labelahead.models.training import predict
 from labelahead.ntk import infinite_kernel
 from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext, make_scoring_strategy
-from labelahead.strategies.lookahead import MODES, PAPER
+from labelahead.strategies.lookahead import LOOK_AHEAD_MODES, LOOK_AHEAD_PAPER
 
 __all__ = ["BASELINES", "HIDDEN_LAYERS", "matching_infinite_kernel", "one_step"]
 
@@ -134,9 +134,9 @@ BASELINES = (
         "infinite-ntk",
         "studies: mlmoc with the kernel of an infinitely wide network, which ignores training",
         "Borsos, Tagliasacchi & Krause 2021, Semi-supervised Batch Active Learning via Bilevel "
-        "Optimization; as used in " + PAPER,
+        "Optimization; as used in " + LOOK_AHEAD_PAPER,
         _infinite_width_lookahead(lambda context: context.start, "mlmoc"),
-        MODES,
+        LOOK_AHEAD_MODES,
     ),
     Strategy(
         "gp",
@@ -145,12 +145,12 @@ BASELINES = (
         "Tasks with Expected Model Output Changes",
         # f_L and f_L₊ of (LA-13) are both the process's own means
         _infinite_width_lookahead(_zero_outputs, partial(mlmoc, baseline="linearised")),
-        MODES,
+        LOOK_AHEAD_MODES,
     ),
     Strategy(
         "ntk-solve",
         "studies: queries the same items as mlmoc in mode top, by one linear system per item: slower",
-        PAPER,
+        LOOK_AHEAD_PAPER,
         make_scoring_strategy(
             lambda context, rng: mlmoc(context.view, rng, method="solve"),
             lambda context: context.view,

@@ -7,14 +7,19 @@ from labelahead.strategies.base import Oracle, QueryBatch, Strategy
 from labelahead.strategies.context import QueryContext
 from labelahead.tasks import TASKS
 
-__all__ = ["LOOK_AHEAD", "MODES", "PAPER", "make_lookahead_strategy"]
+__all__ = ["LOOK_AHEAD", "LOOK_AHEAD_MODES", "LOOK_AHEAD_PAPER", "make_lookahead_strategy"]
 
-MODES = ("sequential", "greedy", "top")  # the default first
-PAPER = "Mohamadi, Bae & Sutherland 2022, Making Look-Ahead Active Learning Feasible with NTKs"
+LOOK_AHEAD_MODES = ("sequential", "greedy", "top")  # the default first
+LOOK_AHEAD_PAPER = (
+    "Mohamadi, Bae & Sutherland 2022, Making Look-Ahead Active Learning Feasible with NTKs"
+)
 
 
 def make_lookahead_strategy(
-    name: str, when: str, paper: str = PAPER, acquisition: str | Acquisition | None = None
+    name: str,
+    when: str,
+    paper: str = LOOK_AHEAD_PAPER,
+    acquisition: str | Acquisition | None = None,
 ) -> Strategy:
     """Make a strategy from an acquisition function; it supports every mode.
 
@@ -47,7 +52,13 @@ def make_lookahead_strategy(
     if acquisition is None:
         tasks = tuple(t for t, task in TASKS.items() if name in task.acquisitions)
     strategy = Strategy(
-        name, when, paper, select_batch, MODES, acquisition=acquisition or name, tasks=tasks
+        name,
+        when,
+        paper,
+        select_batch,
+        LOOK_AHEAD_MODES,
+        acquisition=acquisition or name,
+        tasks=tasks,
     )
     return strategy
 

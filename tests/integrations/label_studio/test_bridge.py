@@ -11,7 +11,7 @@ import pytest
 
 from labelahead.integrations.label_studio.bridge import BridgeTiming
 from labelahead.integrations.label_studio.client import Unreachable
-from labelahead.integrations.label_studio.gateway import SECRET
+from labelahead.integrations.label_studio.gateway import SECRET_HEADER
 from labelahead.server.fitting import CurrentModel
 from tests.support.label_studio import CONFIG, RECORDED, make_choice, make_tasks, replay
 from tests.support.label_studio_bridges import (
@@ -252,10 +252,13 @@ def test_annotation_without_a_webhook_is_recorded_with_a_warning(tmp_path, caplo
 def test_gateway_refuses_wrong_secrets_other_projects_and_page_answers(tmp_path):
     with replay() as studio, open_bridge(studio, tmp_path / "out") as (_, session, client):
         assert (
-            client.post("/webhook", json=WEBHOOKS[1], headers={SECRET: "wrong"}).status_code == 401
+            client.post("/webhook", json=WEBHOOKS[1], headers={SECRET_HEADER: "wrong"}).status_code
+            == 401
         )
         assert (
-            client.post("/predict", json={"tasks": []}, headers={SECRET: "wrong"}).status_code
+            client.post(
+                "/predict", json={"tasks": []}, headers={SECRET_HEADER: "wrong"}
+            ).status_code
             == 401
         )
         of_other_project = {**WEBHOOKS[1], "project": {**WEBHOOKS[1]["project"], "id": 99}}
@@ -286,7 +289,7 @@ def test_ml_backend_answers_recorded_requests(tmp_path):
         reply = client.post("/predict", json=requests["/predict"]["body"]).json()
         assert [r["result"] for r in reply["results"]] == [[] for _ in tasks]  # no prediction yet
         basic = {"Authorization": "Basic " + base64.b64encode(b"labelahead:s3cret-s3cret").decode()}
-        client.headers.pop(SECRET)
+        client.headers.pop(SECRET_HEADER)
         assert (
             client.post("/predict", json=requests["/predict"]["body"], headers=basic).status_code
             == 200
@@ -337,7 +340,7 @@ def test_bridge_restarts_once_an_import_of_new_tasks_is_complete(tmp_path):
     with replay() as studio, open_bridge(studio, tmp_path / "out") as (bridge, _, client):
         bridge.timing = BridgeTiming(quiet_seconds=0.2, poll_seconds=0.05)
         ready, renewed = threading.Event(), threading.Event()
-        bridge.start("http://127.0.0.1:9/webhook", {SECRET: "s"}, ready.set, renewed.set)
+        bridge.start("http://127.0.0.1:9/webhook", {SECRET_HEADER: "s"}, ready.set, renewed.set)
         assert ready.wait(PATIENCE)
         known_tasks = {**WEBHOOKS[0], "tasks": [{"id": number} for number in TASKS]}
         client.post("/webhook", json=known_tasks)

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from labelahead.integrations.label_studio.connection import Connection
 from labelahead.integrations.label_studio.gateway import (
     MAX_CALL_BYTES,
-    SECRET,
+    SECRET_HEADER,
     LabelStudioGateway,
     protocol,
 )
@@ -56,7 +56,7 @@ def client(gateway):
     with TestClient(
         gateway, base_url="http://127.0.0.1:8770", raise_server_exceptions=False
     ) as test_client:
-        test_client.headers[SECRET] = OUR_SECRET
+        test_client.headers[SECRET_HEADER] = OUR_SECRET
         yield test_client
 
 
@@ -85,10 +85,16 @@ def status_by_headers(app, path, headers):
 @pytest.mark.parametrize(
     ("changed", "status"),
     [
-        ({SECRET: "wrong"}, 401),
-        ({SECRET: ""}, 401),
-        ({SECRET: "", "Authorization": "Basic \xff"}, 401),
-        ({SECRET: "", "Authorization": "Basic " + base64.b64encode(b"user:wrong").decode()}, 401),
+        ({SECRET_HEADER: "wrong"}, 401),
+        ({SECRET_HEADER: ""}, 401),
+        ({SECRET_HEADER: "", "Authorization": "Basic \xff"}, 401),
+        (
+            {
+                SECRET_HEADER: "",
+                "Authorization": "Basic " + base64.b64encode(b"user:wrong").decode(),
+            },
+            401,
+        ),
         ({"Host": "evil.example"}, 403),
         ({"Host": ""}, 403),
         ({"Content-Length": str(MAX_CALL_BYTES + 1)}, 413),
@@ -103,7 +109,7 @@ def test_invalid_headers_are_refused_before_the_body_is_read(gateway, path, chan
         "Host": "127.0.0.1:8770",
         "Content-Type": "application/json",
         "Content-Length": "60000",
-        SECRET: OUR_SECRET,
+        SECRET_HEADER: OUR_SECRET,
     }
     assert status_by_headers(gateway, path, {**valid, **changed}) == status
 

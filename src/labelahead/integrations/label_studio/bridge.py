@@ -40,12 +40,12 @@ from labelahead.server.service import LabellingService
 __all__ = ["Bridge"]
 
 KEY_PREFIX = "label-studio"
-VERSION = "labelahead"
+MODEL_VERSION_PREFIX = "labelahead"
 MIN_TASKS_AHEAD = 3  # so that tasks are left after a skip
 # Users who may start at the same time: each needs a task that no other user holds.
 MAX_STARTING_USERS = 50
 # First score of a version; Label Studio silently drops predictions with scores outside 0 to 1.
-FIRST_SCORE = 0.5
+TOP_SCORE = 0.5
 MAX_ADDED_PREDICTIONS = 400  # before a new version is started
 TASK_DELETED = "its task is deleted"
 UNKNOWN_ANNOTATOR = "label-studio"  # who annotated what no user is named for
@@ -175,7 +175,7 @@ class Bridge:
             self._stale_versions |= {
                 v
                 for v in self.studio.list_versions()
-                if v.startswith(f"{VERSION}-") and v != self._version
+                if v.startswith(f"{MODEL_VERSION_PREFIX}-") and v != self._version
             }
             on_ready()
 
@@ -314,7 +314,7 @@ class Bridge:
             ]
             self.studio.add_predictions(self._version, rows)
             return [*first, *(p for p in left if p not in first)]
-        version = f"{VERSION}-{time.time_ns() // 1_000_000}"
+        version = f"{MODEL_VERSION_PREFIX}-{time.time_ns() // 1_000_000}"
         self._stale_versions |= {version, self._version} - {""}
         self.studio.add_predictions(
             version, [self._make_prediction(p, rank) for rank, p in enumerate(wanted)]
@@ -328,7 +328,7 @@ class Bridge:
         """Predict tasks, as an ML backend; the result of an unknown task is empty."""
         guesses = [self._predict(self.positions.get(task, -1)) for task in tasks]
         return [
-            {"result": result, "score": score, "model_version": VERSION}
+            {"result": result, "score": score, "model_version": MODEL_VERSION_PREFIX}
             for result, score in guesses
         ]
 
@@ -366,7 +366,7 @@ class Bridge:
     def _make_prediction(self, position: int, rank: int) -> dict[str, Any]:
         """Return a prediction whose score is the rank; the probability is in its result."""
         result = self._predict(position)[0] if self.predictions else []
-        return {"task": self.tasks[position], "result": result, "score": FIRST_SCORE + rank / 1000}
+        return {"task": self.tasks[position], "result": result, "score": TOP_SCORE + rank / 1000}
 
     def _predict(self, position: int) -> tuple[list[dict[str, Any]], float]:
         guess = self._current.predict_item(position)

@@ -10,23 +10,23 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from labelahead.integrations.label_studio.bridge import VERSION, Bridge
+from labelahead.integrations.label_studio.bridge import MODEL_VERSION_PREFIX, Bridge
 from labelahead.integrations.label_studio.payloads import parse_task_ids
 from labelahead.server.app import add_error_handlers
 from labelahead.server.routes import Json
 from labelahead.server.security import LOOPBACK, HostNames, refuse_ambiguous
 
-__all__ = ["MAX_CALL_BYTES", "SECRET", "LabelStudioGateway", "protocol"]
+__all__ = ["MAX_CALL_BYTES", "SECRET_HEADER", "LabelStudioGateway", "protocol"]
 
-SECRET = "X-Labelahead-Secret"
+SECRET_HEADER = "X-Labelahead-Secret"
 # A webhook brings the annotation, its project and its whole task. Of a text at most 1 MB is read,
 # which is some 3 MB as JSON. What is larger, such as the import of many thousand tasks, is noticed
 # at the next comparison with Label Studio.
 MAX_CALL_BYTES = 4 << 20
 PUBLIC_PATHS = ("/health", "/versions")
 PREDICTION_PATHS = ("/setup", "/predict")
-PATHS = (*PUBLIC_PATHS, *PREDICTION_PATHS, "/webhook")
-UNCHANGING = ("GET", "HEAD")
+ALLOWED_PATHS = (*PUBLIC_PATHS, *PREDICTION_PATHS, "/webhook")
+SAFE_METHODS = ("GET", "HEAD")
 
 
 class LabelStudioGateway:
@@ -62,10 +62,10 @@ class LabelStudioGateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Process one request."""
-        if scope["type"] == "http" and scope["path"] in PATHS:
+        if scope["type"] == "http" and scope["path"] in ALLOWED_PATHS:
             await (self._refuse_call(scope) or self.calls)(scope, receive, send)
         elif scope["type"] != "http" or (
-            scope["method"] in UNCHANGING and scope["path"] != "/api/question"
+            scope["method"] in SAFE_METHODS and scope["path"] != "/api/question"
         ):
             await self.page(scope, receive, send)
         else:
@@ -89,7 +89,7 @@ class LabelStudioGateway:
                 },
                 401,
             )
-        return _refuse_length(request, needed=scope["method"] not in UNCHANGING)
+        return _refuse_length(request, needed=scope["method"] not in SAFE_METHODS)
 
 
 def _refuse_length(request: Headers, *, needed: bool) -> Response | None:
@@ -125,19 +125,22 @@ def protocol(bridge: Bridge) -> FastAPI:
 
     @app.get("/health")
     def health() -> dict[str, Any]:
-        return {"status": "UP", "model_class": VERSION, "current": bridge.is_current}
+        return {"status": "UP", "model_class": MODEL_VERSION_PREFIX, "current": bridge.is_current}
 
     @app.get("/versions")
     def versions() -> dict[str, Any]:
-        return {"versions": [VERSION]}
+        return {"versions": [MODEL_VERSION_PREFIX]}
 
     @app.post("/setup")
     def setup(payload: Annotated[dict[str, Any], Body()]) -> dict[str, str]:
-        return {"model_version": VERSION}
+        return {"model_version": MODEL_VERSION_PREFIX}
 
     @app.post("/predict")
     def predict(payload: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
-        return {"results": bridge.predict_tasks(parse_task_ids(payload)), "model_version": VERSION}
+        return {
+            "results": bridge.predict_tasks(parse_task_ids(payload)),
+            "model_version": MODEL_VERSION_PREFIX,
+        }
 
     @app.post("/webhook", status_code=201)
     def webhook(payload: Annotated[dict[str, Any], Body()]) -> dict[str, str]:
@@ -150,7 +153,7 @@ def protocol(bridge: Bridge) -> FastAPI:
 
 def _has_secret(request: Headers, secret: str) -> bool:
     """Return whether the secret is in our header or is the password; constant-time comparison."""
-    given = request.get(SECRET, "")
+    given = request.get(SECRET_HEADER, "")
     kind, _, content = request.get("authorization", "").partition(" ")
     if not given and kind.lower() == "basic":
         try:

@@ -26,7 +26,7 @@ LAYOUT_TAGS = {
     "Filter",
     "Markdown",
 }
-SUPPORTED = (
+SUPPORTED_PROJECTS = (
     "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both, "
     "or over one <Audio>"
 )
@@ -84,20 +84,20 @@ def read_interface(config: str) -> Interface:
     )
     if others:
         raise InputError(
-            f"the project uses {', '.join(f'<{t}>' for t in others)}; {SUPPORTED}, so remove them"
+            f"the project uses {', '.join(f'<{t}>' for t in others)}; {SUPPORTED_PROJECTS}, so remove them"
         )
     if len(choices) != 1:
         raise InputError(
-            f"the project has {len(choices)} <Choices>; {SUPPORTED}: a project for each of several"
+            f"the project has {len(choices)} <Choices>; {SUPPORTED_PROJECTS}: a project for each of several"
         )
     control, name = choices[0], choices[0].get("name", "")
     if control.get("choice", "single") not in ("single", "single-radio"):
         raise InputError(
-            f'<Choices name="{name}"> takes several choices at once; {SUPPORTED}: set choice="single"'
+            f'<Choices name="{name}"> takes several choices at once; {SUPPORTED_PROJECTS}: set choice="single"'
         )
     if control.get("perRegion") == "true" or control.get("perItem") == "true":
         raise InputError(
-            f'<Choices name="{name}"> applies to each region; {SUPPORTED}: of whole tasks'
+            f'<Choices name="{name}"> applies to each region; {SUPPORTED_PROJECTS}: of whole tasks'
         )
     names = tuple(_read_choice(choice) for choice in control.findall("Choice"))
     if len(names) < 2 or any(len(choice) for choice in control.findall("Choice")):
@@ -113,7 +113,7 @@ def read_interface(config: str) -> Interface:
     pictures, texts, sounds = (_find_fields(tags, tag) for tag in SHOWN_TAGS)
     if sounds and (pictures or texts or len(sounds) > 1):
         raise InputError(
-            f"the project shows <{SOUND_TAG}> beside other fields; {SUPPORTED}, so remove the rest"
+            f"the project shows <{SOUND_TAG}> beside other fields; {SUPPORTED_PROJECTS}, so remove the rest"
         )
     return Interface(name, control.get("toName", ""), names, pictures, texts, sounds)
 

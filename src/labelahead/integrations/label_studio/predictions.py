@@ -9,13 +9,13 @@ from typing import Any
 from labelahead.data.label_values import normalise_name
 from labelahead.errors import InputError
 from labelahead.files import make_folder, replace_file
-from labelahead.integrations.label_studio.bridge import VERSION
+from labelahead.integrations.label_studio.bridge import MODEL_VERSION_PREFIX
 from labelahead.integrations.label_studio.client import LabelStudioClient
 from labelahead.integrations.label_studio.interface import Interface
 
-__all__ = ["PREDICTIONS", "read_guess", "write_predictions"]
+__all__ = ["PREDICTIONS_GUESSER", "read_guess", "write_predictions"]
 
-PREDICTIONS = "predictions"  # value of --guesses
+PREDICTIONS_GUESSER = "predictions"  # value of --guesses
 GUESS_FILE = "predictions.csv"
 
 
@@ -24,7 +24,7 @@ def read_guess(interface: Interface, predictions: Iterable[Mapping[str, Any]]) -
     known = {normalise_name(choice): choice for choice in interface.choices}
     for made in sorted(predictions, key=lambda one: int(one.get("id") or 0), reverse=True):
         version = str(made.get("model_version") or "")
-        if version == VERSION or version.startswith(f"{VERSION}-"):
+        if version == MODEL_VERSION_PREFIX or version.startswith(f"{MODEL_VERSION_PREFIX}-"):
             continue
         choice = interface.label(made.get("result") or ())
         if choice is not None and normalise_name(choice) in known:
@@ -50,7 +50,7 @@ def write_predictions(
     count = sum(guess is not None for guess in guesses.values())
     if not count:
         raise InputError(
-            f"--guesses is {PREDICTIONS}, but none of the project's {len(guesses)} tasks has a "
+            f"--guesses is {PREDICTIONS_GUESSER}, but none of the project's {len(guesses)} tasks has a "
             f'prediction of <Choices name="{interface.name}"> by another model; import predictions '
             "first, or leave the option out"
         )

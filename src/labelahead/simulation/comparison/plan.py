@@ -12,7 +12,7 @@ from labelahead.data import DATASETS
 from labelahead.data.excel import resolve_source
 from labelahead.data.guesses import is_guess_column, resolve_guess_source
 from labelahead.data.vector_files import (
-    JOIN,
+    JOIN_SYMBOL,
     is_vector_file,
     resolve_vector_file,
     split_joined_embedding,
@@ -32,7 +32,7 @@ from labelahead.models.encoder_names import looks_like_encoder, resolve_encoder
 from labelahead.models.training import Training
 from labelahead.models.trusted_code import find_code_names, require_trusted_code, resolve_code_name
 from labelahead.strategies import STRATEGIES, find_strategy
-from labelahead.strategies.lookahead import MODES
+from labelahead.strategies.lookahead import LOOK_AHEAD_MODES
 from labelahead.tasks import TASKS
 
 __all__ = [
@@ -240,7 +240,7 @@ def _shorten_embedding(name: str) -> str:
     for part in split_joined_embedding(name):
         kept = re.sub("@[^#]*", "", part)
         parts.append(kept.rpartition("/")[2] if "/" in kept else kept)
-    return JOIN.join(parts)
+    return JOIN_SYMBOL.join(parts)
 
 
 def cross_with_embeddings(
@@ -252,7 +252,9 @@ def cross_with_embeddings(
     >>> [contender.name for contender in two]
     ['random on minilm', 'random on words', 'flip on minilm', 'flip on words']
     """
-    pinned = [JOIN.join(map(_pin_embedding, split_joined_embedding(name))) for name in embeddings]
+    pinned = [
+        JOIN_SYMBOL.join(map(_pin_embedding, split_joined_embedding(name))) for name in embeddings
+    ]
     short = [_shorten_embedding(name) for name in dict.fromkeys(pinned)]
     twin = next((name for i, name in enumerate(short) if name in short[:i]), None)
     if twin is not None:
@@ -304,7 +306,7 @@ def _split_spec(spec: str) -> tuple[str, str | None]:
     if not colon or name in STRATEGIES:
         return name, mode if colon else None
     own, _, last = spec.strip().rpartition(":")  # the name of a user's strategy contains a colon
-    with_mode = ":" in own and (last in MODES or own.rpartition(":")[0].endswith(".py"))
+    with_mode = ":" in own and (last in LOOK_AHEAD_MODES or own.rpartition(":")[0].endswith(".py"))
     return (resolve_code_name(own), last) if with_mode else (resolve_code_name(spec.strip()), None)
 
 

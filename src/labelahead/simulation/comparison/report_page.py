@@ -28,7 +28,7 @@ from labelahead.strategies import find_strategy
 __all__ = ["WrittenReport", "report", "template", "write_all"]
 
 
-PAGE = "report.html"
+REPORT_FILE_NAME = "report.html"
 MIN_SEEDS = 5  # with fewer, tests have little power
 
 
@@ -94,14 +94,14 @@ def report(
     )
     target = Path(folder) / "report" if out is None else Path(out)
     content: dict[str, str | bytes] = {
-        PAGE: page,
+        REPORT_FILE_NAME: page,
         "campaign.toml": config,
         **tables.build_csv_files(summary),
     }
     for name, picture in drawn.items():
         content |= {f"{name}.png": picture.png, f"{name}.svg": picture.svg}
-    write_all(target, content, last=PAGE)
-    return WrittenReport(target / PAGE, first, more, warnings)
+    write_all(target, content, last=REPORT_FILE_NAME)
+    return WrittenReport(target / REPORT_FILE_NAME, first, more, warnings)
 
 
 def _list_warnings(summary: Summary) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ __all__ = [
     "format_seconds",
 ]
 
-TESTS = (
+TEST_COLUMNS = (
     "first",
     "second",
     "seeds",
@@ -46,7 +46,7 @@ def build_csv_files(summary: Summary) -> dict[str, str]:
         "curves.csv": _format_csv(_curve_rows(summary)),
         "summary.csv": _format_csv(_summary_rows(summary)),
         "labels-to-accuracy.csv": _format_csv(_label_rows(summary)),
-        "tests.csv": _format_csv(_test_rows(summary), header=TESTS),
+        "tests.csv": _format_csv(_test_rows(summary), header=TEST_COLUMNS),
     }
 
 
@@ -189,7 +189,11 @@ def _test_rows(summary: Summary) -> Iterator[dict[str, object]]:
         measure = summary.curves.measure
         gap = _interval_columns("difference", pair.difference, measure).values()
         yield dict(
-            zip(TESTS, (*names, pair.difference.n, *gap, pair.p, pair.holm, rank), strict=True)
+            zip(
+                TEST_COLUMNS,
+                (*names, pair.difference.n, *gap, pair.p, pair.holm, rank),
+                strict=True,
+            )
         )
 
 
