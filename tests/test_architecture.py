@@ -252,6 +252,7 @@ LONG_SIGNATURES = {
     "models/image_encoder.py embed_images",
     "ntk/infinite.py infinite_kernel",
     "ntk/kernels.py kernel",
+    "ntk/sketch.py features",
     "strategies/query.py propose",
 }
 

@@ -47,6 +47,7 @@ def kernel_between(
     *,
     kind: str = "pseudo",
     params: ParamFilter = None,
+    block: int | None = None,
 ) -> Tensor:
     """Compute inner products of gradients of two networks with the same parameters' shapes.
 
@@ -59,6 +60,7 @@ def kernel_between(
         x2: m samples; default: `x`.
         kind: As in `kernel`.
         params: As in `kernel`, the same for both.
+        block: Samples whose gradients are in memory at a time; default from their size.
 
     Returns:
         (n, m), or (n·C, m·C) for the full kernel.
@@ -77,7 +79,7 @@ def kernel_between(
     n, m = count_samples(x), count_samples(x2)
     few = features(model, take_samples(x, slice(0, 1)), kind=kind, params=params)
     rows = few.shape[0]  # of the kernel, a sample
-    size = max(1, MAX_FEATURE_BYTES // (2 * few.numel() * few.element_size()))
+    size = block or max(1, MAX_FEATURE_BYTES // (2 * few.numel() * few.element_size()))
     out = few.new_empty(n * rows, m * rows)
     for i in range(0, n, size):
         left = features(model, take_samples(x, slice(i, i + size)), kind=kind, params=params)
