@@ -86,6 +86,6 @@ def kernel_between(
         for j in range(0, m, size):
             part = take_samples(x2, slice(j, j + size))
             right = features(other, part, kind=kind, params=params).to(left)
-            block = out[i * rows : i * rows + len(left), j * rows : j * rows + len(right)]
-            block.copy_(left @ right.T)
+            part_of_kernel = out[i * rows : i * rows + len(left), j * rows : j * rows + len(right)]
+            part_of_kernel.copy_(left @ right.T)
     return out
