@@ -309,3 +309,14 @@ def test_explain_of_a_shortlist_with_later_labels_equals_the_whole_model():
     assert sum(weight for *_, weight in rows) == pytest.approx(float(change))
     weights = whole.pool_posterior.posterior.weights()[-len(later) :]
     torch.testing.assert_close(shortlist.pool_posterior.posterior.weights(), weights)
+
+
+def test_effect_names_the_most_frequent_change():
+    found = explain_item([[0.6, 0.4], [0.49, 0.51], [0.48, 0.52]], correlated=0.5)
+    assert found["effect"].main_change == (1, 0, 2)
+    assert found["effect"].sentence(["cat", "dog"]) == (
+        "If it is “cat”, as predicted, 2 other predictions change class, all of them from “dog” to "
+        "“cat”."
+    )
+    some = replace(found["effect"], changes=((0, 0.6, 9),))
+    assert "9 other predictions change class, 2 of them from" in some.sentence(["cat", "dog"])

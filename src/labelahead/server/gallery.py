@@ -53,6 +53,7 @@ class GalleryFilter:
         text: Substring of the name or content, ignoring case.
         like: Position of an item, for the order "similar".
         sought: Class number, for the order "probability".
+        positions: The only items to show; None: all.
         order: One of `ORDERS`.
     """
 
@@ -65,6 +66,7 @@ class GalleryFilter:
     text: str = ""
     like: int | None = None
     sought: int | None = None
+    positions: tuple[int, ...] | None = None
     order: str = "name"
 
     def __post_init__(self) -> None:
@@ -274,6 +276,8 @@ class Gallery:
         """Return the positions of a view in order, and the values that they are ordered by."""
         at = table.positions
         at = at[self._rank_names()[at].argsort()]  # items of equal score are in the order of names
+        if wanted.positions is not None:
+            at = at[torch.isin(at, torch.tensor(wanted.positions, dtype=torch.int64))]
         at = _keep_status(table, wanted, at)
         if wanted.label is not None:
             at = at[table.labels[at] == wanted.label]

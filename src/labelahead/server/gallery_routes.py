@@ -47,10 +47,20 @@ class ViewRequest(BaseModel):
     like: int | None = Field(None, description="Position of an item, for the order 'similar'.")
     sought: int | None = Field(None, description="Class number, for the order 'probability'.")
 
-    def to_filter(self) -> GalleryFilter:
-        """Return the filter."""
-        values = self.model_dump(exclude={"least", "below"})
-        return GalleryFilter(min_probability=self.least, max_probability=self.below, **values)
+    def to_filter(self, positions: tuple[int, ...] | None = None) -> GalleryFilter:
+        """Return the filter. positions: the only items to show."""
+        values = self.model_dump(exclude={"least", "below", "positions"})
+        return GalleryFilter(
+            min_probability=self.least, max_probability=self.below, positions=positions, **values
+        )
+
+
+class ChosenViewRequest(ViewRequest):
+    """Filter and order of a view of some items."""
+
+    positions: list[StrictInt] = Field(
+        max_length=MAX_BULK_ITEMS, description="The only items to show."
+    )
 
 
 def build_gallery_routes(
@@ -68,6 +78,12 @@ def build_gallery_routes(
         """
         _check_known(service, wanted)
         return gallery.open_view(wanted.to_filter())
+
+    @routes.post("", summary="A view of some items")
+    def open_chosen_view(wanted: Annotated[ChosenViewRequest, Body()]) -> dict[str, Any]:
+        """As GET, among the items at these positions, for example those lassoed on the map."""
+        _check_known(service, wanted)
+        return gallery.open_view(wanted.to_filter(tuple(wanted.positions)))
 
     @routes.get("/{view}", summary="Items of a view")
     def read_page(

@@ -39,17 +39,25 @@ class LabelEffect:
             most probable answer first.
         all_answers: Whether every class is among them.
         variance_share: Relative reduction of the sum of the predictive variances.
+        main_change: (class before, class after, number of predictions) of the most frequent change
+            if the answer is the predicted class; None without any.
     """
 
     changes: tuple[tuple[int, float, int], ...]
     all_answers: bool
     variance_share: float
+    main_change: tuple[int, int, int] | None = None
 
     def sentence(self, names: Sequence[str]) -> str:
         """Describe the effect in words. names: of the classes."""
         (label, _, count), others = self.changes[0], self.changes[1:]
         if count:
-            return f"If it is “{names[label]}”, as predicted, {_change_class(count)}."
+            most = ""
+            if self.main_change is not None and count > 1:
+                before, after, some = self.main_change
+                share = "all" if some == count else f"{some:,}"
+                most = f", {share} of them from “{names[before]}” to “{names[after]}”"
+            return f"If it is “{names[label]}”, as predicted, {_change_class(count)}{most}."
         surprise = max(others, key=lambda row: row[2], default=(label, 0.0, 0))
         fall = _percent(self.variance_share)
         gain = (
@@ -68,6 +76,16 @@ class LabelEffect:
             else f"None of the {len(self.changes)} most probable answers"
         )
         return f"{answer} changes the class of another prediction. {gain}"
+
+
+def _find_main_change(before: Tensor, after: Tensor, classes: int) -> tuple[int, int, int] | None:
+    """Return (class before, class after, number of items) of the most frequent change."""
+    changed = before != after
+    if not bool(changed.any()):
+        return None
+    pairs = (before * classes + after)[changed].unique(return_counts=True)
+    most = int(pairs[1].argmax())
+    return *divmod(int(pairs[0][most]), classes), int(pairs[1][most])
 
 
 def _change_class(count: int) -> str:
@@ -309,11 +327,13 @@ class PageModel:
         # (LA-12): an answer changes the mean at x by k(x,x')/u times its residual at x'.
         u = post.variance()[i] + post.noise
         push = (post.covariance_columns([i])[:, 0].double() / u)[left]
+        main_change = None
         for j, (answer, _) in enumerate(now):
             surprise = one_hot(mean.new_tensor(answer).long(), pool_posterior.classes) - mean[i]
             then = (mean[left] + push[:, None] * surprise).argmax(1)
             reasons["if"].append((answer, int((then != before).sum())))
             if j == 0:
+                main_change = _find_main_change(before, then, pool_posterior.classes)
                 reasons["affected"] = self._find_affected(
                     left, before, then, push.abs() * float(surprise.norm())
                 )
@@ -327,9 +347,8 @@ class PageModel:
         # A label reduces the variance at x by k(x,x')²/u.
         share = float((push.square() * u).sum() / post.variance()[left].sum().clamp_min(1e-300))
         if changes and len(left):
-            reasons["effect"] = LabelEffect(
-                changes, len(changes) == len(active_classes), min(share, 1.0)
-            )
+            every = len(changes) == len(active_classes)
+            reasons["effect"] = LabelEffect(changes, every, min(share, 1.0), main_change)
         return reasons
 
     def _find_affected(

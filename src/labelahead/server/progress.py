@@ -1,7 +1,7 @@
 """Content of the page's panels: explanation, progress, map, review, annotators, history."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import Any
 
@@ -164,14 +164,18 @@ def describe_session_guessers(schedule: Schedule) -> list[str]:
     return describe_states(last.get("guessers"), schedule.service.label_state.classes)
 
 
-def build_map(service: LabellingService) -> dict[str, Any]:
-    """Return the pool projected onto its two leading kernel components."""
+def build_map(
+    service: LabellingService, coordinates: Mapping[int, tuple[float, float]] | None = None
+) -> dict[str, Any]:
+    """Return the pool on a plane: on other coordinates, or its two leading kernel components."""
     with service.lock:
         page_model, labels = service.page_model, dict(service.label_state.labels)
     if page_model is None:
         return {"points": [], "labelled": [], "round": None}
     pool_map = page_model.snapshot.pool_facts.map
     shown = list(zip(pool_map.points, pool_map.x, pool_map.y, strict=True))
+    if coordinates:
+        shown = [(p, *coordinates[p]) for p, _, _ in shown if p in coordinates]
     labelled = [[p, x, y, labels[p]] for p, x, y in shown if p in labels]
     rest = [row for row in shown if row[0] not in labels]
     guesses: list[int | None] = [None] * len(rest)

@@ -28,6 +28,7 @@ from labelahead.server.fitting import build_exported_model, predict_pool
 from labelahead.server.gallery import Gallery
 from labelahead.server.gallery_routes import build_gallery_routes
 from labelahead.server.items import DISPLAY_PIXELS, FULL_PIXELS, THUMBNAIL_PIXELS
+from labelahead.server.neighbour_map import NeighbourMap
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import parse_cookies, set_cookie
 from labelahead.server.service import GRID_ITEMS, LabellingService
@@ -295,6 +296,7 @@ def _write_routes(service: LabellingService) -> APIRouter:
 
 def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     routes = APIRouter(prefix="/api")
+    neighbours = NeighbourMap()
 
     @routes.get("/items/{position}", summary="Content of an item")
     def item(position: int) -> dict[str, Any]:
@@ -313,8 +315,21 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
         return overview.summarize_progress(service, schedule)
 
     @routes.get("/map", summary="Map of the pool")
-    def pool_map() -> dict[str, Any]:
-        return overview.build_map(service)
+    def pool_map(
+        layout: Literal["components", "neighbours"] = "components", refresh: bool = False
+    ) -> dict[str, Any]:
+        """components: of the kernel. neighbours: t-SNE, computed on the first request.
+
+        While `state` is "computing", the coordinates are the components. refresh=1: compute again.
+        """
+        if layout == "components" or service.page_model is None:
+            return overview.build_map(service) | {"layout": "components", "state": "ready"}
+        found = neighbours.read(service.page_model, refresh=refresh)
+        used = "neighbours" if found.coordinates else "components"
+        return overview.build_map(service, found.coordinates) | {
+            "layout": used,
+            "state": found.state,
+        }
 
     @routes.get("/doubts", summary="Labels to review")
     def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:

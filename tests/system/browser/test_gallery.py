@@ -140,3 +140,59 @@ def test_gallery_has_no_serious_accessibility_violation(browser, server, look):
     assert annotator.page.evaluate(overflow) == 0
     assert find_accessibility_violations(annotator.page) == []
     annotator.close()
+
+
+def test_lasso_on_the_map_opens_its_items_in_the_gallery(annotator):
+    page = annotator.page
+    page.click("#views [data-view=map]")
+    page.wait_for_selector("#plane-about:has-text('240 items')")
+    box = page.locator("#plane-canvas").bounding_box()
+    left, top = box["x"] + 2, box["y"] + 2
+    right, bottom = left + box["width"] - 4, top + box["height"] - 4
+    page.mouse.move(left, top)
+    page.keyboard.press("l")
+    page.wait_for_selector("#plane-lasso[aria-pressed=true]")
+    page.mouse.down()
+    for x, y in ((right, top), (right, bottom), (left, bottom)):
+        page.mouse.move(x, y)
+    page.mouse.up()
+    page.wait_for_selector("#gallery-about:has-text('240 items')")
+    page.evaluate(AXE.read_text())
+    page.go_back()
+    page.wait_for_selector("#plane-canvas:visible")
+    assert find_accessibility_violations(page) == []
+
+
+def test_key_without_a_class_is_answered_with_a_hint(annotator):
+    annotator.page.keyboard.press("q")
+    annotator.wait_for_message("The key “q” has no class")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1920, 1080), (390, 844)])
+def test_item_fills_the_window_and_the_answers_stay_in_sight(annotator, width, height):
+    page = annotator.page
+    page.set_viewport_size({"width": width, "height": height})
+    stage = page.locator("#stage").bounding_box()
+    assert stage["height"] >= (0.68 if width > 1000 else 0.58) * height
+    shown = page.locator("button.class, #undo, #said").all()
+    for box in (node.bounding_box() for node in shown):
+        assert box["y"] >= stage["y"] + stage["height"]
+        assert box["y"] + box["height"] <= height
+    page.evaluate(
+        "document.querySelector('#tab-doubts').append(Object.assign(document.createElement('span'),"
+        " {className: 'badge', textContent: '88'}))"
+    )
+    tabs = page.locator("#tabs button").evaluate_all("tabs => tabs.map(t => t.offsetTop)")
+    assert len(set(tabs)) == 1
+
+
+def test_answers_stay_in_sight_with_forty_classes(browser, server):
+    client = Client(server.url)
+    for n in range(30):  # the last test of this server: its classes stay
+        client._post("/api/classes", {"name": f"a rather long class name {n}"})
+    for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
+        annotator = pages.Annotator(browser, server, viewport=size)
+        bar = annotator.page.locator("#answering").bounding_box()
+        assert bar["y"] + bar["height"] <= size["height"] + 1
+        assert annotator.page.locator("#stage").bounding_box()["height"] >= 0.55 * size["height"]
+        annotator.close()

@@ -110,7 +110,7 @@ function filterBy(change = {}) {
   if (was === "similar" && sorted !== "similar") wanted.delete("like");
   openView("gallery", {
     status: wanted.get("status"), label: label.value, predicted: predicted.value, [bound ?? "below"]: value, source: source.value, sought: finding,
-    text: text.value.trim(), like: sorted === "similar" ? wanted.get("like") : null, order: sorted === "name" ? null : sorted, ...change,
+    chosen: picked.length ? wanted.get("chosen") : null, text: text.value.trim(), like: sorted === "similar" ? wanted.get("like") : null, order: sorted === "name" ? null : sorted, ...change,
   });
 }
 
@@ -120,11 +120,18 @@ async function open(query) {
   grid.focus({ preventScroll: true });
 }
 
+async function fetchView() {
+  const { chosen: some, ...rest } = Object.fromEntries(wanted);
+  if (!some || !picked.length) return get(`/api/gallery?${new URLSearchParams(rest)}`);
+  const numbers = Object.fromEntries(["label", "predicted", "least", "below", "like", "sought"].filter((name) => name in rest).map((name) => [name, Number(rest[name])]));
+  return send("/api/gallery", { ...rest, ...numbers, positions: picked.slice(0, MAX_BULK) });
+}
+
 async function load({ keep = false } = {}) { // keep: the place and the selection
   const mine = ++turn;
   about.textContent = about.textContent || "Loading …";
   try {
-    const found = await get(`/api/gallery?${wanted}`);
+    const found = await fetchView();
     if (mine !== turn) return;
     view = found;
   } catch (error) {
@@ -410,6 +417,12 @@ async function oneByOne() {
   const items = await Promise.all(positions.map((p) => get(`/api/items/${p}`)));
   openView("label");
   openItems(items.map((item) => ({ ...item, kind: "label", label: null, why: "Opened from the gallery" })));
+}
+
+let picked = []; // positions of a lasso on the map; the address only says how many
+export function openChosen(positions) {
+  picked = positions;
+  openView("gallery", { chosen: positions.length });
 }
 
 export function showSimilar(position) { openView("gallery", { like: position, order: "similar" }); }

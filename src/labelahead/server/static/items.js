@@ -85,19 +85,22 @@ function picture(found, alt) {
   return image;
 }
 
+const WIDE = 12; // columns of a table, above which the pairs are set in several columns
+const HEADLINE = /^(title|headline|heading|subject|name)$/i;
+
 function table(row) {
-  const list = make("dl", { className: "pairs" });
-  for (const { name, value } of row) {
-    list.append(make("dt", { text: name }), make("dd", { text: value === null || value === "" ? "–" : String(value) }));
-  }
-  return list;
+  return make("dl", { className: row.length > WIDE ? "pairs wide" : "pairs" }, ...row.map(({ name, value }) => make("div", {},
+    make("dt", { text: name }), make("dd", { text: value === null || value === "" ? "–" : String(value) }))));
 }
 
 export function large(found) { // the queried item
   if (found.url) return picture(found, "The item to label");
   const box = make("div", { className: "words" });
+  const heading = found.text ? found.row?.find((cell) => HEADLINE.test(cell.name) && cell.value) : null;
+  if (heading) box.append(make("h3", { className: "headline", text: String(heading.value) }));
   if (found.text || !found.row?.length) box.append(make("div", { className: "prose", text: found.text || title(found) }));
-  if (found.row?.length) box.append(table(found.row));
+  const rest = found.row?.filter((cell) => cell !== heading);
+  if (rest?.length) box.append(table(rest));
   return box;
 }
 

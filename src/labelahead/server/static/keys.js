@@ -41,7 +41,11 @@ addEventListener("keydown", (event) => {
   const command = none ? () => answer("label", NONE_OF_THESE) : COMMANDS[event.key];
   const known = event.key.length === 1 && state.classes.find((c) => c.key === event.key.toLowerCase());
   const confirm = event.key === "Enter" && resting;
-  if (!command && !known && !confirm) return;
+  if (!command && !known && !confirm) {
+    const printed = event.key.length === 1 && event.key !== " " && resting;
+    if (printed && !event.repeat) announce(`The key “${event.key}” has no class. Press / to find a class by its name, or ? for all keys.`);
+    return;
+  }
   event.preventDefault();
   if (event.repeat) return; // a key that is held down gives one answer
   if (command) command();

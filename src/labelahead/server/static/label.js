@@ -1,6 +1,7 @@
 // The labelling page: it shows one queried item, takes one keystroke, and shows the next item.
 
 import { REASONS, chance, colour, count, dot, duration, fetchAhead, guessesHidden, large, make, percent, thumb, title } from "./items.js";
+import { finishSteps } from "./finish.js";
 import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, readPending, newKey, send, sendAnswer } from "./server.js";
 import { player } from "./sound.js";
@@ -85,9 +86,8 @@ function drawDone() {
   const doubtful = make("button", { type: "button", id: "doubtful", hidden: true, text: "Review suspect labels", on: { click: reviewDoubts } });
   const button = (text, act) => make("button", { type: "button", text, on: { click: act } });
   $("item").replaceChildren(
-    make("h2", { text: "Nothing left to label" }), make("p", { text: `${sentence}.` }), summary,
-    make("p", { className: "row" }, button("Summary", () => choose("progress")), button("Export the labels", () => choose("data")),
-      doubtful, button("Check again", requestQuery)));
+    make("h2", { text: "Nothing left to label" }), make("p", { text: `${sentence}.` }), summary, finishSteps(),
+    make("p", { className: "row" }, button("Summary", () => choose("progress")), doubtful, button("Check again", requestQuery)));
   get("/api/progress").then((found) => {
     const { measured, estimated } = found.accuracy;
     const open = found.items > found.labels; // otherwise nothing is predicted
@@ -191,7 +191,7 @@ function drawHistory() {
     return drawn.get(as);
   }));
   if (focused) $("history").querySelector(`[data-position="${focused}"]`)?.focus();
-  if (!state.history.length) $("history").append(make("li", { className: "faint", text: "None yet." }));
+  if (!state.history.length) $("history").append(make("li", { className: "faint", text: "Each answer appears here; click it to change it." }));
 }
 
 let drawn = new Map(); // content of an answer -> its element: each new answer adds one element, the others are reused
@@ -444,6 +444,7 @@ async function start() {
   await import("./keys.js");
   await import("./many.js");
   await import("./gallery.js");
+  await import("./planeview.js");
   openPanels(context);
   try {
     await reload();

@@ -3,6 +3,7 @@
 
 import { chance, colour, count, dot, make, thumb, title } from "./items.js";
 import { getOnce } from "./server.js";
+import { openView } from "./views.js";
 
 const NAMES = "12px system-ui"; // font of the class names on the map
 
@@ -16,23 +17,10 @@ export function drawMap(panel, found, context) {
   }
   const caption = make("p", { className: "hover" });
   const canvas = chart(found, context, caption);
-  box.append(canvas, caption, make("p", {}, make("button", { type: "button", id: "map-large", text: "Enlarge the map", on: { click: () => enlarge(found, context) } })),
+  box.append(canvas, caption, make("p", {}, make("button", { type: "button", id: "map-large", text: "Open the map", on: { click: () => openView("map") } })),
     make("p", { className: "faint", text: summary(found, context) }));
   const wide = Math.max(240, Math.min(box.clientWidth || 360, 640));
   canvas.paint(wide, wide);
-}
-
-// Show the map as large as the window, with room for the names of a hundred classes.
-function enlarge(found, context) {
-  const caption = make("p", { className: "hover" });
-  const canvas = chart(found, context, caption);
-  const close = make("button", { type: "button", className: "quiet", on: { click: () => dialog.close() } }, "Close ", make("kbd", { text: "Esc" }));
-  const dialog = make("dialog", { id: "wide", "aria-label": "Map of the pool" }, canvas, make("div", { className: "row" }, caption, close));
-  dialog.addEventListener("close", () => dialog.remove());
-  canvas.addEventListener("click", () => dialog.close());
-  document.body.append(dialog);
-  dialog.showModal();
-  canvas.paint(Math.max(240, dialog.clientWidth - 24), Math.max(240, dialog.clientHeight - 110));
 }
 
 function chart(found, context, caption) {
@@ -127,7 +115,7 @@ const ASIDE = [0, -1, 1, -2, 2, -3, 3].flatMap((down) => [0, -0.5, 0.5, -1, 1].m
   .sort((a, b) => Math.hypot(2 * a[0], a[1]) - Math.hypot(2 * b[0], b[1]));
 
 // Draw class names near their items, largest class first; a name without room is left out.
-function name(pen, room, high, spots, ink, context) {
+export function name(pen, room, high, spots, ink, context) {
   const of = new Map();
   for (const s of spots) if (s.label !== null) of.set(s.label, [...(of.get(s.label) ?? []), s]);
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--card").trim();

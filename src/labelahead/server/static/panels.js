@@ -138,19 +138,25 @@ async function showWhy(context, late) {
   }
   context.updateGuess(item.position, why.now);
   const best = why.now[0].label;
-  panel.replaceChildren(...[
-    why.learnt ? note("The item is labelled and the model is fitted on that label, so its prediction is not informative here.")
-      : section("Predicted class", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
-    said,
-    why.effect ? section("Expected effect of its label", make("p", { id: "effect", text: why.effect })) : null,
+  const more = [
     why.if.some((answer) => answer.changes) ? section("Other predictions that change class", ifLines(why.if, nameOf)) : null,
     why.affected.length ? section(`Predictions most affected if it is “${nameOf(best)}”`, cards(why.affected, (a) => (a.before === a.after
       ? [dot(a.after), `stays ${nameOf(a.after)}`]
       : [dot(a.before), `${nameOf(a.before)} → `, dot(a.after), nameOf(a.after)]))) : null,
     why.because.length ? section(`Labels in favour of “${nameOf(best)}”`, cards(why.because, (b) => [dot(b.label), nameOf(b.label)])) : null,
     why.against.length ? section(`Labels against “${nameOf(best)}”`, cards(why.against, (b) => [dot(b.label), nameOf(b.label)])) : null,
+  ].filter(Boolean);
+  panel.replaceChildren(...[
+    why.effect ? make("p", { id: "effect", text: why.effect }) : null,
+    why.learnt ? note("The item is labelled and the model is fitted on that label, so its prediction is not informative here.")
+      : section("Predicted class", lines(why.now.slice(0, 5).map((g) => [g.label, g.p, chance(g.p)]), nameOf)),
+    said,
+    more.length ? make("details", { open: reasonsOpen, on: { toggle: (event) => { reasonsOpen = event.currentTarget.open; } } },
+      make("summary", { text: "What it changes, and the labels behind it" }), ...more) : null,
   ].filter(Boolean));
 }
+
+let reasonsOpen = true; // survives that the panel is redrawn with every query
 
 function ifLines(found, nameOf) {
   const rows = [...found].sort((a, b) => b.changes - a.changes).slice(0, 8);

@@ -1,5 +1,6 @@
 // The progress panel: numbers, learning curve, class balance.
 
+import { finishSteps } from "./finish.js";
 import { getOnce } from "./server.js";
 import { openView } from "./views.js";
 import { count, dot, duration, make, bar, percent } from "./items.js";
@@ -67,7 +68,8 @@ function lowConfidence() { // one click shows the predictions that are most prob
 
 function advice(found) {
   const { advice: text } = found;
-  return text ? [make("p", { className: "advice", text: `${text[0].toUpperCase()}${text.slice(1).replace(/(\d)%/g, "$1\u00a0%")}.` })] : [];
+  if (!text) return [];
+  return [make("section", { id: "finish", className: "advice" }, make("p", { text: `${text[0].toUpperCase()}${text.slice(1).replace(/(\d)%/g, "$1\u00a0%")}.` }), finishSteps())];
 }
 
 function guessers(found) { // what is known without labels: how often it was right, what it is worth
