@@ -83,9 +83,9 @@ def _find_main_change(before: Tensor, after: Tensor, classes: int) -> tuple[int,
     changed = before != after
     if not bool(changed.any()):
         return None
-    pairs = (before * classes + after)[changed].unique(return_counts=True)
-    most = int(pairs[1].argmax())
-    return *divmod(int(pairs[0][most]), classes), int(pairs[1][most])
+    counts = torch.bincount((before * classes + after)[changed])
+    most = int(counts.argmax())
+    return *divmod(most, classes), int(counts[most])
 
 
 def _change_class(count: int) -> str:
