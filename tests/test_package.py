@@ -104,7 +104,7 @@ def test_container_files_use_existing_options_and_files():
 
 
 def test_extra_all_includes_every_other_user_extra():
-    """Except clusters, experiment trackers and encoders that need torchvision."""
+    """Except clusters, experiment trackers, operator libraries and encoders that need torchvision."""
     import tomllib
 
     extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
@@ -112,7 +112,7 @@ def test_extra_all_includes_every_other_user_extra():
     ]
     included = set(re.fullmatch(r"labelahead\[(.*)\]", extras["all"][0])[1].split(","))
     development = {"bench", "check", "demo", "docs", "release", "test"}
-    apart = {"all", "dask", "mlflow", "open-clip", "ray", "tensorboard", "timm"}
+    apart = {"all", "dask", "mlflow", "open-clip", "operators", "ray", "tensorboard", "timm"}
     assert set(extras) - included - development == apart
     pinned = {
         line.split("==")[0].lower()

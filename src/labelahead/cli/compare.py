@@ -306,7 +306,7 @@ def _run_comparison(
     with show_comparison(out) as watch:
 
         def progress(what: str, done: int, total: int) -> None:
-            watch.preparing(words.describe(what, done, total))
+            watch.show_preparation(words.describe(what, done, total))
 
         return run_comparison(
             comparison,
@@ -314,8 +314,8 @@ def _run_comparison(
             workers=workers,
             executor=executor,
             progress=progress,
-            on_begin=watch.begin,
-            on_event=watch.event,
+            on_begin=watch.show_start,
+            on_event=watch.show_event,
             trust_code=trust_code,
         )
 
@@ -379,13 +379,13 @@ class ComparisonDisplay:
 
         self._measure = ACCURACY
 
-    def preparing(self, what: str) -> None:
+    def show_preparation(self, what: str) -> None:
         """Show the preparation before the campaigns start."""
         if self._total_bar is None:
             self._total_bar = self._bars.add_task("preparing", total=None, note="")
         self._bars.update(self._total_bar, note=what)
 
-    def begin(self, begun: "ComparisonStart") -> None:
+    def show_start(self, begun: "ComparisonStart") -> None:
         """Print how many campaigns will run."""
         from labelahead.simulation.measures import find_measure
 
@@ -404,7 +404,7 @@ class ComparisonDisplay:
             self._bars.remove_task(self._total_bar)
         self._total_bar = self._bars.add_task("all", total=begun.left * comparison.rounds, note="")
 
-    def event(self, event: "CampaignEvent") -> None:
+    def show_event(self, event: "CampaignEvent") -> None:
         """Show what happened to a campaign."""
         job = event.job
         if event.kind == "started":

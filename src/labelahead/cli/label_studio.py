@@ -297,7 +297,7 @@ def _serve(
         print_line("tasks were added: they are loaded now", "dim")
         stop.stop()
 
-    def up(url: str) -> None:
+    def show_address(url: str) -> None:
         if not url.startswith("http"):  # a warning, not the URL
             print_line(url, "yellow")
             return
@@ -313,7 +313,9 @@ def _serve(
 
     external = ExternalLabelling(at, add_calls, stop)
     try:
-        serve(ready, host=host, port=port, browser=False, on_message=up, external=external)
+        serve(
+            ready, host=host, port=port, browser=False, on_message=show_address, external=external
+        )
     finally:
         bridge.stop()
     return bool(bridge.is_outdated)

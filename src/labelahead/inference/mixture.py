@@ -284,7 +284,7 @@ def _neighbouring_mixtures(m: Mixture) -> list[Mixture]:
     """Return the mixture and those of the grid that differ from it by one step."""
     step = NOISE_GRID.index(m.noise)
 
-    def near(other: Mixture) -> bool:
+    def is_neighbour(other: Mixture) -> bool:
         moved = (
             sum(abs(a - b) for a, b in zip(m.weights, other.weights, strict=True))
             * WEIGHT_STEPS
@@ -292,7 +292,7 @@ def _neighbouring_mixtures(m: Mixture) -> list[Mixture]:
         )
         return moved + abs(NOISE_GRID.index(other.noise) - step) <= 1
 
-    return [other for other in MIXTURE_GRID if near(other)]
+    return [other for other in MIXTURE_GRID if is_neighbour(other)]
 
 
 def find_canonical_order(units: Tensor) -> Tensor:

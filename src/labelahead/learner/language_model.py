@@ -569,8 +569,8 @@ def parse_class(text: str, classes: Sequence[str]) -> int | None:
             value = None
         value = _unpack(value)
         text = value if isinstance(value, str) else text
-    number = {_plain(name): i for i, name in enumerate(classes)}
-    return number.get(_plain(text))
+    number = {_normalise_answer(name): i for i, name in enumerate(classes)}
+    return number.get(_normalise_answer(text))
 
 
 def _unpack(value: Any) -> Any:
@@ -584,7 +584,7 @@ def _unpack(value: Any) -> Any:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
-def _plain(text: str) -> str:
+def _normalise_answer(text: str) -> str:
     """Return a name without case, quotes, emphasis and a final full stop."""
     return normalise_name(text.strip().strip("\"'`*_ \n\t").removesuffix(".").strip("\"'`*_ "))
 
@@ -618,7 +618,7 @@ def spread_over_classes(tokens: Sequence[Token], classes: Sequence[str]) -> list
             break
         if begun.strip(" \n\t\"'") and not matching:
             return None
-    whole = [i for i, name in enumerate(names) if name == _plain(begun)]
+    whole = [i for i, name in enumerate(names) if name == _normalise_answer(begun)]
     said = find(begun) if len(find(begun)) == 1 else whole
     full = parse_class("".join(token.text for token in tokens), classes)
     if len(said) != 1 or full != said[0]:

@@ -245,12 +245,12 @@ def _draw_waveform(peaks: Sequence[tuple[float, float]]) -> str:
     loudest = max((max(-low, high) for low, high in peaks), default=0.0) or 1.0
     middle = WAVEFORM_HEIGHT / 2
 
-    def mark(value: float, least: float) -> str:
+    def format_height(value: float, least: float) -> str:
         return f"{middle - middle * value / loudest + least:.1f}"
 
     # Half a unit more on either side, so that silence is a line.
-    upper = [f"{i} {mark(high, -0.5)}" for i, (_, high) in enumerate(peaks)]
-    lower = [f"{i} {mark(low, 0.5)}" for i, (low, _) in enumerate(peaks)]
+    upper = [f"{i} {format_height(high, -0.5)}" for i, (_, high) in enumerate(peaks)]
+    lower = [f"{i} {format_height(low, 0.5)}" for i, (low, _) in enumerate(peaks)]
     outline = " L".join([*upper, *reversed(lower)])
     width = max(1, len(peaks) - 1)
     return (

@@ -141,20 +141,20 @@ def _build_task(
     `completed_by` is left out: Label Studio rejects a file with users that it does not know.
     """
 
-    def chosen(name: str) -> list[dict[str, Any]]:
+    def make_choice(name: str) -> list[dict[str, Any]]:
         value = {"choices": [name]}
         return [{"from_name": CHOICE_NAME, "to_name": shown, "type": "choices", "value": value}]
 
     task: dict[str, Any] = {"data": dict(data), "annotations": [], "predictions": []}
     for answer in answers:
         if answer["label"] is not None:
-            given = {"result": chosen(answer["label"]), "annotator": answer["annotator"]}
+            given = {"result": make_choice(answer["label"]), "annotator": answer["annotator"]}
             task["annotations"].append(given | {"created_at": answer["labelled_at"]})
     if row["source"] == "prediction":
         prediction = {
             "model_version": "labelahead",
             "score": row["probability"],
-            "result": chosen(row["prediction"]),
+            "result": make_choice(row["prediction"]),
         }
         task["predictions"].append(prediction)
     return task

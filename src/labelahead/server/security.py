@@ -301,14 +301,14 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a receive function that first yields the body that was already read."""
     sent = False
 
-    async def again() -> Message:
+    async def receive_again() -> Message:
         nonlocal sent
         if sent:
             return await receive()
         sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return receive_again
 
 
 def _error(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

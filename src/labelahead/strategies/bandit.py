@@ -58,7 +58,7 @@ class BanditState:
     counts: list[float]  # of each position: 1/(m Q_i), from the round that queried it
 
     @classmethod
-    def of(cls, memory: Mapping[str, Any]) -> "BanditState":
+    def from_memory(cls, memory: Mapping[str, Any]) -> "BanditState":
         """Restore the state from the dictionary made by `asdict`."""
         try:
             state = cls(**memory)
@@ -161,7 +161,7 @@ def _albl(
     weights = torch.full((len(EXPERTS),), 1 / len(EXPERTS), dtype=torch.float64)
     number, positions, counts = 1, list[int](), list[float]()
     if context.memory is not None:
-        state = BanditState.of(context.memory)
+        state = BanditState.from_memory(context.memory)
         weights = weights.new_tensor(state.weights)
         positions, counts, reward = _labelled_reward(context, state)
         number = state.round

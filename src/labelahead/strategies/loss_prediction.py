@@ -144,7 +144,7 @@ def _choose_layers(model: nn.Module, example_inputs: Tensor | Samples) -> list[s
     """Return the names of at most `TAPPED_LAYERS` layers with parameters, evenly spaced in call order."""
     called: list[str] = []
 
-    def note(name: str) -> Callable[[nn.Module, object, object], None]:
+    def make_hook(name: str) -> Callable[[nn.Module, object, object], None]:
         def hook(layer: nn.Module, given: object, out: object) -> None:
             # Only outputs with one row per sample describe the samples.
             if isinstance(out, Tensor) and out.dim() >= 2 and len(out) == len(example_inputs):
@@ -157,7 +157,7 @@ def _choose_layers(model: nn.Module, example_inputs: Tensor | Samples) -> list[s
         for n, m in model.named_modules()
         if not list(m.children()) and list(m.parameters(False))
     }
-    hooks = [layer.register_forward_hook(note(name)) for name, layer in layers.items()]
+    hooks = [layer.register_forward_hook(make_hook(name)) for name, layer in layers.items()]
     try:
         with eval_mode(model), torch.no_grad():
             run_forward(model, example_inputs)

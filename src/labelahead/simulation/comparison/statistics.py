@@ -159,7 +159,7 @@ def compute_saving(
         seed: Of the bootstrap.
     """
 
-    def needs(first: Array, second: Array) -> tuple[Array, Array, Array]:
+    def count_labels(first: Array, second: Array) -> tuple[Array, Array, Array]:
         goal = first[..., -1] if accuracy is None else np.full(first.shape[:-1], accuracy)
         return (
             goal,
@@ -167,13 +167,13 @@ def compute_saving(
             labels_to_accuracy(labels, second, goal),
         )
 
-    goal, first, second = (float(v) for v in needs(reference.mean(0), other.mean(0)))
+    goal, first, second = (float(v) for v in count_labels(reference.mean(0), other.mean(0)))
     ratio = _label_ratio(np.array(first), np.array(second))
     if len(reference) < 2:
         return Saving(goal, first, second, float(ratio), None, None, None, None)
     rng, n = np.random.default_rng(seed), len(reference)
     drawn = rng.integers(n, size=(BOOTSTRAP_DRAWS, n))
-    _, one, two = needs(reference[drawn].mean(1), other[drawn].mean(1))
+    _, one, two = count_labels(reference[drawn].mean(1), other[drawn].mean(1))
     # With few seeds plain percentiles are too narrow. Hesterberg 2015, What Teachers Should Know
     # about the Bootstrap, widens them as Student's t does.
     tail = float(

@@ -48,7 +48,7 @@ class LabelsNeeded:
     per_seed: Mapping[int, float]
 
     @property
-    def reached(self) -> int:
+    def reached_seeds(self) -> int:
         """The number of seeds that reach it."""
         return sum(np.isfinite(v) for v in self.per_seed.values())
 
