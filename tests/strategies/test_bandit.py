@@ -216,7 +216,7 @@ def test_query_stores_selection_probabilities():
         batch = find_strategy("albl").select_batch(
             context, 4, make_generator(seed, "pick"), "top", None
         )
-        state = BanditState.of(batch.memory)
+        state = BanditState.from_memory(batch.memory)
         assert state.chances == pytest.approx([1 / 3] * 3)
         for position, count in zip(batch.positions.tolist(), state.counts, strict=True):
             query_probability = (sum(position in s for s in sets) + 4 / 24) / 3
@@ -242,7 +242,7 @@ def test_reward_is_weighted_accuracy_of_current_network(right):
         for i, (p, g) in enumerate(zip(first.positions, guess, strict=True))
     }
     second = query_albl(first.memory, seed=3, labels=answers)
-    past, now = BanditState.of(first.memory), BanditState.of(second.memory)
+    past, now = BanditState.from_memory(first.memory), BanditState.of(second.memory)
     reward = sum(past.counts[:right]) / sum(past.counts)
     expected = update_weights(
         make_vector(*past.weights),
@@ -267,7 +267,7 @@ def test_round_without_labels_is_ignored():
     assert second.memory["weights"] != first.memory["weights"]
     assert query_albl(second.memory, labels=answers).memory == second.memory
     some = {int(first.positions[0]): 0}
-    later = BanditState.of(query_albl(first.memory, labels=some).memory)
+    later = BanditState.from_memory(query_albl(first.memory, labels=some).memory)
     assert later.round == 2
     assert later.positions[0] == int(first.positions[0])
     assert len(later.positions) == 1 + 4
