@@ -14,6 +14,8 @@ import torch
 
 from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
+from labelahead.inference.exact import ExactLearner
+from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.mixture import mix_kernels
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
 from labelahead.inference.sources import Annotations
@@ -22,8 +24,16 @@ from labelahead.outofcore.pool import Labelled
 from labelahead.server.journal import read_item_names
 from labelahead.server.large_pool import PoolSizes
 from labelahead.server.session import session_model
-from tests.support.large_pools import CLASSES, Inline, clouds, text_pool, write_annotations
+from tests.support.large_pools import (
+    CLASSES,
+    Inline,
+    clouds,
+    text_pool,
+    write_annotations,
+    write_labels,
+)
 from tests.support.sounds import write_sounds
+from tests.support.waiting import until
 from tests.support.web_sessions import CHANGE, page, progress_once
 
 N = 400
@@ -232,12 +242,105 @@ def test_items_show_the_columns_of_their_own_file(store, tmp_path):
         assert items.describe_item(items.ids.index("doc 3"))["text"] == "the text of number 3"
 
 
+@pytest.fixture
+def guessed(tmp_path):
+    """A store whose files have a column of guesses, and a file of other guesses."""
+    x, y = clouds(N)
+    said = np.where(np.random.default_rng(4).random(N) < 0.8, y, (y + 1) % 3)
+    column = [CLASSES[c] if i % 7 else None for i, c in enumerate(said)]
+    pool = text_pool(tmp_path / "guessed pool", x, llm=column)
+    how = EmbedOptions(column="v", dtype="float32")
+    embed(pool, tmp_path / "guessed", how, executor=Inline())
+    rows = [(f"doc {i}", CLASSES[(c + 1) % 3]) for i, c in enumerate(y) if i % 5]
+    write_labels(tmp_path / "other.csv", rows, ("id", "guess"))
+    return tmp_path / "guessed", y, column, tmp_path / "other.csv"
+
+
+def test_page_with_guesses_equals_the_learner_in_memory(guessed, tmp_path):
+    store_folder, y, column, other = guessed
+    data = {"name": str(store_folder), "guesses": ["llm", str(other)]}
+    options = PAGE_OPTIONS | {"every": 4, "tables": {"model": {"name": "auto"}, "data": data}}
+    with page(store_folder, tmp_path / "labels", start=True, **options) as (client, session):
+        wait_until_idle(client)
+        query = client.get("/api/question").json()
+        first, item = query["position"], parse_number(query["item"])
+        assert "llm" not in [cell["name"] for cell in query["row"]]  # hidden until the answer
+        assert client.get(f"/api/why/{first}").json()["guesses"] == []
+        for _ in range(16):
+            query = answer(client, query, y)
+        progress = progress_once(
+            client, lambda p: p["training"]["idle"] and p["training"]["labels_used"] == 16
+        )
+        assert [line.split(":")[0] for line in progress["guessers"]] == ["llm", "other"]
+        shown = client.get(f"/api/why/{first}").json()["guesses"]
+        expected = [CLASSES.index(column[item])] if column[item] else []
+        assert [row["label"] for row in shown if row["guesser"] == "llm"] == expected
+        compare_with_memory(session, store_folder, column, other)
+
+
+def compare_with_memory(session, store_folder, column, other):
+    """The page's predictions are those of a learner of the loaded items with the same guesses."""
+    items, page_model = session.service.items, session.service.page_model
+    numbers = [parse_number(name) for name in items.ids]
+    pool = LargePool(store_folder, executor=Inline(), dtype=torch.float64)
+    rows, _ = pool.read_items(torch.tensor(numbers), Inline())
+    none = torch.zeros(0, dtype=torch.int64)
+    units = pool.fit(Labelled(none, none, CLASSES), rows).normalise_rows(rows)
+    by_file = dict(line.split(",") for line in other.read_text().splitlines()[1:])
+    said = [[column[i], by_file.get(f"doc {i}")] for i in numbers]
+    p = torch.zeros(len(said), 2, 3, dtype=torch.float64)
+    for row, pair in enumerate(said):
+        for j, name in enumerate(pair):
+            if name:
+                p[row, j] = 0.05
+                p[row, j, CLASSES.index(name)] = 0.9
+    moved = torch.where(p.sum(2, keepdim=True) > 0, p - 1 / 3, 0.0)
+    inputs = torch.cat([units, moved.flatten(1)], 1)
+    labels = session.service.label_state.labels
+    at = torch.tensor(list(labels))
+    learner = ExactLearner(inputs, ExactModel.for_unit_rows(3, guessers=2))
+    fitted = learner.fit(at, torch.tensor(list(labels.values())))
+    naive = fitted.model(inputs)[page_model.pool_posterior.points]
+    found = page_model.pool_posterior.posterior.mean
+    assert torch.allclose(found, naive, atol=1e-4)
+    plain = ExactLearner(units, ExactModel.for_unit_rows(3)).fit(
+        at, torch.tensor(list(labels.values()))
+    )
+    assert not torch.allclose(
+        found, plain.model(units)[page_model.pool_posterior.points], atol=1e-3
+    )
+
+
+def test_guesses_of_a_renamed_class_count_for_it(guessed, tmp_path):
+    store_folder, _, column, _ = guessed
+    tables = {"model": {"name": "auto"}, "data": {"name": str(store_folder), "guesses": ["llm"]}}
+    options = PAGE_OPTIONS | {"tables": tables, "start": True}
+    with page(store_folder, tmp_path / "labels", **options) as (client, session):
+        wait_until_idle(client)
+        session.service.journal.change_class("me", "rename", 0, "birch")
+        client.post("/api/classes", json={"name": "fir"}, headers=CHANGE)
+        until(
+            lambda: session.schedule.has_current_guesses() and session.schedule.is_idle,
+            session.schedule.describe_status,
+        )
+        guesses = session.service.items.data.guesses["llm"]
+        assert guesses.classes == ("birch", "elm", "oak", "fir")
+        for p, name in zip(guesses.probabilities, session.service.items.ids, strict=True):
+            said = column[parse_number(name)]
+            assert float(p.sum()) == pytest.approx(1.0 if said else 0.0)
+            if said:
+                assert int(p.argmax()) == CLASSES.index(said)
+
+
 def test_unsupported_options_of_a_large_pool_are_refused(store, tmp_path):
     store_folder, _ = store
+    data, auto = {"name": str(store_folder)}, {"name": "auto"}
     for options, message in (
         ({"test": 0.2}, "leave out --test"),
         ({"refresh_every": 0}, "refresh-every is 0"),
         ({"tables": {"model": {"name": "mlp"}}}, "an out-of-core pool expects exact"),
+        ({"tables": {"model": auto, "data": data | {"prior": "class-names"}}}, "leave out --prior"),
+        ({"tables": {"model": auto, "data": data | {"guesses": ["model:m"]}}}, "expected a column"),
     ):
         with (
             pytest.raises(InputError, match=message),

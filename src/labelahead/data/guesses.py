@@ -28,6 +28,8 @@ from labelahead.errors import InputError, count_noun, did_you_mean, import_extra
 
 __all__ = [
     "CLASS_GUESS_PROBABILITY",
+    "NO_FORMER_CLASSES",
+    "FormerClasses",
     "attach_guesses",
     "encode_class_guesses",
     "find_guesses",
@@ -399,7 +401,11 @@ def _read_probabilities(
 
 
 def find_guesses(
-    columns: Mapping[str, Sequence[Any]], name: str, classes: Sequence[str], where: str
+    columns: Mapping[str, Sequence[Any]],
+    name: str,
+    classes: Sequence[str],
+    where: str,
+    former: FormerClasses = NO_FORMER_CLASSES,
 ) -> Tensor | None:
     """Return the probabilities (n, C) in the column `name`, or in the columns `name:CLASS`.
 
@@ -408,14 +414,20 @@ def find_guesses(
         name: Name of the column.
         classes: The class names.
         where: The table, for messages.
+        former: Former names of classes.
 
     Returns:
         Zeros where there is no guess; None without any such column.
     """
-    return _find_guesses(columns, GuessColumn(name, tuple(classes), NO_FORMER_CLASSES), where)
+    return _find_guesses(columns, GuessColumn(name, tuple(classes), former), where)
 
 
-def read_guesses_by_id(path: str | Path, ids: Sequence[str], classes: Sequence[str]) -> Tensor:
+def read_guesses_by_id(
+    path: str | Path,
+    ids: Sequence[str],
+    classes: Sequence[str],
+    former: FormerClasses = NO_FORMER_CLASSES,
+) -> Tensor:
     """Read the guesses (q, C) about some items from a file of any size, a row at a time.
 
     Args:
@@ -423,6 +435,7 @@ def read_guesses_by_id(path: str | Path, ids: Sequence[str], classes: Sequence[s
             folder of these, as `pool predict --probabilities` writes it.
         ids: Names of the items; those that the file does not have get no guess.
         classes: The class names.
+        former: Former names of classes.
 
     Raises:
         InputError: The file has no such columns, or names an item twice.
@@ -454,7 +467,7 @@ def read_guesses_by_id(path: str | Path, ids: Sequence[str], classes: Sequence[s
         if twice is not None:
             raise InputError(f"{file} names the item {twice!r} twice; expected each at most once")
         found.update(here)
-        p = _find_guesses(rows, _usual_column(rows, classes, one), str(one))
+        p = _find_guesses(rows, _usual_column(rows, classes, one, former), str(one))
         assert p is not None
         if here:
             out[[wanted[key] for key in here]] = p

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from labelahead.data.dataset import Guesses
 from labelahead.data.guesses import (
+    NO_FORMER_CLASSES,
+    FormerClasses,
     find_guesses,
     is_guess_column,
     is_guess_file,
@@ -83,10 +85,17 @@ def require_guess_sources(
             )
 
 
-def read_file_guesses(sources: Sequence[str], ids: Sequence[str], classes: Sequence[str]) -> Tensor:
+def read_file_guesses(
+    sources: Sequence[str],
+    ids: Sequence[str],
+    classes: Sequence[str],
+    former: FormerClasses = NO_FORMER_CLASSES,
+) -> Tensor:
     """Return g − 1/C (q, F·C) of the files among the sources, about items with these ids."""
     files = [name for name in sources if is_file_of_guesses(name)]
-    found = [Guesses(tuple(classes), read_guesses_by_id(name, ids, classes)) for name in files]
+    found = [
+        Guesses(tuple(classes), read_guesses_by_id(name, ids, classes, former)) for name in files
+    ]
     none = torch.zeros(len(ids), 0)
     return stack_deviations(found, tuple(classes)) if found else none
 
@@ -97,6 +106,7 @@ def read_partition_guesses(
     names: Sequence[str],
     classes: tuple[str, ...],
     rows: Sequence[int] | None = None,
+    former: FormerClasses = NO_FORMER_CLASSES,
 ) -> Array:
     """Return g − 1/C (q, G·C) of columns of a partition, float32 (a task).
 
@@ -106,11 +116,12 @@ def read_partition_guesses(
         names: The columns.
         classes: The class names.
         rows: Rows of the partition; default: all.
+        former: Former names of classes.
     """
     columns = read_columns_named(schema, entry.part, names)
     found = []
     for name in names:
-        p = find_guesses(columns, name, classes, entry.part.source)
+        p = find_guesses(columns, name, classes, entry.part.source, former)
         if p is None:
             raise InputError(
                 f"guesses names the column {name!r}, but {entry.part.source} has none of that name; "

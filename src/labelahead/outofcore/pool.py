@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from labelahead.data.classes import merge_class_lists, sort_names
+from labelahead.data.guesses import NO_FORMER_CLASSES, FormerClasses
 from labelahead.data.labels import (
     LabelFile,
     read_labelled_names,
@@ -667,32 +668,40 @@ class LargePool:
             query_items.append(QueryItem(name, position, score, label, sure_of, text, record))
         return query_items
 
-    def read_guesses(self, items: tuple[Tensor, Sequence[str]], classes: Sequence[str]) -> Tensor:
+    @property
+    def guessers(self) -> tuple[str, ...]:
+        """The sources of guesses in the order of `read_guesses`: columns first and then files."""
+        return tuple(sorted(self.guesses, key=is_file_of_guesses))
+
+    def read_guesses(
+        self,
+        items: tuple[Tensor, Sequence[str]],
+        classes: Sequence[str],
+        former: FormerClasses = NO_FORMER_CLASSES,
+    ) -> Tensor:
         """Return g − 1/C (q, G·C) about items, of columns first and then of files.
 
         Args:
             items: Positions (q,) and names of the items.
             classes: The class names.
+            former: Former names of classes, which guesses may use.
         """
         positions, ids = items
         columns = tuple(name for name in self.guesses if not is_file_of_guesses(name))
         own = torch.zeros(len(positions), len(columns) * len(classes))
         if columns:
             parts = self.group_by_partition(positions)
-            schema, known = self.manifest.schema, tuple(classes)
-            tasks = [
-                (
-                    self.entries[p].part.source,
-                    len(at),
-                    (schema, self.entries[p], columns, known, self.local_rows(p, positions[at])),
-                )
-                for p, at in parts.items()
-            ]
+            schema, known, names = self.manifest.schema, tuple(classes), dict(former)
+            tasks = []
+            for p, at in parts.items():
+                rows = self.local_rows(p, positions[at])
+                arguments = schema, self.entries[p], columns, known, rows, names
+                tasks.append((self.entries[p].part.source, len(at), arguments))
             with self._engine() as engine:
                 read = run_tasks(engine, "read guesses", read_partition_guesses, tasks)
             for at, here in zip(parts.values(), read, strict=True):
                 own[at] = torch.from_numpy(here)
-        return torch.cat([own, read_file_guesses(self.guesses, ids, classes)], 1)
+        return torch.cat([own, read_file_guesses(self.guesses, ids, classes, former)], 1)
 
     def _read_label_guesses(
         self, labels: Labels, classes: Sequence[str]

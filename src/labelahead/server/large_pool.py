@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from labelahead.data import Data
-from labelahead.data.dataset import Rows, as_positions, check_image_size
+from labelahead.data.dataset import Guesses, Rows, as_positions, check_image_size
 from labelahead.data.file_tree import UnreadableItemsError
 from labelahead.data.folder import decode_square, decode_whole
 from labelahead.data.positions import PositionIndex
@@ -26,6 +27,8 @@ from labelahead.data.sounds import SoundFiles
 from labelahead.errors import InputError, LabelaheadError
 from labelahead.inference.exact_model import ExactModel
 from labelahead.inference.sources import Annotations
+from labelahead.learner.config import Campaign
+from labelahead.learner.guessers import describe_guesser
 from labelahead.outofcore import LargePool
 from labelahead.outofcore.addresses import open_file
 from labelahead.outofcore.execution import Executor, InProcess, connect_executor, run_tasks
@@ -33,9 +36,16 @@ from labelahead.outofcore.partitions import TEXT_COLUMN_NAMES, PoolFiles, file_a
 from labelahead.outofcore.pool import Labelled
 from labelahead.server.exact_snapshot import ExactSnapshot
 from labelahead.server.items import StoredImages
+from labelahead.server.label_state import LabelState
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import PoolFacts, TrainingRequest
-from labelahead.server.snapshot_builder import MAX_ACTIVE_ITEMS, ProgressCallback, compute_map
+from labelahead.server.snapshot_builder import (
+    MAX_ACTIVE_ITEMS,
+    ProgressCallback,
+    compute_map,
+    make_guess_key,
+    spread_columns,
+)
 from labelahead.server.snapshot_files import save_snapshot
 
 __all__ = ["LargePoolWorker", "PoolImages", "PoolSizes"]
@@ -52,6 +62,28 @@ class PoolSizes:
 
     sample: int = 1000
     candidates: int = 500
+
+
+@dataclass(frozen=True, eq=False)
+class PoolGuesses:
+    """Guesses about the loaded items.
+
+    Attributes:
+        deviations: (n, G, C) g − 1/C by class number of the page; None without guesses.
+        names: Of the guessers, for people.
+        key: What they depend on (`make_guess_key`).
+    """
+
+    deviations: Tensor | None = None
+    names: tuple[str, ...] = ()
+    key: str = ""
+
+    def take(self, points: Tensor) -> Tensor | None:
+        """Return the deviations of some items; 0 for items that were loaded since."""
+        if self.deviations is None:
+            return None
+        more = max(0, len(points) - len(self.deviations))
+        return pad(self.deviations, (0, 0, 0, 0, 0, more))[points]
 
 
 class PoolImages(StoredImages):
@@ -97,24 +129,30 @@ class PoolImages(StoredImages):
 class LargePoolWorker:
     """Subset of an out-of-core pool for the page; used instead of `Worker`.
 
-    recorded: names of what it held before, which it holds again. executor: as `scale.connect_executor` takes
-    it.
+    Args:
+        campaign: The configuration: the store, its guesses, the strategy and the seed.
+        folder: Of the session.
+        recorded: Names of what it held before, which it holds again.
+        executor: As `outofcore.connect_executor` takes it.
+        classes: The class names.
+        sizes: How many items it holds.
     """
 
     def __init__(
         self,
-        store: str,
+        campaign: Campaign,
         folder: Path,
         recorded: Sequence[str] = (),
         *,
         executor: Any = None,
         classes: Sequence[str] = (),
-        strategy: str = "resolve",
-        seed: int = 0,
         sizes: PoolSizes | None = None,
     ) -> None:
+        store, self.source, self.seed = campaign.data.name, campaign.data, campaign.seed
         self.sizes = sizes or PoolSizes()
-        self.pool, self.folder, self.strategy, self.seed = LargePool(store), folder, strategy, seed
+        self.pool = LargePool(store, guesses=self.source.guesses)
+        self.folder = folder
+        self.strategy = str(campaign.asking.strategy)
         if self.pool.manifest.schema.network is not None:
             raise InputError(
                 f"{store} contains the kernel of a network, and the page supports embeddings "
@@ -139,7 +177,7 @@ class LargePoolWorker:
                 at = torch.tensor([places[name] for name in recorded])
             else:
                 nothing = torch.zeros(0, dtype=torch.int64)
-                at = self.pool.sample_positions(self.sizes.sample, nothing, seed)
+                at = self.pool.sample_positions(self.sizes.sample, nothing, self.seed)
             self.rows, names = self.pool.read_items(at, engine)
             self.positions: list[int] = at.tolist()  # in the pool, by position on the page
             # An item may have two names, its id and file:row; the journal's name is used.
@@ -202,11 +240,10 @@ class LargePoolWorker:
             model = self.pool.fit(labelled_items, self.rows[known])
             assert isinstance(model, ExactModel)
             labelled = label_state.labels.keys()
-            on_partial_snapshot(
-                self._save_snapshot(
-                    model, [p for p in self.random_positions if p not in labelled], len(labelled)
-                )
-            )
+            with connect_executor(self._reader) as engine:
+                guesses = self._read_guesses(label_state, engine)
+            first = [p for p in self.random_positions if p not in labelled]
+            on_partial_snapshot(self._save_snapshot(model, first, len(labelled), guesses))
         self._is_first_run = False
         on_progress("scoring", 0.0)
 
@@ -226,10 +263,36 @@ class LargePoolWorker:
                 seed=self.seed,
             )
             self._add_items(subset.positions, engine)
+            guesses = self._read_guesses(label_state, engine)
         assert isinstance(subset.model, ExactModel)
         index = PositionIndex(torch.tensor(self.positions))
         rows = index.find_rows(subset.positions[len(known) : len(known) + subset.evaluation])
-        return self._save_snapshot(subset.model, rows[rows >= 0].tolist(), len(label_state.labels))
+        return self._save_snapshot(
+            subset.model, rows[rows >= 0].tolist(), len(label_state.labels), guesses
+        )
+
+    def _read_guesses(self, label_state: LabelState, engine: Executor) -> PoolGuesses:
+        """Read the guesses about the loaded items, and show them on the page."""
+        active = label_state.active_names
+        if not self.source.guesses or len(active) < 2:
+            return PoolGuesses()
+        assert self.service is not None
+        with self._items_lock:
+            items = torch.tensor(self.positions), self.data.ids
+            pool, former = self.pool.with_executor(engine), label_state.former_classes
+            deviations = pool.read_guesses(items, active, former)
+            blocks = deviations.view(len(self.positions), -1, len(active))
+            given = blocks.abs().sum(2, keepdim=True) > 0
+            p = torch.where(given, blocks + 1 / len(active), 0.0)
+            guesses = {name: Guesses(active, p[:, j]) for j, name in enumerate(self.pool.guessers)}
+            self.data = replace(self.data, guesses=guesses)
+            self.service.extend_items(self.data)
+        numbers = label_state.active_classes
+        return PoolGuesses(
+            spread_columns(blocks, numbers),
+            tuple(map(describe_guesser, self.pool.guessers)),
+            make_guess_key(self.source, active, numbers, former),
+        )
 
     def connect(self, service: LabellingService, names: Collection[str] = ()) -> None:
         """Set the service to add items to. names: further items to load, if they are in the pool."""
@@ -256,10 +319,16 @@ class LargePoolWorker:
         """Stop a running scoring after its current partition."""
         self._closed = True
 
-    def _save_snapshot(self, model: ExactModel, sample: Sequence[int], scored: int) -> Path:
+    def _save_snapshot(
+        self, model: ExactModel, sample: Sequence[int], scored: int, guesses: PoolGuesses
+    ) -> Path:
         """Save a snapshot of the loaded items without labels, and return its path.
 
-        sample: random unlabelled items, the evaluation set.
+        Args:
+            model: The kernel and the preprocessing.
+            sample: Random unlabelled items, the evaluation set.
+            scored: Number of labels at the scoring.
+            guesses: About the loaded items.
         """
         first = torch.tensor(sample, dtype=torch.int64)
         every = torch.arange(len(self.positions))
@@ -276,9 +345,12 @@ class LargePoolWorker:
                 compute_map(points, {"features": units}),
                 random_points=len(first),
                 labels_at_scoring=scored,
+                guess_key=guesses.key,
             ),
             units=units,
             weights=weights.weights,
+            guesses=guesses.take(points),
+            guessers=guesses.names,
         )
         path = self.folder / "snapshot-00000.pt"
         save_snapshot(made, path)
@@ -298,6 +370,13 @@ class LargePoolWorker:
             rows, names = self.pool.read_items(at, engine)
             data = self._extend_data(
                 self.data, [*self.data.ids, *names], self._read_content(at, names, engine)
+            )
+            data = replace(
+                data,
+                guesses={  # those about new items are read at the next scoring
+                    name: replace(said, probabilities=pad(said.probabilities, (0, 0, 0, len(new))))
+                    for name, said in data.guesses.items()
+                },
             )
             self.service.extend_items(data)  # stored durably before it is used
             # Positions are replaced last, so that a concurrent reader finds a row for each.
@@ -323,13 +402,19 @@ class LargePoolWorker:
             )
             for p, some in parts.items()
         ]
-        shown: list[dict[str, Any]] = [{}] * len(at)
+        shown: list[dict[str, Any]] = [{}] * len(at)  # guesses are hidden until the answer
         for some, rows in zip(
             parts.values(), run_tasks(engine, "read items", read_rows, tasks), strict=True
         ):
             for place, row in zip(some, rows, strict=True):
-                shown[place] = row
+                shown[place] = {
+                    name: value for name, value in row.items() if not self._is_guess(name)
+                }
         return shown
+
+    def _is_guess(self, column: str) -> bool:
+        """Return whether a column of the pool holds guesses: NAME, or NAME:CLASS."""
+        return any(column == name or column.startswith(f"{name}:") for name in self.source.guesses)
 
     def _extend_data(self, data: Data, names: Sequence[str], content: list[dict[str, Any]]) -> Data:
         """Return all loaded items as a data set, new items last."""

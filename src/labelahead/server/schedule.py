@@ -415,10 +415,10 @@ class Schedule:
         """Return the request for the embeddings, and for guesses about the present classes."""
         label_state = self.service.label_state
         labels = tuple(label_state.labels.items())
-        if not isinstance(self.worker, Worker) or not self.campaign.data.has_guesses:
+        if not self.campaign.data.has_guesses:
             return TrainingRequest(0, labels, 2)
         key = self._current_guess_key()
-        if key != self._guess_key:
+        if key != self._guess_key and isinstance(self.worker, Worker):
             data = self.service.items.data
             current, data = with_current_classes(self.campaign, data, label_state)
             self.worker.update(asdict(current), data)

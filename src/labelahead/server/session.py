@@ -349,14 +349,12 @@ def _load_large_pool(
     store = campaign.data.name
     folder, recorded, copy = _locate_journal(out, store, options.read_only)
     pool_worker = LargePoolWorker(
-        store,
+        campaign,
         folder,
         recorded,
         executor=options.executor,
         sizes=options.pool_sizes,
         classes=classes,
-        strategy=str(campaign.asking.strategy),
-        seed=campaign.seed,
     )
     return SessionInputs(
         folder,
@@ -440,9 +438,10 @@ def _check_large(campaign: Campaign, options: SessionOptions) -> None:
         return
     if options.refresh_every < 1:
         raise InputError(f"refresh-every is {options.refresh_every}; expected 1 or more")
-    if campaign.data.has_guesses:
+    if campaign.data.prior != "none":
         raise InputError(
-            "guesses are not supported for an out-of-core pool; leave out --guesses and --prior"
+            f"prior is {campaign.data.prior}, which needs the texts of all items; an out-of-core pool "
+            "takes guesses of columns and files: leave out --prior"
         )
     if options.test is not None or options.start_from_folders:
         raise InputError(

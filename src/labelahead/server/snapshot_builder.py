@@ -56,6 +56,7 @@ __all__ = [
     "compute_map",
     "make_guess_key",
     "shuffle_positions",
+    "spread_columns",
     "with_current_classes",
 ]
 
@@ -329,7 +330,7 @@ def _build_exact_snapshot(
     units, guesses = _split_units(model, inputs[points])
     test_units, test_guesses = _split_units(model, inputs[known])
     guesses, test_guesses = (
-        _spread_columns(said, request.active_classes) for said in (guesses, test_guesses)
+        spread_columns(said, request.active_classes) for said in (guesses, test_guesses)
     )
     mixture, evaluation = model.get_mixture(), query_config.evaluation
     if len(points) > MAX_DENSE_ITEMS:
@@ -366,7 +367,7 @@ def _split_units(model: ExactModel, inputs: Tensor) -> tuple[Tensor, Tensor | No
     return features, rows[:, features.shape[1] :].reshape(shape)
 
 
-def _spread_columns(guesses: Tensor | None, numbers: Sequence[int] | None) -> Tensor | None:
+def spread_columns(guesses: Tensor | None, numbers: Sequence[int] | None) -> Tensor | None:
     """Return guesses (n, G, A) about active classes at the columns of their numbers."""
     if guesses is None or numbers is None or tuple(numbers) == tuple(range(guesses.shape[2])):
         return guesses
