@@ -242,7 +242,7 @@ def test_reward_is_weighted_accuracy_of_current_network(right):
         for i, (p, g) in enumerate(zip(first.positions, guess, strict=True))
     }
     second = query_albl(first.memory, seed=3, labels=answers)
-    past, now = BanditState.from_memory(first.memory), BanditState.of(second.memory)
+    past, now = BanditState.from_memory(first.memory), BanditState.from_memory(second.memory)
     reward = sum(past.counts[:right]) / sum(past.counts)
     expected = update_weights(
         make_vector(*past.weights),
