@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt
 
-.PHONY: help demo docs label tour test test-research lint types check test-competitors results results-page results-competitors results-tuning results-comparators clean
+.PHONY: help demo docs label tour test test-research lint types check test-competitors results results-page results-quick results-competitors results-tuning results-comparators clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -228,6 +228,9 @@ results-competitors: results-competitors-digits ## run the table with other pack
 results-competitors-%: $(RESULTS_NEED) $(COMPETITORS)/.installed
 	@OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) peers-$*
 	@$(RESULTS) page
+
+results-quick: $(RESULTS_NEED) ## run a small version of the headline table and print it beside the committed one (ten minutes)
+	@$(RESULTS).quick --data $(DATA) $(ARGS)
 
 results-tuning: $(RESULTS_NEED) ## run missing variants of `flip` (many hours), then write the page
 	@OMP_NUM_THREADS=1 $(PY) -m research.results.tuning run --data $(DATA) $(ARGS)
