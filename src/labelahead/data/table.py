@@ -150,9 +150,7 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     split = split_items(labels.codes, options, strata=labels.strata)
     held_out = torch.zeros(len(labels.codes), dtype=torch.bool)
     held_out[split.keep[split.test]] = True
-    parsed = {name: parse_vectors(values) for name, values in columns.items()}
-    vectors = {name: array for name, array in parsed.items() if array is not None}
-    columns = {name: values for name, values in columns.items() if name not in vectors}
+    columns, vectors = _split_vectors(columns)
     inputs = {
         name: values
         for name, values in columns.items()
@@ -168,16 +166,12 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     column = (targets[0], records.columns[targets[0]]) if len(targets) == 1 else None
     texts = Texts(_select_rows(features.texts, split), matrix) if features.texts else None
     build = partial(build_word_inputs, texts, split.pool, str(path)) if texts else None
-    vector_notes = (
-        f"{name}: vectors of {array.shape[1]} numbers, learnt from by embedding={name}"
-        for name, array in vectors.items()
-    )
     loaded = build_dataset(
         name_from_path(path),
         model_inputs,
         ClassLabels(labels.codes[split.keep], labels.classes, column, labels.task),
         split,
-        (*table.notes, *notes, *features.notes, *vector_notes, *split.notes),
+        (*table.notes, *notes, *features.notes, *_describe_vectors(vectors), *split.notes),
         Content(
             ids=tuple(ids[int(i)] for i in split.keep),
             rows=rows,
@@ -189,6 +183,23 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
     )
     kept = {name: torch.from_numpy(array)[split.keep] for name, array in vectors.items()}
     return replace(loaded[0], vectors=kept), loaded[1]
+
+
+def _split_vectors(
+    columns: Mapping[str, list[Any]],
+) -> tuple[dict[str, list[Any]], dict[str, Array]]:
+    """Return the columns without those of vectors, and the vectors (n, d)."""
+    parsed = {name: parse_vectors(values) for name, values in columns.items()}
+    vectors = {name: array for name, array in parsed.items() if array is not None}
+    return {name: values for name, values in columns.items() if name not in vectors}, vectors
+
+
+def _describe_vectors(vectors: Mapping[str, Array]) -> tuple[str, ...]:
+    """Say how to use each column of vectors."""
+    return tuple(
+        f"{name}: vectors of {array.shape[1]} numbers, learnt from by embedding={name}"
+        for name, array in vectors.items()
+    )
 
 
 def _read_labels(

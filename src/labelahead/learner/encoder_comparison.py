@@ -8,8 +8,9 @@ before a whole pool is.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import scipy  # its submodules are imported when they are used
@@ -25,7 +26,7 @@ from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Network, Progress
 from labelahead.learner.encoding import can_be_joined, pin_embedding
 from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
-from labelahead.learner.preparation import prepare_campaign
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
 from labelahead.seeds import make_generator
@@ -114,45 +115,62 @@ def compare_embeddings(
         )
     some, known = _sample_items(data, given, campaign.seed)
     annotations = _renumber_annotations(collected)
-    right: dict[str, Tensor] = {}
-    widths: dict[str, int] = {}
-    seconds: dict[str, float] = {}
 
-    def evaluate(name: str) -> None:
-        began = time.perf_counter()
+    def evaluate(name: str) -> _Trial:
         candidate = replace(campaign, data=replace(source, embedding=name), model=Network(EXACT))
-        prepared = prepare_campaign(candidate, some, progress)
-        learner = prepared.make_exact_learner(max(len(class_names), 2))
-        learner = replace(learner, annotations=annotations)
-        predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)
-        right[name] = predicted.argmax(1).cpu() == known
-        widths[name] = int(prepared.rows.shape[1])
-        seconds[name] = time.perf_counter() - began
+        prepare = partial(prepare_campaign, candidate, some, progress)
+        return _evaluate_embedding(prepare, known, max(len(class_names), 2), annotations)
 
-    for name in names:
-        evaluate(name)
-    ranked = sorted(names, key=lambda name: -int(right[name].sum()))
+    trials = {name: evaluate(name) for name in names}
+    ranked = sorted(names, key=lambda name: -trials[name].right_count)
     single = [name for name in ranked if len(split_joined_embedding(name)) == 1]
     fit = [name for name in single if can_be_joined(pin_embedding(name, data), data)]
     joined = [JOIN_SYMBOL.join(fit[:count]) for count in range(2, len(fit) + 1)]
-    joined = [name for name in joined if name not in names]
-    for name in joined:
-        evaluate(name)
+    trials |= {name: evaluate(name) for name in joined if name not in trials}
     # The first of equals: the fewest encoders.
-    best = max([*names, *joined], key=lambda name: int(right[name].sum()))
+    best = max(trials.values(), key=lambda trial: trial.right_count)
     scores = [
         EmbeddingScore(
             name,
-            float(right[name].double().mean()),
-            *wilson_interval(int(right[name].sum()), len(known)),
+            float(trial.right.double().mean()),
+            *wilson_interval(trial.right_count, len(known)),
             len(known),
-            widths[name],
-            seconds[name],
-            _sign_test(right[best], right[name]),
+            trial.width,
+            trial.seconds,
+            _sign_test(best.right, trial.right),
         )
-        for name in [*names, *joined]
+        for name, trial in trials.items()
     ]
     return sorted(scores, key=lambda score: -score.accuracy)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """The leave-one-out predictions with one embedding."""
+
+    right: Tensor  # (L,) bool
+    width: int
+    seconds: float
+
+    @property
+    def right_count(self) -> int:
+        """The number of right predictions."""
+        return int(self.right.sum())
+
+
+def _evaluate_embedding(
+    prepare: Callable[[], PreparedCampaign],
+    known: Tensor,
+    classes: int,
+    annotations: Annotations | None,
+) -> _Trial:
+    """Predict each label from the others; the labelled items come first."""
+    began = time.perf_counter()
+    prepared = prepare()
+    learner = replace(prepared.make_exact_learner(classes), annotations=annotations)
+    predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)
+    right = predicted.argmax(1).cpu() == known
+    return _Trial(right, int(prepared.rows.shape[1]), time.perf_counter() - began)
 
 
 def resolve_auto_embedding(
