@@ -148,6 +148,7 @@ def build_routes(
         _query_routes(service, labelled_at),
         _write_routes(service),
         _read_routes(service, schedule),
+        _map_routes(service),
         build_gallery_routes(service, Gallery(service), _read_annotator_or_default),
         _file_routes(service, schedule, fit_lock),
         _item_routes(service),
@@ -296,7 +297,6 @@ def _write_routes(service: LabellingService) -> APIRouter:
 
 def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     routes = APIRouter(prefix="/api")
-    neighbours = NeighbourMap()
 
     @routes.get("/items/{position}", summary="Content of an item")
     def item(position: int) -> dict[str, Any]:
@@ -313,23 +313,6 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     @routes.get("/progress", summary="Progress, accuracy and advice")
     def progress() -> dict[str, Any]:
         return overview.summarize_progress(service, schedule)
-
-    @routes.get("/map", summary="Map of the pool")
-    def pool_map(
-        layout: Literal["components", "neighbours"] = "components", refresh: bool = False
-    ) -> dict[str, Any]:
-        """components: of the kernel. neighbours: t-SNE, computed on the first request.
-
-        While `state` is "computing", the coordinates are the components. refresh=1: compute again.
-        """
-        if layout == "components" or service.page_model is None:
-            return overview.build_map(service) | {"layout": "components", "state": "ready"}
-        found = neighbours.read(service.page_model, refresh=refresh)
-        used = "neighbours" if found.coordinates else "components"
-        return overview.build_map(service, found.coordinates) | {
-            "layout": used,
-            "state": found.state,
-        }
 
     @routes.get("/doubts", summary="Labels to review")
     def doubts(n: Annotated[int, fastapi.Query(ge=1, le=500)] = 24) -> dict[str, Any]:
@@ -357,6 +340,30 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     ) -> list[dict[str, Any]]:
         """mine=1: those of the annotator who sends the request."""
         return overview.list_history(service, n, me if mine else who)
+
+    return routes
+
+
+def _map_routes(service: LabellingService) -> APIRouter:
+    routes = APIRouter(prefix="/api")
+    neighbours = NeighbourMap()
+
+    @routes.get("/map", summary="Map of the pool")
+    def pool_map(
+        layout: Literal["components", "neighbours"] = "components", refresh: bool = False
+    ) -> dict[str, Any]:
+        """components: of the kernel. neighbours: t-SNE, computed on the first request.
+
+        While `state` is "computing", the coordinates are the components. refresh=1: compute again.
+        """
+        if layout == "components" or service.page_model is None:
+            return overview.build_map(service) | {"layout": "components", "state": "ready"}
+        found = neighbours.read(service.page_model, refresh=refresh)
+        used = "neighbours" if found.coordinates else "components"
+        return overview.build_map(service, found.coordinates) | {
+            "layout": used,
+            "state": found.state,
+        }
 
     return routes
 
