@@ -944,3 +944,33 @@ def test_confirmed_items_replace_none_of_these_only_on_request(tmp_path):
         assert (state.labels, state.conflicts) == ({0: number, 1: 1, 2: number}, ())
         journal.undo_answer("ben")
         assert journal.label_state.labels == {0: NONE_OF_THESE, 1: 1}
+
+
+def test_journal_before_tasks_is_migrated_and_refused_by_its_own_version(tmp_path):
+    """A version that does not know tasks must not read codes as class numbers."""
+    path, before = tmp_path / "labels.db", MIGRATIONS[:2]
+    db = open_database(path, before)
+    db.execute("INSERT INTO about VALUES ('fingerprint', 'f')")
+    db.execute("INSERT INTO items VALUES (0, 'a', NULL), (1, 'b', NULL)")
+    for row in (
+        (1, "class", None, 0, "cat"),
+        (2, "class", None, 1, "dog"),
+        (3, "label", 1, 1, None),
+    ):
+        db.execute(
+            "INSERT INTO events (seq, at, who, kind, position, label, text) "
+            "VALUES (?, 't', 'anna', ?, ?, ?, ?)",
+            row,
+        )
+    db.close()
+    with Journal(tmp_path, items=["a", "b"], fingerprint="f") as journal:
+        assert dict(journal.label_state.labels) == {1: 1}
+        assert [e.text for e in journal.read_events()] == ["cat", "dog", None]
+        added = journal.add_event("label", "ben", 0, 0, key="k")
+        assert (added.seq, added.text) == (4, None)
+        with pytest.raises(sqlite3.IntegrityError, match="never changed"):
+            journal._db.execute("UPDATE events SET label = 0")
+        with pytest.raises(sqlite3.IntegrityError, match="never removed"):
+            journal._db.execute("DELETE FROM events")
+    with pytest.raises(InputError, match="supports versions up to 6; update labelahead"):
+        open_database(path, before)

@@ -104,6 +104,10 @@ def label(
     start_from_folders: FoldersOpt = False,
     test: TestOpt = None,
     target: shell.TargetOpt = None,
+    task: shell.TaskOpt = None,
+    label_columns: shell.LabelColumnsOpt = None,
+    unit: shell.UnitOpt = None,
+    limits: shell.LimitsOpt = None,
     id: shell.IdOpt = None,
     strategy: shell.StrategyOpt = None,
     model: shell.ModelOpt = None,
@@ -139,6 +143,10 @@ def label(
       labelahead label photos/ --classes cat,dog,fox
 
       labelahead label reviews.csv --classes good,bad --test judged.csv
+
+      labelahead label photos/ --task multilabel --classes cat,dog,fox
+
+      labelahead label photos/ --task number --unit kg --limits 0,100
 
       labelahead label photos/ --host 0.0.0.0
 

@@ -198,6 +198,10 @@ LabelColumnsOpt = Annotated[
         help="Label columns of a table, comma-separated: 0/1 for each class, or several numbers.",
     ),
 ]
+UnitOpt = Annotated[Text, Option("--unit", help="With --task number: the unit, such as kg.")]
+LimitsOpt = Annotated[
+    Text, Option("--limits", help="With --task number: least and largest number, such as 0,100.")
+]
 ClassesOpt = Annotated[
     Text,
     Option(
@@ -265,6 +269,8 @@ OPTION_KEYS = {
     "target": "data.target",
     "task": "data.task",
     "label_columns": "data.label_columns",
+    "unit": "data.unit",
+    "limits": "data.limits",
     "classes": "data.classes",
     "id": "data.id",
     "embedding": "data.embedding",

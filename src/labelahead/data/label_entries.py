@@ -43,6 +43,8 @@ ANNOTATOR_COLUMNS = ("who", "annotator", "completed_by", "annotator_id", "user",
 # In our exports: "prediction" if a model gave the label, else "label". Elsewhere who gave it.
 SOURCE_COLUMN = "source"
 EXPORT_SOURCES = ("label", "prediction")
+# Of an annotation in our own tasks: classes of which a set of classes says nothing.
+NOT_REVIEWED_FIELD = "not_reviewed"
 STUDIO_VALUES = ("choices", "rating", "number")  # where Label Studio keeps a label
 # Columns that identify our own exports.
 EXPORT_COLUMNS = frozenset(("id", "label", "annotator", "labelled_at", SOURCE_COLUMN))
@@ -310,6 +312,9 @@ def _read_task(task: Mapping[str, Any], path: Path, where: str) -> Iterator[Entr
             None,
         )
         value = _unpack_value(values[0]) if len(values) == 1 else tuple(values)
+        hidden = given.get(NOT_REVIEWED_FIELD)
+        if isinstance(value, list) and isinstance(hidden, list):
+            value = [*value, *(f"?{name}" for name in hidden)]
         yield item(label=label, annotator=annotator, literal=True, value=value)
 
 

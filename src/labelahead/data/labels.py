@@ -33,6 +33,7 @@ from labelahead.errors import InputError, count_noun
 __all__ = [
     "LabelFile",
     "LabelsBySource",
+    "get_annotator_name",
     "read_import",
     "read_labelled_names",
     "read_labels",
@@ -442,15 +443,10 @@ def read_import(
         if len(positions) > 1 or not isinstance(label, str):
             unclear[name] = None
             continue
-        where, person = f"{path}, {entry.where}", _get_annotator(entry)
+        where = f"{path}, {entry.where}"
         label = check_name(label, f"{where}: the label")
         _refuse_class_number(label, classes, where)
-        key = (
-            position,
-            UNKNOWN_ANNOTATOR
-            if person is None
-            else check_name(person, f"{where}: the person's name"),
-        )
+        key = (position, get_annotator_name(entry, where))
         if labels.setdefault(key, label) != label:
             contradicted.add(key)
             unclear[name] = None
@@ -497,6 +493,19 @@ def _refuse_class_number(name: str, classes: Sequence[str], where: str) -> None:
     raise InputError(
         f"{where}: the label is the number {name}, but the classes have names{meant}; expected "
         "the name of a class"
+    )
+
+
+def get_annotator_name(entry: Entry, where: str) -> str:
+    """Return the annotator of an imported entry; "import" if the file names none.
+
+    Args:
+        entry: of the file.
+        where: its place, for messages.
+    """
+    person = _get_annotator(entry)
+    return (
+        UNKNOWN_ANNOTATOR if person is None else check_name(person, f"{where}: the person's name")
     )
 
 

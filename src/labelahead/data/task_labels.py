@@ -8,13 +8,19 @@ from typing import Any
 
 from labelahead.data.classes import refuse_unlisted_labels
 from labelahead.data.item_finder import ItemFinder
-from labelahead.data.label_entries import EXPECTED_COLUMNS, Entry
-from labelahead.data.labels import LabelFile, require_same_file
+from labelahead.data.label_entries import EXPECTED_COLUMNS, Entry, read_entries
+from labelahead.data.labels import LabelFile, get_annotator_name, require_same_file
 from labelahead.data.targets import TaskValues, make_task, read_task_values
 from labelahead.errors import InputError
 from labelahead.tasks import Task, find_task
 
-__all__ = ["FileLabels", "read_task_labels", "read_task_labels_for_ids"]
+__all__ = [
+    "FileLabels",
+    "ImportedAnswers",
+    "read_answers",
+    "read_task_labels",
+    "read_task_labels_for_ids",
+]
 
 log = logging.getLogger("labelahead")
 
@@ -220,3 +226,84 @@ def _resolve(path: Path, item: str, given: Sequence[tuple[_Label, int]], task: T
             )
     require_same_file(path, item, [(label.entry.where, label.item) for label, _ in given])
     return code
+
+
+@dataclass(frozen=True)
+class ImportedAnswers:
+    """The answers of an imported label file, in its order.
+
+    Attributes:
+        answers: (position, answer as `Task.parse` reads it, annotator).
+        new_classes: classes that the task does not have.
+        unknown: items that are not in the data.
+        unclear: items with two answers by one annotator, or names that fit several items.
+        blank: the number of rows without an answer.
+    """
+
+    answers: tuple[tuple[int, Any, str], ...]
+    new_classes: tuple[str, ...]
+    unknown: tuple[str, ...]
+    unclear: tuple[str, ...]
+    blank: int
+
+
+def read_answers(
+    path: str | Path,
+    ids: Sequence[str],
+    task: Task,
+    *,
+    form: str | None = None,
+    rows: Mapping[str, int] | None = None,
+) -> ImportedAnswers:
+    """Read a label file leniently: unclear rows are reported, not refused.
+
+    Args:
+        path: the label file.
+        ids: the ids of the items.
+        task: of the answers; it is not changed.
+        form: the format; by default the file name determines it.
+        rows: positions by row number, as for `read_import`.
+
+    Raises:
+        InputError: if an entry is no answer to the task.
+    """
+    file = LabelFile(Path(path), tuple(read_entries(Path(path), form)))
+    finder, labels, blank = ItemFinder(ids, rows=rows), list[_Label](), 0
+    unknown: dict[str, None] = {}
+    unclear: dict[str, None] = {}
+    for entry in file.entries:
+        if entry.from_class_folder:
+            raise InputError(
+                f"{file.path} has one folder for each class, which is one class for each item; "
+                f"expected a file with {EXPECTED_COLUMNS}"
+            )
+        if entry.is_prediction or entry.value is None or entry.value == "":
+            blank += not entry.is_prediction
+            continue
+        positions, name = finder.find(entry)
+        if len(positions) == 1:
+            labels.append(_Label(entry, positions[0], name))
+        else:
+            (unclear if positions else unknown)[name] = None
+    read = _read_values(file, labels, task.name, task, ())
+    for note in read.notes:
+        log.warning("%s: %s", file.path, note)
+    reader = _extend_task(file.path, task.name, task, read)
+    found: dict[tuple[int, str], int] = {}
+    for label, value in zip(labels, read.values, strict=True):
+        where = f"{file.path}, {label.entry.where}"
+        code = _parse(reader, value, where)
+        if code is None:
+            blank += 1
+            continue
+        key = (label.position, get_annotator_name(label.entry, where))
+        if found.setdefault(key, code) != code:
+            unclear[label.item] = None
+    contradicted = {label.position for label in labels if label.item in unclear}
+    answers = tuple(
+        (position, reader.write(code), who)
+        for (position, who), code in found.items()
+        if position not in contradicted
+    )
+    new = tuple(name for name in _list_outputs(reader) if name not in _list_outputs(task))
+    return ImportedAnswers(answers, new, tuple(unknown), tuple(unclear), blank)

@@ -56,7 +56,7 @@ Progress = Callable[[str, int, int], None]
 TaskName = Literal["classes", "multilabel", "number", "rating"]
 T = TypeVar("T")
 NONE = "none"
-LIST_KEYS = ("without", "guesses", "label_columns")  # keys of [data] that may be one text: a,b
+LIST_KEYS = ("without", "guesses", "label_columns", "limits")  # keys of [data] that may be a,b
 
 MAX_THREADS_PER_CORE = 16  # for each core
 

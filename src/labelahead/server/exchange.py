@@ -21,6 +21,7 @@ from typing import Any
 from labelahead.data.labels import read_import
 from labelahead.data.records import Records
 from labelahead.data.table_writer import build_arrow_table, iter_json_rows, write_csv
+from labelahead.data.task_labels import read_answers
 from labelahead.data.text import as_file_name
 from labelahead.errors import InputError, import_extra
 from labelahead.files import write_atomically
@@ -35,7 +36,9 @@ from labelahead.server.huggingface import write_data_set
 from labelahead.server.label_state import LabelState
 from labelahead.server.label_studio_tasks import labelling_config, studio_tasks
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot import PoolPredictions
+from labelahead.server.snapshot import PoolPredictions, TaskPredictions
+from labelahead.server.task_export import list_prediction_rows, refuse_format, write_cell
+from labelahead.tasks import Task
 
 __all__ = [
     "CONFIG_FORMAT",
@@ -55,7 +58,7 @@ def export_labels(
     form: str,
     out: Path,
     *,
-    predicted: PoolPredictions | None = None,
+    predicted: PoolPredictions | TaskPredictions | None = None,
     probabilities: bool = False,
     pictures_at: str | None = None,
 ) -> int:
@@ -73,7 +76,13 @@ def export_labels(
     with service.lock:
         label_state = service.label_state
     rest = Predicted()
-    if predicted is not None:
+    if isinstance(predicted, TaskPredictions):
+        assert label_state.task is not None
+        rows = list_prediction_rows(
+            label_state.task, predicted, label_state.labels, probabilities=probabilities
+        )
+        rest = Predicted(task_rows=rows)
+    elif predicted is not None:
         best = {p: pair for p, pair in predicted.pick_best().items() if p not in label_state.labels}
         rest = Predicted(
             best, predicted.by_class_number(len(label_state.classes)) if probabilities else None
@@ -87,6 +96,8 @@ def import_labels(service: LabellingService, path: Path, form: str | None = None
     label_state, records = service.label_state, service.items.data.records
     names = [label_state.classes[c] for c in label_state.active_classes]
     by_row = None if records is None else records.positions_by_row_number()
+    if label_state.task is not None:
+        return _import_answers(service, label_state.task, path, form, by_row)
     imported = read_import(path, service.items.ids, names, form=form, rows=by_row)
     rows = [row for row in imported.labels if row[0] not in service.held_out]
     done = service.add_labels(rows)
@@ -95,6 +106,25 @@ def import_labels(service: LabellingService, path: Path, form: str | None = None
         "unclear": len(imported.unclear),
         "blank": imported.blank,
         "held_out": len(imported.labels) - len(rows),
+    }
+
+
+def _import_answers(
+    service: LabellingService,
+    task: Task,
+    path: Path,
+    form: str | None,
+    by_row: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """Import the answers to a task of a file; see `import_labels`."""
+    imported = read_answers(path, service.items.ids, task, form=form, rows=by_row)
+    rows = [row for row in imported.answers if row[0] not in service.held_out]
+    done = service.add_labels(rows, imported.new_classes)
+    return done | {
+        "unknown": len(imported.unknown),
+        "unclear": len(imported.unclear),
+        "blank": imported.blank,
+        "held_out": len(imported.answers) - len(rows),
     }
 
 
@@ -115,10 +145,12 @@ def write_labels(
         raise InputError(
             f"form is {form!r}; expected one of {', '.join((*EXPORT_FORMATS, CONFIG_FORMAT))}"
         )
+    if label_state.task is not None:
+        refuse_format(label_state.task, form)
     content = export_content(label_state, items, predicted or Predicted())
     with write_atomically(Path(out)) as partial:
         if form == "csv":
-            _write_csv(partial, content.columns)
+            _write_csv(partial, _write_task_cells(content))
         elif form == "jsonl":
             _write_lines(partial, content)
         elif form == "label-studio":
@@ -128,13 +160,26 @@ def write_labels(
         elif form == "parquet":
             parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
             parquet.write_table(
-                build_arrow_table(content.columns, column_types(content.columns)), partial
+                build_arrow_table(content.columns, column_types(content.columns, content.task)),
+                partial,
             )
         elif form == "hf":
             write_data_set(partial, content)
         else:
             _write_folders(partial, content)
     return len(content.positions)
+
+
+def _write_task_cells(content: Export) -> Mapping[str, Any]:
+    """Return the columns with sets of classes and several numbers as text."""
+    task = content.task
+    if task is None:
+        return content.columns
+    cells = {
+        name: [write_cell(task, value) for value in content.columns[name]]
+        for name in ("label", "prediction")
+    }
+    return {**content.columns, **cells}
 
 
 def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:

@@ -8,6 +8,8 @@ from labelahead.data.records import Records
 from labelahead.data.table_writer import merge_columns, probability_column_name
 from labelahead.errors import import_extra
 from labelahead.server.label_state import LabelState
+from labelahead.server.task_export import build_arrow_type, prediction_columns
+from labelahead.tasks import Task
 
 __all__ = ["Export", "ExportItems", "Predicted", "column_types", "export_content"]
 
@@ -42,10 +44,12 @@ class Predicted:
     Attributes:
         best: the class number that is most probable, and its probability.
         every: probabilities of all class numbers, if requested.
+        task_rows: of a task, the columns of every prediction.
     """
 
     best: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     every: Mapping[int, Sequence[float]] | None = None
+    task_rows: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,7 @@ class Export:
         answers: every annotator's answer to the item of the row; empty for predictions.
         classes: the names of the classes, as the labels spell them.
         items: where the columns come from.
+        task: what labels and predictions are; None: names of classes.
     """
 
     positions: Sequence[int]
@@ -65,12 +70,16 @@ class Export:
     answers: Sequence[Sequence[Mapping[str, Any]]]
     classes: Sequence[str]
     items: ExportItems
+    task: Task | None = None
 
 
-def column_types(columns: Mapping[str, Any]) -> dict[str, Any]:
+def column_types(columns: Mapping[str, Any], task: Task | None = None) -> dict[str, Any]:
     """Return the Arrow types of our columns; the user's columns keep their types."""
     arrow = import_extra("pyarrow", "tables", "the form Parquet")
     types = dict.fromkeys(TEXT_COLUMNS, arrow.string())
+    if task is not None:
+        types |= dict.fromkeys(("label", "prediction"), build_arrow_type(task))
+        types |= dict.fromkeys(prediction_columns(task, probabilities=False), arrow.float64())
     return types | {
         name: arrow.float64() for name in columns if name.partition(":")[0] == "probability"
     }
@@ -85,19 +94,25 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
     own_columns |= (
         {probability_column_name(name): [] for name in active_classes} if every is not None else {}
     )
-    positions, answers = sorted({*label_state.labels, *predicted.best}), []
+    task, rest = label_state.task, predicted.task_rows
+    if task is not None:
+        more = [*prediction_columns(task, probabilities=False), *next(iter(rest.values()), ())]
+        own_columns |= {name: [] for name in more}
+    positions, answers = sorted({*label_state.labels, *predicted.best, *rest}), []
     for position in positions:
         row: dict[str, Any] = dict.fromkeys(own_columns)
         given: list[dict[str, Any]] = []
         if position in label_state.labels:
             counts = label_state.find_deciding_answer(position)
             row |= {
-                "label": label_state.name_label(label_state.labels[position]),
+                "label": _read_label(label_state, label_state.labels[position]),
                 "annotator": counts.who,
                 "labelled_at": counts.at,
             }
             row["source"] = "label"
             given = _list_answers(label_state, position, row)
+        elif position in rest:
+            row |= {"source": "prediction", **rest[position]}
         else:
             number, probability = predicted.best[position]
             row |= {
@@ -115,7 +130,13 @@ def export_content(label_state: LabelState, items: ExportItems, predicted: Predi
         answers.append(given)
     records = None if items.records is None else items.records.take(positions)
     columns = merge_columns([items.ids[p] for p in positions], records, own_columns)
-    return Export(positions, columns, answers, active_classes, items)
+    return Export(positions, columns, answers, active_classes, items, task)
+
+
+def _read_label(label_state: LabelState, label: int) -> Any:
+    """Return a label as programs read it: a name, or the answer to a task as a plain value."""
+    task = label_state.task
+    return label_state.name_label(label) if task is None else task.value(label)
 
 
 def _list_answers(
@@ -126,7 +147,7 @@ def _list_answers(
         {
             "annotator": a.who,
             "kind": a.kind,
-            "label": None if a.label is None else label_state.name_label(a.label),
+            "label": None if a.label is None else _read_label(label_state, a.label),
             "labelled_at": a.at,
         }
         for a in label_state.answers.get(position, ())

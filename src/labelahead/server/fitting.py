@@ -23,12 +23,20 @@ from labelahead.server.exact_snapshot import ERROR_ESTIMATE_ITEMS
 from labelahead.server.label_state import LabelState, count_classes
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
-from labelahead.server.snapshot import LabelFit, PoolPredictions, Snapshot, TrainingRequest
+from labelahead.server.snapshot import (
+    LabelFit,
+    PoolPredictions,
+    Snapshot,
+    TaskPredictions,
+    TrainingRequest,
+)
 from labelahead.server.snapshot_builder import (
     ProgressCallback,
     SnapshotBuilder,
     with_current_classes,
 )
+from labelahead.server.task_snapshot import TaskSnapshot
+from labelahead.tasks import Prediction
 
 __all__ = [
     "CurrentModel",
@@ -67,7 +75,7 @@ class SessionFit:
 
 def predict_pool(
     service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None = None
-) -> PoolPredictions:
+) -> PoolPredictions | TaskPredictions:
     """Predict all items with a model fitted now on all labels, as `export-model` and `predict` do.
 
     Args:
@@ -80,7 +88,10 @@ def predict_pool(
     """
     with service.lock:
         label_state, page_model = service.label_state, service.page_model
-    _require_two_classes(label_state)
+    _require_labels(label_state)
+    if label_state.task is not None:
+        snapshot = _get_task_snapshot(service, schedule, on_progress)
+        return snapshot.fit_labels(_make_request(label_state)).predict(snapshot.points)
     if page_model is not None and schedule.is_complete() and schedule.has_current_guesses():
         fit = page_model.snapshot.fit_labels(_make_request(label_state))
         if fit is not None:
@@ -101,7 +112,28 @@ def _make_request(label_state: LabelState) -> TrainingRequest:
         tuple(label_state.confirmed),
         label_state.active_classes,
         label_state.list_annotations(),
+        label_state.task,
     )
+
+
+def _get_task_snapshot(
+    service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None
+) -> TaskSnapshot:
+    """Return a snapshot with the embeddings of all items: that of the page, or a new one."""
+    page_model = service.page_model
+    if page_model is not None and schedule.is_complete():
+        snapshot = page_model.snapshot
+    else:
+        _require_embeddings(schedule)
+        campaign = replace(schedule.campaign, threads=None)
+        held = dict.fromkeys(service.held_out, UNKNOWN)
+        builder = SnapshotBuilder(campaign, service.items.data, held, service.excluded)
+        request = TrainingRequest(0, (), 2)
+        *_, (snapshot, _) = builder.build_snapshots(
+            request, on_progress or (lambda what, done: None)
+        )
+    assert isinstance(snapshot, TaskSnapshot)
+    return snapshot
 
 
 class CurrentModel:
@@ -123,12 +155,29 @@ class CurrentModel:
             label_state, page_model = self.service.label_state, self.service.page_model
         if page_model is None or position not in page_model.pool_posterior:
             return None
-        fit = None
+        fit: LabelFit | None = None
         if count_classes(label_state.labels) > 1:
             fit = self._fit(page_model.snapshot, _make_request(label_state))
         if fit is None:
             return next(iter(page_model.predict_classes(position, 1)), None)
-        return fit.predict(torch.tensor([position])).pick_best()[position]
+        predicted = fit.predict(torch.tensor([position]))
+        assert isinstance(predicted, PoolPredictions)
+        return predicted.pick_best()[position]
+
+    def predict_answer(self, position: int) -> Prediction | None:
+        """Return the predicted answer of an item to a task; None without one."""
+        with self.service.lock:
+            label_state, page_model = self.service.label_state, self.service.page_model
+        if (
+            label_state.task is None
+            or not label_state.can_be_fitted
+            or page_model is None
+            or position not in page_model.pool_posterior
+        ):
+            return None
+        fit = self._fit(page_model.snapshot, _make_request(label_state))
+        predicted = None if fit is None else fit.predict(torch.tensor([position]))
+        return predicted.prediction if isinstance(predicted, TaskPredictions) else None
 
     def _fit(self, snapshot: Snapshot, request: TrainingRequest) -> LabelFit | None:
         """Fit the labels, unless they are those of the last fit; None if that needs a training."""
@@ -141,7 +190,15 @@ class CurrentModel:
             return self._fitted
 
 
-def _require_two_classes(label_state: LabelState) -> None:
+def _require_labels(label_state: LabelState) -> None:
+    """Raise if there are too few labels for a fit."""
+    if label_state.task is not None:
+        if not label_state.can_be_fitted:
+            raise InputError(
+                f"{count_noun(len(label_state.labels), 'label exists', 'labels exist')}; expected "
+                "at least two: label more items (to export the labels only, leave out --rest)"
+            )
+        return
     count = count_classes(label_state.labels)
     if count < 2:
         raise InputError(
@@ -168,13 +225,8 @@ def fit_labels(
         number |= {} if schedule.needs_training else {NONE_OF_THESE: NONE_OF_THESE}
         labels = {p: number[c] for p, c in label_state.labels.items() if c in number}
         annotations = label_state.list_annotations()
-    _require_two_classes(label_state)
-    if schedule.is_encoding:
-        raise InputError(
-            f"the embeddings are still being computed ({schedule.fraction_done:.0%} done), and a "
-            "model needs all of them; try again when the page reports that the model is up to "
-            "date, or export the labels only"
-        )
+    _require_labels(label_state)
+    _require_embeddings(schedule)
     campaign = replace(schedule.campaign, threads=None)
     campaign, data = with_current_classes(campaign, service.items.data, label_state)
     reject_large_pool(campaign)
@@ -204,10 +256,25 @@ def fit_labels(
     return SessionFit(points, prepared, learner, fitted, labels, at, given, votes, seed)
 
 
+def _require_embeddings(schedule: Schedule) -> None:
+    """Raise while embeddings are being computed."""
+    if schedule.is_encoding:
+        raise InputError(
+            f"the embeddings are still being computed ({schedule.fraction_done:.0%} done), and a "
+            "model needs all of them; try again when the page reports that the model is up to "
+            "date, or export the labels only"
+        )
+
+
 def build_exported_model(
     service: LabellingService, schedule: Schedule, on_progress: ProgressCallback | None = None
 ) -> ExportedModel:
     """Fit a model on all current labels, for export."""
+    if schedule.campaign.data.task != "classes":
+        raise InputError(
+            f"the task is {schedule.campaign.data.task}, whose models are not exported from a "
+            "session yet; export the labels, with --rest for the predictions of all items"
+        )
     session_fit = fit_labels(service, schedule, on_progress)
     with service.lock:
         label_state, last = service.label_state, schedule.rounds[-1] if schedule.rounds else {}

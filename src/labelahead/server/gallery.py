@@ -202,6 +202,12 @@ class Gallery:
 
     def open_view(self, wanted: GalleryFilter) -> dict[str, Any]:
         """Compute a view and return its key, its size, and how many items there are of each kind."""
+        task = self.service.label_state.task
+        if task is not None:
+            raise InputError(
+                f"the task is {task.name}, and the gallery shows sessions of one class per item; "
+                "expected the page, where the items are queried one by one"
+            )
         return self._run(lambda: self._open_view(wanted))
 
     def read_page(self, key: str, offset: int, n: int) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from labelahead.data.dataset import NONE_OF_THESE_NAME
 from labelahead.data.table_writer import build_arrow_table
 from labelahead.errors import InputError, import_extra
 from labelahead.server.export_content import Export, column_types
+from labelahead.server.task_export import build_feature
 
 __all__ = ["write_data_set"]
 
@@ -29,6 +30,13 @@ Labels by labelahead. `datasets.load_dataset(<this folder>)` reads them. `id` na
 their label is missing. Of the split `predicted`, `prediction` and `probability` are those of the model.
 The other columns are those of the data that were labelled.
 """
+TASK_NOTES = {
+    "multilabel": "\n`label` is the list of the classes of the item, which may be empty. A class "
+    "`?name` says that nobody has reviewed the class `name`.\n",
+    "number": "\n`label` is a number, and `low` and `high` are the ends of a 90 % interval of the "
+    "prediction.\n",
+    "rating": "\nThe classes are the levels of a rating, the lowest first.\n",
+}
 
 
 def write_data_set(path: Path, content: Export) -> None:
@@ -37,7 +45,7 @@ def write_data_set(path: Path, content: Export) -> None:
     Raises:
         InputError: There is no class yet, or a labelled picture or sound cannot be read any more.
     """
-    if not content.classes:
+    if not content.classes and content.task is None:
         raise InputError("there is no class yet; expected at least one for the form hf")
     (path / "data").mkdir(parents=True)
     sources = content.columns["source"]
@@ -51,15 +59,23 @@ def write_data_set(path: Path, content: Export) -> None:
         if rows or split == "train":
             _write_split(path / "data" / f"{split}-00000-of-00001.parquet", table, content, rows)
             files += [f"  - split: {split}", f"    path: data/{split}-*"]
-    (path / "README.md").write_text(DATASET_CARD.format(files="\n".join(files)), encoding="utf-8")
+    card = DATASET_CARD.format(files="\n".join(files))
+    if content.task is not None:
+        card += TASK_NOTES[content.task.name]
+    (path / "README.md").write_text(card, encoding="utf-8")
 
 
 def _build_table(content: Export) -> Any:
     """Return all rows without pictures and sounds; classes are numbers, named in the schema."""
     arrow = import_extra("pyarrow", "tables", "the form hf")
     number = {name: i for i, name in enumerate(content.classes)}
-    columns, types = dict(content.columns), column_types(content.columns)
+    columns, types = dict(content.columns), column_types(content.columns, content.task)
     features: dict[str, Any] = {}
+    if content.task is not None:
+        for name in ("label", "prediction"):
+            found = build_feature(content.task, columns[name])
+            features[name], types[name], columns[name] = found
+        return _add_media(content, columns, types, features)
     none = [label == NONE_OF_THESE_NAME and label not in number for label in columns["label"]]
     if any(none):
         columns[_find_free_name("none_of_these", columns)] = none
@@ -67,6 +83,14 @@ def _build_table(content: Export) -> Any:
         columns[name] = [None if value is None else number.get(value) for value in columns[name]]
         types[name] = arrow.int64()
         features[name] = {"names": list(content.classes), "_type": "ClassLabel"}
+    return _add_media(content, columns, types, features)
+
+
+def _add_media(
+    content: Export, columns: dict[str, Any], types: dict[str, Any], features: dict[str, Any]
+) -> Any:
+    """Return the table with an empty column of pictures or sounds, if items are some."""
+    arrow = import_extra("pyarrow", "tables", "the form hf")
     media = _find_media_column(content)
     if media is not None:
         kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])

@@ -14,6 +14,7 @@ at which the journal is opened and is monotonic: setting the wall clock back pro
 process that is forked while a journal is open inherits the lock, so start processes by spawning.
 """
 
+import json
 import logging
 import math
 import sqlite3
@@ -31,6 +32,7 @@ from labelahead.data.classes import check_name, check_text, normalise_name
 from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError, StorageError
 from labelahead.files import FolderLock, lock_folder
+from labelahead.server.answer_book import describe_settings
 from labelahead.server.journal_files import (
     LabelCounts,
     SequenceFile,
@@ -41,13 +43,13 @@ from labelahead.server.journal_files import (
 )
 from labelahead.server.label_state import (
     CLASS_CHANGE_KINDS,
-    NONE_KINDS,
     Event,
     LabelState,
     LabelStateBuilder,
     build_label_state,
 )
 from labelahead.server.permissions import create_private, owner_only
+from labelahead.tasks import Task
 
 __all__ = [
     "MIGRATIONS",
@@ -111,6 +113,38 @@ MIGRATIONS: list[tuple[str, ...]] = [
     ),
     # Labels may be −2, "none of these", which earlier versions would take for a class.
     (),
+    # Tasks other than one class per item: the event `task`, and labels with the written answer.
+    (
+        "ALTER TABLE events RENAME TO earlier_events",
+        """CREATE TABLE events (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            at TEXT NOT NULL,
+            who TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN (
+                'label', 'confirm', 'skip', 'unsure', 'settle', 'keep', 'doubt', 'undo', 'class',
+                'rename', 'merge', 'remove', 'task')),
+            position INTEGER,
+            label INTEGER,
+            ref INTEGER,
+            key TEXT,
+            text TEXT,
+            CHECK ((kind IN (
+                'label', 'confirm', 'settle', 'keep', 'class', 'rename', 'merge', 'remove'))
+                = (label IS NOT NULL)),
+            CHECK (kind = 'undo'
+                OR (kind IN ('class', 'rename', 'merge', 'remove', 'task')) = (position IS NULL)),
+            CHECK ((kind IN ('undo', 'confirm')) = (ref IS NOT NULL)),
+            CHECK ((kind IN ('class', 'rename', 'merge', 'task')) = (text IS NOT NULL)
+                OR kind IN ('label', 'settle', 'keep'))
+        )""",
+        "INSERT INTO events SELECT * FROM earlier_events",
+        "DROP TABLE earlier_events",
+        "CREATE UNIQUE INDEX events_key ON events (key) WHERE key IS NOT NULL",
+        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
+        """CREATE TRIGGER events_last BEFORE DELETE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
+    ),
 ]
 
 
@@ -296,7 +330,7 @@ def read_class_state(folder: str | Path) -> LabelState:
     if not path.is_file():
         return build_label_state(())
     require_database(path)
-    kinds = ", ".join(f"'{kind}'" for kind in ("class", *CLASS_CHANGE_KINDS, "undo"))
+    kinds = ", ".join(f"'{kind}'" for kind in ("task", "class", *CLASS_CHANGE_KINDS, "undo"))
     try:
         with closing(copy_to_memory(path)) as db:
             events = _read_events(db, f"WHERE kind IN ({kinds}) ORDER BY seq", ())
@@ -488,13 +522,12 @@ def _find_by_key(
     return e
 
 
-def _has_valid_label(event: Event, classes: int) -> bool:
-    """Return whether the label of a stored event is possible after so many classes."""
-    if event.kind == "class":
-        return event.label == classes
-    if event.label == NONE_OF_THESE:
-        return event.kind in NONE_KINDS
-    return 0 <= (event.label or 0) < max(classes, 1)
+def _describe_task(settings: dict[str, Any] | None) -> str:
+    """Return name and settings of a task for a message."""
+    if settings is None:
+        return "classes"
+    more = [f"{k} {v}" for k, v in settings.items() if k != "name" and v not in ("", None)]
+    return f"{settings['name']} ({', '.join(more)})" if more else str(settings["name"])
 
 
 class Journal:
@@ -502,7 +535,8 @@ class Journal:
 
     items: the name of every item, by position. fingerprint: of the data; a journal of other data is
     refused. classes: names that the journal does not have yet are added, in this order, after those
-    that it does; the order in `label_state.classes` is the one that counts. sizes: where items are files,
+    that it does; the order in `label_state.classes` is the one that counts. task: what labels are, if
+    not one class per item; a journal of another task is refused. sizes: where items are files,
     the bytes of each, None for one that is gone: new ones may have been added at the end, and only
     those with labels must be what they were.
 
@@ -518,6 +552,7 @@ class Journal:
         items: Sequence[str],
         fingerprint: str,
         classes: Sequence[str] = (),
+        task: Task | None = None,
         sizes: Sequence[int | None] | None = None,
         copy: JournalCopy | None = None,
         checkpoint_every: int = 1,
@@ -557,6 +592,7 @@ class Journal:
                     "UPDATE leases SET until = min(until, ?)",
                     (self._now() + MAX_LEASE_SECONDS_AFTER_RESTART,),
                 )
+                self._start_task(db, describe_settings(task))
                 for name in names:
                     if normalise_name(name) == NONE_OF_THESE_NAME:
                         continue  # the answer of the page
@@ -570,6 +606,20 @@ class Journal:
         except BaseException:
             self.close()
             raise
+
+    def _start_task(self, db: sqlite3.Connection, settings: dict[str, Any] | None) -> None:
+        """Record the task of a new journal, or check that the journal is of this task."""
+        known = self._builder.session_task.settings
+        if settings == known:
+            return
+        if self._builder.seq:
+            raise InputError(
+                f"{self.folder} holds labels of the task {_describe_task(known)}, not "
+                f"{_describe_task(settings)}; expected the same task: choose another folder, or "
+                "open it as before"
+            )
+        text = json.dumps(settings, ensure_ascii=False)
+        self._insert(db, self._builder.make_event("task", "", text=text))
 
     def _open(self) -> LabelCounts:
         """Lock the folder and open the database; return the label counts of the other files."""
@@ -658,7 +708,9 @@ class Journal:
         """
         who = check_name(who, "the person's name")
         with self._writing_transaction() as db:
-            known = _find_by_key(db, more.get("key"), (kind, who, position, label))
+            value = more.get("value")
+            given = label if value is None else self._builder.read_value(value)
+            known = _find_by_key(db, more.get("key"), (kind, who, position, given))
             return known or self._insert(
                 db, self._builder.make_event(kind, who, position, label, **more)
             )
@@ -783,6 +835,32 @@ class Journal:
                     "remain: add one first"
                 )
             return self._insert(db, event)
+
+    def add_values(
+        self, labels: Iterable[tuple[int, Any, str]], new_classes: Sequence[str] = ()
+    ) -> list[Event]:
+        """Record many answers (position, answer, annotator) of a task in one transaction.
+
+        An answer that equals the annotator's current one adds nothing.
+
+        Args:
+            labels: Answers as `Task.parse` reads them.
+            new_classes: Classes that are added before.
+
+        Returns:
+            The added events, including new classes.
+        """
+        added = []
+        with self._writing_transaction() as db:
+            for name in new_classes:
+                added.append(self._insert(db, self._builder.make_event("class", "", text=name)))
+            for position, value, who in labels:
+                who = check_name(who, "the person's name")
+                now = self._builder.find_answer(who, position)
+                if now is None or now.label != self._builder.read_value(value):
+                    event = self._builder.make_event("label", who, position, value=value)
+                    added.append(self._insert(db, event))
+        return added
 
     def add_labels(self, labels: Iterable[tuple[int, str, str]]) -> list[Event]:
         """Record many labels (position, class name, annotator) in one transaction.
@@ -930,8 +1008,8 @@ class Journal:
 
     def _read_new_events(self, db: sqlite3.Connection) -> None:
         for event in _read_events(db, "WHERE seq > ? ORDER BY seq", (self._builder.seq,)):
-            known, position = len(self._builder.classes), event.position or 0
-            sound = _has_valid_label(event, known)
+            position = event.position or 0
+            sound = self._builder.has_valid_label(event)
             if (
                 event.seq != self._builder.seq + 1
                 or not sound

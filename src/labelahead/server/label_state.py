@@ -22,6 +22,9 @@ removed class are ignored, until the change is undone.
 
 The label `NONE_OF_THESE` says that an item belongs to none of the classes. It says so of the
 classes that there were: it does not contradict the label of a class that was added later.
+
+Of another task than one class per item (`labelahead.tasks`), the first event is `task`. A label is
+then the code of an answer, and its `text` the answer as it is written; of a rating, a class number.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,6 +37,8 @@ from typing import Any, NamedTuple
 from labelahead.data.classes import check_name, normalise_name
 from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError
+from labelahead.server.answer_book import SessionTask
+from labelahead.tasks import Task
 
 __all__ = [
     "CLASS_CHANGE_KINDS",
@@ -48,7 +53,9 @@ __all__ = [
 ANSWER_KINDS = ("label", "confirm", "skip", "unsure")
 CLASS_CHANGE_KINDS = ("rename", "merge", "remove")  # of classes
 NONE_KINDS = ("label", "settle", "keep")  # whose label may be `NONE_OF_THESE`
+VALUE_KINDS = NONE_KINDS  # that may have an answer of a task
 REQUIRED_FIELDS = {
+    "task": ("text",),
     "label": ("position", "label"),
     "confirm": ("position", "label", "ref"),
     "skip": ("position",),
@@ -71,7 +78,8 @@ class Event:
     kind: label, confirm (ref: seq of the first confirmation of the grid), skip, unsure, settle,
     keep, doubt, undo (ref: seq of the undone event; position: its item), class (label: the new
     class's number; text: its name), rename (text: the new name), merge (text: the name of the other
-    class) or remove. key: made by the client, so that an event sent twice is recorded once.
+    class), remove or task (text: its settings). Of a task, the text of a label, settle or keep is
+    the written answer. key: made by the client, so that an event sent twice is recorded once.
     """
 
     seq: int
@@ -119,6 +127,20 @@ class LabelState:
     classes_seq: int = 0  # seq of the newest event that changed the classes
     # normalised name of a renamed, merged or removed class -> present name; None: removed
     former_classes: Mapping[str, str | None] = field(default_factory=dict)
+    # what labels are, with all answers so far; None: class numbers
+    task: Task | None = field(default=None, compare=False)
+
+    @property
+    def has_codes(self) -> bool:
+        """Return whether labels are codes of written answers, not class numbers."""
+        return self.task is not None and not self.task.codes_are_classes
+
+    @property
+    def can_be_fitted(self) -> bool:
+        """Return whether there are enough labels for a fit: of two classes, or two labels."""
+        if self.task is None:
+            return count_classes(self.labels) > 1
+        return len(self.labels) > 1
 
     @property
     def active_names(self) -> tuple[str, ...]:
@@ -137,19 +159,28 @@ class LabelState:
 
     @property
     def can_be_none_of_these(self) -> bool:
-        """Return whether no class of the user has the name of the answer "none of these"."""
-        return all(normalise_name(n) != NONE_OF_THESE_NAME for n in self.active_names)
+        """Return whether "none of these" is an answer: no class of the user is called so.
+
+        Other tasks have answers of their own for it.
+        """
+        return self.task is None and all(
+            normalise_name(n) != NONE_OF_THESE_NAME for n in self.active_names
+        )
 
     def name_label(self, label: int) -> str:
-        """Return the name of a class, or that of the answer "none of these"."""
+        """Return the name of a class, that of the answer "none of these", or a written answer."""
+        if self.task is not None:
+            return self.task.write(label)
         return NONE_OF_THESE_NAME if label == NONE_OF_THESE else self.classes[label]
 
     def list_annotations(self) -> tuple[tuple[int, int, str], ...]:
         """Return (position, class, annotator) of all labels, if several people labelled.
 
         Items with a settled conflict are left out: their label is not in doubt. Empty if one
-        annotator gave all labels.
+        annotator gave all labels, and of a task, whose learner does not tell annotators apart.
         """
+        if self.task is not None:
+            return ()
         rows = [
             (position, answer.label, answer.who)
             for position, answers in self.answers.items()
@@ -187,6 +218,7 @@ class LabelStateBuilder:
 
     def __init__(self) -> None:
         self.seq = 0  # of the last event
+        self.session_task = SessionTask()
         self.classes: list[str] = []
         # normalised name of an existing class -> its number
         self.class_numbers: dict[str, int] = {}
@@ -231,6 +263,9 @@ class LabelStateBuilder:
             self.class_mapping.append(len(self.classes))
             self.classes.append(event.text)
             self._initial_names.append(event.text)
+            self.session_task.add_class(event.text)
+        elif event.kind == "task" and event.text is not None:
+            self.session_task.start(event.text)
         elif event.kind in CLASS_CHANGE_KINDS and event.label is not None:
             into = self.class_numbers.get(normalise_name(event.text or ""), 0)
             self._class_changes[event.seq] = event.kind, event.label, into, event.text or ""
@@ -258,6 +293,8 @@ class LabelStateBuilder:
                 self._add_undoable(event, event.position)
                 self._kept[event.position] = event
         elif event.kind in (*ANSWER_KINDS, "settle") and event.position is not None:
+            if self.session_task.has_codes and event.text is not None:
+                self.session_task.enter(event.text)
             self._add_undoable(event, event.position)
             if event.kind == "settle":
                 self._settlements.setdefault(event.position, []).append(event)
@@ -390,7 +427,7 @@ class LabelStateBuilder:
 
     def _map_class(self, event: Event) -> Event | None:
         """Return an answer with its class after merges; None if the class was removed."""
-        if event.label in (None, NONE_OF_THESE):
+        if event.label in (None, NONE_OF_THESE) or self.session_task.has_codes:
             return event
         assert event.label is not None
         if self.class_mapping[event.label] == event.label:
@@ -408,26 +445,38 @@ class LabelStateBuilder:
         text: str | None = None,
         ref: int | None = None,
         key: str | None = None,
+        value: Any = None,
     ) -> Event:
         """Check the fields of a new event and return it; the state does not change.
+
+        value: the answer, instead of `label`, as people and programs give it (`read_value`).
 
         Raises:
             InputError: A field is missing, superfluous or not valid in the current state.
         """
-        answers_by_annotator = {"position": position, "label": label, "ref": ref, "text": text}
-        names = tuple(name for name, value in answers_by_annotator.items() if value is not None)
+        if value is not None:
+            label = self.read_value(value)
+        given_fields = {"position": position, "label": label, "ref": ref, "text": text}
+        names = tuple(name for name, found in given_fields.items() if found is not None)
         if kind not in REQUIRED_FIELDS:
             raise InputError(f"kind is {kind!r}; expected one of {', '.join(REQUIRED_FIELDS)}")
         if names != REQUIRED_FIELDS[kind]:
             raise InputError(
                 f"{kind} with {names}; expected {REQUIRED_FIELDS[kind]} and nothing else"
             )
-        if label is not None:
+        if kind in CLASS_CHANGE_KINDS:
+            self.session_task.check_class_change()
+        if self.session_task.has_codes and label is not None:
+            label, text = self._check_code(kind, index(label), value)
+        elif label is not None:
             label = self._check_label(kind, index(label))
         if kind == "class":
             text, label = _check_class_name(text), len(self.classes)
             if normalise_name(text) in self.class_numbers:
                 raise InputError(f"class {text!r} already exists; choose another name")
+            self.session_task.check_class(text)
+        elif kind == "task" and self.seq:
+            raise InputError("the task of a journal is its first event; expected an empty journal")
         elif kind in CLASS_CHANGE_KINDS:
             text = self._check_class_change(kind, label or 0, text)
         elif kind == "undo":
@@ -438,7 +487,9 @@ class LabelStateBuilder:
             if position is None:
                 self._check_undo(ref)
         if kind == "keep" and self._labels.get(index(position or 0)) != label:
-            name = NONE_OF_THESE_NAME if label == NONE_OF_THESE else self.classes[label or 0]
+            name = text or (
+                NONE_OF_THESE_NAME if label == NONE_OF_THESE else self.classes[label or 0]
+            )
             raise InputError(
                 f"item {position} is not labelled {name!r} now; reload it and try again"
             )
@@ -452,9 +503,42 @@ class LabelStateBuilder:
         where = None if position is None else index(position)
         return Event(self.seq + 1, at, who, kind, where, label, ref, key, text)
 
+    def read_value(self, value: Any) -> int:
+        """Return the label of an answer: its class number or its code, which may be a new one.
+
+        Raises:
+            InputError: It is no answer.
+        """
+        if self.session_task.settings is not None:
+            return self.session_task.read(value)[0]
+        found = self.find_class(check_name(value, "the class's name"))
+        if found is None and normalise_name(value) == NONE_OF_THESE_NAME:
+            return NONE_OF_THESE
+        if found is None:
+            raise InputError(f"class {value!r} does not exist; expected the name of a class")
+        return found
+
+    def has_valid_label(self, event: Event) -> bool:
+        """Return whether the label of a stored event can follow the events so far."""
+        if event.kind == "class":
+            return event.label == len(self.classes)
+        if self.session_task.has_codes and event.label is not None:
+            return event.kind in VALUE_KINDS and self.session_task.is_valid(event.label, event.text)
+        if event.label == NONE_OF_THESE:
+            return event.kind in NONE_KINDS
+        return 0 <= (event.label or 0) < max(len(self.classes), 1)
+
+    def _check_code(self, kind: str, code: int, value: Any) -> tuple[int, str]:
+        """Return code and text of an answer of a task; raise for an unknown code."""
+        if kind not in VALUE_KINDS:
+            raise InputError(f"the task is {self.session_task.name}, which has no {kind}")
+        if value is not None:
+            return self.session_task.read(value)
+        return code, self.session_task.write(code)
+
     def _check_label(self, kind: str, label: int) -> int:
         """Return the number of an existing class or `NONE_OF_THESE`; raise for any other."""
-        if label == NONE_OF_THESE and kind in NONE_KINDS:
+        if label == NONE_OF_THESE and kind in NONE_KINDS and self.session_task.settings is None:
             if NONE_OF_THESE_NAME in self.class_numbers:
                 raise InputError(
                     f"a class is called {NONE_OF_THESE_NAME!r}; label with this class, or rename it"
@@ -534,11 +618,14 @@ class LabelStateBuilder:
                 classes_seq=self._classes_seq,
                 former_classes=self._list_former_classes(),
                 agreement=Agreement(compared, compared - len(sets["differ"])),
+                task=self.session_task.task,
             )
         return self._label_state
 
     def _without_outdated_none(self, labelled: list[Event]) -> list[Event]:
         """Return the labels except "none of these" before the class of another label was added."""
+        if self.session_task.has_codes:
+            return labelled
         given = [a.label for a in labelled if a.label != NONE_OF_THESE]
         added = max((self._class_seqs[c] for c in given if c is not None), default=0)
         return [a for a in labelled if a.label != NONE_OF_THESE or a.seq > added]

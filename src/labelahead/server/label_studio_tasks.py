@@ -17,6 +17,8 @@ from labelahead.data.records import FILE_NAME, rename_clashing_columns
 from labelahead.data.table_writer import iter_json_rows
 from labelahead.errors import InputError
 from labelahead.server.export_content import Export
+from labelahead.server.task_export import build_control, build_result
+from labelahead.tasks import Task
 
 __all__ = ["MAX_INLINE_BYTES", "labelling_config", "studio_tasks"]
 
@@ -48,6 +50,7 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
         row = {
             name: content.columns[name][i]
             for name in ("label", "source", "prediction", "probability")
+            if name in content.columns
         }
         if shown in TAG_BY_FIELD:
             data[shown] = _find_address(content, content.positions[i], pictures_at)
@@ -63,9 +66,8 @@ def studio_tasks(content: Export, pictures_at: str | None = None) -> list[dict[s
             data[RECORD_FIELD] = "\n".join(
                 f"{name}: {value}" for name, value in data.items() if name != ITEM_ID_FIELD
             )
-        tasks.append(
-            _build_task(data, row, content.answers[i], shown if shown in TAG_BY_FIELD else "text")
-        )
+        tag = shown if shown in TAG_BY_FIELD else "text"
+        tasks.append(_build_task(data, row, content.answers[i], tag, content.task))
     return tasks
 
 
@@ -75,6 +77,10 @@ def labelling_config(content: Export) -> str:
     view = ElementTree.Element("View")
     tag, name = (TAG_BY_FIELD[shown], shown) if shown in TAG_BY_FIELD else ("Text", "text")
     ElementTree.SubElement(view, tag, name=name, value=f"${shown}")
+    if content.task is not None:
+        build_control(view, content.task, CHOICE_NAME, name)
+        ElementTree.indent(view)
+        return ElementTree.tostring(view, encoding="unicode") + "\n"
     choices = ElementTree.SubElement(
         view, "Choices", name=CHOICE_NAME, toName=name, choice="single"
     )
@@ -134,27 +140,34 @@ def _find_address(content: Export, position: int, pictures_at: str | None) -> st
 
 
 def _build_task(
-    data: Mapping[str, Any], row: Mapping[str, Any], answers: Any, shown: str
+    data: Mapping[str, Any],
+    row: Mapping[str, Any],
+    answers: Any,
+    shown: str,
+    session_task: Task | None = None,
 ) -> dict[str, Any]:
     """Return one task.
 
     `completed_by` is left out: Label Studio rejects a file with users that it does not know.
     """
 
-    def make_choice(name: str) -> list[dict[str, Any]]:
+    def make_choice(name: Any) -> dict[str, Any]:
+        if session_task is not None:
+            return build_result(session_task, name, CHOICE_NAME, shown)
         value = {"choices": [name]}
-        return [{"from_name": CHOICE_NAME, "to_name": shown, "type": "choices", "value": value}]
+        region = {"from_name": CHOICE_NAME, "to_name": shown, "type": "choices", "value": value}
+        return {"result": [region]}
 
     task: dict[str, Any] = {"data": dict(data), "annotations": [], "predictions": []}
     for answer in answers:
         if answer["label"] is not None:
-            given = {"result": make_choice(answer["label"]), "annotator": answer["annotator"]}
+            given = {**make_choice(answer["label"]), "annotator": answer["annotator"]}
             task["annotations"].append(given | {"created_at": answer["labelled_at"]})
     if row["source"] == "prediction":
         prediction = {
             "model_version": "labelahead",
-            "score": row["probability"],
-            "result": make_choice(row["prediction"]),
+            "score": row.get("probability"),
+            **make_choice(row["prediction"]),
         }
         task["predictions"].append(prediction)
     return task

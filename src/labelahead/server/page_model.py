@@ -12,11 +12,12 @@ from torch.nn.functional import one_hot
 from labelahead.acquisition import Acquisition
 from labelahead.inference.pool_posterior import PoolPosterior
 from labelahead.learner.export import NOVELTY_QUANTILE
+from labelahead.server.label_state import LabelState
 from labelahead.server.snapshot import Snapshot
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import Strategy
 
-__all__ = ["LabelEffect", "PageModel"]
+__all__ = ["LabelEffect", "PageModel", "format_percent"]
 
 MAX_ITEMS_SHOWN = 6  # in an explanation
 MAX_ANSWERS_TRIED = 12  # by an explanation, the most probable first
@@ -59,7 +60,7 @@ class LabelEffect:
                 most = f", {share} of them from “{names[before]}” to “{names[after]}”"
             return f"If it is “{names[label]}”, as predicted, {_change_class(count)}{most}."
         surprise = max(others, key=lambda row: row[2], default=(label, 0.0, 0))
-        fall = _percent(self.variance_share)
+        fall = format_percent(self.variance_share)
         gain = (
             "Its label makes the other predictions more certain: the sum of their variances "
             f"decreases by {fall}."
@@ -68,7 +69,7 @@ class LabelEffect:
             other, p, count = surprise
             return (
                 f"If it is “{names[label]}”, as predicted, no other prediction changes class. "
-                f"If it is “{names[other]}” ({_percent(p)}), {_change_class(count)}. {gain}"
+                f"If it is “{names[other]}” ({format_percent(p)}), {_change_class(count)}. {gain}"
             )
         answer = (
             "No answer"
@@ -96,7 +97,8 @@ def _change_class(count: int) -> str:
     )
 
 
-def _percent(share: float) -> str:
+def format_percent(share: float) -> str:
+    """Write a share as a percentage."""
     if share < 0.01:
         return "less than 1 %"
     return "more than 99 %" if share > 0.99 else f"{100 * share:.0f} %"
@@ -174,6 +176,21 @@ class PageModel:
             separate_query_posterior=separate and separate.build_shortlist(scores, SHORTLIST_ITEMS),
         )
 
+    def has_same_outputs(self, label_state: LabelState) -> bool:
+        """Return whether the labels are of the same classes as when the model was built."""
+        return self.has_same_classes(label_state.class_mapping)
+
+    def with_state(self, label_state: LabelState) -> "PageModel":
+        """Return the model conditioned on exactly the present labels and classes."""
+        labels, classes = label_state.labels, len(label_state.classes)
+        if self.has_same_outputs(label_state):
+            return self.with_labels(labels, classes)
+        return PageModel.from_snapshot(self.snapshot, labels, classes, label_state.class_mapping)
+
+    def describe_prediction(self, position: int) -> dict[str, Any] | None:
+        """Return the predicted answer of an item to a task; None for classes."""
+        return None
+
     def has_same_classes(self, class_mapping: Sequence[int | None]) -> bool:
         """Return whether no class was merged or removed since the model was built."""
         first_class_count = len(self.class_mapping)
@@ -222,7 +239,7 @@ class PageModel:
         )
         return [row for row in rows if row[0] not in without]
 
-    def count_changes_from(self, before: "PageModel") -> int:
+    def count_changes_from(self, before: "PageModel") -> int | None:
         """Return how many predictions have another class than in `before`."""
         return int(
             (self.pool_posterior.predicted_classes != before.pool_posterior.predicted_classes).sum()

@@ -16,6 +16,9 @@ from labelahead.server.page_model import PageModel
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import FORECAST_FIELDS, MIN_CONFUSION_LABELS, LeaveOneOutRow
+from labelahead.server.task_display import count_outputs
+from labelahead.server.task_page_model import TaskPageModel
+from labelahead.server.task_review import MIN_REVIEW_LABELS, Suspect
 
 __all__ = [
     "build_map",
@@ -83,6 +86,8 @@ def explain_item(service: LabellingService, position: int, who: str) -> dict[str
             **nothing,
         }
     reasons, describe = page_model.explain(position), service.items.describe_item
+    if isinstance(page_model, TaskPageModel):
+        return _explain_task_item(service, page_model, position, reasons)
     effect = reasons["effect"]
     return {
         "position": position,
@@ -102,12 +107,35 @@ def explain_item(service: LabellingService, position: int, who: str) -> dict[str
     }
 
 
+def _explain_task_item(
+    service: LabellingService, page_model: TaskPageModel, position: int, reasons: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the explanation of an item of a task: "prediction", "effect" and "similar" labels."""
+    label_state, describe = service.label_state, service.items.describe_item
+    similar = [
+        {**describe(p), "label": c, "answer": label_state.name_label(c), "weight": round(w, 4)}
+        for p, c, w in reasons["similar"]
+    ]
+    empty: dict[str, Any] = {"now": [], "if": [], "affected": [], "because": [], "against": []}
+    return {
+        "position": position,
+        "learnt": position in page_model.pool_posterior.labels,
+        "effect": reasons["effect"],
+        "guesses": [],
+        **empty,
+        "prediction": page_model.describe_prediction(position),
+        "similar": similar,
+    }
+
+
 def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[str, Any]:
     """Return number of labels, accuracy, learning curve, advice and state of training."""
     with service.lock:
         page_model, label_state = service.page_model, service.label_state
         status, rounds = schedule.describe_status(), list(schedule.rounds)
     classes, last = len(label_state.classes), rounds[-1] if rounds else {}
+    if label_state.task is not None:
+        classes, last = 0, {}  # errors have another unit: see `describe_task_progress`
     measured, estimated = None, None
     if last.get("accuracy") is not None:
         measured = {"value": last["accuracy"], "labels": last["labels"]}
@@ -130,11 +158,11 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
                 "warning": warning,
             }
     given, predicted, gain = Counter(label_state.labels.values()), Counter[int](), None
-    if page_model is not None and page_model.snapshot.round:
+    if page_model is not None and page_model.snapshot.round and label_state.task is None:
         predicted.update(page_model.pool_posterior.predicted_classes.tolist())
         gain = page_model.best_score()
     names = ("labels", "accuracy", "loo", "loo_all", "gain", "drift", "seconds", *FORECAST_FIELDS)
-    return {
+    found = {
         "labels": len(label_state.labels),
         "items": len(service.items) - len(service.held_out) - len(service.excluded),
         "budget": service.budget,
@@ -148,11 +176,53 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "guessers": describe_session_guessers(schedule),
         "advice": schedule.advise_stopping(),
         "enough": stopping_progress(schedule.list_error_readings()),
-        "doubts": len(find_doubtful(page_model, label_state)),
+        "doubts": len(find_doubtful(page_model, label_state))
+        + len(find_open_suspects(page_model, label_state)),
         "confirmed": len(label_state.confirmed),
         "none_of_these": given[NONE_OF_THESE],
         "classes_seq": label_state.classes_seq,
         "training": status,
+    }
+    return found | describe_task_progress(page_model, label_state, rounds)
+
+
+def describe_task_progress(
+    page_model: PageModel | None, label_state: LabelState, rounds: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the progress of a task that differs from that of classes; nothing for classes.
+
+    "error" is the estimated error, its forecast and the measures on test items.
+    """
+    if label_state.task is None:
+        return {}
+    predicted = page_model.count_predicted() if isinstance(page_model, TaskPageModel) else []
+    return {
+        "per_class": count_outputs(label_state.task, label_state.labels),
+        "predicted_per_class": predicted,
+        "enough": None,  # the rules of stopping were derived for error rates
+        "error": _describe_error(rounds),
+    }
+
+
+def _describe_error(rounds: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the newest error estimate and the newest measures; None without both."""
+    last: dict[str, Any] = next(
+        (r for r in reversed(rounds) if r.get("error_rate") is not None), {}
+    )
+    measures: dict[str, float] = next(
+        (r["measures"] for r in reversed(rounds) if r.get("measures")), {}
+    )
+    if not last and not measures:
+        return None
+    labels = last.get("labels", 0)  # none with an estimate if all items were labelled at once
+    return {
+        "value": last.get("error_rate"),
+        "low": last.get("error_low"),
+        "high": last.get("error_high"),
+        "fall": last.get("fall"),
+        "labels": labels,
+        "few": labels < ENOUGH_LABELS,
+        "measures": measures,
     }
 
 
@@ -169,18 +239,23 @@ def build_map(
 ) -> dict[str, Any]:
     """Return the pool on a plane: on other coordinates, or its two leading kernel components."""
     with service.lock:
-        page_model, labels = service.page_model, dict(service.label_state.labels)
+        page_model, label_state = service.page_model, service.label_state
+        labels: dict[int, int | None] = dict(label_state.labels)
     if page_model is None:
         return {"points": [], "labelled": [], "round": None}
     pool_map = page_model.snapshot.pool_facts.map
     shown = list(zip(pool_map.points, pool_map.x, pool_map.y, strict=True))
     if coordinates:
         shown = [(p, *coordinates[p]) for p, _, _ in shown if p in coordinates]
+    if label_state.has_codes:  # codes of answers are no classes
+        labels = dict.fromkeys(labels)
     labelled = [[p, x, y, labels[p]] for p, x, y in shown if p in labels]
     rest = [row for row in shown if row[0] not in labels]
     guesses: list[int | None] = [None] * len(rest)
     sure: list[float | None] = [None] * len(rest)
-    if page_model.has_labels:
+    if isinstance(page_model, TaskPageModel):
+        guesses, sure = page_model.predict_levels([p for p, _, _ in rest])
+    elif page_model.has_labels:
         at = page_model.pool_posterior.rows_of([p for p, _, _ in rest])
         guesses = page_model.pool_posterior.predicted_classes[at].tolist()
         sure = [round(chance, 3) for chance in page_model.confidence[at].tolist()]
@@ -202,6 +277,8 @@ def _has_enough_rows(judged: Sequence[LeaveOneOutRow]) -> bool:
 
 def find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list[LeaveOneOutRow]:
     """Return the leave-one-out rows that contradict their label, the most suspicious first."""
+    if label_state.task is not None:
+        return []
     judged, active_classes = _get_leave_one_out_rows(page_model), set(label_state.active_classes)
     rows = [
         row
@@ -215,6 +292,18 @@ def find_doubtful(page_model: PageModel | None, label_state: LabelState) -> list
     if not _has_enough_rows(judged):
         return []
     return sorted(rows, key=lambda row: row.output_of_label - row.output)
+
+
+def find_open_suspects(page_model: PageModel | None, label_state: LabelState) -> list[Suspect]:
+    """Return the answers to a task that the last fit contradicts, and that nobody changed since."""
+    if page_model is None or label_state.task is None:
+        return []
+    return [
+        row
+        for row in page_model.snapshot.fit_facts.suspects
+        if label_state.labels.get(row.position) == row.label
+        and row.position not in label_state.kept_labels
+    ]
 
 
 def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
@@ -242,14 +331,42 @@ def list_doubts(service: LabellingService, n: int = 24) -> dict[str, Any]:
         }
         for row in find_doubtful(page_model, label_state)[:n]
     ]
+    rows += [
+        {
+            **describe(row.position),
+            "label": row.label,
+            "answer": label_state.name_label(row.label),
+            "who": label_state.find_deciding_answer(row.position).who,
+            "suggested": row.suggested,
+            "probability": row.probability,
+        }
+        for row in find_open_suspects(page_model, label_state)[:n]
+    ]
     newest = sorted(label_state.kept_labels.items(), key=lambda pair: -pair[1].seq)[:n]
+    enough, least = bool(judged) and _has_enough_rows(judged), MIN_LABELS_PER_CLASS
+    if label_state.task is not None:
+        enough, least = len(label_state.labels) >= MIN_REVIEW_LABELS, MIN_REVIEW_LABELS
     return {
-        "enough": bool(judged) and _has_enough_rows(judged),
-        "per_class": MIN_LABELS_PER_CLASS,
+        "enough": enough,
+        "per_class": least,
         "doubts": rows,
         "kept_count": len(label_state.kept_labels),
-        "kept": [{**describe(p), **a.pick_fields("label", "who", "at")} for p, a in newest],
+        "kept": [
+            {
+                **describe(p),
+                **a.pick_fields("label", "who", "at"),
+                **_name_answer(label_state, a.label),
+            }
+            for p, a in newest
+        ],
     }
+
+
+def _name_answer(label_state: LabelState, label: int | None, key: str = "answer") -> dict[str, Any]:
+    """Return the written answer of a label to a task; nothing for classes."""
+    if label_state.task is None:
+        return {}
+    return {key: None if label is None else label_state.name_label(label)}
 
 
 def list_annotators(service: LabellingService) -> dict[str, Any]:
@@ -294,8 +411,9 @@ def list_annotators(service: LabellingService) -> dict[str, Any]:
             {
                 **service.items.describe_item(p),
                 "counts": label_state.labels[p],
+                **_name_answer(label_state, label_state.labels[p], "counts_answer"),
                 "answers": [
-                    a.pick_fields("who", "label", "at")
+                    a.pick_fields("who", "label", "at") | _name_answer(label_state, a.label)
                     for a in label_state.answers[p]
                     if a.label is not None
                 ],
@@ -323,6 +441,8 @@ def list_history(
             **describe(p),
             **a.pick_fields("kind", "label", "who", "at"),
             "current": label_state.labels.get(p),
+            **_name_answer(label_state, a.label),
+            **_name_answer(label_state, label_state.labels.get(p), "current_answer"),
         }
         for a, p in newest
     ]

@@ -89,6 +89,11 @@ class Answer(BaseModel):
     label: StrictInt | None = Field(
         None, description="A class number, or -2 for none of these; for label, settle, keep."
     )
+    value: Any = Field(
+        None,
+        description="The answer to a task instead of the label: a list of class names, a number, "
+        "a level. Or the name of a class.",
+    )
     key: str | None = Field(
         None, max_length=200, description="Idempotency key: the same answer sent twice counts once."
     )
@@ -190,6 +195,7 @@ def _describe_session(
         "classes": service.describe_classes(),
         "classes_seq": service.label_state.classes_seq,
         "none_of_these": service.describe_none_of_these(),
+        "task": service.describe_task(),
         "kind": service.items.kind,
         "version": version("labelahead"),
         "who": who,
@@ -252,7 +258,7 @@ def _write_routes(service: LabellingService) -> APIRouter:
         """
         if given.kind in ("skip", "unsure", "doubt") and given.label is not None:
             raise InputError(f"{given.kind} with the label {given.label}; expected no label")
-        return Json(service.record_answer(who, given.position, given.kind, given.label, given.key))
+        return Json(service.record_answer(who, **given.model_dump()))
 
     @routes.post("/confirmations", summary="Label many items with one class")
     def confirmed(given: Annotated[Confirmation, Body()], who: Annotator) -> Json:

@@ -14,9 +14,8 @@ from labelahead.files import as_storage_error
 from labelahead.learner.config import Campaign
 from labelahead.learner.stopping import ErrorReading, stop_advice
 from labelahead.server.journal_files import MissingLabels
-from labelahead.server.label_state import LabelState, count_classes
+from labelahead.server.label_state import LabelState
 from labelahead.server.large_pool import LargePoolWorker
-from labelahead.server.page_model import PageModel
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot import FORECAST_FIELDS, FitFacts, Snapshot, TrainingRequest
 from labelahead.server.snapshot_builder import (
@@ -26,6 +25,8 @@ from labelahead.server.snapshot_builder import (
     with_current_classes,
 )
 from labelahead.server.snapshot_files import SnapshotFormatError, load_snapshot
+from labelahead.server.task_page_model import build_page_model
+from labelahead.server.task_snapshot import TaskSnapshot
 from labelahead.server.worker import Worker
 
 __all__ = ["Schedule"]
@@ -37,6 +38,8 @@ SCORING_TASK = (
     "which is retried,"
 )
 MAX_NAMES_SHOWN = 5  # of unreadable pictures in a message
+# The model of a task has no prediction before its first fit, and its first fits change it most.
+TASK_LABELS_PER_REFRESH = 5  # a refresh for every fifth of the labels, up to `retrain_every`
 STORAGE_MESSAGE = "the server cannot use its files; see its terminal"
 log = logging.getLogger("labelahead")
 
@@ -214,7 +217,9 @@ class Schedule:
         }
 
     def advise_stopping(self) -> str | None:
-        """Return advice to stop labelling, or None."""
+        """Return advice to stop labelling, or None; of a task, whose errors have other units, none."""
+        if self.service.label_state.task is not None:
+            return None
         return stop_advice(self.list_error_readings())
 
     def list_error_readings(self) -> list[ErrorReading]:
@@ -242,14 +247,12 @@ class Schedule:
                     continue
         for last in sorted(self.folder.glob("snapshot-*.pt"), reverse=True):
             try:
-                snapshot, classes = load_snapshot(last), len(label_state.classes)
+                snapshot = load_snapshot(last)
                 self._require_labels(last, snapshot.labels, {position for position, _ in labelled})
-                fits = snapshot.classes <= max(classes, 2)
+                fits = _has_known_classes(snapshot, label_state)
                 fits &= snapshot.pool_facts.guess_key == self._current_guess_key()
                 if fits and labelled.issuperset(snapshot.labels.items()):
-                    page_model = PageModel.from_snapshot(
-                        snapshot, label_state.labels, classes, label_state.class_mapping
-                    )
+                    page_model = build_page_model(snapshot, label_state)
                     page_model.best_score()  # raises here if the acquisition function fails
                     self.service.set_page_model(page_model)
                     self._labels_at_scoring = snapshot.pool_facts.labels_at_scoring
@@ -288,9 +291,13 @@ class Schedule:
         # The exact learner is updated with every label; only its kernel is selected again, which
         # changes little once there are many labels.
         wait = self.retrain_every
+        if label_state.task is not None and page_model is not None:
+            wait = min(wait, 1 + len(labels) // TASK_LABELS_PER_REFRESH)
         if not self.needs_training:
             wait = max(wait, len(labels) // 20)
-        enough = len(differing) >= wait and count_classes(labels) > 1
+        if label_state.task is not None and page_model is not None and not page_model.has_labels:
+            wait = 0  # the first fit, or that of a new class
+        enough = len(differing) >= wait and label_state.can_be_fitted
         if enough and labels != self._failed_labels:
             number = (page_model.snapshot.round if page_model else 0) + 1
             return self._make_request(number, label_state)
@@ -313,6 +320,8 @@ class Schedule:
             confirmed,
             active_classes,
             label_state.list_annotations(),
+            label_state.task,
+            tuple(self.service.test_answers.items()),
         )
 
     def _run(self) -> None:
@@ -359,9 +368,9 @@ class Schedule:
         label_state, page_model = self.service.label_state, self.service.page_model
         labels, classes = label_state.labels, len(label_state.classes)
         number = page_model.snapshot.round if page_model else 0
-        enough = len(labels) >= self.retrain_every and count_classes(labels) > 1
-        if not enough:
-            return TrainingRequest(0, (), classes)
+        least = self.retrain_every if label_state.task is None else 2
+        if len(labels) < least or not label_state.can_be_fitted:
+            return TrainingRequest(0, (), classes, task=label_state.task)
         return self._make_request(max(number, 1), label_state)
 
     def _encode_items(self) -> None:
@@ -494,9 +503,7 @@ class Schedule:
         excluded = snapshot.pool_facts.unreadable
         if set(excluded) - self.service.excluded.keys():
             self.service.exclude_items(excluded)
-        page_model = PageModel.from_snapshot(
-            snapshot, label_state.labels, len(label_state.classes), label_state.class_mapping
-        )
+        page_model = build_page_model(snapshot, label_state)
         gain = (
             page_model.best_score()
             if page_model.pool_posterior.view.candidates.numel() and snapshot.round
@@ -528,3 +535,14 @@ class Schedule:
         )
         for old in files[:-MAX_SNAPSHOT_FILES]:
             old.unlink(missing_ok=True)
+
+
+def _has_known_classes(snapshot: Snapshot, label_state: LabelState) -> bool:
+    """Return whether a stored snapshot is of classes or answers of the session."""
+    if label_state.task is None or not isinstance(snapshot, TaskSnapshot):
+        is_of_classes = label_state.task is None and not isinstance(snapshot, TaskSnapshot)
+        return is_of_classes and snapshot.classes <= max(len(label_state.classes), 2)
+    known, now = snapshot.task, label_state.task
+    if known.outputs != now.outputs:
+        return known.outputs == now.outputs[: len(known.outputs)]  # classes were added
+    return list(known.answers) == list(now.answers)[: len(known.answers)]

@@ -24,8 +24,9 @@ from labelahead.server.journal import Journal
 from labelahead.server.label_state import CLASS_CHANGE_KINDS, NONE_KINDS, Event, LabelState
 from labelahead.server.page_model import PageModel
 from labelahead.server.snapshot_builder import shuffle_positions
+from labelahead.server.task_display import describe_task
 
-__all__ = ["GRID_ITEMS", "LabellingService"]
+__all__ = ["GRID_ITEMS", "LabellingService", "describe_event"]
 
 SECOND_OPINION = "second opinion"
 UNDONE_TEXT = "taken back"
@@ -87,6 +88,7 @@ class LabellingService:
         self.excluded: dict[int, str] = {}  # position -> why it is excluded from queries
         self.page_model: PageModel | None = None
         self.show_guesses = False  # whether annotators see guesses before they answer
+        self.test_answers: Mapping[int, str] = {}  # of a task: written answers of test items
         self.is_behind = False  # whether the page model does not reflect the labels yet
         self._label_version = 0  # number of changes of labels or classes
         # restricted to the best candidates; updated before the page model where that is slow
@@ -130,6 +132,10 @@ class LabellingService:
         used = assign_keys(label_state.classes)
         key = next(k for k in NONE_KEYS if k not in used)
         return {"number": NONE_OF_THESE, "name": NONE_OF_THESE_NAME, "key": key}
+
+    def describe_task(self) -> dict[str, Any] | None:
+        """Return how answers of the task are given; None for one class per item."""
+        return describe_task(self.label_state.task)
 
     def next_query(self, who: str, *, fresh: bool = False) -> dict[str, Any]:
         """Return the query of an annotator; repeated calls return the same item until it is answered.
@@ -186,21 +192,35 @@ class LabellingService:
         return why is None
 
     def record_answer(
-        self, who: str, position: int, kind: str, label: int | None = None, key: str | None = None
+        self,
+        who: str,
+        position: int,
+        kind: str,
+        label: int | None = None,
+        key: str | None = None,
+        value: Any = None,
     ) -> dict[str, Any]:
         """Record an answer durably, update the model, and return the next query.
 
         For an item that is already labelled, it is a correction or a second opinion.
+
+        Args:
+            who: Name of the annotator.
+            position: Of the item.
+            kind: See `ACCEPTED_KINDS`.
+            label: Class number, or code of an answer to a task.
+            key: Made by the client.
+            value: The answer instead of `label`, as the task reads it, or the name of a class.
         """
         with self.lock:
-            self._check_answer(self.label_state, position, kind, label)
+            self._check_answer(self.label_state, position, kind, label, value)
             self._last_seen[who] = time.monotonic()
-            event = self.journal.add_event(kind, who, position, label, key=key)
+            event = self.journal.add_event(kind, who, position, label, key=key, value=value)
         changed = None if kind in NEUTRAL_KINDS else self._try_update()
         with self.lock:
             query = self.next_query(who)
             return {
-                "event": _describe_event(event),
+                "event": describe_event(event, self.label_state),
                 "changed": changed,
                 "labels": len(self.label_state.labels),
                 "next": query,
@@ -237,7 +257,7 @@ class LabellingService:
                 query = self.next_query(who)
             labels = len(self.label_state.labels)
             return {
-                "undone": {**_describe_event(undone_event), "together": together},
+                "undone": {**describe_event(undone_event, self.label_state), "together": together},
                 "next": query,
                 "labels": labels,
             }
@@ -275,7 +295,7 @@ class LabellingService:
             )
         self._apply_class_change()
         return {
-            "event": _describe_event(event),
+            "event": describe_event(event, self.label_state),
             "classes": self.describe_classes(),
             "labels": len(self.label_state.labels),
         }
@@ -378,13 +398,21 @@ class LabellingService:
                 "next": self.next_query(who),
             }
 
-    def add_labels(self, rows: Collection[tuple[int, str, str]]) -> dict[str, Any]:
-        """Record labels from a file: (position, class name, annotator)."""
+    def add_labels(
+        self, rows: Collection[tuple[int, Any, str]], new_classes: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Record labels from a file: (position, class name or answer of the task, annotator).
+
+        new_classes: of a task, added before; otherwise they are found in the labels.
+        """
         with self.lock:
             before = self.label_state
             for position, _, _ in rows:
                 self._check_answer(before, position, "skip", None)
-            self.journal.add_labels(rows)
+            if before.task is None:
+                self.journal.add_labels(rows)
+            else:
+                self.journal.add_values(rows, new_classes)
         self._try_update()
         with self.lock:
             new = [c for c in self.label_state.classes if c not in before.classes]
@@ -424,18 +452,6 @@ class LabellingService:
             self.labels_changed.wait_for(lambda: not self.is_behind, EXPLANATION_WAIT_SECONDS)
             return self.page_model
 
-    @staticmethod
-    def _with_current_labels(page_model: PageModel, label_state: LabelState) -> PageModel:
-        """Return the page model conditioned on the current labels and classes."""
-        if page_model.has_same_classes(label_state.class_mapping):
-            return page_model.with_labels(label_state.labels, len(label_state.classes))
-        return PageModel.from_snapshot(
-            page_model.snapshot,
-            label_state.labels,
-            len(label_state.classes),
-            label_state.class_mapping,
-        )
-
     def find_random_sample(self, label_state: LabelState) -> tuple[int, ...]:
         """Return labelled items that form a random sample of the pool, or none if there are too few.
 
@@ -454,7 +470,12 @@ class LabellingService:
         return {who for who, at in self._last_seen.items() if now - at < AWAY_SECONDS}
 
     def _check_answer(
-        self, label_state: LabelState, position: int, kind: str, label: int | None
+        self,
+        label_state: LabelState,
+        position: int,
+        kind: str,
+        label: int | None,
+        value: Any = None,
     ) -> None:
         if not 0 <= position < len(self.items) or position in self.held_out:
             raise InputError(f"there is no item {position} to label; expected an item of the pool")
@@ -465,6 +486,13 @@ class LabellingService:
             raise InputError(
                 f"item {position} has no label yet; expected a labelled item to settle"
             )
+        if value is not None and (kind not in NONE_KINDS or label is not None):
+            raise InputError(
+                f"{kind} with the value {value!r} and the label {label}; expected one of them, for "
+                f"{', '.join(NONE_KINDS)}"
+            )
+        if value is not None or (label_state.has_codes and label is not None):
+            return  # the journal checks it
         none = label == NONE_OF_THESE and kind in NONE_KINDS
         if kind in NONE_KINDS and not none and (label is None or not 0 <= label < count):
             raise InputError(f"label is {label}; expected a class number, 0 to {count - 1}")
@@ -488,7 +516,7 @@ class LabellingService:
             )
             near = (
                 light
-                and page_model.has_same_classes(label_state.class_mapping)
+                and page_model.has_same_outputs(label_state)
                 and page_model.pool_posterior.can_update_incrementally(label_state.labels)
             )
             if not near or not self._update_lock.acquire(blocking=False):
@@ -522,12 +550,12 @@ class LabellingService:
         if page_model is None or before is None:
             return
         more = (
-            page_model.has_same_classes(label_state.class_mapping)
+            page_model.has_same_outputs(label_state)
             and page_model.pool_posterior.labels.items() <= label_state.labels.items()
         )
         after = None
         if more and before.pool_posterior.can_update_incrementally(label_state.labels):
-            after = before.with_labels(label_state.labels, len(label_state.classes))
+            after = before.with_state(label_state)
             after.best_score()
         with self.lock:
             if self._shortlist_model is before:
@@ -545,7 +573,7 @@ class LabellingService:
             if before is None:
                 self.is_behind = False
                 return None
-        after = self._with_current_labels(before, label_state)
+        after = before.with_state(label_state)
         after.best_score()  # computes the scores now, so that a query does not wait for them
         short = self._build_shortlist(after)
         with self.lock:
@@ -649,6 +677,7 @@ class LabellingService:
     ) -> dict[str, Any]:
         guess: list[tuple[int, float]] = []
         ahead: list[int] = []
+        prediction = None
         page_model = self._newest_model(position)
         if page_model is not None:
             # The prediction is hidden if the posterior contains the other annotator's label, or the
@@ -661,6 +690,8 @@ class LabellingService:
             guess = [
                 (c, p) for c, p in guess if c in label_state.active_classes
             ]  # the model may not know of a removed class yet
+            if reason not in (SECOND_OPINION, UNDONE_TEXT):
+                prediction = page_model.describe_prediction(position)
             if self.items.kind in (IMAGE, SOUND):
                 ahead = page_model.rank_next(PREFETCH_ITEMS, {position})
         urls = [self.items.describe_item(p)["url"] for p in ahead]
@@ -669,6 +700,7 @@ class LabellingService:
             "kind": self.items.kind,
             **self.items.describe_item(position),
             "guess": [{"label": c, "p": round(p, 4)} for c, p in guess],
+            "prediction": prediction,
             "score": score,
             "reason": reason,
             "seq": label_state.seq,
@@ -676,9 +708,12 @@ class LabellingService:
         }
 
 
-def _describe_event(event: Event) -> dict[str, Any]:
-    """Return the fields of an event that the page uses."""
-    return event.pick_fields("seq", "kind", "position", "label", "who", "at")
+def describe_event(event: Event, label_state: LabelState) -> dict[str, Any]:
+    """Return the fields of an event that the page uses; of a task also the written answer."""
+    found = event.pick_fields("seq", "kind", "position", "label", "who", "at")
+    if label_state.task is not None:
+        found["answer"] = None if event.label is None else label_state.name_label(event.label)
+    return found
 
 
 def assign_keys(names: Iterable[str]) -> list[str | None]:

@@ -57,6 +57,13 @@ from labelahead.server.permissions import make_private_folder
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.snapshot_builder import ProgressCallback, with_current_classes
+from labelahead.server.task_session import (
+    TaskInputs,
+    choose_strategy,
+    choose_test_answers,
+    prepare_task,
+    read_task_inputs,
+)
 from labelahead.server.worker import DATA_FILE, Worker
 from labelahead.strategies import STRATEGIES, find_strategy
 
@@ -144,11 +151,14 @@ def open_session(
     """
     options = options or SessionOptions()
     classes = require_distinct_classes(options.classes or campaign.data.classes)
-    campaign = _check_campaign(campaign, options.test)
+    campaign = _check_campaign(prepare_task(campaign), options.test)
     _check_large(campaign, options)
     campaign = _with_session_classes(_with_pinned_encoder(campaign, out), out, classes)
     inputs = _load_inputs(campaign, out, classes, options)
-    data, folder = inputs.data, inputs.folder
+    data, folder, task = inputs.data, inputs.folder, inputs.task
+    if task is not None:
+        campaign = choose_strategy(campaign, task.task)
+        classes = task.class_names
     campaign, prior_notes = _choose_prior(campaign, inputs, options)
     test_classes = _choose_test_items(inputs, options, campaign.data.classes)
     notes = [*data.notes, *inputs.model_notes, *prior_notes]
@@ -157,7 +167,7 @@ def open_session(
     classes = classes or list(dict.fromkeys(data.classes))
     known_names = {normalise_name(name) for name in classes}
     test_only = dict.fromkeys(
-        n for n in test_classes.values() if normalise_name(n) not in known_names
+        n for n in test_classes.values() if task is None and normalise_name(n) not in known_names
     )
     items = _make_items(inputs)
     with Journal(
@@ -165,6 +175,7 @@ def open_session(
         classes=[*classes, *test_only],
         items=data.ids,
         fingerprint=items.fingerprint,
+        task=None if task is None else task.task,
         sizes=items.sizes,
         copy=inputs.copy,
     ) as journal:
@@ -172,6 +183,8 @@ def open_session(
             _remove_leftovers(folder)
         held_out = _find_held_out(journal, test_classes, notes)
         service = _make_service(journal, items, held_out, inputs, campaign.seed, options)
+        if task is not None:
+            service.test_answers = {p: test_classes[p] for p in held_out}
         notes += _describe_file_changes(service, len(inputs.recorded_ids))
         notes += _import_initial_labels(service, inputs, options)
         if not options.read_only:
@@ -235,6 +248,7 @@ class SessionInputs:
     model_notes: Sequence[str] = ()
     pool_worker: LargePoolWorker | None = None  # of an out-of-core pool
     copy: JournalCopy | None = None  # of the journal, if the session is read-only
+    task: TaskInputs | None = None  # unless labels are classes
 
 
 def _make_items(inputs: SessionInputs) -> Items:
@@ -256,9 +270,11 @@ def _load_inputs(
     loaded = load_source(campaign.data, campaign.seed, guess_classes, former)
     folder, recorded, copy = _locate_journal(out, campaign.data.name, options.read_only)
     data, answers = arrange_by_ids(loaded, recorded)
-    return SessionInputs(
-        folder, recorded, data, answers, *choose_model_and_embedding(campaign, data), copy=copy
-    )
+    task = None
+    if campaign.data.task != "classes":
+        task, data = read_task_inputs(campaign, data, answers, campaign.data.classes)
+    chosen = choose_model_and_embedding(campaign, data)
+    return SessionInputs(folder, recorded, data, answers, *chosen, copy=copy, task=task)
 
 
 def _find_guess_classes(
@@ -281,7 +297,7 @@ def _choose_prior(
     if campaign.data.guesses:
         names = ", ".join(map(describe_guesser, campaign.data.guesses))
         return campaign, (f"prior knowledge: {names}; its weight is estimated from the labels",)
-    if not options.choose_prior or inputs.pool_worker is not None:
+    if not options.choose_prior or inputs.pool_worker is not None or inputs.task is not None:
         return campaign, ()
     if settings.exists():
         wanted = read_toml(settings).get("data", {}).get("prior") == CLASS_NAMES
@@ -384,9 +400,9 @@ def _find_held_out(
     journal: Journal, test_classes: Mapping[int, str], notes: list[str]
 ) -> dict[int, int]:
     """Return position and class of the test items that have not been labelled."""
-    labelled = journal.label_state.labels
-    class_numbers = {
-        name: journal.find_class(name) for name in {*test_classes.values()}
+    labelled, is_task = journal.label_state.labels, journal.label_state.task is not None
+    class_numbers = {  # the answers of a task are no classes
+        name: 0 if is_task else journal.find_class(name) for name in {*test_classes.values()}
     }  # None: the class was removed
     unlabelled = {p: class_numbers[n] for p, n in test_classes.items() if p not in labelled}
     if len(unlabelled) < len(test_classes):
@@ -600,6 +616,8 @@ def _choose_test_items(
     stored = {}
     if options.read_only and options.test is None:
         stored = _read_test_items(inputs.folder, inputs.data)
+    if inputs.task is not None:
+        return stored or choose_test_answers(inputs.task, inputs.data, options.test)
     return stored or _find_test_items(inputs.data, inputs.answers, options.test, classes)
 
 
@@ -640,19 +658,21 @@ def _import_initial_labels(
         named = () if labels is None else read_labelled_names(labels)
         inputs.pool_worker.connect(service, named)
     if options.start_from_folders:
-        yield _import_own_labels(service, inputs.data, inputs.answers)
+        yield _import_own_labels(service, inputs)
     if labels is not None:
         yield f"{labels}: {_describe_import(import_labels(service, Path(labels)))}"
 
 
-def _import_own_labels(service: LabellingService, data: Data, answers: Answers | None) -> str:
+def _import_own_labels(service: LabellingService, inputs: SessionInputs) -> str:
+    data, answers = inputs.data, inputs.answers
     if answers is None:
         raise InputError(
             f"{data.name} contains no labels to start from; expected one folder for each class, "
             "or a table with a target column"
         )
     known = [p for p in answers.has_label.nonzero().flatten().tolist() if p not in service.held_out]
-    rows = [(p, data.classes[answers(p)], FOLDER_ANNOTATOR) for p in known]
+    own = inputs.task.own_answers if inputs.task else None
+    rows = [(p, own[p] if own else data.classes[answers(p)], FOLDER_ANNOTATOR) for p in known]
     service.add_labels(rows)
     return f"{count_noun(len(rows), 'label')} imported from the data, as annotator {FOLDER_ANNOTATOR!r}"
 

@@ -17,6 +17,8 @@ from labelahead.data.positions import PositionIndex
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
+from labelahead.server.task_review import Suspect
+from labelahead.tasks import Prediction, Task
 
 __all__ = [
     "FORECAST_FIELDS",
@@ -31,6 +33,7 @@ __all__ = [
     "PoolPredictions",
     "Snapshot",
     "SourceFacts",
+    "TaskPredictions",
     "TrainingRequest",
 ]
 
@@ -52,6 +55,9 @@ class TrainingRequest:
     active_classes: tuple[int, ...] | None = None
     # (position, class, annotator): all labels of these items, if several people labelled
     annotations: tuple[tuple[int, int, str], ...] = ()
+    task: Task | None = None  # what labels are; None: classes
+    # (position, written answer) of the test items of a task
+    test_answers: tuple[tuple[int, str], ...] = ()
 
     @property
     def class_numbers(self) -> tuple[int, ...]:
@@ -206,6 +212,8 @@ class FitFacts:
         forecast: None for a trained network.
         guessers: `GuesserQuality` of each guesser, as JSON with the class numbers of the page.
         sources: The annotators, if there are several and the learner tells them apart.
+        measures: Of a task on the test items; empty without any.
+        suspects: Of a task, `Suspect` of every label that its leave-one-out prediction contradicts.
     """
 
     labels: int = 0
@@ -217,6 +225,8 @@ class FitFacts:
     forecast: ErrorForecast | None = None
     guessers: tuple[dict[str, Any], ...] = ()
     sources: tuple[SourceFacts, ...] = ()
+    measures: Mapping[str, float] = field(default_factory=dict)
+    suspects: tuple[Suspect, ...] = ()
 
     def describe_round(self, gain: float | None) -> dict[str, Any]:
         """Return the line of `rounds.jsonl`. gain: score of the best candidate."""
@@ -235,7 +245,16 @@ class FitFacts:
             "seconds": round(self.seconds, 3),
             **({"guessers": list(self.guessers)} if self.guessers else {}),
             **sources,
+            **({"measures": dict(self.measures)} if self.measures else {}),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPredictions:
+    """What a task predicts for items of a session. positions: those that could be read."""
+
+    positions: Tensor  # (n,)
+    prediction: Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,8 +287,8 @@ class PoolPredictions:
 class LabelFit(Protocol):
     """A model fitted on labels of a snapshot's items."""
 
-    def predict(self, positions: Tensor) -> PoolPredictions:
-        """Return class probabilities of items (q,) of the snapshot."""
+    def predict(self, positions: Tensor) -> PoolPredictions | TaskPredictions:
+        """Return the predictions of items (q,) of the snapshot."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -29,7 +29,6 @@ from labelahead.learner.preparation import (
     PreparedCampaign,
     choose_model_and_embedding,
     prepare_campaign,
-    require_classes,
 )
 from labelahead.seeds import make_generator
 from labelahead.server.exact_snapshot import ExactSnapshot
@@ -43,9 +42,11 @@ from labelahead.server.snapshot import (
     Snapshot,
     TrainingRequest,
 )
+from labelahead.server.task_snapshot import TaskSnapshot
 from labelahead.strategies import find_strategy
 from labelahead.strategies.base import QueryConfig
 from labelahead.strategies.context import QueryContext
+from labelahead.tasks import Task
 
 __all__ = [
     "FIRST_ITEMS",
@@ -167,7 +168,8 @@ class SnapshotBuilder:
             at, prepared = self._prepare_readable(every[:size], len(every), on_progress)
             last = size == sizes[-1]
             if len(at) or last:
-                made = build_snapshot(prepared, request.with_rows(PositionIndex(at)), on_progress)
+                rows = request.with_rows(PositionIndex(at))
+                made = build_snapshot(prepared, rows, on_progress)
                 made = made.with_positions(at)
                 facts = replace(made.pool_facts, unreadable=dict(self.unreadable), is_whole=last)
                 yield replace(made, pool_facts=facts), last
@@ -218,7 +220,6 @@ class SnapshotBuilder:
                 prepared = prepare_campaign(
                     self.campaign, given, lambda what, done, n: on_progress(what, done / total)
                 )
-                require_classes(prepared.task, "the labelling page")
                 _ = prepared.inputs
             except UnreadableItemsError as error:
                 self.unreadable |= {int(fine[i]): why for i, why in error.failed.items()}
@@ -244,6 +245,8 @@ def build_snapshot(
 ) -> Snapshot:
     """Fit a model on the labels and compute its kernel, as a campaign does."""
     report = on_progress or (lambda what, done: None)
+    if prepared.task is not None:
+        return _build_task_snapshot(prepared, prepared.task, report)
     if prepared.kind.needs_training:
         return _build_network_snapshot(prepared, request, report)
     return _build_exact_snapshot(prepared, request, report).refresh(request)
@@ -354,6 +357,39 @@ def _build_exact_snapshot(
         guesses=guesses,
         test_guesses=test_guesses,
         guessers=() if prepared.guesses is None else prepared.guesses.titles,
+    )
+
+
+def _build_task_snapshot(
+    prepared: PreparedCampaign, task: Task, report: ProgressCallback
+) -> TaskSnapshot:
+    """Build the snapshot of a task without labels; later ones reuse its embeddings."""
+    campaign, inputs, test = prepared.campaign, prepared.rows, prepared.data.test
+    query_config = find_strategy(campaign.asking.strategy).with_default_noise(campaign.asking)
+    is_pool = torch.ones(len(inputs), dtype=torch.bool).index_fill_(0, test, False)
+    free = is_pool.nonzero().flatten()
+    order = torch.randperm(len(free), generator=make_generator(campaign.seed, "candidates", 0))
+    points = free[order]  # the first ones are the evaluation set
+    report("kernel", 0.5)
+    model = prepared.make_exact_learner(len(task.outputs)).blank_model
+    units, evaluation = model.normalise_rows(inputs[points]).cpu(), query_config.evaluation
+    if len(points) > MAX_DENSE_ITEMS:
+        evaluation = min(evaluation or EVALUATION_ITEMS, EVALUATION_ITEMS)
+    return TaskSnapshot(
+        round=0,
+        points=points,
+        labels={},
+        noise=query_config.noise or model.noise,
+        own_noise=query_config.noise,
+        strategy=str(query_config.strategy),
+        evaluation=evaluation,
+        pool_facts=PoolFacts(compute_map(points, {"features": units})),
+        task=task,
+        units=units,
+        weights=model.get_mixture().weights,
+        offset=model.offset.cpu(),
+        test_points=test,
+        test_units=model.normalise_rows(inputs[test]).cpu(),
     )
 
 

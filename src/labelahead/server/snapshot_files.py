@@ -22,11 +22,18 @@ from labelahead.server.snapshot import (
     Snapshot,
     SourceFacts,
 )
+from labelahead.server.task_review import Suspect
+from labelahead.server.task_snapshot import TaskSnapshot
+from labelahead.tasks import find_task
 
 __all__ = ["SnapshotFormatError", "load_snapshot", "save_snapshot"]
 
 FORMAT = 2  # files of version 0.2 have none
-SNAPSHOT_TYPES: Mapping[str, type[Snapshot]] = {"network": NetworkSnapshot, "exact": ExactSnapshot}
+SNAPSHOT_TYPES: Mapping[str, type[Snapshot]] = {
+    "network": NetworkSnapshot,
+    "exact": ExactSnapshot,
+    "task": TaskSnapshot,
+}
 
 
 class SnapshotFormatError(InputError):
@@ -48,6 +55,8 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
         "pool_facts": asdict(snapshot.pool_facts),
         "fit_facts": _fit_facts_to_state(snapshot.fit_facts),
     }
+    if isinstance(snapshot, TaskSnapshot):
+        state["task"] = snapshot.task.describe()
     replace_file(path, lambda file: torch.save(state, file))
 
 
@@ -62,6 +71,8 @@ def load_snapshot(path: Path) -> Snapshot:
         raise SnapshotFormatError(path, state.get("labels", {}))
     pool_facts = state.pop("pool_facts")
     pool_facts["map"] = PoolMap(**pool_facts["map"])
+    if "task" in state:
+        state["task"] = find_task(**state["task"])
     return SNAPSHOT_TYPES[state.pop("kind")](
         **state | {"fit_facts": _fit_facts_from_state(state["fit_facts"])},
         pool_facts=PoolFacts(**pool_facts),
@@ -75,6 +86,8 @@ def _fit_facts_to_state(facts: FitFacts) -> dict[str, Any]:
         rows = [tuple(row) for row in facts.leave_one_out.rows]
         state["leave_one_out"] = {**vars(facts.leave_one_out), "rows": rows}
     state["sources"] = [tuple(row) for row in facts.sources]
+    state["measures"] = dict(facts.measures)
+    state["suspects"] = [tuple(row) for row in facts.suspects]
     if facts.forecast is not None:
         state["forecast"] = (tuple(facts.forecast.error), *facts.forecast[1:])
     return state
@@ -88,4 +101,6 @@ def _fit_facts_from_state(state: Mapping[str, Any]) -> FitFacts:
     if forecast is not None:
         forecast = ErrorForecast(ErrorRate(*forecast[0]), *forecast[1:])
     sources = tuple(SourceFacts(*row) for row in state.get("sources", ()))  # none before 0.4
-    return FitFacts(**{**state, "leave_one_out": others, "forecast": forecast, "sources": sources})
+    suspects = tuple(Suspect(*row) for row in state.get("suspects", ()))
+    facts = {"leave_one_out": others, "forecast": forecast}
+    return FitFacts(**{**state, **facts, "sources": sources, "suspects": suspects})
