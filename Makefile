@@ -119,7 +119,7 @@ test-slow: $(VENV)/.installed-test ## run the slow tests: further cases of long 
 DEVICE ?= cuda
 .PHONY: test-device
 test-device: $(VENV)/.installed-test ## run the tests of devices on a GPU: make test-device DEVICE=cuda:1
-	@$(PY) -m pytest --device $(DEVICE) tests/test_devices.py tests/ntk/test_devices.py tests/acquisition/test_devices.py tests/learner/test_devices.py $(ARGS)
+	@$(PY) -m pytest --device $(DEVICE) tests/test_devices.py tests/ntk/test_devices.py tests/acquisition/test_devices.py tests/models/test_devices.py tests/learner/test_devices.py $(ARGS)
 
 test-research: $(VENV)/.installed-test ## run the tests of research/
 	@$(TESTS) research/tests $(ARGS)

@@ -10,7 +10,6 @@ from scipy.stats import binomtest
 
 from labelahead.data.new_items import encode_table_rows
 from labelahead.data.table import Table
-from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import exact
@@ -55,17 +54,21 @@ def test_scores_equal_leaving_out_by_hand(source):
     names = [str(source / "bad.npy"), str(source / "good.npy")]
     scores = compare_embeddings(campaign(source), names, labels=source / "labels.csv")
     both = "+".join(names[::-1])
-    assert sorted(s.embedding for s in scores) == sorted([*names, both])
+    weighted = [f"{a}*{names[1]}+{b}*{names[0]}" for a, b in ((0.8, 0.2), (0.2, 0.8))]
+    assert sorted(s.embedding for s in scores) == sorted([*names, both, *weighted])
     assert scores[0].embedding == names[1]  # the joined one predicts no more labels
     right = {}
     for score in scores:
-        blocks = [torch.from_numpy(np.load(part)).double() for part in score.embedding.split("+")]
+        parts = [part.rpartition("*") for part in score.embedding.split("+")]
+        blocks = [torch.from_numpy(np.load(path)).double() for _, _, path in parts]
         blocks = [block - block.mean(0) for block in blocks]
-        x = torch.cat([b / b.square().sum(1).mean().sqrt() for b in blocks], 1).float()
+        roots = [float(weight or 1) ** 0.5 for weight, _, _ in parts]
+        units = [b / b.square().sum(1).mean().sqrt() for b in blocks]
+        x = torch.cat([r * b for r, b in zip(roots, units, strict=True)], 1).float()
         labels = torch.arange(L) % 3
         learner = ExactLearner(x, exact(x, 3), "cpu")
         mixture = learner.fit(torch.arange(L), labels).kernel_model.get_mixture()
-        guesses = []
+        guesses, errors = [], []
         for left in range(L):  # the mixture of all labels, as leave-one-out has it
             rest = [i for i in range(L) if i != left]
             units = learner.network(0).normalise_rows(x[:L]).double()
@@ -74,9 +77,12 @@ def test_scores_equal_leaving_out_by_hand(source):
             K = mix_kernels(units @ units.T, mixture.weights)
             targets = torch.nn.functional.one_hot(labels, 3).double() - 1 / 3
             system = K[rest][:, rest] + mixture.noise * torch.eye(L - 1, dtype=torch.float64)
-            guesses.append((K[left, rest] @ torch.linalg.solve(system, targets[rest])).argmax())
+            mean = K[left, rest] @ torch.linalg.solve(system, targets[rest])
+            guesses.append(mean.argmax())
+            errors.append(float((mean - targets[left]).square().sum()))
         right[score.embedding] = torch.stack(guesses) == labels
         assert score.accuracy == pytest.approx(float(right[score.embedding].double().mean()))
+        assert score.squared_error == pytest.approx(np.mean(errors), abs=1e-5)
         share = binomtest(int(right[score.embedding].sum()), L)
         wilson = share.proportion_ci(method="wilson")
         assert (score.low, score.high) == pytest.approx((wilson.low, wilson.high), abs=1e-6)
@@ -114,6 +120,9 @@ def test_code_cannot_be_joined_to_an_embedding(source):
     for name in (joined, "hf:a/b+evil.py:f"):  # a stored one has to be trusted first
         assert find_code_names({"data": {"embedding": name}})
     assert not find_code_names({"data": {"embedding": "minilm+hf:a/b"}})
+    assert not find_code_names({"data": {"embedding": "0.8*minilm+0.2*hf:a/b"}})
+    for name in ("0.8*hf:a/b+0.2*evil.py:f", "3*hf:evil.py:f", "3*hf:evil.py:f+"):
+        assert find_code_names({"data": {"embedding": name}})
 
 
 def test_auto_takes_the_best_or_says_why_not(source):
@@ -128,8 +137,6 @@ def test_auto_takes_the_best_or_says_why_not(source):
 
 def test_names_are_split_and_repeated_ones_refused():
     assert split_embedding_names("auto:a, b") == ["a", "b"]
-    assert split_joined_embedding("a + b.npy") == ["a", "b.npy"]
-    assert split_joined_embedding("c++") == ["c++"]
     for names in ("", "a,a", "auto:"):
         with pytest.raises(InputError, match="expected different names"):
             split_embedding_names(names)

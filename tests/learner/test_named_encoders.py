@@ -236,6 +236,38 @@ def test_joined_encoders_from_photographs_to_predictions(encoders, tmp_path):
         prepare_campaign(parse_campaign({**settings, "data": lite}))
 
 
+def test_weights_of_joined_encoders_are_shares_of_the_kernel(encoders, tmp_path):
+    """The kernel of the joined features is the weighted sum of the encoders' own kernels."""
+    source, names = photos(tmp_path / "photos"), [str(encoders / n) for n in ("dinov2", "vit")]
+    ready = prepared(source, embedding=f"0.8*{names[0]}+0.2*{names[1]}")
+    pool = torch.ones(24, dtype=torch.bool).index_fill_(0, ready.data.test, False)
+    kernel = torch.zeros(24, 24, dtype=torch.float64)
+    for name, weight in zip(names, (1.6, 0.4), strict=True):
+        alone = prepared(source, embedding=name).rows.double()
+        alone = alone - alone[pool].mean(0)
+        kernel += weight * alone @ alone.T / (alone[pool] @ alone[pool].T).diagonal().mean()
+    rows = ready.rows.double()
+    torch.testing.assert_close(rows @ rows.T, kernel, rtol=1e-4, atol=1e-4)
+    pinned = [str(load_encoder(n, IMAGE).name).partition("#")[0] for n in names]
+    assert ready.campaign.data.embedding == f"0.8*{pinned[0]}+0.2*{pinned[1]}"
+    again = prepared(source, embedding=ready.campaign.data.embedding)
+    assert torch.equal(again.rows, ready.rows)
+    with pytest.raises(InputError, match="expected weights above 0"):
+        prepared(source, embedding=f"0*{names[0]}+1*{names[1]}")
+
+
+def test_weighted_encoders_of_sounds_from_folder_to_predictions(encoders, tmp_path):
+    folder = write_sounds(tmp_path / "sounds", 24, class_folders=True, seconds=0.2)
+    name = f"0.2*{encoders / 'wav2vec2'}+0.8*{encoders / 'ast'}"
+    invoke("run", "--data", folder, "--embedding", name, *BUDGET, "--out", tmp_path / "run")
+    invoke("export-model", tmp_path / "run", "--to", tmp_path / "model", "--no-onnx")
+    model, ready = la.load_model(tmp_path / "model"), prepared(folder, embedding=name)
+    said = model.predict(folder)
+    at = [said.items.index(item) for item in ready.data.ids]
+    expected = model.predict_proba(ready.rows)
+    torch.testing.assert_close(said.probabilities[at], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_cached_items_are_not_encoded_again(encoders, tmp_path, monkeypatch):
     source = photos(tmp_path / "photos", 12)
     counted = []

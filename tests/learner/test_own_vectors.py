@@ -112,6 +112,29 @@ def test_vectors_of_a_table_join_its_columns(tmp_path):
         model.predict({"size": [0.1]})
 
 
+def test_table_of_ids_alone_takes_vectors_from_query_to_predictions(tmp_path):
+    """The table has nothing to learn from: the vectors say everything."""
+    table, labels = tmp_path / "items.csv", tmp_path / "labels.csv"
+    table.write_text("id\n" + "".join(f"i{k}\n" for k in range(N)))
+    labels.write_text("id,label\n" + "".join(f"i{k},{'ab'[k % 2]}\n" for k in range(6)))
+    order = np.random.default_rng(3).permutation(N)
+    np.savez(tmp_path / "v.npz", vectors=clusters()[order], id=[f"i{k}" for k in order])
+    how = ("--labels", labels, "--embedding", tmp_path / "v.npz")
+    said = invoke("encoders", table, *how)
+    assert "best on 6 labels: v.npz" in said
+    invoke("query", "--data", table, *how, "--n", 3, "--out", tmp_path / "next.csv")
+    assert {row["id"] for row in read_csv(tmp_path / "next.csv")} <= {f"i{k}" for k in range(6, N)}
+    tables = {"data": {"name": str(table), "embedding": str(tmp_path / "v.npz")}}
+    out = tmp_path / "session"
+    with page(table, out, tables=tables, start=True, labels=labels) as (client, _):
+        progress_once(client, lambda now: now["labels"] == 6 and now["training"]["idle"])
+    invoke("export-model", out, "--to", tmp_path / "model")
+    np.save(tmp_path / "new.npy", clusters(8, seed=1))
+    invoke("predict", tmp_path / "model", tmp_path / "new.npy", "--out", tmp_path / "p.csv")
+    assert [row["prediction"] for row in read_csv(tmp_path / "p.csv")] == ["a", "b"] * 4
+    assert "has no column to learn from" in invoke("query", "--data", table, *how[:2], code=1)
+
+
 def test_query_takes_vectors_and_wrong_ones_cost_nothing(photos, tmp_path):
     labels = tmp_path / "labels.csv"
     labels.write_text("id,label\ncat/00.png,cat\ndog/01.png,dog\n")

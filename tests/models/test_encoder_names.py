@@ -1,7 +1,10 @@
 """Names and revisions of encoders, with a hub of our own, a cache and no network."""
 
 import hashlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -156,3 +159,21 @@ def test_unreachable_hub_is_asked_once_and_reported_in_one_sentence(tmp_path, mo
     with pytest.raises(InputError, match="cannot be reached; expected a network"):
         resolve_encoder("somebody/unreachable")
     assert "Retry" not in "".join(capfd.readouterr())
+
+
+def test_id_without_a_network_is_refused_in_one_sentence_by_the_command(tmp_path):
+    """In a process of its own: the hub's library loads its modules when they are first used."""
+    (tmp_path / "t.csv").write_text(
+        "text,label\nthe cat sat on the mat,x\nthe dog ran after the cat,y\n"
+    )
+    command = [sys.executable, "-m", "labelahead", "run", "--data", str(tmp_path / "t.csv")]
+    done = subprocess.run(
+        [*command, "--embedding", "somebody/unreachable"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "COLUMNS": "1000"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "run `hf download somebody/unreachable --local-dir FOLDER`" in done.stderr
+    assert "Traceback" not in done.stderr

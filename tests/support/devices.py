@@ -127,11 +127,16 @@ class PretendedDevice(TorchDispatchMode):
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=) copies visibly
         # Moving a module keeps its parameter objects, as it does on a real device.
         torch.__future__.set_swap_module_params_on_conversion(True)
+        # torch makes no views of wrapped tensors in inference mode; without gradients the numbers
+        # are the same.
+        self._inference_mode = torch.inference_mode
+        torch.inference_mode = torch.no_grad
         super().__enter__()
         return self
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
+        torch.inference_mode = self._inference_mode
         torch._C._set_only_lift_cpu_tensors(self._before[0])
         torch.__future__.set_swap_module_params_on_conversion(self._before[1])
 

@@ -79,7 +79,8 @@ def _build_table(scores: Sequence[Any]) -> Any:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("embedding", overflow="fold")
-    for name in ("leave-one-out", "95 % interval", "", "numbers", "seconds"):
+    headers = ("leave-one-out", "95 % interval", "", "squared error", "numbers", "seconds")
+    for name in headers:
         table.add_column(name, no_wrap=True)
     for score in scores:
         filled = round(BAR_CHARACTERS * score.accuracy)
@@ -88,6 +89,7 @@ def _build_table(scores: Sequence[Any]) -> Any:
             f"{score.accuracy:.1%}",
             f"{score.low:.1%} to {score.high:.1%}",
             "█" * filled + "░" * (BAR_CHARACTERS - filled),
+            f"{score.squared_error:.3f}",
             str(score.width),
             f"{score.seconds:.1f}",
         )
@@ -96,10 +98,11 @@ def _build_table(scores: Sequence[Any]) -> Any:
 
 def _shorten_name(embedding: str) -> str:
     """Return the file name of vectors or of a folder, else the name as typed."""
-    from labelahead.data.vector_files import JOIN_SYMBOL, split_joined_embedding
+    from labelahead.data.joined_embeddings import map_joined_embedding
 
-    parts = split_joined_embedding(embedding)
-    return JOIN_SYMBOL.join(Path(part).name if Path(part).exists() else part for part in parts)
+    return map_joined_embedding(
+        embedding, lambda part: Path(part).name if Path(part).exists() else part
+    )
 
 
 def _write_plot(scores: Sequence[Any], path: Path) -> None:

@@ -12,6 +12,7 @@ from labelahead.data.dataset import Loaded
 from labelahead.data.excel import WORKBOOK_SUFFIXES, split_sheet
 from labelahead.data.folder import load_folder
 from labelahead.data.guesses import attach_guesses, is_guess_column, is_guess_file
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.public_datasets import DATASETS, PublicDataset
 from labelahead.data.records import AUTO_ID
 from labelahead.data.split import (
@@ -23,7 +24,7 @@ from labelahead.data.split import (
 )
 from labelahead.data.table import load_table
 from labelahead.data.targets import make_task
-from labelahead.data.vector_files import attach_named_vectors
+from labelahead.data.vector_files import attach_named_vectors, is_vector_file
 from labelahead.errors import InputError, did_you_mean
 
 __all__ = ["load", "load_source"]
@@ -52,6 +53,7 @@ def load(
     label_columns: Sequence[str] = (),
     unit: str = "",
     limits: tuple[float, float] | None = None,
+    columns_needed: bool = True,
 ) -> Loaded:
     """Load a data set by its name or its path.
 
@@ -80,6 +82,8 @@ def load(
         label_columns: several columns with labels: 0 or 1 for each class, or one for each number.
         unit: of numbers.
         limits: the least and the largest possible number.
+        columns_needed: whether to refuse a table without a column to learn from; False if its
+            items come with vectors.
 
     Returns:
         The data, and the labels; the latter are None if no item has a label.
@@ -110,6 +114,7 @@ def load(
         label_columns=tuple(label_columns),
         unit=unit,
         limits=limits,
+        columns_needed=columns_needed,
     )
     if not isinstance(source, str | Path) or not str(source).strip():
         raise InputError(
@@ -222,10 +227,12 @@ def load_source(
     wanted = {
         option.name: getattr(source, option.name)
         for option in fields(LoadOptions)
-        if option.name != "seed"
+        if option.name not in ("seed", "columns_needed")
     }
-    data, answers = load(source.name, seed=seed, **wanted)
-    data = attach_named_vectors(data, getattr(source, "embedding", None))
+    embedding = getattr(source, "embedding", None)
+    named = any(is_vector_file(name) for name in split_joined_embedding(embedding or ""))
+    data, answers = load(source.name, seed=seed, columns_needed=not named, **wanted)
+    data = attach_named_vectors(data, embedding)
     files = [name for name in source.guesses if is_guess_column(name) or is_guess_file(name)]
     data = replace(data, former_classes=former_classes or {})
     return attach_guesses(data, files, guess_classes or data.classes or source.classes), answers

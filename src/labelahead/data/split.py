@@ -51,6 +51,7 @@ class LoadOptions:
     label_columns: tuple[str, ...] = ()
     unit: str = ""
     limits: tuple[float, float] | None = None
+    columns_needed: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (("size", 1, MAX_IMAGE_SIDE), ("limit", 1, None)):

@@ -156,8 +156,9 @@ def load_table(path: Path, options: LoadOptions) -> Loaded:
         for name, values in columns.items()
         if name != id_column and name.casefold() != ID_COLUMN
     }
+    needed = options.columns_needed and not vectors
     features = encode_columns(
-        inputs, ~held_out.numpy(), table.locate_row, str(path), required=not vectors
+        inputs, ~held_out.numpy(), table.locate_row, str(path), required=needed
     )
     matrix = torch.from_numpy(features.matrix)[split.keep]
     model_inputs = NumericInputs(matrix, torch.zeros(()), torch.ones(()))

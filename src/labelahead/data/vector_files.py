@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from labelahead.data.dataset import Data
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.records import format_id
 from labelahead.data.split import expand_path
 from labelahead.errors import InputError, import_extra
@@ -28,14 +29,12 @@ __all__ = [
     "is_vector_file",
     "open_vector_file",
     "resolve_vector_file",
-    "split_joined_embedding",
     "vector_column_name",
 ]
 
 VECTOR_SUFFIXES = (".npy", ".npz", ".parquet", ".pq", ".safetensors")
 ID_NAMES = ("id", "ids", "item", "items", "name", "names", "file", "files", "file_name", "path")
 VECTOR_NAMES = ("vectors", "vector", "embeddings", "embedding", "features", "x")
-JOIN_SYMBOL = "+"
 ROWS_AT_ONCE = 8192  # while a file is checked
 MAX_NAMED_ITEMS = 3  # in an error message
 Array = np.ndarray[Any, Any]
@@ -54,22 +53,6 @@ class VectorFile:
     path: Path
     values: Tensor
     ids: list[str] | None
-
-
-def split_joined_embedding(name: str) -> list[str]:
-    """Return the embeddings that a name such as "a+b" joins, or the name alone.
-
-    A path that exists is one name, whatever signs it contains.
-
-    >>> split_joined_embedding("hf:facebook/dinov2-small+clip.npy")
-    ['hf:facebook/dinov2-small', 'clip.npy']
-    """
-    without_prefix = name.partition(":")[2] or name
-    without_pooling = without_prefix.partition("#")[0]
-    paths = (name, without_prefix, without_pooling, without_pooling.rpartition("@")[0])
-    parts = [part.strip() for part in name.split(JOIN_SYMBOL)]
-    whole = any(JOIN_SYMBOL in path and Path(path).expanduser().exists() for path in paths)
-    return [name] if whole or not all(parts) else parts
 
 
 def is_vector_file(name: str) -> bool:

@@ -1,7 +1,10 @@
 """Which embedding is best for these data: leave-one-out accuracy on the existing labels.
 
-The best embeddings are also joined: "a+b" is their concatenation with equal weights. It counts as
-better only if it predicts more labels than each of them alone, since it costs both encoders.
+The best embeddings are also joined: "a+b" is their concatenation with equal weights, a mixture of
+their linear kernels; the best two are mixed with other weights, too.
+
+The best has the smallest squared error of its leave-one-out predictions. With few labels this is a
+better guide than their accuracy, which moves in steps of one label (research/benchmarks/joined.py).
 
 Only the labelled items and a random sample of the others are encoded, so that the answer comes long
 before a whole pool is.
@@ -19,8 +22,9 @@ from torch import Tensor
 
 from labelahead.data.classes import require_distinct_classes
 from labelahead.data.dataset import Answers, Data, Loaded
+from labelahead.data.joined_embeddings import join_embeddings, split_joined_embedding
 from labelahead.data.loading import load_source
-from labelahead.data.vector_files import JOIN_SYMBOL, attach_named_vectors, split_joined_embedding
+from labelahead.data.vector_files import attach_named_vectors, is_vector_file
 from labelahead.errors import InputError
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Network, Progress
@@ -42,6 +46,8 @@ __all__ = [
 AUTO_PREFIX = "auto:"
 SAMPLE_ITEMS = 500  # unlabelled items on which embeddings are centred
 MIN_LABELS = 4
+MAX_LISTED_SCORES = 3  # in the reason of a choice
+PAIR_WEIGHTS = ((0.8, 0.2), (0.2, 0.8))  # of the best two joined, besides equal ones
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class EmbeddingScore:
         accuracy: Leave-one-out accuracy of the exact learner.
         low: Lower end of the 95 % Wilson interval.
         high: Upper end.
+        squared_error: Mean squared distance of the leave-one-out predictions from the labels, as
+            vectors with an entry per class.
         labels: Number of labels.
         width: Numbers per item.
         seconds: For encoding and scoring.
@@ -63,6 +71,7 @@ class EmbeddingScore:
     accuracy: float
     low: float
     high: float
+    squared_error: float
     labels: int
     width: int
     seconds: float
@@ -93,7 +102,7 @@ def compare_embeddings(
     Args:
         campaign: Data and seed; its network and embedding do not matter.
         names: The embeddings. The best two that can be joined, the best three and so on are joined
-            and scored, too.
+            and scored, too, the best two also with unequal weights.
         labels: A file of `id,label`; default: the labels in the data. Labels of several annotators
             are weighed; an item counts as right if its prediction is the label of most of them.
         progress: Called with the stage, the work done and its total.
@@ -102,7 +111,9 @@ def compare_embeddings(
         InputError: There are too few labels, or an embedding does not fit these data.
     """
     classes = tuple(require_distinct_classes(campaign.data.classes))
-    source = replace(campaign.data, test_fraction=0.0, classes=classes, embedding=None)
+    # With vectors a table needs no column to learn from.
+    first = next((name for name in names if is_vector_file(name)), None)
+    source = replace(campaign.data, test_fraction=0.0, classes=classes, embedding=first)
     data, answers = load_source(source, campaign.seed)
     for name in names:
         data = attach_named_vectors(data, name)
@@ -122,26 +133,29 @@ def compare_embeddings(
         return _evaluate_embedding(prepare, known, max(len(class_names), 2), annotations)
 
     trials = {name: evaluate(name) for name in names}
-    ranked = sorted(names, key=lambda name: -trials[name].right_count)
+    ranked = sorted(names, key=lambda name: trials[name].squared_error)
     single = [name for name in ranked if len(split_joined_embedding(name)) == 1]
     fit = [name for name in single if can_be_joined(pin_embedding(name, data), data)]
-    joined = [JOIN_SYMBOL.join(fit[:count]) for count in range(2, len(fit) + 1)]
+    joined = [join_embeddings(fit[:count]) for count in range(2, len(fit) + 1)]
+    if len(fit) > 1:
+        joined += [join_embeddings(fit[:2], weights) for weights in PAIR_WEIGHTS]
     trials |= {name: evaluate(name) for name in joined if name not in trials}
-    # The first of equals: the fewest encoders.
-    best = max(trials.values(), key=lambda trial: trial.right_count)
-    scores = [
+    # The first of equals: the fewest encoders, then equal weights.
+    ordered = sorted(trials.items(), key=lambda item: item[1].squared_error)
+    best = ordered[0][1]
+    return [
         EmbeddingScore(
             name,
             float(trial.right.double().mean()),
-            *wilson_interval(trial.right_count, len(known)),
+            *wilson_interval(int(trial.right.sum()), len(known)),
+            trial.squared_error,
             len(known),
             trial.width,
             trial.seconds,
             _sign_test(best.right, trial.right),
         )
-        for name, trial in trials.items()
+        for name, trial in ordered
     ]
-    return sorted(scores, key=lambda score: -score.accuracy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,13 +163,9 @@ class _Trial:
     """The leave-one-out predictions with one embedding."""
 
     right: Tensor  # (L,) bool
+    squared_error: float
     width: int
     seconds: float
-
-    @property
-    def right_count(self) -> int:
-        """The number of right predictions."""
-        return int(self.right.sum())
 
 
 def _evaluate_embedding(
@@ -169,8 +179,14 @@ def _evaluate_embedding(
     prepared = prepare()
     learner = replace(prepared.make_exact_learner(classes), annotations=annotations)
     predicted, _ = learner.leave_one_out_predictions(torch.arange(len(known)), known)
-    right = predicted.argmax(1).cpu() == known
-    return _Trial(right, int(prepared.rows.shape[1]), time.perf_counter() - began)
+    predicted = predicted.cpu()
+    errors = predicted - torch.nn.functional.one_hot(known, predicted.shape[1])
+    return _Trial(
+        predicted.argmax(1) == known,
+        float(errors.square().sum(1).mean()),
+        int(prepared.rows.shape[1]),
+        time.perf_counter() - began,
+    )
 
 
 def resolve_auto_embedding(
@@ -189,7 +205,10 @@ def resolve_auto_embedding(
         chosen, why = names[0], f"embedding: {names[0]}, the first of {len(names)}: {error}"
     else:
         chosen = scores[0].embedding
-        listed = ", ".join(f"{score.embedding} {score.accuracy:.1%}" for score in scores)
+        listed = ", ".join(
+            f"{score.embedding} {score.accuracy:.1%}, squared error {score.squared_error:.3f}"
+            for score in scores[:MAX_LISTED_SCORES]
+        )
         why = f"embedding: {chosen}, by leave-one-out on {scores[0].labels} labels ({listed})"
     return replace(campaign, data=replace(campaign.data, embedding=chosen)), why
 

@@ -15,6 +15,12 @@ from labelahead.batching import Samples
 from labelahead.data import Data
 from labelahead.data.columns import Column, SentenceColumn, VectorColumn
 from labelahead.data.folder import ignore_pillow_warnings
+from labelahead.data.joined_embeddings import (
+    JOIN_SYMBOL,
+    map_joined_embedding,
+    split_embedding_weights,
+    split_joined_embedding,
+)
 from labelahead.data.preprocessing import (
     COLUMN_INPUTS,
     ENCODED_PICTURES,
@@ -25,13 +31,7 @@ from labelahead.data.preprocessing import (
 from labelahead.data.preprocessing import PICTURE_INPUTS as VIEWED
 from labelahead.data.sounds import ENCODER_SECONDS
 from labelahead.data.split import get_default_root
-from labelahead.data.vector_files import (
-    JOIN_SYMBOL,
-    is_vector_file,
-    resolve_vector_file,
-    split_joined_embedding,
-    vector_column_name,
-)
+from labelahead.data.vector_files import is_vector_file, resolve_vector_file, vector_column_name
 from labelahead.data.words import fit_word_columns
 from labelahead.errors import InputError, did_you_mean
 from labelahead.learner.config import Progress
@@ -188,7 +188,7 @@ def encode_inputs(
     ]
     made, joining = blocks[0], None
     if len(parts) > 1:
-        made, joining = _join_blocks(blocks, pool)
+        made, joining = _join_blocks(blocks, pool, split_embedding_weights(name))
     features, scale = made, None
     if get_model_kind(model).standardises_features:
         features, scale = standardise_features(made, made[pool]), compute_scales(made[pool])
@@ -227,14 +227,22 @@ def _encode_block(
     return _encode_with_function(name, data, size, tell)
 
 
-def _join_blocks(blocks: list[Tensor], pool: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Join features (n, d) of several embeddings; each block gets the same total variance.
+def _join_blocks(
+    blocks: list[Tensor], pool: Tensor, weights: list[float]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Join features (n, d) of several embeddings; a block's total variance is its weight.
+
+    The linear kernel of the joined features is the sum of the blocks' linear kernels, each centred
+    and scaled to mean diagonal 1 over the pool, times their weights.
 
     Returns:
-        (n, d) with mean squared norm 1 per block over the pool, and what was subtracted from and
-        divided through the features, (d,) each.
+        (n, d) with the weights as mean squared norms per block over the pool, and what was
+        subtracted from and divided through the features, (d,) each.
     """
-    scalings = [_variance_scaling(block, pool, 1.0) for block in blocks]
+    scalings = [
+        _variance_scaling(block, pool, weight)
+        for block, weight in zip(blocks, weights, strict=True)
+    ]
     means = torch.cat([mean for mean, _ in scalings])
     deviations = torch.cat([torch.full_like(mean, 1 / factor) for mean, factor in scalings])
     joined = (torch.cat(blocks, 1).double() - means) / deviations
@@ -327,9 +335,8 @@ def is_encoder(name: str, data: Data) -> bool:
 
 def pin_embedding(name: str, data: Data) -> str:
     """Return a name that means the same everywhere: with full paths and an encoder's revision."""
-    parts = _split_joined(name, data)
-    if len(parts) > 1:
-        return JOIN_SYMBOL.join(pin_embedding(part, data) for part in parts)
+    if len(_split_joined(name, data)) > 1:
+        return map_joined_embedding(name, lambda part: pin_embedding(part, data))
     if is_encoder(name, data):
         return str(resolve_encoder(name))
     if name in data.vectors or name in EMBEDDINGS:
@@ -339,9 +346,10 @@ def pin_embedding(name: str, data: Data) -> str:
 
 def describe_embedding(name: str) -> str:
     """Return one line on an embedding, for the page."""
-    parts = split_joined_embedding(name)
-    if len(parts) > 1:
-        return f" {JOIN_SYMBOL} ".join(describe_embedding(part) for part in parts)
+    if len(split_joined_embedding(name)) > 1:
+        return map_joined_embedding(name, describe_embedding).replace(
+            JOIN_SYMBOL, f" {JOIN_SYMBOL} "
+        )
     if is_encoder_prefix(name):
         return name.partition("@")[0]
     if is_vector_file(name):

@@ -27,6 +27,7 @@ from labelahead.batching import Samples
 from labelahead.data import Data
 from labelahead.data.columns import GuessColumn, SentenceColumn, parse_entry
 from labelahead.data.excel import split_sheet
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.loading import TABLE_SUFFIXES
 from labelahead.data.new_items import (
     NewItems,
@@ -51,7 +52,7 @@ from labelahead.data.table_writer import (
     probability_column_name,
     write_csv,
 )
-from labelahead.data.vector_files import split_joined_embedding, vector_column_name
+from labelahead.data.vector_files import vector_column_name
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import (
     InputError,
@@ -323,17 +324,21 @@ class ExportedModel:
 
     def encode_pictures(self, encoder: str, pictures: list[Any]) -> Tensor:
         """Return embeddings (n, d) of PIL images by the encoder of this name."""
-        blocks = [
-            load_encoder(part, IMAGE, device=self.device).encode_all(pictures)
-            for part in split_joined_embedding(encoder)
-        ]
-        return torch.cat(blocks, 1)
+        return self._encode_by_name(encoder, IMAGE, pictures)
 
     def encode_sounds(self, encoder: str, sounds: list[Wave]) -> Tensor:
         """Return embeddings (n, d) of sounds by the encoder of this name."""
         if encoder == MEL:
             return embed_waves(sounds)
-        return load_encoder(encoder, AUDIO, device=self.device).encode_all(sounds)
+        return self._encode_by_name(encoder, AUDIO, sounds)
+
+    def _encode_by_name(self, encoder: str, modality: str, items: list[Any]) -> Tensor:
+        """Return embeddings (n, d) by one encoder, or by several that are joined."""
+        blocks = [
+            load_encoder(part, modality, device=self.device).encode_all(items)
+            for part in split_joined_embedding(encoder)
+        ]
+        return torch.cat(blocks, 1)
 
     @cached_property
     def _sentence_encoder(self) -> SentenceEncoder:

@@ -26,10 +26,10 @@ from labelahead.data.guesses import (
     parse_guesses,
     stack_deviations,
 )
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.label_values import normalise_name
 from labelahead.data.preprocessing import COLUMN_INPUTS, Preprocessor
 from labelahead.data.table_writer import probability_column_name, write_csv
-from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.files import make_folder, replace_file
 from labelahead.inference.exact_model import find_kernel_model

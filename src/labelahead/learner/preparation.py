@@ -13,15 +13,12 @@ from labelahead.data import DATASETS, Answers, Data
 from labelahead.data.dataset import Loaded
 from labelahead.data.excel import resolve_source
 from labelahead.data.guesses import resolve_guess_source
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.loading import load_source
 from labelahead.data.preprocessing import Preprocessor
 from labelahead.data.split import CLASSES
 from labelahead.data.targets import make_task
-from labelahead.data.vector_files import (
-    attach_named_vectors,
-    is_vector_file,
-    split_joined_embedding,
-)
+from labelahead.data.vector_files import attach_named_vectors, is_vector_file
 from labelahead.devices import has_float64, resolve_device
 from labelahead.errors import InputError
 from labelahead.inference.exact import ExactLearner

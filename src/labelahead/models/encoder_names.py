@@ -247,8 +247,8 @@ def _digest_folder(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> str
 
 def is_hub_reachable() -> bool:
     """Return whether the hub answers. The library itself would retry every file for half a minute."""
-    hub = import_extra("huggingface_hub", EXTRA, "an encoder by name")
-    return not hub.constants.HF_HUB_OFFLINE and _can_reach(hub.constants.ENDPOINT)
+    constants = import_extra("huggingface_hub.constants", EXTRA, "an encoder by name")
+    return not constants.HF_HUB_OFFLINE and _can_reach(constants.ENDPOINT)
 
 
 @lru_cache(maxsize=4)

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from labelahead.data.joined_embeddings import split_joined_embedding, strip_embedding_weights
 from labelahead.errors import InputError
 from labelahead.models.encoder_names import is_encoder_prefix
 
@@ -54,8 +55,11 @@ def find_code_names(tables: Mapping[str, Any]) -> dict[str, str]:
         name = values.get(inner) if isinstance(values, Mapping) else None
         if not isinstance(name, str) or ":" not in name or name.startswith(PYTHON_OBJECT_PREFIX):
             continue
-        # An encoder's code is never run, and code cannot be joined to an encoder.
-        parts = name.split("+") if key == "data.embedding" else [name]
+        # An encoder's code is never run, and code cannot be joined to an encoder. Whether a name
+        # with + is one path depends on the files, which may appear later: both readings count.
+        parts = [name]
+        if key == "data.embedding":
+            parts = [*strip_embedding_weights(name), *split_joined_embedding(name)]
         if key != "data.embedding" or any(":" in p and not is_encoder_prefix(p) for p in parts):
             found[key] = name
     data = tables.get("data")

@@ -15,14 +15,10 @@ from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import normalise_name, require_distinct_classes
 from labelahead.data.excel import resolve_source
 from labelahead.data.folder import arrange_by_ids
+from labelahead.data.joined_embeddings import map_joined_embedding, split_joined_embedding
 from labelahead.data.labels import read_labelled_names
 from labelahead.data.loading import get_data_name, load_source
-from labelahead.data.vector_files import (
-    JOIN_SYMBOL,
-    is_vector_file,
-    resolve_vector_file,
-    split_joined_embedding,
-)
+from labelahead.data.vector_files import is_vector_file, resolve_vector_file
 from labelahead.errors import InputError, count_noun
 from labelahead.learner.config import (
     Campaign,
@@ -325,9 +321,7 @@ def _with_pinned_encoder(campaign: Campaign, out: str | Path | None) -> Campaign
     path = session_folder(out, campaign.data.name) / "session.toml"
     stored = read_toml(path).get("data", {}).get("embedding") if path.exists() else None
     stored_parts = split_joined_embedding(stored) if isinstance(stored, str) else []
-    pinned = JOIN_SYMBOL.join(
-        _pin_encoder(part, stored_parts) for part in split_joined_embedding(embedding)
-    )
+    pinned = map_joined_embedding(embedding, lambda part: _pin_encoder(part, stored_parts))
     return replace(campaign, data=replace(campaign.data, embedding=pinned))
 
 
@@ -591,10 +585,11 @@ def _check_campaign(campaign: Campaign, test: float | str | Path | None) -> Camp
     # A symbolic link in an image folder could point to any picture on this machine.
     embedding = campaign.data.embedding
     if embedding is not None:
-        parts = split_joined_embedding(embedding)
-        embedding = JOIN_SYMBOL.join(
-            resolve_vector_file(part) if is_vector_file(part) else resolve_code_name(part)
-            for part in parts
+        embedding = map_joined_embedding(
+            embedding,
+            lambda part: (
+                resolve_vector_file(part) if is_vector_file(part) else resolve_code_name(part)
+            ),
         )
     source = replace(
         campaign.data,

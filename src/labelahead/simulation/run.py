@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from labelahead.data.classes import refuse_unlisted_labels
 from labelahead.data.dataset import Data, Loaded, hash_tensor
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.pool import Pool
-from labelahead.data.vector_files import split_joined_embedding
 from labelahead.errors import InputError
 from labelahead.learner.config import (
     Budget,

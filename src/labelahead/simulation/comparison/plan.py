@@ -11,12 +11,8 @@ from typing import Any
 from labelahead.data import DATASETS
 from labelahead.data.excel import resolve_source
 from labelahead.data.guesses import is_guess_column, resolve_guess_source
-from labelahead.data.vector_files import (
-    JOIN_SYMBOL,
-    is_vector_file,
-    resolve_vector_file,
-    split_joined_embedding,
-)
+from labelahead.data.joined_embeddings import map_joined_embedding
+from labelahead.data.vector_files import is_vector_file, resolve_vector_file
 from labelahead.errors import InputError
 from labelahead.learner.config import (
     NONE,
@@ -236,11 +232,12 @@ def cross_with_guesses(
 
 def _shorten_embedding(name: str) -> str:
     """Return an embedding's name without folder, library and revision, for display."""
-    parts = []
-    for part in split_joined_embedding(name):
+
+    def shorten(part: str) -> str:
         kept = re.sub("@[^#]*", "", part)
-        parts.append(kept.rpartition("/")[2] if "/" in kept else kept)
-    return JOIN_SYMBOL.join(parts)
+        return kept.rpartition("/")[2] if "/" in kept else kept
+
+    return map_joined_embedding(name, shorten)
 
 
 def cross_with_embeddings(
@@ -252,9 +249,7 @@ def cross_with_embeddings(
     >>> [contender.name for contender in two]
     ['random on minilm', 'random on words', 'flip on minilm', 'flip on words']
     """
-    pinned = [
-        JOIN_SYMBOL.join(map(_pin_embedding, split_joined_embedding(name))) for name in embeddings
-    ]
+    pinned = [map_joined_embedding(name, _pin_embedding) for name in embeddings]
     short = [_shorten_embedding(name) for name in dict.fromkeys(pinned)]
     twin = next((name for i, name in enumerate(short) if name in short[:i]), None)
     if twin is not None:
