@@ -18,6 +18,7 @@ from labelahead.cli import app
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ("digits", "photographs", "texts", "compare", "ntk")
 PAGES = [f"tutorials/{name}.md" for name in TUTORIALS] + [
+    "faq.md",
     "hugging-face.md",
     "own-network.md",
     "principles.md",
