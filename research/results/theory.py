@@ -210,7 +210,7 @@ def _beside_the_paper(e: Evidence, name: str) -> str:
     agreement = paper_agreement(s, rows)
     agrees = "" if agreement is None else f" {agreement[0].upper()}{agreement[1:]}."
     return (
-        f"{s.query} a round ({_page(name)}), {s.seeds} seeds:\n\n{grid(head, lines)}\n\n"
+        f"{s.query} per round ({_page(name)}), {s.seeds} seeds:\n\n{grid(head, lines)}\n\n"
         f"In the paper dynamicAL {LEADS[s.query]}; here it is at rank "
         f"{rank_names(ends).index('dynamical') + 1} of "
         f"{len(ends)} at the end, {span(apart['dynamical'], 1)} points from random; "
