@@ -65,9 +65,9 @@ def _run(given: argparse.Namespace) -> list[str]:
                     seeds=given.seeds,
                     workers=given.workers,
                     again=given.again,
-                    progress=lambda what, *_: watch.preparing(what),
-                    on_begin=watch.begin,
-                    on_event=watch.event,
+                    progress=lambda what, *_: watch.show_preparation(what),
+                    on_begin=watch.show_start,
+                    on_event=watch.show_event,
                 )
             failed += [f"{table.name}: {broken} campaigns failed"] if broken else []
         except LabelaheadError as error:

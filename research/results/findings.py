@@ -46,12 +46,12 @@ def _sequential(by: Mapping[str, Numbers]) -> str:
     return (
         f"one by one minus its own batch: {at_once}; significant for {_list(good)}. One by one "
         "minus a batch that "
-        f"goes on with predicted labels: {guessed}; "
+        f"continues with predicted labels: {guessed}; "
         + (
-            f"told apart for {_list(distinguished)}."
+            f"significant for {_list(distinguished)}."
             if distinguished
             else (
-                "neither differs significantly from zero, so that what counts is going on after each pick, "
+                "neither differs significantly from zero, so the gain comes from updating after each item, "
                 "not the true answer."
             )
         )
@@ -82,11 +82,11 @@ def _losses(by: Mapping[str, Numbers]) -> str:
     said = ", ".join(f"{name} {_format_estimate(d)}" for name, d in gains.items())
     moved = [name for name, d in gains.items() if sure(d)]
     return (
-        f"with cross-entropy random is {_format_estimate(base)} points from where it is with squared loss, "
+        f"cross-entropy changes random by {_format_estimate(base)} points compared with squared loss, "
         "along the curve, "
         "paired "
         "by seed (the same few steps for both; the paper trains for 200 epochs). "
-        f"What is gained over random changes by: {said}; beyond the interval for {_list(moved)}."
+        f"The gain over random changes by: {said}; beyond the interval for {_list(moved)}."
     )
 
 
@@ -117,7 +117,7 @@ def _kernels(by: Mapping[str, Numbers]) -> str:
                 f"{kind} {_format_estimate(_apart(by[kind], full, name))} points, {share:.1f} % of the seconds"
             )
         spent = format_seconds(whole.query) if whole else "—"
-        parts.append(f"`{name}` (full: {spent} s a query): {', '.join(each)}")
+        parts.append(f"`{name}` (full: {spent} s per query): {', '.join(each)}")
     return "minus the full kernel along the curve, paired by seed. " + "; ".join(parts) + "."
 
 
@@ -173,9 +173,10 @@ def _mlmoc(by: Mapping[str, Numbers]) -> str:
         f"{_format_estimate(ends[best])} "
         f"({best}). "
         + "".join(
-            f"As the paper has it ({name}): {_format_estimate(ends[name])}. " for name in theirs
+            f"With the settings of the paper ({name}): {_format_estimate(ends[name])}. "
+            for name in theirs
         )
-        + f"What changes it, in points along the curve, means over the other factors: {said}. "
+        + f"Effects of the factors, in points along the curve, means over the other factors: {said}. "
         + (
             f"The largest effect beyond its interval is {most}."
             if most
