@@ -21,6 +21,7 @@ from labelahead.errors import InputError
 from labelahead.gp.positive_counts import estimate_positive_count
 from labelahead.server.items import Items
 from labelahead.server.label_state import LabelState
+from labelahead.server.meaning import MeaningSearch
 from labelahead.server.page_model import PageModel
 from labelahead.server.progress import find_doubtful
 from labelahead.server.service import LabellingService
@@ -28,7 +29,7 @@ from labelahead.server.service import LabellingService
 __all__ = ["BULK_SOURCE", "ORDERS", "STATUSES", "Gallery", "GalleryFilter"]
 
 STATUSES = ("all", "unlabelled", "labelled", "doubtful", "unlike")
-ORDERS = ("name", "least-certain", "most-certain", "gain", "similar", "probability")
+ORDERS = ("name", "least-certain", "most-certain", "gain", "similar", "probability", "meaning")
 BULK_SOURCE = "bulk labels"  # the source of labels that were given to many items at once
 NO_LABEL = -1  # class numbers start at 0, and `NONE_OF_THESE` is -2
 NO_PREDICTION = -1
@@ -51,6 +52,7 @@ class GalleryFilter:
         max_probability: Bound that it stays below.
         source: Annotator whose label counts, or `BULK_SOURCE`.
         text: Substring of the name or content, ignoring case.
+        meaning: A text, for the order "meaning".
         like: Position of an item, for the order "similar".
         sought: Class number, for the order "probability".
         positions: The only items to show; None: all.
@@ -64,6 +66,7 @@ class GalleryFilter:
     max_probability: float | None = None
     source: str | None = None
     text: str = ""
+    meaning: str = ""
     like: int | None = None
     sought: int | None = None
     positions: tuple[int, ...] | None = None
@@ -77,6 +80,8 @@ class GalleryFilter:
                 )
         if self.order == "similar" and self.like is None:
             raise InputError("the order 'similar' needs an item; give its position as like")
+        if self.order == "meaning" and not self.meaning.strip():
+            raise InputError("the order 'meaning' needs a text; give it as meaning")
         if self.order == "probability" and self.sought is None:
             raise InputError("the order 'probability' needs a class; give its number as sought")
 
@@ -191,8 +196,9 @@ class GalleryView:
 class Gallery:
     """Views of the items of one session. Threads may share it."""
 
-    def __init__(self, service: LabellingService) -> None:
+    def __init__(self, service: LabellingService, meaning: MeaningSearch | None = None) -> None:
         self.service = service
+        self.meaning = meaning
         # One thread: it needs no locks, and the BLAS library keeps buffers for every thread.
         self._executor = ThreadPoolExecutor(1, "gallery")
         self._views: OrderedDict[str, GalleryView] = OrderedDict()
@@ -237,6 +243,8 @@ class Gallery:
             "view": key,
             "total": len(view.positions),
             "predicts": table.predicts,
+            "meaning": self.meaning is not None
+            and self.meaning.is_possible(self.service.items.data),
             **_count_kinds(table),
         }
         if wanted.sought is not None:
@@ -300,12 +308,20 @@ class Gallery:
             at = self._search(wanted.text, at)
         if wanted.order == "name":
             return at, None
-        values = _score_order(table, wanted)[at]
+        values = self._score(table, wanted)[at]
         ascending = wanted.order == "least-certain"
         missing = torch.inf if ascending else -torch.inf
         known = torch.where(values.isnan(), missing, values)
         order = known.sort(descending=not ascending, stable=True).indices
         return at[order], values[order]
+
+    def _score(self, table: ItemTable, wanted: GalleryFilter) -> Tensor:
+        """Return the values (size,) that the items are ordered by."""
+        if wanted.order != "meaning":
+            return _score_order(table, wanted)
+        if self.meaning is None:
+            raise InputError("this session cannot search by meaning; search by name instead")
+        return self.meaning.compare(self.service.items.data, wanted.meaning)
 
     def _search(self, text: str, at: Tensor) -> Tensor:
         """Return the positions whose name, text or cells contain this text, ignoring case."""

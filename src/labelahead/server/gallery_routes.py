@@ -33,9 +33,9 @@ class ViewRequest(BaseModel):
     """Filter and order of a view."""
 
     status: Literal["all", "unlabelled", "labelled", "doubtful", "unlike"] = "all"
-    order: Literal["name", "least-certain", "most-certain", "gain", "similar", "probability"] = (
-        "name"
-    )
+    order: Literal[
+        "name", "least-certain", "most-certain", "gain", "similar", "probability", "meaning"
+    ] = "name"
     label: int | None = Field(None, description="Class number of the label.")
     predicted: int | None = Field(None, description="Class number of the prediction.")
     least: float = Field(0.0, ge=0, le=1, description="Least probability of the prediction.")
@@ -44,6 +44,7 @@ class ViewRequest(BaseModel):
     )
     source: str | None = Field(None, description="Annotator whose label counts, or 'bulk labels'.")
     text: str = Field("", max_length=500, description="A part of the name, text or cells.")
+    meaning: str = Field("", max_length=500, description="A text, for the order 'meaning'.")
     like: int | None = Field(None, description="Position of an item, for the order 'similar'.")
     sought: int | None = Field(None, description="Class number, for the order 'probability'.")
 

@@ -28,6 +28,7 @@ from labelahead.server.fitting import build_exported_model, predict_pool
 from labelahead.server.gallery import Gallery
 from labelahead.server.gallery_routes import build_gallery_routes
 from labelahead.server.items import DISPLAY_PIXELS, FULL_PIXELS, THUMBNAIL_PIXELS
+from labelahead.server.meaning import MeaningSearch
 from labelahead.server.neighbour_map import NeighbourMap
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import parse_cookies, set_cookie
@@ -149,12 +150,13 @@ def build_routes(
 ) -> tuple[APIRouter, ...]:
     """Build all routes except the page itself. labelled_at: see `create_app`."""
     fit_lock = threading.Lock()  # fits one model at a time
+    gallery = Gallery(service, MeaningSearch(schedule.campaign))
     return (
         _query_routes(service, labelled_at),
         _write_routes(service),
         _read_routes(service, schedule),
         _map_routes(service),
-        build_gallery_routes(service, Gallery(service), _read_annotator_or_default),
+        build_gallery_routes(service, gallery, _read_annotator_or_default),
         _file_routes(service, schedule, fit_lock),
         _item_routes(service),
         _model_routes(service, schedule, fit_lock),

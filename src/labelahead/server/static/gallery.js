@@ -41,6 +41,11 @@ let anchor = 0; // index where a range begins
 const select = (id, label, options = []) => make("select", { id, "aria-label": label, on: { change: () => filterBy() } },
   ...options.map(([value, text]) => make("option", { value, text })));
 const text = make("input", { id: "gallery-text", type: "search", placeholder: "Search names and texts", "aria-label": "Search names and texts", autocomplete: "off" });
+const meaning = make("button", { type: "button", id: "gallery-meaning", hidden: true, "aria-pressed": "false", text: "by meaning",
+  title: "Compare the text with the items through their encoder, instead of searching for it", on: { click: () => {
+    meaning.setAttribute("aria-pressed", String(meaning.getAttribute("aria-pressed") !== "true"));
+    filterBy();
+  } } });
 const statuses = make("div", { className: "chips", role: "group", "aria-label": "Which items" });
 const label = select("gallery-label", "Label");
 const predicted = select("gallery-predicted", "Prediction");
@@ -66,7 +71,7 @@ const replaceLabel = make("label", { className: "check" }, replace, make("span")
 const tools = make("div", { className: "row" });
 
 room.append(make("form", { className: "filters", role: "search", on: { submit: (event) => { event.preventDefault(); filterBy(); } } },
-  make("h2", { id: "gallery-title", className: "unseen", text: "Gallery" }), statuses, text, label, predicted, range, source, sought, order, scale, about),
+  make("h2", { id: "gallery-title", className: "unseen", text: "Gallery" }), statuses, text, meaning, label, predicted, range, source, sought, order, scale, about),
 make("div", { className: "frame" }, grid, empty, lasso), bar);
 bar.append(make("div", { className: "row" }, chosenCount, replaceLabel, tools), picks, told);
 
@@ -93,8 +98,10 @@ function drawFilter() {
   fill(sought, [["", "Find all …"], ...classes.map(([v, t]) => [v, `Find all “${t}”`])], wanted.get("sought") ?? "");
   const special = wanted.get("order");
   fill(order, [...ORDERS, ...(special === "similar" ? [["similar", "most similar first"]] : []),
-    ...(special === "probability" ? [["probability", "most probable first"]] : [])], special ?? "name");
-  if (document.activeElement !== text) text.value = wanted.get("text") ?? "";
+    ...(special === "meaning" ? [["meaning", "closest in meaning first"]] : []), ...(special === "probability" ? [["probability", "most probable first"]] : [])], special ?? "name");
+  if (document.activeElement !== text) text.value = wanted.get("text") ?? wanted.get("meaning") ?? "";
+  meaning.hidden = !view?.meaning;
+  meaning.setAttribute("aria-pressed", String(special === "meaning" || (meaning.getAttribute("aria-pressed") === "true" && !wanted.get("text"))));
   const hidden = guessesHidden();
   for (const list of [predicted, range, sought]) list.hidden = hidden || !view?.predicts;
   source.hidden = (view?.sources.length ?? 0) < 2;
@@ -108,9 +115,11 @@ function filterBy(change = {}) {
   if (finding && finding !== wanted.get("sought")) sorted = "probability";
   if (!finding && sorted === "probability") sorted = "name";
   if (was === "similar" && sorted !== "similar") wanted.delete("like");
+  const typed = text.value.trim(), meant = meaning.getAttribute("aria-pressed") === "true" && !meaning.hidden;
+  if (meant && typed) sorted = "meaning"; else if (sorted === "meaning") sorted = "name";
   openView("gallery", {
     status: wanted.get("status"), label: label.value, predicted: predicted.value, [bound ?? "below"]: value, source: source.value, sought: finding,
-    chosen: picked.length ? wanted.get("chosen") : null, text: text.value.trim(), like: sorted === "similar" ? wanted.get("like") : null, order: sorted === "name" ? null : sorted, ...change,
+    chosen: picked.length ? wanted.get("chosen") : null, text: meant ? null : typed, meaning: meant ? typed : null, like: sorted === "similar" ? wanted.get("like") : null, order: sorted === "name" ? null : sorted, ...change,
   });
 }
 
