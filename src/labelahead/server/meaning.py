@@ -6,6 +6,7 @@ tower for texts, whose vectors are comparable with those of pictures or sounds.
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from labelahead.data import Data
 from labelahead.data.vector_files import split_joined_embedding
@@ -14,7 +15,8 @@ from labelahead.errors import InputError
 from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import SENTENCES, EncoderOptions, encode_inputs, is_encoder
 from labelahead.learner.preparation import choose_model_and_embedding
-from labelahead.models.encoders import TEXT, Encoder, load_encoder
+from labelahead.models.encoder_names import TEXT
+from labelahead.models.encoders import Encoder, load_encoder
 from labelahead.models.sentence_encoder import embed_texts
 from labelahead.outofcore.store import is_store
 
@@ -54,9 +56,9 @@ class MeaningSearch:
                 f"{name} gives {width} numbers for a text and {items.shape[1]} for an item; "
                 "expected an encoder with one space for both"
             )
-        blocks = items.unflatten(1, (-1, width))  # (n, text columns, d)
-        lengths = blocks.norm(dim=2) * sought.norm()
-        return ((blocks @ sought) / lengths.clamp_min(1e-12)).amax(1).double()
+        blocks = items.view(len(items), -1, width)  # (n, text columns, d)
+        cosines = cosine_similarity(blocks, sought.expand(1, 1, -1), dim=2)
+        return cosines.amax(1).double()
 
     def _find_embedding(self, data: Data) -> str | None:
         """Return the embedding of the items if it may read texts."""
