@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from labelahead.data import Data
-from labelahead.data.vector_files import split_joined_embedding
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.devices import resolve_device
 from labelahead.errors import InputError
 from labelahead.learner.config import Campaign
