@@ -80,7 +80,7 @@ class Samples:
             raise InputError(
                 f"source is a {type(source).__name__}; expected a mapping or tuple of tensors, or "
                 "a data set with a "
-                "length and items by number (a tensor is taken as it is, without Samples)"
+                "length and items by number (pass a tensor itself, without Samples)"
             )
         if not len(source):
             raise InputError("the data set has no items; expected at least one")

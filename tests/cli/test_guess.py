@@ -244,7 +244,7 @@ def test_query_asks_two_language_models_and_takes_both_as_guessers(table, tmp_pa
             "--format", "json", "--threads", 1,
         )  # fmt: skip
         code, output = run_command(*words, *both)
-        assert (code, "nobody is at the terminal" in output) == (2, True)
+        assert (code, "cannot be confirmed without a terminal" in output) == (2, True)
         assert (first.requests, second.requests) == ([], [])
         code, output = run_command(*words, *both, "--yes")
         assert code == 0, output

@@ -37,7 +37,7 @@ def test_read_labels_without_labels_returns_empty_tensors(tmp_path, text, name):
 def test_read_labels_skips_and_counts_predictions(tmp_path, caplog):
     text = "item,label,source\ncat/1.jpg,dog,label\ncat/2.jpg,dog,prediction\ndog/1.jpg,cat,Prediction\n"
     assert read_as_lists(write_labels(tmp_path, text)) == ([0], [1], CAT_DOG)
-    assert "2 predictions of a network are no labels" in caplog.text
+    assert "2 predictions of a model are ignored" in caplog.text
 
 
 def test_disagreement_is_an_error_until_resolved(tmp_path):
@@ -93,7 +93,7 @@ def test_labels_of_excluded_files_are_skipped(tmp_path, caplog):
     assert read_as_lists(
         write_labels(tmp_path, "item,label\na/1.jpg,cat\nc/3.jpg,dog\n3,dog\n"), data
     )[0] == [0]
-    assert caplog.text.count("was left out of the data") == 2
+    assert caplog.text.count("was excluded from the data") == 2
     with pytest.raises(InputError, match=r"2 items have the file name '1.jpg'"):  # ambiguous
         read_as_lists(write_labels(tmp_path, "item,label\n1.jpg,cat\n"), data)
 

@@ -88,7 +88,7 @@ def test_rows_without_label_and_predictions_are_no_labels(tmp_path, data, caplog
     with caplog.at_level(logging.WARNING):
         read = read_task_labels(write(tmp_path, text), data, "number")
     assert list(read.codes) == [1]
-    assert "1 predictions of a model are no labels" in caplog.text
+    assert "1 predictions of a model are ignored" in caplog.text
 
 
 def test_labels_continue_the_task_of_the_data(tmp_path):

@@ -296,7 +296,7 @@ def _confirm(guessers: list[Any], estimates: list[Any], options: LanguageModelOp
     if options.yes or not asked:
         return
     if not sys.stdin.isatty():
-        raise UsageError("nobody is at the terminal to confirm this; add --yes to start")
+        raise UsageError("the cost cannot be confirmed without a terminal; add --yes to start")
     where = "this address" if len(set(asked)) == 1 else "these addresses"
     if not typer.confirm(f"The items are sent to {where}. Start?", err=True):
         raise UsageError("not started; nothing was sent")

@@ -86,7 +86,7 @@ class ItemFinder:
     def find_one(self, entry: Entry, where: str) -> tuple[int | None, str]:
         """Return the position that an entry means, and the name that was used to find it.
 
-        The position is None, with a warning, if the item was left out of the data.
+        The position is None, with a warning, if the item was excluded from the data.
 
         Args:
             entry: One entry of a label file.
@@ -97,7 +97,7 @@ class ItemFinder:
         """
         positions, item = self.find(entry)
         if set(positions) == {EXCLUDED}:
-            log.warning("%s: %r was left out of the data, so its label is too", where, item)
+            log.warning("%s: %r was excluded from the data, so its label is ignored", where, item)
             return None, item
         if len(positions) != 1:
             raise self._describe_mismatch(entry, item, positions, where)

@@ -305,10 +305,12 @@ def _collect_answers(
         _refuse_class_number(label, known, where)
         answers_by_position.setdefault(position, []).append(_LabelledEntry(entry, item, label))
     if predictions:
-        log.warning("%s: %d predictions of a network are no labels: left aside", path, predictions)
+        log.warning(
+            "%s: %d predictions of a model are ignored: they are not labels", path, predictions
+        )
     if none_of_these:
         log.warning(
-            "%s: %s of %r, the labelling page's answer for items of no class: left aside",
+            "%s: %s of %r are ignored: the labelling page's answer for items of no class",
             path,
             count_noun(none_of_these, "label"),
             NONE_OF_THESE_NAME,

@@ -153,7 +153,7 @@ def _find_items(file: LabelFile, finder: ItemFinder) -> list[_Label]:
         labels.append(_Label(entry, position, item))
     if predictions:
         log.warning(
-            "%s: %d predictions of a model are no labels: left aside", file.path, predictions
+            "%s: %d predictions of a model are ignored: they are not labels", file.path, predictions
         )
     return labels
 
