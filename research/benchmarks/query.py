@@ -91,15 +91,15 @@ class Bench:
         extrapolated: every pick costs the same. How long, the mode "top" tells, which comes first.
         """
         if mode == "top" or self.scoring.get(strategy, 0) * ASKED < PATIENCE:
-            seconds, parts = self._asked(strategy, mode, ASKED)
+            seconds, parts = self._time_query(strategy, mode, ASKED)
             if mode == "top":
                 self.scoring[strategy] = parts.get("score", 0.0)
             return seconds, parts
-        seconds, parts = self._asked(strategy, mode, PILOT)
+        seconds, parts = self._time_query(strategy, mode, PILOT)
         more = parts["score"] * (ASKED / PILOT - 1)
         return seconds + more, {**parts, "score": parts["score"] + more, "extrapolated": more}
 
-    def _asked(self, strategy: str, mode: str, count: int) -> tuple[float, dict[str, float]]:
+    def _time_query(self, strategy: str, mode: str, count: int) -> tuple[float, dict[str, float]]:
         start = time.perf_counter()
         query = propose(
             self.model,

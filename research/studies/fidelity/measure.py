@@ -56,17 +56,17 @@ class Stage:
     q: int
 
     @property
-    def known(self) -> slice:
+    def labelled_rows(self) -> slice:
         """The labelled items."""
         return slice(0, self.n)
 
     @property
-    def asked(self) -> slice:
+    def candidate_rows(self) -> slice:
         """The candidates."""
         return slice(self.n, self.n + self.q)
 
     @property
-    def seen(self) -> slice:
+    def evaluation_rows(self) -> slice:
         """The evaluation points."""
         return slice(self.n + self.q, len(self.x))
 
@@ -92,11 +92,11 @@ def warm(s: Any, cell: Cell) -> list[Row]:
     st = stage(s, cell, s.conv_candidates if image else s.candidates)
     f = predict(st.model, st.x).double()
     thetas = {kind: kernel(st.model, st.x, kind=kind).double() for kind in KINDS}
-    guess = torch.zeros_like(f).scatter_(1, f.argmax(1)[:, None], 1.0)[st.asked]
-    true = st.y[st.asked]
+    guess = torch.zeros_like(f).scatter_(1, f.argmax(1)[:, None], 1.0)[st.candidate_rows]
+    true = st.y[st.candidate_rows]
     wrong = (guess != true).any(1).nonzero().squeeze(1)  # only they need a second training
     every = torch.cat([torch.arange(st.q), wrong])
-    extra = st.x[st.asked][every], torch.cat([true, guess[wrong]])
+    extra = st.x[st.candidate_rows][every], torch.cat([true, guess[wrong]])
     out, rate = _descent(s, st, st.model, thetas["full"], extra, s.marks)
     out = out.double()
     real = out[:, : st.q] - out[:, -1:]  # (T, q, e, C)
@@ -104,10 +104,10 @@ def warm(s: Any, cell: Cell) -> list[Row]:
     guesses = {k: [ahead(post, st)] * len(s.marks) for k, post in posts.items()}
     stepped = same_steps(f, thetas["full"], st, rate, s.momentum, s.marks)
     guesses["full, same steps"] = list(stepped)
-    surprise = (true - f[st.asked]).norm(dim=1)
+    surprise = (true - f[st.candidate_rows]).norm(dim=1)
     common: dict[str, Any] = {
-        "train_loss": float((f - st.y)[st.known].square().sum(1).mean() / 2),
-        "accuracy": float((f.argmax(1) == st.labels)[st.seen].double().mean()),
+        "train_loss": float((f - st.y)[st.labelled_rows].square().sum(1).mean() / 2),
+        "accuracy": float((f.argmax(1) == st.labels)[st.evaluation_rows].double().mean()),
         "rate": rate,
     }
     rows: list[Row] = []
@@ -152,9 +152,9 @@ def _scores(
     out: outputs at the evaluation points after training with the true label (the last one:
     without). after: the same with the network's own guess for the label, as MLMOC supposes.
     """
-    here, there = st.at(st.asked), st.at(st.seen)
-    now, y, without = f[st.seen], st.y[st.seen], out[-1]
-    top = f[st.asked].topk(2, dim=1).values
+    here, there = st.at(st.candidate_rows), st.at(st.evaluation_rows)
+    now, y, without = f[st.evaluation_rows], st.y[st.evaluation_rows], out[-1]
+    top = f[st.candidate_rows].topk(2, dim=1).values
     v = view(post, here, there)
     scores = {
         "MLMOC": mlmoc(v),
@@ -170,7 +170,7 @@ def _scores(
         "gain": (without - y).square().sum() - errors,
     }
     predicted = ahead(post, st)
-    mean = post.mean[st.seen]
+    mean = post.mean[st.evaluation_rows]
     scores["look-ahead, true label"] = predicted.norm(dim=2).sum(1)
     fall = (mean - y).square().sum() - (mean + predicted - y).square().sum((1, 2))
     ranks = {k: {t: rank(v, real) for t, real in truths.items()} for k, v in scores.items()}
@@ -180,13 +180,15 @@ def _scores(
 
 def posterior(f: Tensor, theta: Tensor, st: Stage, noise: float) -> Posterior:
     """The linearised network given the labelled items, as `QueryContext.posterior` makes it."""
-    return prior(f, theta, noise=noise).condition(st.at(st.known), st.y[st.known])
+    return prior(f, theta, noise=noise).condition(st.at(st.labelled_rows), st.y[st.labelled_rows])
 
 
 def ahead(post: Posterior, st: Stage) -> Tensor:
     """(q, e, C): what each candidate's true label changes, f₊ − f_lin (LA-12)."""
-    after = lookahead(post, st.at(st.asked), st.y[st.asked], evaluate=st.at(st.seen))
-    return torch.cat(list(after)) - post.mean[st.seen]
+    after = lookahead(
+        post, st.at(st.candidate_rows), st.y[st.candidate_rows], evaluate=st.at(st.evaluation_rows)
+    )
+    return torch.cat(list(after)) - post.mean[st.evaluation_rows]
 
 
 def cold(s: Any, cell: Cell) -> list[Row]:
@@ -199,7 +201,7 @@ def cold(s: Any, cell: Cell) -> list[Row]:
 
     f = predict(st.model, st.x).double()
     guess = ahead(posterior(f, kernel(st.model, st.x).double(), st, s.noise), st)
-    surprise = (st.y - f)[st.asked].norm(dim=1)
+    surprise = (st.y - f)[st.candidate_rows].norm(dim=1)
     new, other = fresh(cell["seed"]), fresh(cell["seed"] + 1000)
     changes = {
         "warm, gradient descent": _run_gradient_descent(s, st, st.model, s.marks[-1]),
@@ -242,10 +244,10 @@ def _descent(
     """
     return continue_training(
         model,
-        st.x[st.known],
-        st.y[st.known].to(st.x),
+        st.x[st.labelled_rows],
+        st.y[st.labelled_rows].to(st.x),
         *extra,
-        st.x[st.seen],
+        st.x[st.evaluation_rows],
         rate=s.step / stiffness(theta, st),
         marks=marks,
         momentum=s.momentum,
@@ -256,7 +258,9 @@ def _descent(
 def _run_gradient_descent(s: Any, st: Stage, model: nn.Module, steps: int) -> Tensor:
     """(q, 1, e, C): after so many steps from these weights, with each candidate minus without."""
     theta = kernel(model, st.x[: st.n + st.q], kind="full").double()
-    out, _ = _descent(s, st, model, theta, (st.x[st.asked], st.y[st.asked]), (steps,))
+    out, _ = _descent(
+        s, st, model, theta, (st.x[st.candidate_rows], st.y[st.candidate_rows]), (steps,)
+    )
     return (out[0, :-1] - out[0, -1])[:, None].double()
 
 
@@ -266,21 +270,21 @@ def _run_training(s: Any, cell: Cell, st: Stage, start: nn.Module) -> Tensor:
     One seed a repetition, for both. It does not make their batches alike: one more item, another
     shuffle. That is what anybody sees who retrains.
     """
-    known = st.at(st.known)
+    known = st.at(st.labelled_rows)
     without = torch.stack([_outputs(cell, st, start, known, r) for r in range(s.repeats)])
     changes = [
         torch.stack(
             [_outputs(cell, st, start, torch.cat([known, j[None]]), r) for r in range(s.repeats)]
         )
         - without
-        for j in st.at(st.asked)
+        for j in st.at(st.candidate_rows)
     ]
     return torch.stack(changes)
 
 
 def _noise(s: Any, cell: Cell, st: Stage, first: nn.Module, second: nn.Module) -> Tensor:
     """(R, e, C): two trainings on the same labels, in another order, perhaps from other weights."""
-    known = st.at(st.known)
+    known = st.at(st.labelled_rows)
     return torch.stack(
         [
             _outputs(cell, st, first, known, r) - _outputs(cell, st, second, known, 500 + r)
@@ -294,7 +298,7 @@ def _outputs(cell: Cell, st: Stage, start: nn.Module, at: Tensor, seed: int) -> 
     model = copy.deepcopy(start)
     how = replace(get_default_training(cell["model"]), steps=cell["before"])
     train(model, st.x[at], st.labels[at], st.y.shape[1], how, seed=7919 * cell["seed"] + seed)
-    return predict(model, st.x[st.seen]).double()
+    return predict(model, st.x[st.evaluation_rows]).double()
 
 
 def score_repetitions(guess: Tensor, real: Tensor, surprise: Tensor) -> Mapping[str, Any]:
@@ -456,7 +460,7 @@ def same_steps(
     this is what `continue_training` finds, exactly. theta: the full kernel.
     """
     c = f.shape[1]
-    reach = theta[st.seen.start * c :]
+    reach = theta[st.evaluation_rows.start * c :]
 
     def moved(at: Tensor) -> Tensor:
         rows = (at[:, None] * c + torch.arange(c)).flatten()
@@ -466,10 +470,10 @@ def same_steps(
         change: Tensor = (ways * part) @ vectors.T @ reach[:, rows].T
         return change.view(len(marks), -1, c)
 
-    known = st.at(st.known)
+    known = st.at(st.labelled_rows)
     without = moved(known)
     return (
-        torch.stack([moved(torch.cat([known, j[None]])) for j in st.at(st.asked)], 1)
+        torch.stack([moved(torch.cat([known, j[None]])) for j in st.at(st.candidate_rows)], 1)
         - without[:, None]
     )
 

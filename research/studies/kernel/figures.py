@@ -95,7 +95,7 @@ def rates(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
                 "network": name,
                 "widths": f"{widths[0]:g} to {widths[-1]:g}",
                 **{f"slope, {kind}": _format_slope(mine, f"error_{kind}") for kind in KINDS},
-                "slope, pseudo, wider half": _format_slope(_wider(mine), "error_pseudo"),
+                "slope, pseudo, wider half": _format_slope(_select_wide_half(mine), "error_pseudo"),
                 "slope, pseudo, PN's ratio": _format_slope(mine, "distance_pseudo"),
                 "slope, off/on diagonal": _format_slope(mine, "off_over_on"),
                 "pseudo at the widest": mean(_widest(mine), "distance_pseudo"),
@@ -228,7 +228,7 @@ def bounds(s: Any, rows: Sequence[Row]) -> list[StudyFigure]:
             "therefore states the rate anew, relative to ‖Θ‖, with unnamed constants, and shows "
             "its tightness (Fig "
             f"A.10). Measured slope: {_format_slope(rows, 'relative')}, from the middle width on "
-            f"{_format_slope(_wider(rows), 'relative')}; where the rate width^(−1/2) is tight the curve "
+            f"{_format_slope(_select_wide_half(rows), 'relative')}; where the rate width^(−1/2) is tight the curve "
             "on the right is level.",
             figure=figure,
             table=table,
@@ -276,7 +276,7 @@ def _logarithmic(axes: Any, rows: Sequence[Row], both: bool = True) -> None:
         axes.yaxis.set_minor_formatter(lambda v, _: f"{v:g}" if f"{v:e}"[0] in "235" else "")
 
 
-def _wider(rows: Sequence[Row]) -> list[Row]:
+def _select_wide_half(rows: Sequence[Row]) -> list[Row]:
     """From the middle width on: where the rate, which is one for large widths, should hold best."""
     at = values(rows, "width")
     return [r for r in rows if r["width"] >= at[(len(at) - 1) // 2]]

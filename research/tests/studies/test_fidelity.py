@@ -65,11 +65,11 @@ def train_copy(model, x, y, rate, steps, momentum=0.9):
 def train_candidates(st, rate, marks, **more):
     return continue_training(
         st.model,
-        st.x[st.known],
-        st.y[st.known],
-        st.x[st.asked],
-        st.y[st.asked],
-        st.x[st.seen],
+        st.x[st.labelled_rows],
+        st.y[st.labelled_rows],
+        st.x[st.candidate_rows],
+        st.y[st.candidate_rows],
+        st.x[st.evaluation_rows],
         rate=rate,
         marks=marks,
         **more,
@@ -90,14 +90,16 @@ def test_stacked_training_equals_loop_over_candidates(name, width):
     assert all(torch.equal(before[k], v) for k, v in st.model.state_dict().items())
     for j in (*range(st.q), None):
         at = (
-            st.at(st.known)
+            st.at(st.labelled_rows)
             if j is None
-            else torch.cat([st.at(st.known), st.at(st.asked)[j : j + 1]])
+            else torch.cat([st.at(st.labelled_rows), st.at(st.candidate_rows)[j : j + 1]])
         )
         for t, steps in enumerate((1, 12)):
             twin = train_copy(st.model, st.x[at], st.y[at], 1e-3, steps)
             got = out[t, -1 if j is None else j]
-            assert torch.allclose(got, twin(st.x[st.seen]).detach(), rtol=1e-9, atol=1e-11)
+            assert torch.allclose(
+                got, twin(st.x[st.evaluation_rows]).detach(), rtol=1e-9, atol=1e-11
+            )
 
 
 @pytest.mark.slow
@@ -132,8 +134,8 @@ def test_stiffness_bounds_largest_eigenvalue_with_each_candidate():
     st = make_stage("mlp", width=5)
     theta = kernel(st.model, st.x, kind="full")
     bound = stiffness(theta, st)
-    for j in st.at(st.asked):
-        at = torch.cat([st.at(st.known), j[None]])
+    for j in st.at(st.candidate_rows):
+        at = torch.cat([st.at(st.labelled_rows), j[None]])
         rows = (at[:, None] * 10 + torch.arange(10)).flatten()
         assert float(torch.linalg.eigvalsh(theta[rows][:, rows])[-1]) <= bound
 
