@@ -16,13 +16,17 @@ from labelahead.data import from_arrays, load
 from labelahead.errors import InputError, MissingExtra, StorageError
 from labelahead.gp.calibration import gaussian_class_probabilities
 from labelahead.inference.exact_model import ExactModel
+from labelahead.learner import export
+from labelahead.learner.config import parse_campaign
 from labelahead.learner.export import load_exported, write_predictions
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.models.sentence_encoder import is_sentence_encoder_available
 from labelahead.simulation.final_model import run_model
+from labelahead.tasks import Number
 from tests.support.campaigns import blobs
 from tests.support.reference_exact import by_hand, simplex
 from tests.support.slow import slow
+from tests.support.task_tables import write_task_table
 
 BUDGET = {"initial": 12, "labels": 24, "retrain_every": 6}
 
@@ -556,3 +560,53 @@ def write_minimal_export(tmp_path):
     (folder / "model.json").write_text(json.dumps({**plain, "network": network}))
     torch.save({}, folder / "weights.pt")
     return folder
+
+
+def export_task(folder, task):
+    table = write_task_table(folder, task)
+    la.run(table.tables, out=folder / "run", forecast=False)
+    return la.load_model(folder / "run").save(folder / "model", onnx=False)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "number", "rating"])
+def test_exported_model_of_a_task_holds_no_answer_and_describes_itself(task, tmp_path):
+    folder = export_task(tmp_path, task)
+    about = json.loads((folder / "model.json").read_text())
+    assert (about["format"], about["task"]["name"]) == (2, task)
+    assert "answers" not in about["task"]
+    card = (folder / "README.md").read_text()
+    assert "labels: 30 in all" in card
+    assert "measured on 24 items" in card
+    assert {"number": "unit: mg", "rating": "| 3 |", "multilabel": "predicted from this"}[
+        task
+    ] in card
+    loaded = la.load_model(folder)
+    assert loaded.task.name == task
+    assert len(loaded.predict({c: [0.1, -0.2] for c in "abcd"})) == 2
+
+
+def test_model_of_a_task_in_another_format_is_refused(tmp_path):
+    folder = export_task(tmp_path, "number")
+    text = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(text.replace('"format": 2', '"format": 1'))
+    with pytest.raises(InputError, match="format 1; expected 2"):
+        la.load_model(folder)
+
+
+def test_number_predictions_without_items_are_empty(tmp_path):
+    loaded = la.load_model(export_task(tmp_path, "number"))
+    found = loaded.predict({c: [] for c in "abcd"})
+    assert (len(found), found.labels, found.columns()["low"]) == (0, [], [])
+
+
+def test_model_of_a_users_own_task_is_refused(tmp_path):
+    class Count(Number):
+        name = "count"
+
+    table = write_task_table(tmp_path, "number")
+    prepared = prepare_campaign(parse_campaign(table.tables))
+    prepared = prepared.for_task(Count(["answer"]))
+    codes = prepared.task.parse_all([1.0, 2.0, 4.0])
+    fitted = prepared.make_learner(1).fit(torch.arange(3), torch.tensor(codes))
+    with pytest.raises(InputError, match="own task count, whose code cannot be exported"):
+        export.export_model(prepared, fitted.model, dict(enumerate(codes)), (), {})

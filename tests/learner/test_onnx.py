@@ -14,8 +14,9 @@ from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import exact
 from labelahead.inference.mixture import cosine_matrix, mix_kernels
 from labelahead.inference.sources import Annotations, combine_sources
-from labelahead.learner.onnx import ExportGraph
+from labelahead.learner.onnx import ExportGraph, TaskHead
 from labelahead.simulation.final_model import run_model
+from labelahead.tasks import LeaveOneOut, Multilabel, Number, Rating
 from tests.learner.test_export import run_campaign, run_onnx, write_images
 from tests.support.slow import slow
 
@@ -84,3 +85,33 @@ def test_onnx_graph_with_different_outputs_raises(tmp_path):
     graph = ExportGraph(model.preprocessing, model.network, model.loss, 10)
     with pytest.raises(LabelaheadError, match="probabilities by onnxruntime differ"):
         write_onnx(graph, example, (p.flip(1), variance), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Multilabel(["a", "b", "c"]),
+        Number(["x", "y"]),
+        Number(limits=(0.0, 3.0)),
+        Number(limits=(None, 1.5)),
+        Rating(4),
+    ],
+    ids=["multilabel", "numbers", "limited number", "number with a maximum", "rating"],
+)
+def test_task_head_computes_what_the_task_predicts(task):
+    rng = torch.Generator().manual_seed(1)
+    width = len(task.outputs)
+    mean = 1 + torch.randn(30, width, generator=rng, dtype=torch.float64)
+    variance = torch.rand(30, generator=rng, dtype=torch.float64)
+    targets = mean + 0.3 * torch.randn(30, width, generator=rng, dtype=torch.float64)
+    if task.decides:
+        targets = (targets > 1).double()
+    if isinstance(task, Rating):
+        targets = targets.round().clamp(1, 4)
+    state = task.calibrate(LeaveOneOut(mean, variance, 0.05, targets))
+    computed = TaskHead(task, state)(mean, variance)
+    prediction = task.predict(mean, variance, state)
+    want = (prediction.mean, *prediction.interval()) if isinstance(task, Number) else None
+    want = want or (prediction.probabilities,)
+    for ours, theirs in zip(computed, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)

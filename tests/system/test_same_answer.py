@@ -29,7 +29,7 @@ from labelahead.integrations.label_studio.gateway import SECRET_HEADER, LabelStu
 from labelahead.integrations.label_studio.predictions import write_predictions
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
-from labelahead.learner.sklearn import Classifier
+from labelahead.learner.sklearn import Classifier, Regressor
 from labelahead.models import build_model
 from labelahead.models.encoder_names import IMAGE
 from labelahead.models.encoders import load_encoder
@@ -41,6 +41,7 @@ from labelahead.server.client import Client
 from labelahead.server.session import SessionOptions, open_session
 from tests.support.label_studio import KEY, replay
 from tests.support.sounds import make_sound, write_sound
+from tests.support.task_tables import write_task_table
 from tests.support.tiny_encoders import save_tiny_encoders
 from tests.support.waiting import until
 
@@ -560,3 +561,127 @@ def test_every_interface_gives_the_same_class_and_probability(name, tmp_path):
         interfaces |= predict_by_label_studio(case, tmp_path)
     check_equal_predictions(interfaces, expected, IN_MEMORY)
     check_equal_predictions(by_onnx, expected, THROUGH_ONNX)
+
+
+def read_csv(text):
+    return {row["id"]: row for row in csv.DictReader(io.StringIO(text))}
+
+
+def run_task(folder, task):
+    """Run a campaign of a task on a table without test items; return the table, and its labels."""
+    table = write_task_table(folder, task)
+    tables = {**table.tables, "data": {**table.tables["data"], "test_fraction": 0.0}}
+    result = la.run(tables, out=folder / "run", forecast=False)
+    return table, result.pool.labelled.tolist()
+
+
+def learn_in_python(table, labelled):
+    """Return the columns of predictions of all items by a `Learner`."""
+    tables = {**table.tables, "data": {**table.tables["data"], "test_fraction": 0.0}}
+    prepared = prepare_campaign(parse_campaign(tables))
+    learner = la.Learner(la.exact(prepared.rows, task=prepared.task), prepared.rows)
+    learner.teach(labelled, [table.answers[p] for p in labelled])
+    return prepared, learner.predict(range(len(prepared.data))).columns()
+
+
+def compare_columns(rows, wanted, ids, tolerance):
+    """Compare the rows of a file with columns of all items."""
+    for name, values in wanted.items():
+        found = [rows[i][name] for i in ids]
+        want = [values[int(i.removeprefix("item"))] for i in ids]
+        if isinstance(want[0], str):
+            assert found == want
+        else:
+            assert [float(v) for v in found] == pytest.approx(want, rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "number", "rating"])
+def test_a_task_has_the_same_predictions_everywhere(task, tmp_path):
+    table, labelled = run_task(tmp_path, task)
+    prepared, wanted = learn_in_python(table, labelled)
+    ids = [f"item{i}" for i in range(len(table.answers))]
+    runner = CliRunner()
+    result = runner.invoke(
+        commands, ["export-model", str(tmp_path / "run"), "--to", str(tmp_path / "model"), "--onnx"]
+    )
+    assert result.exit_code == 0, result.output
+    for folder in ("run", "model"):
+        out = tmp_path / f"{folder}.csv"
+        command = ["predict", str(tmp_path / folder), str(table.path), "--out", str(out)]
+        result = runner.invoke(commands, [*command, "--probabilities"])
+        assert result.exit_code == 0, result.output
+        compare_columns(read_csv(out.read_text()), wanted, ids, 2e-6)
+    out = tmp_path / "predictions.parquet"
+    result = runner.invoke(
+        commands, ["predict", str(tmp_path / "model"), str(table.path), "--out", str(out)]
+    )
+    assert result.exit_code == 0, result.output
+    kept = {row["id"]: row for row in pq.read_table(out).to_pylist()}
+    compare_columns(kept, {"prediction": wanted["prediction"]}, ids, 1e-6)
+
+    labels = tmp_path / "labels.csv"
+    with labels.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [("id", "label"), *((ids[p], table.answers[p]) for p in labelled)]
+        )
+    unlabelled = tmp_path / "unlabelled.csv"
+    with table.path.open() as given, unlabelled.open("w", newline="") as file:
+        csv.writer(file).writerows(row[:-1] for row in csv.reader(given))
+    options = ["--task", task, "--threads", "1"]
+    options += (
+        []
+        if task == "number"
+        else [
+            "--classes",
+            ",".join(prepared.task.describe()["levels" if task == "rating" else "classes"]),
+        ]
+    )
+    result = runner.invoke(
+        commands,
+        ["query", "--data", str(unlabelled), "--labels", str(labels), "--n", "20", *options,
+         "--out", str(tmp_path / "query.csv")],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    rows = read_csv((tmp_path / "query.csv").read_text())
+    assert len(rows) == 20
+    assert not set(rows) & {ids[p] for p in labelled}
+    renamed = {"expected_score" if name == "score" else name: v for name, v in wanted.items()}
+    compare_columns(rows, renamed, list(rows), 2e-6)
+
+    session = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx"))
+    model = la.load_model(tmp_path / "model")
+    read = next(iter(read_new_items(model.preprocessor, table.path, model))).values
+    computed = dict(
+        zip(
+            [o.name for o in session.get_outputs()],
+            session.run(None, {"items": read.numpy()}),
+            strict=True,
+        )
+    )
+    if task == "number":
+        scale = np.std(wanted["prediction"])
+        for output, column in (("mean", "prediction"), ("low", "low"), ("high", "high")):
+            difference = np.abs(computed[output][:, 0] - np.array(wanted[column]))
+            assert difference.max() < 1e-3 * scale
+    else:
+        names = [name for name in wanted if name.startswith("probability:")]
+        want = np.stack([wanted[name] for name in names], axis=1)
+        assert np.abs(computed["probabilities"] - want).max() < THROUGH_ONNX
+        if task == "multilabel":
+            thresholds = json.loads((tmp_path / "model" / "model.json").read_text())["thresholds"]
+            chosen = computed["probabilities"] >= list(thresholds.values())
+            text = [";".join(np.array(list(thresholds))[row]) or "[]" for row in chosen]
+            assert text == wanted["prediction"]
+
+
+def test_a_number_has_the_same_interval_by_the_regressor(tmp_path):
+    table, labelled = run_task(tmp_path, "number")
+    prepared, wanted = learn_in_python(table, labelled)
+    x = prepared.rows.numpy()
+    rest = np.setdiff1d(np.arange(len(x)), labelled)
+    y = np.array([float(table.answers[p].removesuffix(" mg")) for p in labelled])
+    regressor = Regressor().fit(x[labelled], y, X_pool=x[rest])
+    low, high = regressor.predict_interval(x)
+    assert regressor.predict(x) == pytest.approx(np.array(wanted["prediction"]), rel=1e-5)
+    assert low == pytest.approx(np.array(wanted["low"]), rel=1e-5)
+    assert high == pytest.approx(np.array(wanted["high"]), rel=1e-5)

@@ -312,14 +312,18 @@ class ExactModel(nn.Module):
             raise InputError(
                 "the model has no task, so its answers are classes; expected predict_proba"
             )
+        mean, variance = self.predict_mean(units), self.predict_variance(units)
+        return self.task.predict(mean.cpu(), variance.cpu(), self.get_task_state())
+
+    def predict_mean(self, units: Tensor) -> Tensor:
+        """Return posterior means (n, C) at unit rows (n, d), float64."""
         means = [units.new_zeros((0, self.classes), dtype=torch.float64)]
         for some in torch.split(units, PREDICT_BATCH_ROWS):
             mean = self.prior_mean(some)
             if len(self.support):
                 mean = mean + self._cross_kernel(some.double()) @ self.alpha
             means.append(mean)
-        variance = self.predict_variance(units)
-        return self.task.predict(torch.cat(means).cpu(), variance.cpu(), self.get_task_state())
+        return torch.cat(means)
 
     def get_task_state(self) -> TaskState:
         """Return how means and variances become predictions."""

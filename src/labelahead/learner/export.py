@@ -16,6 +16,7 @@ from dataclasses import replace as replace_fields
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,7 +70,13 @@ from labelahead.learner.config import Campaign
 from labelahead.learner.encoding import SENTENCES, is_encoder
 from labelahead.learner.model_card import format_model_card
 from labelahead.learner.model_kind import get_model_kind
-from labelahead.learner.onnx import EncoderGraph, ExportGraph, PreprocessingModule, write_onnx
+from labelahead.learner.onnx import (
+    EncoderGraph,
+    ExportGraph,
+    PreprocessingModule,
+    list_task_outputs,
+    write_onnx,
+)
 from labelahead.models import MODELS
 from labelahead.models.encoder_names import (
     AUDIO,
@@ -83,6 +90,7 @@ from labelahead.models.encoders import load_encoder
 from labelahead.models.mel import MEL, embed_waves
 from labelahead.models.sentence_encoder import EMBEDDING_SIZE, SentenceEncoder
 from labelahead.models.training import Training
+from labelahead.tasks import TASKS, Multilabel, Prediction, Rating, Task, find_task
 
 __all__ = [
     "LEAVE_ONE_OUT_CAVEAT",
@@ -94,6 +102,7 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
+TASK_FORMAT_VERSION = 2  # of models of other tasks than classes, which 1 would misread
 ITEMS_PER_BATCH = 64
 ONNX_EXAMPLE_ITEMS = 5
 MAX_NAMED_ITEMS = 5  # in an error message
@@ -119,6 +128,9 @@ class Predictions:
         failed: Items that could not be read, and why.
         records: The user's own columns.
         notes: What the user has to know about them.
+        answers: What the task predicts, if it is another one than classes; `probabilities` are then
+            those of its classes or levels, and of numbers there are none.
+        outputs: Posterior means of that task.
     """
 
     items: tuple[str, ...]
@@ -129,23 +141,30 @@ class Predictions:
     failed: Mapping[str, str] = field(default_factory=dict)  # items that could not be read, and why
     records: Records | None = None  # the user's own columns
     notes: tuple[str, ...] = ()
+    answers: Prediction | None = None
+    outputs: Tensor | None = None  # (n, D)
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
-    def labels(self) -> list[str]:
-        """The most probable class of each item."""
+    def labels(self) -> list[Any]:
+        """The most probable class of each item; of another task the predicted answer."""
+        if self.answers is not None:
+            return self.answers.values()
         return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
 
     def columns(self, probabilities: bool = False) -> dict[str, Any]:
         """Return a table: id, the user's columns, prediction, probability, unlike_labelled (None:
-        unknown).
+        unknown). Numbers have an interval in place of the probability (`NumberPrediction`).
 
         Args:
             probabilities: Whether to add a column `probability:CLASS` for every class.
         """
         unlike = [None] * len(self) if self.unlike is None else self.unlike.tolist()
+        if self.answers is not None:
+            ours = round_columns(self.answers.columns(probabilities))
+            return merge_columns(self.items, self.records, {**ours, "unlike_labelled": unlike})
         prediction_columns = {
             "prediction": self.labels,
             "probability": _rounded(self.probabilities.amax(1)),
@@ -204,6 +223,11 @@ class ExportedModel:
         return module.to(self.device) if on_device else module
 
     @property
+    def task(self) -> Task | None:
+        """What the model predicts; None: one class."""
+        return None if self._exact is None else self._exact.task
+
+    @property
     def _exact(self) -> ExactModel | None:
         """The exact learner's model, if it has labels."""
         return find_kernel_model(self.network)
@@ -255,9 +279,21 @@ class ExportedModel:
             missing = {n: at for n, at in missing.items() if not bool(part.values[:, at].any())}
             parts.append(self._predict_items(part, progress))
         found = _concatenate(parts)  # raises if nothing could be read
+        found = self._interpret(found)
         if without_guesses or not len(found):
             return found
         return replace_fields(found, notes=self._describe_missing_guesses(missing, len(found)))
+
+    def _interpret(self, found: Predictions) -> Predictions:
+        """Return predictions with what the task makes of the outputs."""
+        if self.task is None or self._exact is None:
+            return found
+        nothing = torch.zeros((0, len(self.task.outputs)), dtype=torch.float64)
+        mean = nothing if found.outputs is None else found.outputs
+        variance = nothing[:, 0] if found.variance is None else found.variance
+        answers = self.task.predict(mean, variance, self._exact.get_task_state())
+        p = getattr(answers, "probabilities", nothing.new_zeros((len(answers), 0)))
+        return replace_fields(found, answers=answers, probabilities=p)
 
     def _describe_missing_guesses(self, missing: Collection[str], items: int) -> tuple[str, ...]:
         """Return a note if there are no guesses of guessers with which the model was fitted."""
@@ -295,8 +331,12 @@ class ExportedModel:
         return found
 
     def outputs(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return probabilities (n, C) and variances (n,) of items as they were read, (n, *shape)."""
-        p, variance = [torch.zeros((0, len(self.classes)), dtype=torch.float64)], []
+        """Return probabilities (n, C) and variances (n,) of items as they were read, (n, *shape).
+
+        Of another task than classes: its posterior means (n, D) in place of probabilities.
+        """
+        width = len(self.classes) if self.task is None else len(self.task.outputs)
+        p, variance = [torch.zeros((0, width), dtype=torch.float64)], []
         for part in torch.split(values, ITEMS_PER_BATCH):
             with torch.no_grad():
                 x = (
@@ -304,13 +344,20 @@ class ExportedModel:
                     if self.preprocessing is None
                     else self.preprocessing(part.to(self.preprocessing.mean.device))
                 )
-            p.append(self.predict_proba(x))
+            if self.task is not None and self._exact is not None:
+                p.append(self._exact.predict_mean(self._exact.normalise_rows(x)).cpu())
+            else:
+                p.append(self.predict_proba(x))
             if self._exact is not None:
                 variance.append(self._exact.predict_variance(self._exact.normalise_rows(x)).cpu())
         return torch.cat(p), torch.cat(variance) if variance else None
 
     def predict_proba(self, inputs: Tensor | Samples) -> Tensor:
-        """Return class probabilities (n, C) for inputs of the network (n, ...)."""
+        """Return class probabilities (n, C) for inputs of the network (n, ...).
+
+        Raises:
+            InputError: The task is numbers; `predict` has their means and intervals.
+        """
         return predict_proba(self.network, inputs, self.loss, len(self.classes))
 
     def encode_texts(self, encoder: str, texts: list[str]) -> Tensor:
@@ -355,7 +402,14 @@ class ExportedModel:
             progress(len(p))
         unlike = None if variance is None or self.threshold is None else variance > self.threshold
         return Predictions(
-            tuple(fresh.ids), self.classes, p, variance, unlike, fresh.failed, fresh.records
+            tuple(fresh.ids),
+            self.classes,
+            p,
+            variance,
+            unlike,
+            fresh.failed,
+            fresh.records,
+            outputs=None if self.task is None else p,
         )
 
     @property
@@ -436,7 +490,7 @@ class ExportedModel:
         values, tensors = (None, {}) if self.preprocessor is None else self.preprocessor.to_dict()
         state = {f"network.{k}": v.detach().cpu() for k, v in self.network.state_dict().items()}
         about = {
-            "format": FORMAT_VERSION,
+            "format": FORMAT_VERSION if self.task is None else TASK_FORMAT_VERSION,
             "classes": list(self.classes),
             "loss": self.loss,
             "reading": values,
@@ -475,7 +529,7 @@ class ExportedModel:
                     reason = {"onnx_without_encoder": str(error)}
             example = self._example_items()
             graph = ExportGraph(self.preprocessing, self.network, self.loss, len(self.classes))
-            return {"onnx": write_onnx(graph, example, self.outputs(example), path), **reason}
+            return {"onnx": write_onnx(graph, example, self._expect(example), path), **reason}
         except (MissingExtra, ModelError, InputError) as error:
             if required:
                 raise
@@ -508,7 +562,14 @@ class ExportedModel:
         given = dict(encoder.backend.prepare(items))
         graph = ExportGraph(self.preprocessing, self.network, self.loss, len(self.classes))
         whole = EncoderGraph(encoder, graph, list(given))
-        return write_onnx(whole, given, self.outputs(encoder.encode(items)), path)
+        return write_onnx(whole, given, self._expect(encoder.encode(items)), path)
+
+    def _expect(self, values: Tensor) -> tuple[Tensor | None, ...]:
+        """Return what the graph of the model should compute for items as they were read."""
+        first, variance = self.outputs(values)
+        if self.task is None or self._exact is None or variance is None:
+            return first, variance
+        return (*list_task_outputs(self.task, self._exact, first, variance), variance)
 
     def _example_items(self) -> Tensor:
         """Return random items of the right shape, (5, *shape)."""
@@ -550,7 +611,21 @@ def _concatenate(parts: Sequence[Predictions]) -> Predictions:
         torch.cat(unlike) if unlike else None,
         failed,
         join_records([p.records for p in parts], [len(p) for p in parts]),
+        outputs=torch.cat([p.outputs for p in parts if p.outputs is not None])
+        if any(p.outputs is not None for p in parts)
+        else None,
     )
+
+
+def round_columns(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return columns of a task with rounded numbers: probabilities to 6 places, others to 9 digits."""
+
+    def shorten(name: str, value: Any) -> Any:
+        if not isinstance(value, float):
+            return value
+        return round(value, 6) if name.startswith("probability") else float(f"{value:.9g}")
+
+    return {name: [shorten(name, v) for v in values] for name, values in columns.items()}
 
 
 def _rounded(values: Tensor) -> list[float]:
@@ -634,7 +709,7 @@ def export_model(
             "kind": prepared.data.kind,
             "id": own,
         },
-        "labels": {name: given.count(i) for i, name in enumerate(classes)},
+        **_describe_labels(find_kernel_model(network), given, classes),
         "network": {
             "name": campaign.model.name,
             "width": campaign.model.width,
@@ -650,11 +725,44 @@ def export_model(
     if (kernel_model := find_kernel_model(network)) is not None:
         kernel_model.ensure_variance_scale()  # is saved with the weights
     loss = get_model_kind(campaign.model.name).get_loss(prepared.training)
+    if kernel_model is not None and kernel_model.task is not None:
+        classes = _list_task_classes(kernel_model.task)
     model = ExportedModel(
         network.cpu().eval(), tuple(classes), prepared.make_preprocessor(), loss, about
     )
     _check_preprocessing(model, prepared)
     return model
+
+
+def _list_task_classes(task: Task) -> Sequence[str]:
+    """Return the classes, levels or targets of a task that can be loaded again by its name."""
+    if task.name not in TASKS:
+        raise InputError(
+            f"the model has your own task {task.name}, whose code cannot be exported; expected one "
+            f"of {', '.join(TASKS)}"
+        )
+    return task.levels if isinstance(task, Rating) else task.outputs
+
+
+def _describe_labels(
+    model: ExactModel | None, labels: Sequence[int], classes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the labels of every class, and the task if it is another one than classes."""
+    task = None if model is None else model.task
+    if task is None:
+        return {"labels": {name: list(labels).count(i) for i, name in enumerate(classes)}}
+    described = {key: value for key, value in task.describe().items() if key != "answers"}
+    counts: dict[str, int] = {}
+    if task.decides:
+        present = (task.targets(labels) == 1).sum(0).tolist()
+        counts = dict(zip(task.outputs, present, strict=True))
+    elif task.codes_are_classes:
+        counts = {task.write(code): list(labels).count(code) for code in range(len(task.answers))}
+    found: dict[str, Any] = {"labels": counts, "labelled": len(labels), "task": described}
+    if isinstance(task, Multilabel) and model is not None:
+        thresholds = task.get_thresholds(model.get_task_state())
+        found["thresholds"] = dict(zip(task.outputs, thresholds.tolist(), strict=True))
+    return found
 
 
 def _check_preprocessing(model: ExportedModel, prepared: FittedData) -> None:
@@ -726,12 +834,14 @@ def write_predictions(
         probabilities: Whether to add the probability of every class.
     """
     columns = predictions.columns(probabilities)
+    task_of_numbers = predictions.answers is not None and not all(
+        isinstance(value, str) for value in columns["prediction"]
+    )
     if path is not None and path.suffix.lower() in (".parquet", ".pq"):
         arrow = import_extra("pyarrow", "tables", "the form Parquet")
         parquet = import_extra("pyarrow.parquet", "tables", "the form Parquet")
-        table = build_arrow_table(
-            columns, {"prediction": arrow.string(), "unlike_labelled": arrow.bool_()}
-        )
+        kind = arrow.float64() if task_of_numbers else arrow.string()
+        table = build_arrow_table(columns, {"prediction": kind, "unlike_labelled": arrow.bool_()})
         replace_file(path, lambda file: parquet.write_table(table, file))
         return None
     words = {None: "", True: "yes", False: "no"}
@@ -811,9 +921,10 @@ def _read_about(path: Path) -> dict[str, Any]:
         raise _damaged_error(path, error) from error
     if not isinstance(about, dict):
         raise _damaged_error(path, f"it holds a {type(about).__name__}, not an object")
-    if about.get("format") != FORMAT_VERSION:
+    expected = TASK_FORMAT_VERSION if "task" in about else FORMAT_VERSION
+    if about.get("format") != expected:
         raise InputError(
-            f"{path} is of format {about.get('format')}; expected {FORMAT_VERSION}: of this "
+            f"{path} is of format {about.get('format')}; expected {expected}: of this "
             "version of labelahead"
         )
     kinds = {"classes": list, "loss": str, "reading": dict | None, "network": dict}
@@ -852,6 +963,9 @@ def _damaged_error(path: Path, cause: Exception | str) -> InputError:
 def _build_network(path: Path, about: Mapping[str, Any], own: str | None) -> nn.Module:
     network = about["network"]
     name, shape, classes = network["name"], tuple(network["shape"]), max(len(about["classes"]), 2)
+    if "task" in about:
+        task = find_task(**about["task"])
+        return ExactModel(torch.zeros(prod(shape)), len(task.outputs), task=task)
     kind = get_model_kind(name)
     if kind.needs_training and name not in MODELS and own is None:
         raise InputError(

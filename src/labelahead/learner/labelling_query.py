@@ -15,12 +15,14 @@ from labelahead.data.classes import merge_class_lists, require_distinct_classes
 from labelahead.data.labels import read_labels_by_source
 from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
+from labelahead.data.split import CLASSES
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
 from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.learner.config import Campaign, Progress
-from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
+from labelahead.learner.preparation import PreparedCampaign, prepare_campaign, require_classes
 from labelahead.learner.source_query import SourceGoal, SourceSelection, select_sources
+from labelahead.learner.task_query import prepare_task_query, select_task_items
 from labelahead.strategies import find_strategy
 from labelahead.strategies.query import Query, propose
 
@@ -68,6 +70,8 @@ class QueryItem:
     record: Mapping[str, Any] = field(default_factory=dict)  # the user's own columns
     source: str | None = None  # whom to ask, if sources have prices
     price: float | None = None
+    # the prediction of another task than classes, with intervals or probabilities
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def query_items(
@@ -94,7 +98,10 @@ def query_items(
     """
     report = progress or (lambda what, done, total: None)
     report("loading", 0, 1)
-    prepared = prepare_campaign(_without_test_part(campaign, classes), progress=progress)
+    campaign_of_all = _without_test_part(campaign, classes)
+    if campaign.data.task != CLASSES:
+        return _query_task_items(campaign_of_all, n, labels, sources, report)
+    prepared = prepare_campaign(campaign_of_all, progress=progress)
     pool, given = _label_pool(prepared, labels, prepared.campaign.data.classes)
     names, notes = given.classes, given.notes
     prepared = prepared.for_classes(names)
@@ -146,6 +153,25 @@ def query_items(
         p = fitted.predict_proba(chosen.positions, len(names) or None)
     items = _build_items(prepared.data, chosen, names, p)
     return items, replace(prepared, notes=(*prepared.notes, *notes))
+
+
+def _query_task_items(
+    campaign: Campaign,
+    n: int,
+    labels: str | Path | None,
+    sources: SourceGoal | None,
+    report: Progress,
+) -> tuple[list[QueryItem], PreparedCampaign]:
+    """Do `query_items` for another task than classes."""
+    prepared, given = prepare_task_query(campaign, labels, report)
+    if sources is not None:
+        require_classes(prepared.task, "a query with prices")
+    found = select_task_items(prepared, given, n, report)
+    items = [
+        replace(item, columns={name: values[i] for name, values in found.columns.items()})
+        for i, item in enumerate(_build_items(prepared.data, found.query, (), None))
+    ]
+    return items, replace(prepared, notes=(*prepared.notes, *found.notes))
 
 
 def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
@@ -343,7 +369,8 @@ def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
     """Format the items as "csv" or "json".
 
     Columns: id, the user's columns, position, score, prediction, probability; if sources have prices,
-    also source and price.
+    also source and price. Another task than classes has its own after the score; the score of a
+    rating is `expected_score`.
     """
     records = Records({})
     for name in dict.fromkeys(name for q in query_items for name in q.record):
@@ -355,10 +382,14 @@ def format_query_items(query_items: Sequence[QueryItem], form: str) -> str:
     query_columns = {
         name: [getattr(q, name) for q in query_items]
         for name in (
-            *("position", "score", "prediction", "probability"),
+            *("position", "score"),
+            *(() if query_items and query_items[0].columns else ("prediction", "probability")),
             *(("source", "price") if any(q.source for q in query_items) else ()),
         )
     }
+    for name in query_items[0].columns if query_items else ():
+        own = "expected_score" if name == "score" else name
+        query_columns[own] = [q.columns[name] for q in query_items]
     columns = merge_columns([q.id for q in query_items], records, query_columns)
     if form == "json":
         return json.dumps(list(iter_json_rows(columns)), indent=1, ensure_ascii=False) + "\n"

@@ -11,6 +11,7 @@ from labelahead.data.preprocessing import (
     VECTORS,
 )
 from labelahead.learner.model_kind import get_model_kind
+from labelahead.tasks import TASKS
 
 __all__ = ["format_model_card"]
 
@@ -21,13 +22,13 @@ def format_model_card(about: Mapping[str, Any]) -> str:
     lines = [
         f"# {about['data']['name']}: {', '.join(classes[:8])}{', ...' if len(classes) > 8 else ''}",
         "",
-        f"A classifier made by labelahead {about['labelahead']}, {about['made']}.",
+        f"{_describe_kind(about)} made by labelahead {about['labelahead']}, {about['made']}.",
         "",
         f"- network: {name}{get_model_kind(name).remark}",
         f"- data: {about['data']['name']}, {about['data']['items']} items; inputs: "
         f"{_describe_inputs(about['reading'])}",
-        f"- labels: {sum(labels.values())} in all",
-        f"- accuracy: {_describe_accuracy(about['accuracy'])}",
+        f"- labels: {about.get('labelled', sum(labels.values()))} in all",
+        *_describe_results(about),
     ]
     if about["threshold"] is not None:
         lines.append(
@@ -35,17 +36,53 @@ def format_model_card(about: Mapping[str, Any]) -> str:
             "95 % quantile of "
             "the labelled items' own, each left out in turn (1 is knowing nothing)"
         )
-    lines += [
-        "",
-        "| class | labels |",
-        "| --- | --- |",
-        *(f"| {_escape_cell(c)} | {n} |" for c, n in labels.items()),
-    ]
+    if labels:
+        lines += [
+            "",
+            "| class | labels |",
+            "| --- | --- |",
+            *(f"| {_escape_cell(c)} | {n} |" for c, n in labels.items()),
+        ]
     lines += _describe_onnx(about)
     if about["reading"] is not None and about["reading"]["kind"] == PICTURE_INPUTS:
         lines += _picture_steps(about["reading"])
     lines += ["", "```", "labelahead predict THIS_FOLDER ITEMS --out predictions.csv", "```", ""]
     return "\n".join(lines)
+
+
+def _describe_kind(about: Mapping[str, Any]) -> str:
+    """Return what the model predicts."""
+    kinds = {
+        "multilabel": "A model of several classes at once,",
+        "number": "A model of numbers, with 90 % intervals,",
+        "rating": "A model of ratings,",
+    }
+    return kinds.get(about.get("task", {}).get("name", ""), "A classifier")
+
+
+def _describe_results(about: Mapping[str, Any]) -> list[str]:
+    """Return the accuracy, or the measures of another task, and where they come from."""
+    accuracy = about["accuracy"]
+    if "task" not in about:
+        return [f"- accuracy: {_describe_accuracy(accuracy)}"]
+    task = TASKS[about["task"]["name"]]
+    unit = about["task"].get("unit", "")
+    lines = [f"- unit: {unit}"] if unit else []
+    if "thresholds" in about:
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in about["thresholds"].items())
+        lines.append(f"- a class is predicted from this probability on: {listed}")
+    measures = accuracy.get("measures") or {}
+    if measures:
+        listed = ", ".join(f"{_name(key)} {value:.4g}" for key, value in measures.items())
+        lines.append(f"- measured on {accuracy['on']} items that were kept for it: {listed}")
+    if accuracy.get("error") is not None:
+        lines.append(f"- {task.error_unit}: {accuracy['error']:.4g}, estimated {accuracy['how']}")
+    return lines or ["- error: unknown: no items were held out to measure it"]
+
+
+def _name(measure: str) -> str:
+    """Return the name of a measure in words: "average_precision:cat" -> "average precision of cat"."""
+    return measure.replace("_", " ").replace(":", " of ")
 
 
 def _describe_accuracy(accuracy: Mapping[str, Any]) -> str:

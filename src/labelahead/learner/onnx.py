@@ -2,9 +2,10 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,26 @@ from labelahead.inference.exact_model import MIN_VARIANCE, ExactModel, find_kern
 from labelahead.inference.mixture import mix_kernels
 from labelahead.models.encoders import Encoder
 from labelahead.models.image_encoder import BACKBONES, load_backbone, scale_pixels
+from labelahead.tasks import (
+    Multilabel,
+    MultilabelPrediction,
+    Number,
+    NumberPrediction,
+    Rating,
+    RatingPrediction,
+    Task,
+    TaskState,
+)
+from labelahead.tasks.rating import LAPSE
 
-__all__ = ["EncoderGraph", "ExportGraph", "PreprocessingModule", "write_onnx"]
+__all__ = [
+    "EncoderGraph",
+    "ExportGraph",
+    "PreprocessingModule",
+    "TaskHead",
+    "list_task_outputs",
+    "write_onnx",
+]
 
 ONNX_OPSET = 18
 # Largest differences from our own predictions. Next to a labelled item the arc-cosine kernels change
@@ -90,9 +109,79 @@ class VarianceModule(nn.Module):
         return (1 - (K.double() @ self.white.T).square().sum(1)).clamp_min(0.0)
 
 
+class TaskHead(nn.Module):
+    """Posterior means (n, D) and variances (n,) -> what a task predicts, in operations of ONNX.
+
+    Several classes at once and ratings: probabilities (n, C). Numbers: means and the ends of 90 %
+    intervals, (n, D) each.
+    """
+
+    scale: Tensor  # (D,) square root of the scale of variances
+    fitted: Tensor  # parameters of the task: see `TaskState`
+
+    def __init__(self, task: Task, state: TaskState) -> None:
+        super().__init__()
+        self.task = task
+        self.noise = state.noise
+        self.lapse = 2 / (state.labels + 2)
+        self.register_buffer("scale", state.variance_scale.sqrt())
+        self.register_buffer("fitted", state.parameters)
+        self.reach = 0.0
+        if isinstance(task, Number):
+            zeros = torch.zeros((1, len(task.outputs)), dtype=torch.float64)
+            known = task.predict(zeros, zeros[:, 0], state)
+            unit = NumberPrediction(task.outputs, zeros, zeros + 1, known.degrees)
+            self.reach = float(unit.interval()[1][0, 0])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the outputs."""
+        return ["mean", "low", "high"] if isinstance(self.task, Number) else ["probabilities"]
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference of numbers from our own predictions, in their unit."""
+        return 1e-3 * float(self.scale.max()) * max(1.0, self.reach)
+
+    def forward(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+        """Return the predictions, float64."""
+        spread = (variance + self.noise).sqrt()[:, None]
+        if isinstance(self.task, Number):
+            return self._bound(mean, self.reach * spread * self.scale)
+        if isinstance(self.task, Multilabel):
+            centre, base, _ = self.fitted.chunk(3)
+            p = _normal_cdf((mean - centre) / (self.scale * spread))
+            return ((1 - self.lapse) * p + self.lapse * base,)
+        assert isinstance(self.task, Rating)
+        below = _normal_cdf((self.fitted - mean) / (self.scale * spread))
+        ends = torch.zeros_like(mean)
+        p = torch.cat([below, ends + 1], 1) - torch.cat([ends, below], 1)
+        return ((1 - LAPSE) * p.clamp_min(0.0) + LAPSE / p.shape[1],)
+
+    def _bound(self, mean: Tensor, reach: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return means and ends of intervals within the limits of the numbers."""
+        assert isinstance(self.task, Number)
+        low, high = (x if isfinite(x) else None for x in self.task.limits)
+        if low is None and high is None:
+            return mean, mean - reach, mean + reach
+        middle = mean.clamp(low, high)
+        return middle, (middle - reach).clamp(low, high), (middle + reach).clamp(low, high)
+
+
+def list_task_outputs(
+    task: Task, model: ExactModel, mean: Tensor, variance: Tensor
+) -> tuple[Tensor, ...]:
+    """Return what `TaskHead` should compute, by the task itself."""
+    prediction = task.predict(mean, variance, model.get_task_state())
+    if isinstance(prediction, NumberPrediction):
+        return prediction.mean, *prediction.interval()
+    assert isinstance(prediction, MultilabelPrediction | RatingPrediction)
+    return (prediction.probabilities,)
+
+
 class ExportGraph(nn.Module):
     """Items as they were read (n, *shape) -> probabilities (n, C), and variances (n,) of the exact
-    learner.
+    learner. For another task than classes: the outputs of `TaskHead`, and variances.
 
     It repeats `ExportedModel.outputs` without data-dependent control flow; `write_onnx` compares
     the two.
@@ -107,10 +196,27 @@ class ExportGraph(nn.Module):
         self.loss = loss
         self.classes = classes
         self.spread: VarianceModule | None = None
+        self.head: TaskHead | None = None
         kernel_model = find_kernel_model(network)
-        if kernel_model is not None:
-            self.spread = VarianceModule(kernel_model)
+        if kernel_model is None:
+            return
+        self.spread = VarianceModule(kernel_model)
+        if kernel_model.task is None:
             self.factor = kernel_model.ensure_variance_scale()
+        else:
+            self.head = TaskHead(kernel_model.task, kernel_model.get_task_state())
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the outputs."""
+        first = ["probabilities"] if self.head is None else self.head.names
+        return first if self.spread is None else [*first, "variance"]
+
+    def get_tolerance(self, output: str) -> float:
+        """Return the largest difference of an output from our own predictions."""
+        if output not in TOLERANCES and self.head is not None:
+            return self.head.tolerance
+        return TOLERANCES[output]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return both as float32."""
@@ -122,6 +228,8 @@ class ExportGraph(nn.Module):
         units = model.normalise_rows(x)
         K = self.spread.kernel(model.take_features(units))
         outputs, variance = model.prior_mean(units) + K.double() @ model.alpha, self.spread(K)
+        if self.head is not None:
+            return *(out.float() for out in self.head(outputs, variance)), variance.float()
         spread = self.factor * variance.clamp_min(MIN_VARIANCE)
         return _likelihoods(outputs[:, : self.classes], spread).float(), variance.float()
 
@@ -156,9 +264,13 @@ class EncoderGraph(nn.Module):
         self.inputs = inputs
 
     @property
-    def spread(self) -> VarianceModule | None:
-        """The variances of the exact learner, if the graph has them."""
-        return self.learner.spread
+    def names(self) -> list[str]:
+        """Names of the outputs."""
+        return self.learner.names
+
+    def get_tolerance(self, output: str) -> float:
+        """Return the largest difference of an output from our own predictions."""
+        return self.learner.get_tolerance(output)
 
     def forward(self, *prepared: Tensor) -> tuple[Tensor, ...]:
         """Return probabilities (n, C), and variances (n,) of the exact learner."""
@@ -230,7 +342,7 @@ def write_onnx(
     dynamic = [
         {i: dimensions[d] for i, d in enumerate(s) if d in dimensions} for s in shapes.values()
     ]
-    names = ["probabilities"] if graph.spread is None else ["probabilities", "variance"]
+    names = graph.names
     with torch.no_grad(), _silence_exporter():
         try:
             torch.onnx.export(
@@ -254,7 +366,7 @@ def write_onnx(
                 "ONNX out"
             ) from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    difference = _measure_difference(session, given, expected)
+    difference = _measure_difference(session, given, expected, graph.get_tolerance)
     about: dict[str, Any] = {"opset": ONNX_OPSET, "outputs": names, "apart": difference}
     if isinstance(graph, EncoderGraph):
         return about | {"inputs": shapes}
@@ -262,7 +374,10 @@ def write_onnx(
 
 
 def _measure_difference(
-    session: Any, given: Mapping[str, Tensor], expected: tuple[Tensor | None, ...]
+    session: Any,
+    given: Mapping[str, Tensor],
+    expected: tuple[Tensor | None, ...],
+    get_tolerance: Callable[[str], float],
 ) -> float:
     """Return the largest difference between the outputs of onnxruntime and ours.
 
@@ -275,7 +390,7 @@ def _measure_difference(
         computed = session.run(None, {name: one[:count].numpy() for name, one in given.items()})
         for output, got, ours in zip(session.get_outputs(), computed, wanted, strict=True):
             difference = float((torch.from_numpy(got) - ours[: len(got)]).abs().max())
-            tolerance = TOLERANCES[output.name]
+            tolerance = get_tolerance(output.name)
             if not difference <= tolerance:
                 raise LabelaheadError(
                     f"the {output.name} by onnxruntime differ from our own by {difference:.2g}; "

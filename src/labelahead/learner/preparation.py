@@ -171,7 +171,7 @@ def prepare_campaign(
     data, answers = loaded or _load_data(campaign)
     if is_in_memory:
         campaign = _adopt_task(campaign, data)
-    source, task = campaign.data, _find_task(campaign.data, data)
+    source, task = campaign.data, find_task_of_data(campaign.data, data)
     data = attach_named_vectors(data, source.embedding)
     notes = list(data.notes)
     model_name, embedding, model_notes = choose_model_and_embedding(campaign, data)
@@ -243,11 +243,20 @@ def _adopt_task(campaign: Campaign, data: Data) -> Campaign:
     return replace(campaign, data=source, asking=choose_task_strategy(campaign.asking, task))
 
 
-def _find_task(source: Source, data: Data) -> Task | None:
+def find_task_of_data(source: Source, data: Data) -> Task | None:
     """Return what a label is, None if it is one class; without labels it follows the settings.
+
+    Args:
+        source: The settings.
+        data: The data.
 
     Raises:
         InputError: The data have another task than the settings, or no class is known.
+
+    >>> from labelahead.data import from_arrays
+    >>> from labelahead.learner.preparation import find_task_of_data
+    >>> find_task_of_data(la.Source(task="rating"), from_arrays([[0.0], [1.0]])[0]).levels
+    ('1', '2', '3', '4', '5')
     """
     if data.task is not None:
         if source.task != data.task.name:

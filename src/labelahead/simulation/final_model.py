@@ -9,7 +9,7 @@ from labelahead.learner.config import parse_campaign, read_stored
 from labelahead.learner.export import ExportedModel, export_model
 from labelahead.learner.preparation import prepare_campaign
 from labelahead.simulation.run import check_data_fingerprint
-from labelahead.simulation.store import Store
+from labelahead.simulation.store import Round, Store
 
 __all__ = ["run_model"]
 
@@ -54,12 +54,29 @@ def run_model(
             for entry in store.read_labels()
             if entry.round <= last.number
         }
+    measured = last.accuracy is not None or bool(last.measures)
     accuracy: dict[str, Any] = {
         "measured": last.accuracy,
-        "on": len(prepared.data.test) if last.accuracy is not None else 0,
+        "on": len(prepared.data.test) if measured else 0,
     }
+    if prepared.task is not None:
+        return export_model(
+            prepared, trained, labels, classes, {**accuracy, **_describe_measures(last)}
+        )
     if last.accuracy is None and last.error is not None:
         low, high = (1 - (rate or 0.0) for rate in (last.error_high, last.error_low))
         how = f"for items without a label, by {last.labels} labels ({low:.1%} to {high:.1%})"
         accuracy |= {"estimated": 1 - last.error, "how": how}
     return export_model(prepared, trained, labels, classes, accuracy)
+
+
+def _describe_measures(last: Round) -> dict[str, Any]:
+    """Return the measures of a task on test items, and the estimated error without them."""
+    found: dict[str, Any] = {"measures": dict(last.measures)}
+    if last.error is not None:
+        found["error"] = last.error
+        found["how"] = (
+            f"for items without a label, by {last.labels} labels ({last.error_low:.4g} to "
+            f"{last.error_high:.4g})"
+        )
+    return found

@@ -246,7 +246,11 @@ class Multilabel(Task):
     def predict(self, mean: Tensor, variance: Tensor, state: TaskState) -> MultilabelPrediction:
         """Return the probability of each class."""
         p = self._probabilities(mean, variance, state)
-        return MultilabelPrediction(self.outputs, p, state.parameters[2 * len(self.outputs) :])
+        return MultilabelPrediction(self.outputs, p, self.get_thresholds(state))
+
+    def get_thresholds(self, state: TaskState) -> Tensor:
+        """Return the probability (C,) from which on each class is predicted."""
+        return state.parameters[2 * len(self.outputs) :]
 
     def measure(
         self, prediction: MultilabelPrediction, codes: Sequence[int] | Tensor
