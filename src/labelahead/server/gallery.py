@@ -23,7 +23,7 @@ from labelahead.server.items import Items
 from labelahead.server.label_state import LabelState
 from labelahead.server.meaning import MeaningSearch
 from labelahead.server.page_model import PageModel
-from labelahead.server.progress import find_doubtful
+from labelahead.server.progress import find_doubtful, find_open_suspects
 from labelahead.server.service import LabellingService
 
 __all__ = ["BULK_SOURCE", "ORDERS", "STATUSES", "Gallery", "GalleryFilter"]
@@ -101,8 +101,9 @@ class ItemTable:
 
     @property
     def predicts(self) -> bool:
-        """Return whether there are predictions."""
-        return self.page_model is not None and self.page_model.has_labels
+        """Return whether there are predictions of one class per item."""
+        model = self.page_model
+        return model is not None and model.has_labels and self.label_state.task is None
 
     @cached_property
     def labels(self) -> Tensor:
@@ -121,7 +122,7 @@ class ItemTable:
     def probability(self) -> Tensor:
         """(size,) of the predicted class; NaN without a prediction."""
         out = torch.full((self.size,), torch.nan, dtype=torch.float64)
-        if self.page_model is not None and self.page_model.has_labels:
+        if self.page_model is not None and self.predicts:
             out[self._points] = self.page_model.confidence.double().cpu()
         return out
 
@@ -158,7 +159,7 @@ class ItemTable:
         """Return the probability (size,) of one class; NaN without a prediction."""
         out = torch.full((self.size,), torch.nan, dtype=torch.float64)
         model = self.page_model
-        if model is not None and model.has_labels and label < model.pool_posterior.classes:
+        if model is not None and self.predicts and label < model.pool_posterior.classes:
             rows = torch.arange(len(self._points), device=model.pool_posterior.points.device)
             out[self._points] = model.predict_proba(rows)[:, label].double().cpu()
         return out
@@ -280,7 +281,7 @@ class Gallery:
             label_state,
             page_model,
             (~hidden).nonzero().squeeze(1),
-            frozenset(row.position for row in find_doubtful(page_model, label_state)),
+            _find_doubtful_positions(page_model, label_state),
             size,
         )
         self._table = state, table
@@ -351,6 +352,7 @@ class Gallery:
         label, predicted = int(table.labels[position]), int(table.predicted[position])
         return cell | {
             "label": None if label == NO_LABEL else label,
+            "answer": None if label == NO_LABEL else table.label_state.name_label(label),
             "source": table.source_of(position),
             "doubtful": position in table.doubtful,
             "predicted": None if predicted == NO_PREDICTION else predicted,
@@ -358,6 +360,15 @@ class Gallery:
             if predicted == NO_PREDICTION
             else round(float(table.probability[position]), 4),
         }
+
+
+def _find_doubtful_positions(
+    page_model: PageModel | None, label_state: LabelState
+) -> frozenset[int]:
+    """Return the positions of the labels that the last fit contradicts."""
+    rows = find_doubtful(page_model, label_state)
+    suspects = find_open_suspects(page_model, label_state)
+    return frozenset([row.position for row in rows] + [row.position for row in suspects])
 
 
 def _count_kinds(table: ItemTable) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from labelahead.server.gallery_routes import build_gallery_routes
 from labelahead.server.items import DISPLAY_PIXELS, FULL_PIXELS, THUMBNAIL_PIXELS
 from labelahead.server.meaning import MeaningSearch
 from labelahead.server.neighbour_map import NeighbourMap
+from labelahead.server.review_queue import RANDOM_SHARE, list_review_queue, measure_item_seconds
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import parse_cookies, set_cookie
 from labelahead.server.service import GRID_ITEMS, LabellingService
@@ -155,7 +156,7 @@ def build_routes(
         _query_routes(service, labelled_at),
         _write_routes(service),
         _read_routes(service, schedule),
-        _map_routes(service),
+        _overview_routes(service),
         build_gallery_routes(service, gallery, _read_annotator_or_default),
         _file_routes(service, schedule, fit_lock),
         _item_routes(service),
@@ -337,7 +338,13 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
 
     @routes.get("/people", summary="Annotators and conflicts")
     def people() -> dict[str, Any]:
-        return overview.list_annotators(service)
+        """seconds: median time between two answers of the annotator; None if unknown."""
+        found = overview.list_annotators(service)
+        answers = service.label_state.answers.values()
+        seconds = measure_item_seconds(answer for given in answers for answer in given)
+        for row in found["people"]:
+            row["seconds"] = seconds.get(row["who"])
+        return found
 
     @routes.get("/history", summary="The newest answers, of all annotators or of one")
     def history(
@@ -352,8 +359,21 @@ def _read_routes(service: LabellingService, schedule: Schedule) -> APIRouter:
     return routes
 
 
-def _map_routes(service: LabellingService) -> APIRouter:
+def _overview_routes(service: LabellingService) -> APIRouter:
     routes = APIRouter(prefix="/api")
+
+    @routes.get("/review", summary="Labels of others to review")
+    def review(
+        who: Annotator,
+        n: Annotated[int, fastapi.Query(ge=1, le=200)] = 24,
+        share: Annotated[float, fastapi.Query(ge=0, le=1)] = RANDOM_SHARE,
+    ) -> dict[str, Any]:
+        """Disagreements, doubts, and a random share of each annotator's labels.
+
+        Accept a label by the answer `keep`, correct it by `settle`.
+        """
+        return list_review_queue(service, who, n, share)
+
     neighbours = NeighbourMap()
 
     @routes.get("/map", summary="Map of the pool")

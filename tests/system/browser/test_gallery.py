@@ -186,6 +186,25 @@ def test_item_fills_the_window_and_the_answers_stay_in_sight(annotator, width, h
     assert len(set(tabs)) == 1
 
 
+def test_label_of_another_annotator_is_corrected_in_the_review_queue(annotator, server):
+    page = annotator.page
+    annotator.set_name("carl")
+    page.click("#tab-doubts")
+    row = page.locator("#review-queue li").first
+    item = row.locator("strong").inner_text()
+    wrong = server.labels()[item]
+    right = "1" if wrong == "0" else "0"
+    row.locator("select").select_option(label=right)
+    annotator.wait_for_message(f"Saved: {right}")
+    assert server.labels()[item] == right
+    page.wait_for_selector(
+        "#review-queue li.settled, #panel:not(:has(#review-queue)), #review-queue"
+    )
+    page.keyboard.press("Backspace")
+    annotator.wait_for_message("Undone")
+    assert server.labels()[item] == wrong
+
+
 def test_answers_stay_in_sight_with_forty_classes(browser, server):
     client = Client(server.url)
     for n in range(30):  # the last test of this server: its classes stay

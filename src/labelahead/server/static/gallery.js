@@ -104,6 +104,7 @@ function drawFilter() {
   meaning.setAttribute("aria-pressed", String(special === "meaning" || (meaning.getAttribute("aria-pressed") === "true" && !wanted.get("text"))));
   const hidden = guessesHidden();
   for (const list of [predicted, range, sought]) list.hidden = hidden || !view?.predicts;
+  label.hidden = Boolean(state.session?.task);
   source.hidden = (view?.sources.length ?? 0) < 2;
 }
 
@@ -231,8 +232,8 @@ function fillCell(cell, index) {
   cell.title = title(item);
   const known = item.label !== null;
   const guess = !known && item.predicted !== null && !guessesHidden();
-  const words = known ? nameOf(item.label) : guess ? `${nameOf(item.predicted)}? ${chance(item.p)}` : "";
-  const mark = known || guess ? dot(known ? item.label : item.predicted) : null;
+  const words = known ? item.answer : guess ? `${nameOf(item.predicted)}? ${chance(item.p)}` : "";
+  const mark = (known && !state.session?.task) || guess ? dot(known ? item.label : item.predicted) : null;
   if (mark && !known) { mark.classList.add("open"); mark.style.borderColor = mark.style.backgroundColor; }
   cell.setAttribute("aria-label", `${title(item)}: ${known ? `labelled ${words}` : guess ? `predicted ${words}` : "unlabelled"}${item.doubtful ? ", doubtful" : ""}`);
   cell.replaceChildren(thumb(item, 400, 8), make("span", { className: "called" }, mark, make("span", { text: words }),
@@ -372,6 +373,8 @@ grid.addEventListener("dblclick", (event) => { const index = indexUnder(event); 
 
 // ---- what to do with the selection ----------------------------------------------------------------
 
+const bulk = () => !state.session?.labelled_at && !state.session?.task; // otherwise an answer is more than one class
+
 function drawBar() {
   const labelled = [...chosen.values()].filter(Boolean).length;
   bar.classList.toggle("idle", !chosen.size);
@@ -387,7 +390,7 @@ function drawBar() {
     act("undo", "Undo", takeBack, "⌫"),
   ].filter(Boolean));
   const many = chosen.size > MAX_BULK;
-  picks.replaceChildren(...(state.session?.labelled_at ? [] : state.classes).map((c) => {
+  picks.replaceChildren(...(bulk() ? state.classes : []).map((c) => {
     const button = make("button", { type: "button", className: "pick", disabled: !chosen.size || many, "data-label": String(c.number), title: c.name,
       on: { click: () => labelChosen(c.number) } }, c.key ? make("kbd", { text: c.key }) : null, make("span", { text: c.name }));
     button.style.setProperty("--class", colour(c.number));
@@ -397,7 +400,7 @@ function drawBar() {
 }
 
 async function labelChosen(number) {
-  if (!chosen.size || chosen.size > MAX_BULK || state.session?.labelled_at) return;
+  if (!chosen.size || chosen.size > MAX_BULK || !bulk()) return;
   const positions = [...chosen].filter(([, labelled]) => replace.checked || !labelled).map(([position]) => position);
   if (!positions.length) { told.textContent = "All selected items are labelled; tick “also change” to change them."; return; }
   const done = await alone(async () => {

@@ -5,6 +5,7 @@ import { bar, chance, count, dot, guessesHidden, make, percent, thumb, title } f
 import { drawMap } from "./map.js";
 import { openNewClass } from "./newclass.js";
 import { drawProgress } from "./progress.js";
+import { reviewSection } from "./review.js";
 import { Refused, Unable, getFile, getOnce, sendFile, showProblem, troubleWith } from "./server.js";
 
 const TABS = [
@@ -191,8 +192,9 @@ async function showProgress(context, late, given) {
 async function showDoubts(context, late) {
   const { doubts: found, enough, per_class: least, ...rest } = await getOnce("/api/doubts?n=24");
   const none = await getOnce("/api/none-of-these?n=48");
+  const queue = await reviewSection(context);
   if (late()) return;
-  const kept = make("div", {}, ...[keptLabels(context, rest.kept, rest.kept_count), noneOfThese(context, none)].filter(Boolean));
+  const kept = make("div", {}, ...[queue, keptLabels(context, rest.kept, rest.kept_count), noneOfThese(context, none)].filter(Boolean));
   const { nameOf } = context;
   const intro = note("Labels that clearly differ from their leave-one-out prediction, the most suspicious first, as of the last training.");
   if (!found.length) {
@@ -255,7 +257,8 @@ async function showPeople(context, late) {
   const { nameOf } = context;
   const rows = found.people.map((p) => make("tr", {},
     make("td", {}, p.who, p.who === context.session.who ? " (you)" : ""), make("td", { text: p.active ? "active" : "inactive" }),
-    make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) })));
+    make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) }),
+    make("td", { className: "number", text: typeof p.seconds === "number" ? `${p.seconds < 10 ? p.seconds.toFixed(1) : Math.round(p.seconds)} s` : "–" })));
   const known = found.people.some((p) => p.reliability);
   const reliability = found.people.filter((p) => p.reliability).map(({ who, reliability: r }) => make("tr", {},
     make("td", { text: who }), make("td", { className: "number", text: `${percent(r.accuracy)} (${percent(r.low)} to ${percent(r.high)})` }),
@@ -269,7 +272,7 @@ async function showPeople(context, late) {
     ? `${count(found.compared, "item is", "items are")} labelled by two or more annotators; they agree on ${found.agree} of them (${percent(found.agree / found.compared)}).`
     : "No item is labelled by two annotators yet.";
   panel.replaceChildren(
-    section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Annotator", "", "Labels", "Skipped"].map((t, i) => (i === 1
+    section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Annotator", "", "Labels", "Skipped", "Per item"].map((t, i) => (i === 1
       ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
     ...(known ? [section("Reliability", note("How often each annotator is right, estimated by the model from all labels at its last refresh, with a 90 % interval. Labels of less reliable annotators count less."),
       table([["Annotator"], ["Accuracy", "number"], ["Typical confusions"]], reliability))] : []),
