@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from labelahead.cli import app
+from labelahead.learner.config import read_toml
 from tests.support.label_studio import KEY, replay
 from tests.support.label_studio_bridges import ANNA, TASKS
 
@@ -61,6 +62,27 @@ def test_label_studio_command_exports_the_projects_annotations(tmp_path, monkeyp
             json.loads(line) for line in (tmp_path / "labels.jsonl").read_text().splitlines()
         ]
         assert {row["id"] for row in exported} == set(rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "prior"),
+    [((), "class-names"), (("--prior", "none"), "none"), (("--embedding", "words"), "none")],
+)
+def test_texts_of_a_project_start_from_its_choices(tmp_path, monkeypatch, words, prior):
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", KEY)
+    with replay() as studio:
+        command = ["label-studio", studio.url, "--project", str(studio.project), *words]
+        export = [
+            "--out",
+            str(tmp_path / "out"),
+            "--export",
+            "csv",
+            "--to",
+            str(tmp_path / "l.csv"),
+        ]
+        result = CliRunner().invoke(app, [*command, *export])
+        assert result.exit_code == 0, result.output
+    assert read_toml(tmp_path / "out" / "session.toml")["data"]["prior"] == prior
 
 
 def test_label_studio_command_refuses_pool_options_without_a_pool(monkeypatch):
