@@ -3,6 +3,7 @@
 python -m research study [NAME]                  a study of the theory: figures, tables and a page
 python -m research results run|page|forget       the tables behind docs/results.md
 python -m research bench NAME [OPTIONS]          a benchmark against named competitors
+python -m research attribution [OPTIONS]         the linear datamodelling score of attribution methods
 python -m research behaviour record|compare      whether two versions of the code behave alike
 """
 
@@ -35,6 +36,10 @@ def main(arguments: list[str]) -> int:
         from research.behaviour import main as behaviour
 
         return behaviour(rest)
+    elif command == "attribution":
+        from research.attribution import main as attribution
+
+        return attribution(rest)
     elif command in ("-h", "--help"):
         print(__doc__)
     else:

@@ -19,6 +19,7 @@ LAYERS = (
     ("acquisition",),
     ("data",),
     ("models",),
+    ("attribution",),
     ("inference",),
     ("strategies",),
     ("learner",),

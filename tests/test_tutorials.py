@@ -18,8 +18,10 @@ from labelahead.cli import app
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ("digits", "photographs", "texts", "compare", "ntk")
 PAGES = [f"tutorials/{name}.md" for name in TUTORIALS] + [
+    "attribution.md",
     "faq.md",
     "hugging-face.md",
+    "ntk-users.md",
     "own-network.md",
     "principles.md",
     "tables.md",

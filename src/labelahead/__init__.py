@@ -95,6 +95,7 @@ _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() fo
 _PACKAGES = frozenset(
     (
         "acquisition",
+        "attribution",
         "batching",
         "cli",
         "data",

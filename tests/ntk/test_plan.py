@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import labelahead as la
-from labelahead.errors import ModelError
+from labelahead.errors import ModelError, NumericalError
 from labelahead.ntk import plan
 from tests.support.reference_tangent import jacobian, kernels, relative
 
@@ -234,3 +234,56 @@ def test_parameters_outside_graph_are_included(how):
     J = torch.stack(rows)
     for _ in range(2):
         assert relative(la.kernel(model, x), J @ J.T) < 1e-10
+
+
+class Gated(nn.Module):
+    """Weights decide whether samples are mixed, whether noise is added, and which tokens count."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+        for name in ("mixing", "noise", "later"):
+            self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))  # (n, tokens, 6)
+        h = h + self.mixing * h.mean(0) + self.noise * torch.randn(6)
+        return self.head(h[:, 0] + self.later * h.sum(1))
+
+
+@pytest.mark.usefixtures("float64")
+def test_changed_checkpoint_keeps_the_plan_without_a_probe():
+    torch.manual_seed(0)
+    model, x, graphs = Gated(), torch.randn(9, 5, 4), []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(torch.randn_like(p))
+        for given in (x, torch.randn(12, 5, 4)):
+            J = jacobian(model, given)
+            for kind in ("pseudo", "full"):
+                got = la.kernel(model, given, kind=kind, verify=False)
+                assert relative(got, kernels(J, J)[kind]) < 1e-10
+        graphs.append(plan._plan_cache[model].plan.graph)
+    assert all(graph is graphs[0] for graph in graphs)  # of the first probe
+
+
+@pytest.mark.usefixtures("float64")
+def test_changed_checkpoint_that_needs_another_plan_is_probed_again():
+    torch.manual_seed(0)
+    model, x = Gated(), torch.randn(9, 5, 4)
+    la.kernel(model, x)
+    model.later.fill_(1.0)  # gradients at all tokens, not at one
+    J = jacobian(model, x)
+    assert relative(la.kernel(model, x, verify=False), kernels(J, J)["pseudo"]) < 1e-10
+    for name, match in (("mixing", "other samples"), ("noise", "random")):
+        other = Gated()
+        la.kernel(other, x)
+        getattr(other, name).fill_(0.5)
+        with pytest.raises(ModelError, match=match):
+            la.kernel(other, x)
+    with torch.no_grad():
+        model.head.weight.fill_(torch.nan)
+    with pytest.raises(NumericalError, match=r"head\.weight"):
+        la.kernel(model, x)

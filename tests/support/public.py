@@ -4,6 +4,7 @@
 PUBLIC = (
     "labelahead",
     "labelahead.acquisition",
+    "labelahead.attribution",
     "labelahead.server.client",
     "labelahead.simulation.comparison",
     "labelahead.data",

@@ -111,8 +111,8 @@ def infinite_kernel(
         pools: Numbers of the convolutions (from 1) whose activation is followed by 2×2 average
             pooling.
         skips: Numbers of the convolutions that begin a residual block: a 1×1 convolution of the
-            block's input skips this convolution and the next. `wrn1` without its BatchNorm is
-            depth=3, skips=(2,).
+            block's input, without a bias, skips this convolution and the next. `wrn1` without its
+            BatchNorm is depth=3, skips=(2,). Strides, LayerNorm and attention are missing.
         memory: Bytes of working memory besides the result.
         progress: Called as progress(done, total), in pairs or rows.
 

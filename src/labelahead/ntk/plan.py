@@ -10,7 +10,7 @@ right.
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -285,12 +285,19 @@ def _describe_graph(one: Trace, other: Trace) -> Graph | None:
     return found if alike else None
 
 
+class PlanKey(NamedTuple):
+    """What a plan is made for."""
+
+    structure: tuple[object, ...]  # modules, shapes and dtypes
+    versions: tuple[object, ...]  # of the numbers in parameters and buffers
+
+
 @dataclass(frozen=True)
 class CachedPlan:
     """A plan, and the network state and sample that it was made for."""
 
     plan: Plan
-    key: tuple[object, ...]
+    key: "PlanKey"
     first: tuple[Tensor, ...]  # the sample whose output the plan has
 
 
@@ -305,9 +312,10 @@ def get_plan(
 ) -> tuple[Plan, bool]:
     """Return the cached plan of this network if its state is the same, or a new one.
 
-    A cached plan saves the probe. Changes that leave no trace in the state (an attribute that the
-    forward reads) are found on the first batch, which must have the same graph and give the known
-    output of its first sample. If it does not, the caller probes again with `reuse_plan=False`.
+    A cached plan saves the probe, also if only numbers in parameters and buffers have changed.
+    Changes that leave no trace in the state (an attribute that the forward reads) are found on the
+    first batch, which must have the same graph and give the known output of its first sample. If it
+    does not, the caller probes again with `reuse_plan=False`.
 
     Returns:
         The plan, and whether it comes from the cache.
@@ -328,6 +336,17 @@ def get_plan(
             return old.plan, True
         return replace(old.plan, sample=trace_probe(model, x)[0].detach()), True
     check_numbers(chosen)  # The parameters of a cached plan have been checked.
+    if (
+        reuse_plan
+        and old is not None
+        and key is not None
+        and old.key.structure == key.structure
+        and count_samples(x) >= MIN_CHECKED_BATCH
+    ):
+        # Another checkpoint has the same plan, unless the first batch shows that it has not.
+        plan = replace(old.plan, sample=trace_probe(model, x)[0].detach())
+        _plan_cache[model] = CachedPlan(plan, key, first)
+        return plan, True
     plan = make_plan(model, x, chosen, rules=rules, keep_all_positions=keep_all_positions)
     _plan_cache.pop(model, None)
     if key is not None and plan.graph is not None:
@@ -337,23 +356,24 @@ def get_plan(
 
 def _make_cache_key(
     model: nn.Module, x: Inputs, chosen: Mapping[str, nn.Parameter], rules: bool
-) -> tuple[object, ...] | None:
+) -> PlanKey | None:
     """Describe what a plan is made for; None if a change of the weights could not be detected."""
     modules, parameters, buffers = get_parts(model)
     numbers = [*parameters, *buffers]
     sample = read_batch(take_samples(x, slice(0, 1)))
     if any(t.is_inference() for t in numbers):
         return None
-    return (
+    structure = (
         rules,
         tuple(chosen),
-        tuple((t._version, t.data_ptr(), t.shape, t.dtype) for t in numbers),
+        tuple((t.shape, t.dtype) for t in numbers),
         tuple((type(m), getattr(m, "training", False)) for m in modules),
         tuple(sample) if isinstance(sample, Mapping) else type(sample),
         tuple((t.shape, t.dtype, t.device) for t in list_tensors(sample)),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled("cuda"),
     )
+    return PlanKey(structure, tuple((t._version, t.data_ptr()) for t in numbers))
 
 
 def _assign_parameters(
