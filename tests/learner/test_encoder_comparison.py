@@ -162,3 +162,9 @@ def test_embeddings_are_scored_by_the_labels_of_all_annotators(source):
     predicted, _ = learner.leave_one_out_predictions(torch.arange(L), truth)
     assert score.labels == L
     assert score.accuracy == float((predicted.argmax(1) == truth).double().mean())
+
+
+def test_embeddings_of_another_task_are_refused_with_the_command_that_compares_them():
+    campaign = parse_campaign({"data": {"name": "x.csv", "task": "number"}})
+    with pytest.raises(InputError, match=r"compare --task number --embedding a,b"):
+        compare_embeddings(campaign, ["words"])

@@ -24,6 +24,7 @@ from labelahead.data.classes import require_distinct_classes
 from labelahead.data.dataset import Answers, Data, Loaded
 from labelahead.data.joined_embeddings import join_embeddings, split_joined_embedding
 from labelahead.data.loading import load_source
+from labelahead.data.split import CLASSES
 from labelahead.data.vector_files import attach_named_vectors, is_vector_file
 from labelahead.errors import InputError
 from labelahead.inference.sources import Annotations
@@ -110,6 +111,12 @@ def compare_embeddings(
     Raises:
         InputError: There are too few labels, or an embedding does not fit these data.
     """
+    if campaign.data.task != CLASSES:
+        raise InputError(
+            f"the task is {campaign.data.task}, but embeddings are compared by the accuracy for one "
+            "class per item; name one embedding, and compare them by `labelahead compare --task "
+            f"{campaign.data.task} --embedding a,b`"
+        )
     classes = tuple(require_distinct_classes(campaign.data.classes))
     # With vectors a table needs no column to learn from.
     first = next((name for name in names if is_vector_file(name)), None)
