@@ -142,7 +142,7 @@ def read_rows(text: str) -> list[dict[str, str]]:
 def test_export_command_with_rest_predicts_as_the_page_does(tmp_path):
     folder, out = photos(tmp_path / "set", 12), tmp_path / "out"
     given = {"classes": ["light", "dark"], "tables": TABLES}
-    with page(folder, out, start=True, every=4, **given) as (client, _):
+    with page(folder, out, start=True, retrain_every=4, **given) as (client, _):
         for position in (0, 1, 2, 3):
             send_label(client, position, position % 2)
         wait_until_trained(client, 4)

@@ -147,7 +147,7 @@ def test_page_queries_the_same_items_as_a_simulation(tmp_path):
     simulated = labelahead.run(tables)
     expected = simulated.pool.labelled.tolist()
     data, answers = load("digits", limit=100, seed=3)
-    options = {"tables": tables, "test": 0.2, "every": 10}
+    options = {"tables": tables, "test": 0.2, "retrain_every": 10}
     with page("digits", tmp_path, **options) as (client, session):
         rows = "".join(f"{data.ids[p]},{data.classes[answers(p)]}\n" for p in expected[:20])
         client.post("/api/import", content=f"item,label\n{rows}".encode(), headers=CHANGE)

@@ -266,7 +266,7 @@ def test_removed_class_is_never_predicted_by_an_older_network(tmp_path):
         photos(tmp_path / "set", 20),
         tmp_path / "out",
         start=True,
-        every=6,
+        retrain_every=6,
         tables=tables,
         classes=NAMES,
     ) as (client, session):

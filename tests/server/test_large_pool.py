@@ -110,7 +110,7 @@ def build_naive_posterior(store_folder, session):
 
 def test_page_starts_with_a_sample_and_equals_the_naive_posterior_on_its_items(store, tmp_path):
     store_folder, y = store
-    options = PAGE_OPTIONS | {"every": 5, "refresh_every": 10}
+    options = PAGE_OPTIONS | {"retrain_every": 5, "refresh_every": 10}
     with page(store_folder, tmp_path / "labels", start=True, **options) as (client, session):
         wait_until_idle(client)
         first_ids = list(session.service.items.ids)
@@ -259,7 +259,10 @@ def guessed(tmp_path):
 def test_page_with_guesses_equals_the_learner_in_memory(guessed, tmp_path):
     store_folder, y, column, other = guessed
     data = {"name": str(store_folder), "guesses": ["llm", str(other)]}
-    options = PAGE_OPTIONS | {"every": 4, "tables": {"model": {"name": "auto"}, "data": data}}
+    options = PAGE_OPTIONS | {
+        "retrain_every": 4,
+        "tables": {"model": {"name": "auto"}, "data": data},
+    }
     with page(store_folder, tmp_path / "labels", start=True, **options) as (client, session):
         wait_until_idle(client)
         query = client.get("/api/question").json()

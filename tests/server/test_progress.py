@@ -21,7 +21,7 @@ def test_twenty_labels_of_a_random_sample_give_an_unbiased_estimate(tmp_path, co
     rng = torch.Generator().manual_seed(0)
     np.savez(tmp_path / "set.npz", x=torch.randn((40, 3), generator=rng).numpy())
     tables = {"model": {"name": "mlp", "width": 16}, "training": {"steps": 5}, "threads": 1}
-    options = {"tables": tables, "classes": ["a", "b"], "every": count}
+    options = {"tables": tables, "classes": ["a", "b"], "retrain_every": count}
     with page(tmp_path / "set.npz", tmp_path / "out", **options) as (client, session):
         sample = []
         while len(sample) < count:
@@ -106,7 +106,10 @@ def test_status_counts_labels_that_were_learnt_since_the_last_refresh(tmp_path):
         status = progress["training"]
         return status["labels_at_last"], status["labels_used"], status["behind"]
 
-    with page(table, tmp_path / "out", classes=["a", "b"], every=6, start=True) as (client, _):
+    with page(table, tmp_path / "out", classes=["a", "b"], retrain_every=6, start=True) as (
+        client,
+        _,
+    ):
         for position in range(6):
             answer(client, position, position % 2)
         progress_once(client, lambda p: count(p) == (6, 6, False))
@@ -114,5 +117,8 @@ def test_status_counts_labels_that_were_learnt_since_the_last_refresh(tmp_path):
             answer(client, position, position % 2)
         progress_once(client, lambda p: count(p) == (6, 8, False) and p["training"]["idle"])
     (tmp_path / "out" / "rounds.jsonl").unlink()  # the snapshot alone says what it was fitted on
-    with page(table, tmp_path / "out", classes=["a", "b"], every=6, start=True) as (client, _):
+    with page(table, tmp_path / "out", classes=["a", "b"], retrain_every=6, start=True) as (
+        client,
+        _,
+    ):
         progress_once(client, lambda p: count(p) == (6, 8, False))

@@ -16,7 +16,7 @@ def test_training_continues_after_a_failed_write(tmp_path):
     """A file that cannot be written must not end the training thread."""
 
     data, rounds_path = photos(tmp_path / "set", 8), tmp_path / "out/rounds.jsonl"
-    options = {"classes": ["a", "b"], "every": 2, "tables": {"training": {"steps": 5}}}
+    options = {"classes": ["a", "b"], "retrain_every": 2, "tables": {"training": {"steps": 5}}}
     with page(data, tmp_path / "out", start=True, **options) as (client, _):
         rounds_path.mkdir()
         for position in range(4):
@@ -36,7 +36,7 @@ def test_training_continues_after_a_failed_write(tmp_path):
 def test_training_waits_for_labels_of_two_classes(tmp_path):
     rows = np.random.default_rng(0).normal(size=(20, 3))
     np.savez(tmp_path / "set.npz", x=rows)
-    options = {"classes": ["a", "b"], "every": 4, "tables": {"model": {"name": "exact"}}}
+    options = {"classes": ["a", "b"], "retrain_every": 4, "tables": {"model": {"name": "exact"}}}
     with page(tmp_path / "set.npz", tmp_path / "out", start=True, **options) as (client, session):
         progress_once(client, lambda p: p["training"]["round"] == 0)
         for position in range(4):

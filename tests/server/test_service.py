@@ -308,7 +308,7 @@ def test_exact_learner_updates_with_every_answer_and_is_restored(tmp_path):
     np.savez(path, x_train=rows.numpy(), y_train=np.arange(60) % 2)
     tables = {"model": {"name": "exact"}}
     with page(
-        path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")
+        path, tmp_path / "out", tables=tables, start=True, retrain_every=4, classes=("even", "odd")
     ) as (client, session):
         progress_once(client, lambda p: p["training"]["round"] == 0)
         query = client.get("/api/question").json()
@@ -336,7 +336,7 @@ def test_exact_learner_updates_with_every_answer_and_is_restored(tmp_path):
         assert client.get("/api/map").json()["points"]
         weights = pool_posterior.posterior.weights()
     with page(
-        path, tmp_path / "out", tables=tables, start=True, every=4, classes=("even", "odd")
+        path, tmp_path / "out", tables=tables, start=True, retrain_every=4, classes=("even", "odd")
     ) as (client, session):
         progress_once(client, lambda p: p["training"]["round"] and p["training"]["idle"])
         restored = session.service.page_model.pool_posterior  # restored from labels and features
@@ -354,7 +354,7 @@ def test_large_pool_query_from_a_shortlist_equals_the_full_update(tmp_path):
     np.savez(tmp_path / "rows.npz", x=rng.normal(size=(3, 8))[truth] + rng.normal(size=(300, 8)))
     tables = {"model": {"name": "exact"}}
     with page(
-        tmp_path / "rows.npz", tmp_path / "out", tables=tables, every=10**6, classes="abc"
+        tmp_path / "rows.npz", tmp_path / "out", tables=tables, retrain_every=10**6, classes="abc"
     ) as (client, session):
         service, prepared = (
             session.service,
@@ -406,7 +406,12 @@ def test_new_class_is_made_of_items_of_no_class_and_undone(tmp_path):
     strange = [photo(source / f"z{i}.png", (250, 20 + 5 * i, 20)) for i in range(6)]
     tables["data"]["name"] = str(source)
     with page(
-        source, tmp_path / "out", classes=["light", "dark"], tables=tables, start=True, every=4
+        source,
+        tmp_path / "out",
+        classes=["light", "dark"],
+        tables=tables,
+        start=True,
+        retrain_every=4,
     ) as (client, session):
         none = client.get("/api/session").json()["none_of_these"]
         assert none == {"number": NONE_OF_THESE, "name": "none of these", "key": "0"}

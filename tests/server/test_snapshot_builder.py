@@ -170,7 +170,12 @@ def test_page_queries_among_embedded_items_while_the_rest_is_embedded(tmp_path):
         return progress_once(client, lambda p: wanted(p["training"]))["training"]
 
     with page(
-        folder, tmp_path / "out", tables=tables, start=True, every=4, classes=["dark", "light"]
+        folder,
+        tmp_path / "out",
+        tables=tables,
+        start=True,
+        retrain_every=4,
+        classes=["dark", "light"],
     ) as (client, session):
         assert client.get("/api/question").json()["reason"] == "random start"
         starting = wait_for_status(

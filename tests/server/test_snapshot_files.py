@@ -100,7 +100,7 @@ def test_old_snapshot_raises_and_names_its_labels(tmp_path):
 
 @KINDS
 def test_page_rebuilds_an_old_snapshot_and_keeps_the_new_one(tmp_path, model):
-    how = {"tables": tables(model), "classes": ["a", "b"], "every": 4}
+    how = {"tables": tables(model), "classes": ["a", "b"], "retrain_every": 4}
     with page(data(tmp_path), tmp_path / "out", **how) as (_, session):
         session.service.add_labels([(p, "ab"[p % 2], "anna") for p in range(6)])
     for number in (7, 8):

@@ -91,7 +91,7 @@ def test_page_predicts_what_a_learner_predicts_on_the_same_labels(tmp_path, task
 @pytest.mark.parametrize("task", TASKS)
 def test_query_is_that_of_the_posterior_given_all_answers(tmp_path, task):
     """After a fit, the incrementally updated page queries as a posterior that is built anew."""
-    with task_page(tmp_path, task, start=True, every=1000) as (client, session, rows):
+    with task_page(tmp_path, task, start=True, retrain_every=1000) as (client, session, rows):
         answer_queries(client, task, rows, 30)
         wait_until_fitted(client)
         service = session.service

@@ -17,7 +17,11 @@ pytest.importorskip("distributed")
 def test_scheduler_kill_loses_no_label_and_scoring_is_retried(store, tmp_path):  # noqa: F811
     store_folder, y = store
     with Cluster(tmp_path, workers=2) as cluster:
-        options = PAGE_OPTIONS | {"executor": cluster.address, "refresh_every": 10, "every": 5}
+        options = PAGE_OPTIONS | {
+            "executor": cluster.address,
+            "refresh_every": 10,
+            "retrain_every": 5,
+        }
         with page(store_folder, tmp_path / "labels", start=True, **options) as (client, session):
             wait_until_idle(client)
             loaded = len(session.service.items)

@@ -118,7 +118,7 @@ def label(
     encoder_workers: shell.WorkersOpt = None,
     width: shell.WidthOpt = None,
     root: shell.RootOpt = None,
-    every: RetrainEveryOpt = 10,
+    retrain_every: RetrainEveryOpt = 10,
     overlap: OverlapOpt = 0.1,
     show_guesses: ShowGuessesOpt = False,
     budget: BudgetOpt = None,
@@ -178,7 +178,9 @@ def label(
             "refresh_every": refresh_every,
             "read_only": _is_read_only(context.params),
         }
-        with open_session_with_notes(campaign, folder, labels=labels, every=every, **more) as ready:
+        with open_session_with_notes(
+            campaign, folder, labels=labels, retrain_every=retrain_every, **more
+        ) as ready:
             kept = str(ready.folder)
             if not write_export(ready, context):
                 _serve(ready, host=host, port=port, token=token, browser=browser)

@@ -84,7 +84,7 @@ def label_studio(
     embedding: shell.EmbeddingOpt = None,
     guesses: GuessesOpt = None,
     prior: shell.SessionPriorOpt = None,
-    every: RetrainEveryOpt = 10,
+    retrain_every: RetrainEveryOpt = 10,
     seed: shell.SeedOpt = None,
     threads: shell.ThreadOpt = None,
     device: shell.DeviceOpt = None,
@@ -199,7 +199,7 @@ def _open_task_session(
         campaign,
         connection.folder,
         classes=choices,
-        every=context.params["every"],
+        retrain_every=context.params["retrain_every"],
         choose_prior=not shell.is_setting_given(context, "data", "prior"),
     ) as ready:
         bridge = connection.make_bridge(ready.service, fetched, predictions=predictions)
@@ -239,7 +239,7 @@ def _open_pool_session(
     shell.announce_device(campaign.device)
     pool_options = {
         "classes": connection.interface.choices,
-        "every": given["every"],
+        "retrain_every": given["retrain_every"],
         "executor": given["cluster"],
     }
     with open_session_with_notes(

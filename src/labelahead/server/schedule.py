@@ -52,7 +52,7 @@ class Schedule:
         worker: Process that trains, or the worker of an out-of-core pool.
         folder: Folder of the session.
         campaign: Settings of the session.
-        every: Labels added, changed or removed between two trainings.
+        retrain_every: Labels added, changed or removed between two trainings.
         needs_training: Whether labels count only after a training. If not, the worker only
             computes embeddings, once, and more and more items can be queried meanwhile.
         refresh_every: Labels between two rescorings of an out-of-core pool.
@@ -68,7 +68,7 @@ class Schedule:
         folder: Path,
         campaign: Campaign,
         *,
-        every: int = 10,
+        retrain_every: int = 10,
         needs_training: bool = True,
         refresh_every: int | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Schedule:
         self.worker = worker
         self.folder = folder
         self.campaign = campaign
-        self.retrain_every = every
+        self.retrain_every = retrain_every
         self.needs_training = needs_training
         self.refresh_every = refresh_every
         self.retry_seconds = RETRY_SECONDS

@@ -103,7 +103,7 @@ class SessionOptions:
         start_from_folders: Import the labels that the data contain.
         test: Test set, never queried: a fraction of the data's own labels, or a file of
             `item,label`; default: the data's own test split.
-        every: Labels between two trainings.
+        retrain_every: Labels between two trainings.
         overlap: Fraction of queries for a second opinion.
         budget: Number of labels after which the page stops.
         executor: What scores an out-of-core pool (`outofcore.connect_executor`).
@@ -120,7 +120,7 @@ class SessionOptions:
     labels: str | Path | None = None
     start_from_folders: bool = False
     test: float | str | Path | None = None
-    every: int = 10
+    retrain_every: int = 10
     overlap: float = 0.0
     budget: int | None = None
     executor: Any = None
@@ -131,8 +131,8 @@ class SessionOptions:
     choose_prior: bool = False
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise InputError(f"retrain-every is {self.every}; expected 1 or more")
+        if self.retrain_every < 1:
+            raise InputError(f"retrain-every is {self.retrain_every}; expected 1 or more")
         if self.read_only and (self.start_from_folders or self.labels is not None):
             raise InputError("a read-only session cannot import labels; open it for writing")
 
@@ -423,7 +423,7 @@ def _make_schedule(
         worker,
         inputs.folder,
         campaign,
-        every=options.every,
+        retrain_every=options.retrain_every,
         needs_training=get_model_kind(inputs.network).needs_training,
         refresh_every=options.refresh_every if inputs.pool_worker else None,
     )
