@@ -199,3 +199,46 @@ def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtra, match=r"labelahead\[timm\]"):
         load_encoder("timm:resnet18", IMAGE)
+
+
+@pytest.fixture
+def with_renamed_weights(folder, tmp_path):
+    """Return a function that copies an encoder and renames its weights."""
+    from safetensors.torch import load_file, save_file
+
+    def copy(name, rename):
+        target = tmp_path / name
+        shutil.copytree(folder / name, target)
+        weights = {rename(key): value for key, value in load_file(target / FILE).items()}
+        save_file({k: v for k, v in weights.items() if k}, target / FILE, metadata={"format": "pt"})
+        return target
+
+    return copy
+
+
+FILE = "model.safetensors"
+
+
+@pytest.mark.parametrize(("name", "modality"), [("bert", TEXT), ("vit", IMAGE)])
+def test_encoder_with_the_weights_of_another_model_is_refused(
+    name, modality, with_renamed_weights, capfd
+):
+    """transformers itself goes on with random weights."""
+    other = with_renamed_weights(name, lambda key: f"other.{key}")
+    with pytest.raises(InputError, match=r"has no weights for \d+ of \d+ .* would be random"):
+        load_encoder(str(other), modality)
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
+
+
+def test_pooler_without_weights_is_refused_on_request_only(with_renamed_weights, images, caplog):
+    bare = with_renamed_weights("vit", lambda key: "" if "pooler" in key else key)
+    assert load_encoder(str(bare), IMAGE).encode(images).shape == (3, 32)
+    assert not caplog.records
+    with pytest.raises(InputError, match="expected another pooling: #cls or #mean"):
+        load_encoder(f"{bare}#pooler", IMAGE)
+
+
+def test_few_missing_weights_are_reported(with_renamed_weights, caplog):
+    bare = with_renamed_weights("bert", lambda key: "" if key.endswith("query.bias") else key)
+    load_encoder(str(bare), TEXT)
+    assert "has no weights for 2 of" in caplog.text

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from labelahead.errors import InputError
-from labelahead.models.encoder_names import looks_like_encoder, parse_encoder_name, resolve_encoder
+from labelahead.models.encoder_names import (
+    TEXT,
+    looks_like_encoder,
+    parse_encoder_name,
+    resolve_encoder,
+)
+from labelahead.models.encoders import load_encoder
 
 pytest.importorskip("transformers")
 
@@ -73,6 +79,25 @@ def test_hub_cache_is_read_without_a_network(folder, tmp_path, monkeypatch):
     assert (found.kind, found.revision) == ("hf", commit)
     with pytest.raises(InputError, match="hf download somebody/other --local-dir"):
         resolve_encoder("somebody/other")
+
+
+def test_cache_of_the_hub_without_weights_is_refused_in_one_sentence(folder, tmp_path, monkeypatch):
+    """As an interrupted download leaves it."""
+    import huggingface_hub.constants as constants
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "models--somebody--broken"
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for path in (folder / "bert").iterdir():
+        if path.suffix != ".safetensors":
+            (snapshot / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"somebody/broken cannot be loaded .*download it again"):
+        load_encoder("somebody/broken", TEXT)
 
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"

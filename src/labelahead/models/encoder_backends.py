@@ -5,7 +5,7 @@ timm or OpenCLIP. Code in a repository is never run: `trust_remote_code` is off.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import gcd
 from typing import Any, Protocol
@@ -36,9 +36,13 @@ from labelahead.models.encoder_names import (
 
 __all__ = ["AUDIO_RATE", "BACKENDS", "Backend", "Prepared", "resample"]
 
+log = logging.getLogger("labelahead")
+
 # What transformers calls the towers of CLIP, SigLIP and CLAP.
 TOWERS = {IMAGE: "get_image_features", TEXT: "get_text_features", AUDIO: "get_audio_features"}
 TIMM_POOLINGS = {"cls": "token", "mean": "avg"}  # what timm calls them
+# Parameters that are used in training only; published encoders of sounds lack them.
+TRAINING_PARAMETERS = ("masked_spec_embed",)
 AUDIO_RATE = 16_000  # samples a second, unless the encoder's own files say otherwise
 Prepared = Mapping[str, Any]
 
@@ -76,13 +80,19 @@ class _Transformers:
         if modality == TEXT:
             _require_vocabulary(self.processor, name)
         self.resize = find_direct_resize(self.processor) if modality == IMAGE else None
-        with _without_progress_bars(library):
-            model = _load(library.AutoModel, name, **options)
+        with _without_output(library):
+            model, loaded = _load(library.AutoModel, name, output_loading_info=True, **options)
+        missing = _find_random_parameters(model, loaded["missing_keys"], name)
         self.two_towers = any(hasattr(model, tower) for tower in TOWERS.values())
         if getattr(self.config, "is_encoder_decoder", False) and hasattr(model, "get_encoder"):
             model = model.get_encoder()
         self.model = model.to(device).eval()
         self.pooling = self._choose_pooling(name)
+        if self.pooling == "pooler" and any("pooler" in key for key in missing):
+            raise InputError(
+                f"{name.name} has no weights for its pooler, whose output would be random; expected "
+                "another pooling: #cls or #mean"
+            )
         self.width = self._measure_width(name)
 
     def _processor_class(self, library: Any, name: EncoderName) -> Any:
@@ -240,16 +250,51 @@ def _modalities_of(name: EncoderName, config: Any) -> set[str]:
 
 
 @contextmanager
-def _without_progress_bars(library: Any) -> Iterator[None]:
-    """Let transformers load weights without drawing over the command's own status line."""
+def _without_output(library: Any) -> Iterator[None]:
+    """Let transformers load weights without drawing over the command's own status line.
+
+    Its report on missing weights is replaced by `_find_random_parameters`.
+    """
     logging_of_library = library.utils.logging
     drawn = logging_of_library.is_progress_bar_enabled()
+    verbosity = logging_of_library.get_verbosity()
     logging_of_library.disable_progress_bar()
+    logging_of_library.set_verbosity_error()
     try:
         yield
     finally:
+        logging_of_library.set_verbosity(verbosity)
         if drawn:
             logging_of_library.enable_progress_bar()
+
+
+def _find_random_parameters(model: Any, missing: Collection[str], name: EncoderName) -> list[str]:
+    """Return the parameters that the files lack, which transformers draws at random.
+
+    A pooler alone is no reason to warn: it is used on request only.
+
+    Raises:
+        InputError: They are most of the encoder.
+    """
+    sizes = {key: value.numel() for key, value in model.named_parameters()}
+    random = sorted(key for key in missing if key in sizes)
+    if 2 * sum(sizes[key] for key in random) > sum(sizes.values()):
+        raise InputError(
+            f"{name.name} has no weights for {len(random)} of {len(sizes)} parameters of its "
+            f"{type(model).__name__}, such as {random[0]}: its features would be random; expected "
+            "the weights of that model: download it again"
+        )
+    unexpected = [key for key in random if "pooler" not in key and key not in TRAINING_PARAMETERS]
+    if unexpected:
+        log.warning(
+            "%s has no weights for %d of %d parameters, such as %s: they are random, and features "
+            "may be of little use",
+            name.name,
+            len(unexpected),
+            len(sizes),
+            unexpected[0],
+        )
+    return random
 
 
 def _load(loader: Any, name: EncoderName, **options: Any) -> Any:
