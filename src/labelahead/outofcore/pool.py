@@ -484,14 +484,9 @@ class LargePool:
                 f"strategy is {chosen.name!r}, which cannot score a pool in parts; expected one "
                 f"of {able}"
             )
-        for name, value in (
-            ("evaluation", evaluation),
-            ("candidates", candidates),
-            ("finalists", finalists),
-        ):
-            least = int(name != "finalists")
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} is {value!r}; expected {least} or more")
+        _check_count("evaluation", evaluation, 1)
+        _check_count("candidates", candidates, 1)
+        _check_count("finalists", finalists, 0)
         with self._engine() as engine:
             labelled = self.resolve_labels(labels, classes, engine)
             evaluation_positions = self.sample_positions(evaluation, labelled.positions, seed)
@@ -832,3 +827,9 @@ def find_names(entry: PartitionEntry, wanted: Sequence[str]) -> list[tuple[str, 
     """Return which of these names a partition has, and in which rows (a task)."""
     searched = set(wanted)
     return [(name, row) for row, name in enumerate(read_ids(entry)) if name in searched]
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    """Raise unless a number of items is whole and large enough."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} is {value!r}; expected {least} or more")

@@ -136,11 +136,23 @@ def serve(
     _limit_malloc()
     for name in ("asyncio", "uvicorn.error"):
         logging.getLogger(name).addFilter(_RepeatFilter())
-    config = uvicorn.Config(
+    try:
+        with _interrupt_on_sigterm():
+            session.schedule.start()
+            server = _AnnouncingServer(_make_config(app), ready)
+            if external:
+                external.stop.attach(server)
+            server.run(sockets=[listening])
+    finally:
+        listening.close()
+
+
+def _make_config(app: ASGIApp) -> uvicorn.Config:
+    """Return uvicorn's settings: a bounded number of connections, and no log of requests."""
+    limiter = ConnectionLimiter(MAX_CONNECTIONS - TURNS_IN_TRANSIT * MAX_ACCEPTED_AT_ONCE)
+    return uvicorn.Config(
         app,
-        http=limited_protocol(
-            ConnectionLimiter(MAX_CONNECTIONS - TURNS_IN_TRANSIT * MAX_ACCEPTED_AT_ONCE)
-        ),
+        http=limited_protocol(limiter),
         backlog=MAX_ACCEPTED_AT_ONCE,
         log_level="warning",
         access_log=False,
@@ -150,15 +162,6 @@ def serve(
         lifespan="off",
         timeout_graceful_shutdown=3,
     )
-    try:
-        with _interrupt_on_sigterm():
-            session.schedule.start()
-            server = _AnnouncingServer(config, ready)
-            if external:
-                external.stop.attach(server)
-            server.run(sockets=[listening])
-    finally:
-        listening.close()
 
 
 class _RepeatFilter(logging.Filter):
