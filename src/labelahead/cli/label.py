@@ -34,6 +34,14 @@ TokenOpt = Annotated[
         help="Access token; auto: generate one; @FILE: read it from a file. Always set for 0.0.0.0.",
     ),
 ]
+UsersOpt = Annotated[
+    Path | None,
+    Option("--users", help="File of users who must log in (docs/labelling.md#accounts)."),
+]
+UserHeaderOpt = Annotated[
+    Text,
+    Option("--user-header", help="Header in which a reverse proxy names the user. (default: none)"),
+]
 BrowserOpt = Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")]
 ImportOpt = Annotated[Path | None, Option("--labels", help="Import the labels in this file.")]
 FoldersOpt = Annotated[
@@ -99,6 +107,8 @@ def label(
     host: HostOpt = "127.0.0.1",
     port: PortOpt = 8765,
     token: TokenOpt = None,
+    users: UsersOpt = None,
+    user_header: UserHeaderOpt = None,
     browser: BrowserOpt = True,
     labels: ImportOpt = None,
     start_from_folders: FoldersOpt = False,
@@ -183,7 +193,14 @@ def label(
         ) as ready:
             kept = str(ready.folder)
             if not write_export(ready, context):
-                _serve(ready, host=host, port=port, token=token, browser=browser)
+                _serve(
+                    ready,
+                    host=host,
+                    port=port,
+                    token=token,
+                    browser=browser,
+                    login=_read_login(users, user_header),
+                )
 
 
 @contextmanager
@@ -249,6 +266,14 @@ def _serve(ready: Any, *, token: str | None, **how: Any) -> None:
     finally:
         for line in describe_session_guessers(ready.schedule):
             print_line(line)
+
+
+def _read_login(users: Path | None, user_header: str | None) -> Any:
+    """Return who may use the page."""
+    from labelahead.server.accounts import Accounts
+    from labelahead.server.serve import LoginSettings
+
+    return LoginSettings(None if users is None else Accounts.from_file(users), user_header)
 
 
 def _read_token(given: str | None) -> str | None:

@@ -19,6 +19,8 @@ from starlette.types import ASGIApp
 
 from labelahead.errors import InputError, LabelaheadError, MissingExtra, StorageError
 from labelahead.files import as_storage_error
+from labelahead.server.accounts import Accounts
+from labelahead.server.login import LoginGuard
 from labelahead.server.routes import Json, build_routes
 from labelahead.server.schedule import Schedule
 from labelahead.server.security import LOOPBACK, Guard
@@ -47,6 +49,8 @@ def create_app(
     token: str | None = None,
     hosts: Iterable[str] = LOOPBACK,
     labelled_at: str | None = None,
+    accounts: Accounts | None = None,
+    user_header: str | None = None,
 ) -> ASGIApp:
     """Create the application.
 
@@ -56,6 +60,8 @@ def create_app(
         token: Access token that every request needs, or None.
         hosts: Allowed values of the Host header, without port.
         labelled_at: URL of Label Studio, if labelling happens there; the page is then read-only.
+        accounts: The users, who must log in; None: a name is a signature.
+        user_header: Header in which a reverse proxy names the user (`LoginGuard`).
     """
     app = FastAPI(
         title="labelahead",
@@ -70,7 +76,10 @@ def create_app(
     for routes in build_routes(service, schedule, labelled_at=labelled_at):
         app.include_router(routes)
     _add_pages(app, service)
-    return Guard(app, token=token, hosts=hosts)
+    inner: ASGIApp = app
+    if accounts is not None or user_header is not None:
+        inner = LoginGuard(app, accounts, user_header)
+    return Guard(inner, token=token, hosts=hosts)
 
 
 def _add_pages(app: FastAPI, service: LabellingService) -> None:

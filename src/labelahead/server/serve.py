@@ -18,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from labelahead.errors import InputError
+from labelahead.server.accounts import Accounts
 from labelahead.server.app import create_app
 from labelahead.server.connections import ConnectionLimiter, limited_protocol
 from labelahead.server.security import ANY_ADDRESS, LOOPBACK, is_loopback
@@ -28,7 +29,14 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["ExternalLabelling", "StopHandle", "allowed_hosts", "open_socket", "serve"]
+__all__ = [
+    "ExternalLabelling",
+    "LoginSettings",
+    "StopHandle",
+    "allowed_hosts",
+    "open_socket",
+    "serve",
+]
 
 DEFAULT_PORT = 8765
 MAX_CONNECTIONS = 512  # open sockets; a browser needs a few
@@ -86,6 +94,19 @@ class ExternalLabelling:
     stop: StopHandle
 
 
+@dataclass(frozen=True)
+class LoginSettings:
+    """Who may use the page.
+
+    Attributes:
+        accounts: The users, who must log in; None: a name is a signature.
+        user_header: Header in which a reverse proxy names the user.
+    """
+
+    accounts: Accounts | None = None
+    user_header: str | None = None
+
+
 def serve(
     session: Session,
     *,
@@ -95,6 +116,7 @@ def serve(
     browser: bool = True,
     on_message: Callable[[str], None] = print,
     external: ExternalLabelling | None = None,
+    login: LoginSettings | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, which both end as KeyboardInterrupt after a clean shutdown.
 
@@ -108,7 +130,17 @@ def serve(
         browser: Whether to open the page in a browser.
         on_message: Called with the URL once the server is ready, and with warnings.
         external: The other tool in which people label, if there is one.
+        login: Who may use the page; None: everybody who can open it.
+
+    Raises:
+        InputError: A proxy is to name the users, but other machines can connect without it.
     """
+    login = login or LoginSettings()
+    if login.user_header is not None and not is_loopback(host):
+        raise InputError(
+            f"user-header is {login.user_header!r} and host is {host}; with a proxy that names the "
+            "users, expected the host 127.0.0.1, so that nobody can connect without the proxy"
+        )
     if token == "" or (token is None and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
     listening = open_socket(host, port)
@@ -118,6 +150,8 @@ def serve(
         token=token,
         hosts=allowed_hosts(host),
         labelled_at=external.url if external else None,
+        accounts=login.accounts,
+        user_header=login.user_header,
     )
     app = external.wrap(app) if external else app
     url = _url(host, listening.getsockname()[1], token)

@@ -197,9 +197,6 @@ def test_label_of_another_annotator_is_corrected_in_the_review_queue(annotator, 
     row.locator("select").select_option(label=right)
     annotator.wait_for_message(f"Saved: {right}")
     assert server.labels()[item] == right
-    page.wait_for_selector(
-        "#review-queue li.settled, #panel:not(:has(#review-queue)), #review-queue"
-    )
     page.keyboard.press("Backspace")
     annotator.wait_for_message("Undone")
     assert server.labels()[item] == wrong

@@ -39,6 +39,7 @@ async function request(path, options = {}, read = (response) => response.json())
 }
 
 function refusal(status, body) {
+  if (status === 401 && /not logged in/.test(body?.error ?? "")) { location.assign("/login"); return "You are not logged in."; }
   if (status === 401) return "The server requires a token: open the full URL that the terminal shows.";
   return body?.error ?? `The server rejected the request (${status}).`;
 }
