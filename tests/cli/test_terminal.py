@@ -152,7 +152,7 @@ def test_rounds_of_numbers_are_shown_by_their_error_in_its_unit():
     line = " ".join(console.file.getvalue().split())
     assert "test root mean square error 9 mg estimated 5 mg (4 mg to 6 mg)" in line
     table = print_to_text(build_rounds_table(ERRORS[1], measures))
-    assert table.startswith("round  labels  test root mean square error ")
+    assert table.startswith("labels  test RMSE   R²  ")
     assert "9 mg" in table
     assert "0.5" in table
     assert "coverage" not in table  # no round has it

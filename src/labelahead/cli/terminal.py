@@ -379,24 +379,31 @@ def summarize_ratio(result: PairedResult) -> str:
 
 
 def build_rounds_table(rounds: Sequence[Round], measures: ShownMeasures = ONE_CLASS) -> Table:
-    """Build a table of all rounds, one row each."""
+    """Build a table of all rounds, one row each.
+
+    With several measures only these and the estimate are shown, in 80 columns.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
     main, error = measures.main, measures.error
-    estimated = "estimated" if error == main else f"estimated {error.title}"
+    estimated = "estimated" if error == main else f"estimated {error.heading}"
     others = [other for other in measures.others if any(other.read(r) is not None for r in rounds)]
-    tested = [f"test {main.title}", *(other.title for other in others)]
-    last = ("best gain", "seconds") if others else ("best gain", "drift", "seconds")
-    for name in ("round", "labels", *tested, estimated, *last):
-        table.add_column(name, justify="right", no_wrap=bool(others) and name == estimated)
+    first = main.heading if others else main.title
+    tested = [f"test {first}", *(other.heading for other in others)]
+    last = () if others else ("best gain", "drift", "seconds")
+    for name in (*(() if others else ("round",)), "labels", *tested, estimated, *last):
+        table.add_column(name, justify="right")
     for r in rounds:
         values = [(m, m.read(r)) for m in (main, *others)]
+        details = (
+            "—" if r.gain is None else f"{r.gain:.3g}",
+            "—" if r.drift is None else f"{r.drift:.0%}",
+            f"{sum(r.seconds.values()):.1f}",
+        )
         table.add_row(
-            str(r.number),
+            *(() if others else (str(r.number),)),
             str(r.labels),
             *("—" if value is None else _format_value(value, m) for m, value in values),
             _format_estimate(r, error) or "—",
-            "—" if r.gain is None else f"{r.gain:.3g}",
-            *(() if others else ("—" if r.drift is None else f"{r.drift:.0%}",)),
-            f"{sum(r.seconds.values()):.1f}",
+            *(() if others else details),
         )
     return table

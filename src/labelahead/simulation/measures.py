@@ -31,6 +31,7 @@ class Measure:
         larger_is_better: whether a larger value is better.
         is_share: whether it is a share, shown in per cent.
         unit: of its values, unless they are shares.
+        short: its name in narrow columns, if the title is long.
 
     >>> from labelahead.simulation.measures import ACCURACY, find_measure
     >>> ACCURACY.format(0.9321), find_measure("number", "kg").format(-3.14159)
@@ -42,6 +43,7 @@ class Measure:
     larger_is_better: bool = True
     is_share: bool = True
     unit: str = ""
+    short: str = ""
 
     def read(self, entry: Round) -> float | None:
         """Return the value of a round; None without test items."""
@@ -81,6 +83,11 @@ class Measure:
         return entry.error, low, high
 
     @property
+    def heading(self) -> str:
+        """The name in narrow columns."""
+        return self.short or self.title
+
+    @property
     def suffix(self) -> str:
         """What follows a value: " %", or the unit."""
         return " %" if self.is_share else f" {self.unit}" if self.unit else ""
@@ -116,15 +123,19 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         "accuracy": ACCURACY,
         "micro_f1": Measure("micro_f1", "micro F1"),
-        "rmse": Measure("rmse", "root mean square error", False, False),
-        "mae": Measure("mae", "mean absolute error", False, False),
-        "hamming_loss": Measure("hamming_loss", "Hamming loss", False),
+        "rmse": Measure("rmse", "root mean square error", False, False, short="RMSE"),
+        "mae": Measure("mae", "mean absolute error", False, False, short="MAE"),
+        "hamming_loss": Measure("hamming_loss", "Hamming loss", False, short="Hamming"),
         "macro_f1": Measure("macro_f1", "macro F1"),
-        "average_precision": Measure("average_precision", "average precision"),
+        "average_precision": Measure("average_precision", "average precision", short="precision"),
         "r2": Measure("r2", "R²", True, False),
-        "coverage": Measure("coverage", "coverage of 90 % intervals"),
-        "interval_width": Measure("interval_width", "width of 90 % intervals", False, False),
-        "quadratic_kappa": Measure("quadratic_kappa", "quadratic kappa", True, False),
+        "coverage": Measure("coverage", "coverage of 90 % intervals", short="coverage"),
+        "interval_width": Measure(
+            "interval_width", "width of 90 % intervals", False, False, short="width"
+        ),
+        "quadratic_kappa": Measure(
+            "quadratic_kappa", "quadratic kappa", True, False, short="kappa"
+        ),
     }
 )
 # What a round estimates without test labels: see `Measure.estimate`.
