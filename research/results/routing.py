@@ -13,9 +13,10 @@ are `llm 75 random`.
 
 Policies: people alone (random, or `flip` of the exact learner, which predicts the rest);
 three people and the majority of them, at random; the language model for everything and people for
-its least confident items (`threshold`); and `fusion`: `inference.label_fusion`, where the next items
+its least confident items (`threshold`); `fusion`: `inference.label_fusion`, where the next items
 for people are those with the largest gain, of themselves (the probability that the class is wrong) and
-of the others (`acquisition.sources`).
+of the others (`acquisition.sources`); and `pairs`: what `labelahead run` and `compare` do with sources,
+which also choose whom to ask.
 """
 
 import argparse
@@ -33,7 +34,9 @@ import labelahead as la
 from labelahead.acquisition.sources import LabelSource, source_view
 from labelahead.inference.exact_model import exact
 from labelahead.inference.label_fusion import LabelEvidence, fuse_labels
-from labelahead.simulation.source_labels import estimate_ease, give_wrong_labels
+from labelahead.learner.simulated_source import SimulatedSource
+from labelahead.simulation.source_campaign import SourceCampaign, iterate_money_rounds
+from labelahead.simulation.source_labels import SourceLabels, estimate_ease, give_wrong_labels
 from research.results.routing_pools import OUT as POOLS
 
 OUT = Path(__file__).parents[1] / "data" / "routing.csv"
@@ -43,6 +46,9 @@ TARGETS = (0.80, 0.85, 0.90, 0.93)
 SETS = ("newsgroups", "r8", "cifar10")
 MODELS = {"llm 60": 0.60, "llm 75": 0.75, "llm 90": 0.90, "llm 75 random": 0.75}
 PEOPLE = ("random", "flip", "majority")
+FUSED = ("fusion", "pairs")
+EXPECTED_MODEL_ERROR = 0.25  # of a language model, before its first label
+GOAL = 0.6  # of the cost of the cheapest other policy
 FIELDS = ("set", "model", "policy", "seed", *(f"cost at {t:.2f}" for t in TARGETS))
 MAX_SHARE = 0.8  # of the items that people label
 GROWTH = 0.4  # of a round, relative to the labels so far
@@ -141,6 +147,27 @@ def label_by_fusion(pool: Pool, guess: Tensor, confidence: Tensor, seed: int) ->
         people[chosen] = pool.person[chosen]
 
 
+def label_by_pairs(pool: Pool, guess: Tensor, confidence: Tensor, seed: int) -> Curve:
+    """Pairs of item and source with the largest expected gain per price, as in `labelahead run`."""
+    n = len(guess)
+    setting = SourceCampaign(
+        pool.rows,
+        pool.units,
+        pool.truth,
+        pool.classes,
+        SimulatedSource("person", PERSON, PERSON_ERROR),
+        SimulatedSource("model", MODEL, EXPECTED_MODEL_ERROR),
+        (SourceLabels(pool.person, torch.ones(n, dtype=torch.float64), PERSON_ERROR),),
+        SourceLabels(guess, confidence, EXPECTED_MODEL_ERROR),
+        budget=MAX_SHARE * PERSON * n + MODEL * n,
+        initial=10,
+        batch=10,
+        seed=seed,
+    )
+    for entry in iterate_money_rounds(setting, "pairs"):
+        yield entry.cost, entry.accuracy
+
+
 def round_size(labels: int) -> int:
     """How many items people label next."""
     return min(max(10, int(GROWTH * labels)), ITEMS - labels)
@@ -167,7 +194,8 @@ def list_jobs(seeds: range) -> Iterator[tuple[str, str, str, int]]:
             for name in SETS:
                 yield from ((name, "none", policy, seed) for policy in PEOPLE if len(kinds) > 1)
                 for kind in kinds:
-                    yield from ((name, kind, policy, seed) for policy in ("threshold", "fusion"))
+                    policies = ("threshold", *FUSED)
+                    yield from ((name, kind, policy, seed) for policy in policies)
 
 
 def run_all(seeds: range) -> None:
@@ -182,7 +210,8 @@ def run_all(seeds: range) -> None:
         elif policy == "threshold":
             curve = label_by_threshold(pool, *simulate_model(pool, kind, seed))
         else:
-            curve = label_by_fusion(pool, *simulate_model(pool, kind, seed), seed)
+            label = label_by_fusion if policy == "fusion" else label_by_pairs
+            curve = label(pool, *simulate_model(pool, kind, seed), seed)
         costs = ["" if c is None else f"{c:.3f}" for c in find_costs(curve)]
         new = not OUT.exists()
         with OUT.open("a", newline="", encoding="utf-8") as file:
@@ -199,58 +228,111 @@ def read_rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def format_table(rows: list[dict[str, str]]) -> str:
-    """Return mean costs, and the ratio of `fusion` to the cheapest other policy, paired by seed.
+Costs = dict[tuple[str, str, str, int, float], float]
 
-    The cheapest other policy is the one with the lowest mean cost. A mean counts the seeds of which
-    every policy has a row; "-" where some of them did not reach the target.
-    """
-    costs = {
+
+def collect_costs(rows: list[dict[str, str]]) -> Costs:
+    """Return the cost of every set, model, policy, seed and target; infinite: not reached."""
+    return {
         (r["set"], r["model"], r["policy"], int(r["seed"]), t): float(
             r[f"cost at {t:.2f}"] or "inf"
         )
         for r in rows
         for t in TARGETS
     }
-    policies = [*PEOPLE, "threshold", "fusion"]
+
+
+def format_table(rows: list[dict[str, str]]) -> str:
+    """Return mean costs, and the ratios of `fusion` and `pairs` to the cheapest policy of the others.
+
+    That is the one with the lowest mean cost. A mean counts the seeds of which all other policies have a
+    row, and a ratio those of which its policy has one, too; "-" where some of them did not reach the
+    target.
+    """
+    costs = collect_costs(rows)
+    others = [*PEOPLE, "threshold"]
+    columns = [*others, *FUSED, *(f"{name} / cheapest other" for name in FUSED)]
     lines = [
-        "| set | language model | accuracy | seeds | "
-        + " | ".join(policies)
-        + " | fusion / cheapest other |",
-        "| --- | --- | ---: | ---: | " + " | ".join("---:" for _ in policies) + " | ---: |",
+        "| set | language model | accuracy | seeds | " + " | ".join(columns) + " |",
+        "| --- | --- | ---: | ---: | " + " | ".join("---:" for _ in columns) + " |",
     ]
+    ratios: dict[str, list[float]] = {name: [] for name in FUSED}
     for name in SETS:
         for kind in MODELS:
             for target in TARGETS:
-                line = _format_line(costs, name, kind, target, policies)
-                lines += [line] if line else []
+                key = name, kind, target
+                values = _collect_seeds(costs, key, others)
+                own = {p: _collect_seeds(costs, key, [*others, p]) for p in FUSED}
+                if not any(own.values()):
+                    continue
+                means = [_format_mean(values[policy]) for policy in others]
+                means += [_format_mean(own[p][p]) if own[p] else "-" for p in FUSED]
+                cells = [_format_ratio(own[p], p) if own[p] else "-" for p in FUSED]
+                head = f"| {name} | {kind.removeprefix('llm ')} | {target:.2f} | "
+                head += f"{len(values['random'])} | "
+                lines.append(head + " | ".join([*means, *cells]) + " |")
+                for policy in (p for p in FUSED if own[p]):
+                    ratio, _ = compute_ratio(own[policy], policy)
+                    ratios[policy] += [ratio] if np.isfinite(ratio) else []
+    lines += ["", *(_format_goal(policy, found) for policy, found in ratios.items() if found)]
     return "\n".join(lines)
 
 
-def _format_line(
-    costs: dict[tuple[str, str, str, int, float], float],
-    name: str,
-    kind: str,
-    target: float,
-    policies: list[str],
-) -> str:
+def _collect_seeds(
+    costs: Costs, key: tuple[str, str, float], policies: list[str]
+) -> dict[str, np.ndarray]:
+    """Return the costs by policy (seeds,), of the seeds of which all are known.
+
+    Args:
+        costs: Of all rows.
+        key: The set, the language model and the target.
+        policies: Which policies.
+    """
+    name, kind, target = key
+
     def cost(policy: str, seed: int) -> float | None:
         return costs.get((name, "none" if policy in PEOPLE else kind, policy, seed, target))
 
     seeds = sorted({key[3] for key in costs if key[0] == name})
     seeds = [s for s in seeds if all(cost(p, s) is not None for p in policies)]
     if not seeds:
-        return ""
-    values = {p: np.array([cost(p, s) for s in seeds], dtype=float) for p in policies}
-    cells = [f"{v.mean():.1f}" if np.isfinite(v).all() else "-" for v in values.values()]
-    others = min((v for p, v in values.items() if p != "fusion"), key=lambda v: v.mean())
-    ratio = "-"
-    if np.isfinite(others).all() and np.isfinite(values["fusion"]).all():
-        each = values["fusion"] / others
-        error = each.std(ddof=1) / len(each) ** 0.5 if len(each) > 1 else 0.0
-        ratio = f"{values['fusion'].mean() / others.mean():.2f} ± {error:.2f}"
-    head = f"| {name} | {kind.removeprefix('llm ')} | {target:.2f} | {len(seeds)} | "
-    return head + " | ".join(cells) + f" | {ratio} |"
+        return {}
+    return {p: np.array([cost(p, s) for s in seeds], dtype=float) for p in policies}
+
+
+def compute_ratio(values: dict[str, np.ndarray], policy: str) -> tuple[float, float]:
+    """Return the ratio of mean costs to the cheapest other policy, with its standard error.
+
+    It is infinite if one of the two did not reach the target with some seed.
+    """
+    others = min((v for p, v in values.items() if p not in FUSED), key=lambda v: v.mean())
+    own = values[policy]
+    if not (np.isfinite(others).all() and np.isfinite(own).all()):
+        return float("inf"), 0.0
+    ratio = own.mean() / others.mean()
+    if len(own) < 2:
+        return float(ratio), 0.0
+    # of a ratio of means, by the residuals of each seed
+    error = (own - ratio * others).std(ddof=1) / len(own) ** 0.5 / others.mean()
+    return float(ratio), float(error)
+
+
+def _format_mean(values: np.ndarray) -> str:
+    return f"{values.mean():.1f}" if np.isfinite(values).all() else "-"
+
+
+def _format_ratio(values: dict[str, np.ndarray], policy: str) -> str:
+    ratio, error = compute_ratio(values, policy)
+    return f"{ratio:.2f} ± {error:.2f}" if np.isfinite(ratio) else "-"
+
+
+def _format_goal(policy: str, ratios: list[float]) -> str:
+    met = sum(ratio <= GOAL for ratio in ratios)
+    dearer = sum(ratio > 1 for ratio in ratios)
+    return (
+        f"{policy} costs at most {GOAL} of the cheapest other policy in {met} of {len(ratios)} rows, and more "
+        f"than it in {dearer}; median {np.median(ratios):.2f}."
+    )
 
 
 def main(words: list[str]) -> None:

@@ -1,5 +1,7 @@
 """The table of routing: costs of targets, simulated labels, means and ratios."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -49,7 +51,35 @@ def test_table_pairs_seeds_and_shows_targets_that_were_not_reached():
     rows = [row(p, s, ["8", "9", "10", ""], "none") for p in routing.PEOPLE for s in (0, 1)]
     rows += [row("threshold", s, ["4", "6", "8", ""]) for s in (0, 1)]
     rows += [row("fusion", 0, ["2", "3", "4", "5"]), row("fusion", 1, ["1", "3", "4", ""])]
+    rows += [row("pairs", s, ["5", "3", "4", ""]) for s in (0, 1)]
     lines = routing.format_table(rows).splitlines()
     assert lines[2].split("|")[2:5] == [" 75 ", " 0.80 ", " 2 "]
-    assert lines[2].endswith("| 8.0 | 8.0 | 8.0 | 4.0 | 1.5 | 0.38 ± 0.12 |")
-    assert lines[5].endswith("| - | - | - | - | - | - |")
+    # 1.5 / 4; standard error of (2, 1) − 0.375 · (4, 4), divided by 4
+    assert lines[2].endswith("| 8.0 | 8.0 | 8.0 | 4.0 | 1.5 | 5.0 | 0.38 ± 0.12 | 1.25 ± 0.00 |")
+    assert lines[5].endswith("| - | - | - | - | - | - | - | - |")
+    assert lines[7].startswith(
+        "fusion costs at most 0.6 of the cheapest other policy in 3 of 3 rows"
+    )
+    assert lines[8].startswith(
+        "pairs costs at most 0.6 of the cheapest other policy in 2 of 3 rows"
+    )
+    assert "more than it in 1; median 0.50" in lines[8]
+
+
+def test_pairs_begin_with_the_model_and_cost_what_they_label():
+    pool = make_pool(n=120)
+    guess, confidence = routing.simulate_model(pool, "llm 75", 0)
+    curve = []
+    for cost, accuracy in routing.label_by_pairs(pool, guess, confidence, 0):
+        curve.append((cost, accuracy))
+        if len(curve) == 4:
+            break
+    assert curve[0][0] == pytest.approx(120 * routing.MODEL)
+    people = [(cost - curve[0][0]) / routing.PERSON for cost, _ in curve]
+    assert people == pytest.approx([round(count) for count in people])
+    assert curve[-1][1] > curve[0][1]
+
+
+def test_table_of_the_docs_is_that_of_the_results():
+    docs = Path(__file__).parents[3] / "docs" / "routing.md"
+    assert routing.format_table(routing.read_rows()) in docs.read_text(encoding="utf-8")
