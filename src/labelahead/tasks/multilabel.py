@@ -42,7 +42,6 @@ CENTRES = tuple(0.05 * i for i in range(2, 19))
 SCALES = tuple(0.05 * 40 ** (i / 15) for i in range(16))  # 0.05 to 2
 THRESHOLDS = tuple(0.02 * i for i in range(2, 36))
 POOLED_POSITIVES = 5  # positive labels that the average of all classes counts for
-MIN_PROBABILITY = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
