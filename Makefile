@@ -170,7 +170,7 @@ dist: $(VENV)/.installed-release $(STRANGER)/.installed ## build wheel and sdist
 
 dist-installed: $(STRANGER)/.installed
 
-BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed encoders scale vectors
+BENCHES := exact kernel lookahead sketch cycle query infinite dynamics solvers page journal flood embed encoders joined scale vectors
 .PHONY: soak
 soak: $(VENV)/.installed-test ## stress the labelling server for twenty minutes: kills, undos, imports; no label lost, constant memory
 	@OMP_NUM_THREADS=1 $(PY) -m research bench soak $(ARGS)
@@ -180,7 +180,7 @@ $(BENCHES:%=bench-%): bench-%:
 	@$(ALONE)$(PY) -m research bench $* $(ARGS)
 
 # Timed on one thread, like the competitors.
-bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-encoders bench-scale bench-vectors: ALONE := OMP_NUM_THREADS=1 #
+bench-exact bench-query bench-infinite bench-dynamics bench-solvers bench-page bench-embed bench-encoders bench-joined bench-scale bench-vectors: ALONE := OMP_NUM_THREADS=1 #
 
 bench-exact: $(VENV)/.installed-bench ## exact learner: choose its kernel, absorb a label, score a pool
 bench-kernel: $(VENV)/.installed-bench ## NTK against competitors: time, memory, roofline
@@ -198,6 +198,7 @@ bench-scale: $(VENV)/.installed-test $(COMPETITORS)/.installed ## a million item
 bench-flood: $(VENV)/.installed-test ## labelling page under a flood of idle connections, against plain uvicorn
 bench-embed: $(VENV)/.installed-bench ## photographs per second by encoder and size
 bench-vectors: $(VENV)/.installed-test ## a million vectors of 768 numbers from one file: memory and time
+bench-joined: $(VENV)/.installed-test ## accuracy of joined embeddings, and of the choice by leave-one-out
 bench-encoders: $(VENV)/.installed-test ## items per second of MiniLM, lite0 and encoders by name, against the libraries' plain loops
 
 # Without BackPACK's dependency torchvision: its build on PyPI crashes with the CPU build of torch.

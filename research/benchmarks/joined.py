@@ -1,6 +1,6 @@
 """Accuracy of joined embeddings, and of the choice that `--embedding auto:a,b` makes.
 
-    python -m research bench joined --data DATA [--items 2000 --seeds 10]
+    make bench-joined [ARGS="--data ../shared/data --items 1000 --seeds 10"]
 
 Pictures of CIFAR-10 and Caltech101, seen by EfficientNet-Lite0, EfficientNet-Lite2 and their pixels
 at 8 x 8. Random labels train the exact learner on each embedding alone, on pairs with equal weights
@@ -102,7 +102,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", default="../shared/data")
-    parser.add_argument("--items", type=int, default=2000)
+    parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=10)
     given = parser.parse_args()
     torch.set_num_threads(1)

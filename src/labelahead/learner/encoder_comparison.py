@@ -3,8 +3,8 @@
 The best embeddings are also joined: "a+b" is their concatenation with equal weights, a mixture of
 their linear kernels; the best two are mixed with other weights, too.
 
-The best has the smallest squared error of its leave-one-out predictions. With few labels this is a
-better guide than their accuracy, which moves in steps of one label (research/benchmarks/joined.py).
+The best has the smallest squared error of its leave-one-out predictions: their accuracy moves in
+steps of one label. How good the choice is: research/benchmarks/joined.py.
 
 Only the labelled items and a random sample of the others are encoded, so that the answer comes long
 before a whole pool is.
