@@ -10,6 +10,8 @@ from torch import nn
 
 import labelahead as la
 from labelahead.gp.flow import gradient_flow
+from labelahead.ntk.engine import open_engine
+from tests.support import architectures
 from tests.support.reference_tangent import relative
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -124,3 +126,16 @@ def test_gradient_flow_follows_gradient_descent():
             optimiser.step()
         with torch.no_grad():
             assert relative(predicted.reshape(twin(x).shape), twin(x)) < 0.02
+
+
+@pytest.mark.usefixtures("float64")
+def test_batches_shrink_with_the_memory():
+    model, x = architectures.make("cnn_bn")
+    chosen = {k: p for k, p in model.named_parameters() if p.requires_grad}
+    with open_engine(model, chosen, x) as engine:
+        size = engine.plan.bytes_per_sample
+        assert engine.limit_batch(None, None) is None
+        assert engine.limit_batch(1 << 40, None) is None
+        assert engine.limit_batch(1, None) == 2
+        assert engine.limit_batch(24 * size, None) == 3
+        assert engine.limit_batch(24 * size, 7) == 7

@@ -43,7 +43,7 @@ def test_inputs(net):
     expect(InputError, r"samples of shape \(3,\)", net, X[:, :3])
     expect(InputError, "integer", net, torch.ones(6, 4, dtype=torch.long))
     expect(InputError, "one dtype", net, X.double())
-    expect(InputError, "got ndarray", net, X.numpy())
+    expect(InputError, "inputs are a int", net, 3)
     expect(InputError, "leading dimension", net, torch.tensor(1.0))
     expect(InputError, "leading dimension", architectures.TwoInputs(), (X[:, :4], X[:3, :3]))
     expect(DeviceError, "on meta but the network is on cpu", net, X.to("meta"))

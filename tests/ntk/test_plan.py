@@ -287,3 +287,41 @@ def test_changed_checkpoint_that_needs_another_plan_is_probed_again():
         model.head.weight.fill_(torch.nan)
     with pytest.raises(NumericalError, match=r"head\.weight"):
         la.kernel(model, x)
+
+
+class Dropping(nn.Module):
+    """Gives nothing to positive samples beyond the sixth, by a mask that no gradient shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        positive = (x[:, 0] > 0).long()
+        kept = (positive.cumsum(0) <= 6) | (positive == 0)
+        return self.head(torch.tanh(self.a(x)) * kept[:, None])
+
+
+@pytest.mark.usefixtures("float64")
+def test_repeated_kernel_runs_one_forward():
+    torch.manual_seed(0)
+    model, x = Dropping(), torch.randn(9, 4)
+    calls, counts = [0], []
+    model.register_forward_pre_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    for given in (x, x, x.clone(), x + torch.arange(9.0)[:, None] / 9):
+        before = calls[0]
+        la.kernel(model, given, verify=False)
+        counts.append(calls[0] - before)
+    assert counts[1:] == [1, 1, 2]  # other samples are checked against a small batch
+    assert counts[0] > 2
+
+
+@pytest.mark.usefixtures("float64")
+def test_mixing_of_other_samples_behind_the_same_first_one_is_detected():
+    torch.manual_seed(0)
+    model, x = Dropping(), -torch.rand(12, 4)
+    la.kernel(model, x)
+    la.kernel(model, x)
+    x[1:] = x[1:].abs()
+    with pytest.raises(ModelError, match="other samples"):
+        la.kernel(model, x)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
-from labelahead.batching import Batch, Inputs, count_samples, read_batch, take_samples
+from labelahead.batching import Batch, Inputs, count_samples, list_tensors, read_batch, take_samples
 from labelahead.devices import exact_float32, to_float64
 from labelahead.errors import InputError, ModelError, NumericalError, VerificationError
 from labelahead.ntk.capture import (
@@ -81,6 +81,7 @@ __all__ = [
 # and of all layers. Small batches pay for calls, large ones for page faults. See `buffer_scale`.
 MAX_LAYER_BYTES, MAX_BATCH_BYTES = 6 << 20, 64 << 20
 MAX_CHECKED_SAMPLES = 48  # of a batch that a network divides among its parts
+BATCHES_PER_MEMORY = 8  # a pass holds several times the activations of its batch (measured)
 SMALL_GRAPH_NODES = 500  # Larger graphs get larger batches.
 log = logging.getLogger("labelahead")
 HALF_PRECISIONS = {torch.float16, torch.bfloat16}
@@ -177,6 +178,14 @@ class Engine:
         count = -(-n // size)
         edges = [round(i * n / count) for i in range(count + 1)]
         yield from (slice(a, b) for a, b in pairwise(edges) if b > a)
+
+    def limit_batch(self, memory: int | None, chunk: int | None) -> int | None:
+        """Samples per batch, so that their activations take a part of the memory that was asked for."""
+        if memory is None or chunk is not None:
+            return chunk
+        fits = memory // (BATCHES_PER_MEMORY * self.plan.bytes_per_sample)
+        default = self._batch_size(1, None) * self.shrink
+        return None if fits >= default else max(2, fits)
 
     def fits_one_batch(self, n: int, K: int, chunk: int | None) -> bool:
         """Whether n samples are processed as one batch."""
@@ -323,12 +332,18 @@ class Engine:
             every = torch.arange(n - 1, -1, -max(1, -(-n // MAX_CHECKED_SAMPLES)))
             checked = list(torch.split(every, LARGE_PROBE_SAMPLES))
         elif starts_with_probe and n >= MIN_CHECKED_BATCH:
+            # The first sample and the weights are those of the plan; the sums stand for the rest.
+            content = (n, *(float(t.sum()) for t in list_tensors(x)))
+            if content in plan.checked_batches:
+                return True
+            plan.checked_batches.add(content)
             checked = [torch.tensor([n - 1, n - 2, n - 3, 3 * n // 4 - 1, n // 2, n // 4])]
         for some in checked:
             some = some.to(self.like.device)
             with torch.no_grad(), restore_attributes(self.model):
                 alone = run_forward(self.model, self.copy_if_mutated(take_samples(x, some)))
             if not is_close(out[some], alone.detach(), 0.0, plan.eps):
+                plan.checked_batches.clear()
                 return False
         return True
 

@@ -63,8 +63,9 @@ def kernel(
         params: Parameters to differentiate by: names, module prefixes, wildcards, or a predicate on
             (name, parameter). Default: those that require a gradient.
         chunk: Samples per forward and backward pass; default from the size of the activations.
-        memory: Bytes of working memory besides the result; what does not fit is recomputed. Default:
-            half of what is free on a GPU, 2 GiB elsewhere.
+        memory: Target in bytes for the working memory besides the result; what does not fit is
+            recomputed. Buffers of a pass come on top: a residual network took twice as much.
+            Default: half of what is free on a GPU, 2 GiB elsewhere.
         verify: Compare gradients with autograd's; default from LABELAHEAD_VERIFY.
         rules: False differentiates everything by torch.func: slow, for comparison.
 
@@ -163,7 +164,7 @@ class _KernelComputation:
     ) -> None:
         self.cotangents = cotangents
         self.engine = engine
-        self.chunk = chunk
+        self.chunk = engine.limit_batch(memory, chunk)
         self.check = check
         self.memory = engine.working_memory(memory)
         self.like = engine.like

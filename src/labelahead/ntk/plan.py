@@ -141,6 +141,8 @@ class Plan:
     # The graph's sizes by numbers of samples.
     expected_graphs: dict[int, list[tuple[str, Sizes]]] = field(default_factory=dict)
     forms: dict[tuple[object, ...], Any] = field(default_factory=dict)  # cache of `terms`
+    # Batches, beginning with the first sample, that the network was found not to mix.
+    checked_batches: set[tuple[float, ...]] = field(default_factory=set)
 
     def matches_graph(self, nodes: Sequence[Any], n: int) -> bool:
         """Whether a pass over n samples has the probe's graph, with sizes extrapolated to n."""
@@ -334,7 +336,7 @@ def get_plan(
     ):
         if all(torch.equal(a, b) for a, b in zip(first, old.first, strict=True)):
             return old.plan, True
-        return replace(old.plan, sample=trace_probe(model, x)[0].detach()), True
+        return _move_plan(old.plan, model, x), True
     check_numbers(chosen)  # The parameters of a cached plan have been checked.
     if (
         reuse_plan
@@ -344,7 +346,7 @@ def get_plan(
         and count_samples(x) >= MIN_CHECKED_BATCH
     ):
         # Another checkpoint has the same plan, unless the first batch shows that it has not.
-        plan = replace(old.plan, sample=trace_probe(model, x)[0].detach())
+        plan = _move_plan(old.plan, model, x)
         _plan_cache[model] = CachedPlan(plan, key, first)
         return plan, True
     plan = make_plan(model, x, chosen, rules=rules, keep_all_positions=keep_all_positions)
@@ -352,6 +354,11 @@ def get_plan(
     if key is not None and plan.graph is not None:
         _plan_cache[model] = CachedPlan(plan, key, first)
     return plan, False
+
+
+def _move_plan(plan: Plan, model: nn.Module, x: Inputs) -> Plan:
+    """Return the plan for other weights, or for other samples."""
+    return replace(plan, sample=trace_probe(model, x)[0].detach(), checked_batches=set())
 
 
 def _make_cache_key(
