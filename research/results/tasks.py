@@ -144,11 +144,15 @@ class Curves(NamedTuple):
 
 
 def read_curves(name: str, rows: list[dict[str, str]]) -> Curves | None:
-    """Return the campaigns of a set with the seeds that all strategies have; None without two."""
+    """Return the campaigns of a set with the seeds that its strategies have in common.
+
+    Baselines with fewer seeds than random are left out while they run. None: there are not two seeds.
+    """
     mine = [r for r in rows if r["set"] == name]
-    strategies = [s for s in list_strategies(name) if any(r["strategy"] == s for r in mine)]
-    each = [{r["seed"] for r in mine if r["strategy"] == s} for s in strategies]
-    seeds = sorted(set.intersection(*each), key=int) if each else []
+    each = {s: {r["seed"] for r in mine if r["strategy"] == s} for s in list_strategies(name)}
+    random, ours, *baselines = each
+    seeds = sorted(each[random] & each[ours], key=int)
+    strategies = [random, ours, *(b for b in baselines if each[b] >= set(seeds))]
     if len(seeds) < 2:
         return None
     measure = find_measure(SETS[name][0])
@@ -175,16 +179,18 @@ def write_table(path: Path = OUT, docs: Path = DOCS) -> str:
     found = {name: curves for name in SETS if (curves := read_curves(name, rows)) is not None}
     p = dict(zip(found, holm([_compare(*_main(n), c) for n, c in found.items()]), strict=True))
     lines = [
-        "| set | task | goal | random | ours | saved | p | best baseline | p | estimate | coverage |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| set | seeds | goal | random | ours | saved | p | best baseline | p | estimate | coverage |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    best = {name: _find_best_baseline(name, curves) for name, curves in found.items()}
-    against = [_compare(_main(n)[0], best[n], c) for n, c in found.items()]
-    p_best = dict(zip(found, holm(against), strict=True))
+    best = {n: b for n, c in found.items() if (b := _find_best_baseline(n, c)) is not None}
+    against = [_compare(_main(n)[0], b, found[n]) for n, b in best.items()]
+    p_best = dict(zip(best, holm(against), strict=True))
     for name, curves in found.items():
-        lines.append(_format_row(name, curves, best[name], p[name], p_best[name]))
-    seeds = min(len(c.scores["random"]) for c in found.values())
-    table = "\n".join([*lines, "", f"{seeds} seeds; p corrected for {len(found)} sets."])
+        rival = "— | —"
+        if name in best:
+            rival = _format_baseline(name, curves, best[name], p_best[name])
+        lines.append(_format_row(name, curves, p[name], rival))
+    table = "\n".join(lines)
     text = docs.read_text()
     if BEGIN in text:
         before, rest = text.split(BEGIN)
@@ -209,15 +215,22 @@ def _compare(first: str, second: str, curves: Curves) -> float:
     return float(stats.ttest_1samp(gap, 0.0).pvalue) if np.ptp(gap) > 0 else 1.0
 
 
-def _find_best_baseline(name: str, curves: Curves) -> str:
+def _find_best_baseline(name: str, curves: Curves) -> str | None:
     baselines = [s for s in curves.scores if s not in _main(name)]
-    return max(baselines, key=lambda s: float(_areas(curves, s).mean()))
+    return max(baselines, key=lambda s: float(_areas(curves, s).mean()), default=None)
 
 
-def _format_row(name: str, curves: Curves, best: str, p: float, p_best: float) -> str:
+def _format_baseline(name: str, curves: Curves, best: str, p: float) -> str:
+    """Return the labels that the best baseline needs, and the p-value of the difference from it."""
+    ours, random = _main(name)
+    other = compute_saving(curves.labels, curves.scores[random], curves.scores[best])
+    gain = _areas(curves, ours) - _areas(curves, best)
+    return f"{best}: {_format_labels(other.other)} | {_format_p(p, gain)}"
+
+
+def _format_row(name: str, curves: Curves, p: float, rival: str) -> str:
     measure, (ours, random) = find_measure(SETS[name][0]), _main(name)
     saving = compute_saving(curves.labels, curves.scores[random], curves.scores[ours])
-    other = compute_saving(curves.labels, curves.scores[random], curves.scores[best])
     late = curves.labels >= RELIABLE
     gap = (curves.estimates[ours] - curves.errors[ours])[:, late].mean()
     shown = _format_gap(name, gap, float(curves.errors[ours][:, late].mean()))
@@ -225,14 +238,11 @@ def _format_row(name: str, curves: Curves, best: str, p: float, p_best: float) -
     held = "" if np.isnan(coverage).all() else f"{100 * coverage.mean():.0f} %"
     low = saving.ratio_low or 0.0
     ratio = f"{saving.ratio:.2f} ({low:.2f} to {saving.ratio_high:.2f})"
-    gain, rival = (
-        _areas(curves, ours) - _areas(curves, random),
-        _areas(curves, ours) - _areas(curves, best),
-    )
+    gain = _areas(curves, ours) - _areas(curves, random)
     return (
-        f"| {name} | {SETS[name][0]} | {measure.format(saving.accuracy)} | {saving.reference:.0f} | "
-        f"{_format_labels(saving.other)} | {ratio} | {_format_p(p, gain)} | {best}: "
-        f"{_format_labels(other.other)} | {_format_p(p_best, rival)} | {shown} | {held} |"
+        f"| {name} | {len(gain)} | {measure.format(saving.accuracy)} | {saving.reference:.0f} | "
+        f"{_format_labels(saving.other)} | {ratio} | {_format_p(p, gain)} | {rival} | {shown} | "
+        f"{held} |"
     )
 
 
