@@ -1,5 +1,7 @@
 """Kill the writer of a journal at random moments; print one JSON line.
 
+Arguments: folder, number of trials, seed, and the task of the answers: classes, multilabel or number.
+
 Run by tests/system/test_server_kill.py in a separate process that forks: the package is imported
 once.
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 from labelahead.errors import StorageError
 from labelahead.server.journal import Journal
 from labelahead.server.label_state import build_label_state
+from labelahead.tasks import Multilabel, Number
 
 ITEMS = [f"{i}.jpg" for i in range(50)]
 CLASSES = ("cat", "dog", "fox")
@@ -24,8 +27,23 @@ ANNOTATORS = ("anna", "ben")
 PATIENCE = 300  # seconds until a wait fails
 
 
+TASKS = {"classes": None, "multilabel": Multilabel(CLASSES), "number": Number(unit="kg")}
+task = sys.argv[4]
+
+
 def open_journal(folder: Path) -> Journal:
-    return Journal(folder, items=ITEMS, fingerprint="f", classes=CLASSES)
+    names = () if task == "number" else CLASSES
+    return Journal(folder, items=ITEMS, fingerprint="f", classes=names, task=TASKS[task])
+
+
+def make_value(label: int | None, trial: int):
+    """Return the answer to the task in place of a class, and how it is written."""
+    if label is None or task == "classes":
+        return None, None
+    if task == "number":
+        return trial + label / 4, f"{trial + label / 4:g}"
+    names = [name for c, name in enumerate(CLASSES) if c != label or trial % 2]
+    return names, ";".join(names)
 
 
 def make_event(trial: int, i: int) -> tuple[str, str, int, int | None]:
@@ -54,7 +72,9 @@ def write_events(folder: Path, trial: int, pipe: int) -> None:
     journal = open_journal(folder)
     for i in count():
         kind, who, position, label = make_event(trial, i)
-        event = journal.add_event(kind, who, position, label, key=f"{trial}-{i}")
+        value, _ = make_value(label, trial)
+        label = label if value is None else None
+        event = journal.add_event(kind, who, position, label, key=f"{trial}-{i}", value=value)
         os.write(pipe, f"{event.seq} {i}\n".encode())
         journal.lease_item(position, who, 60)
         if i % 8 == 7:
@@ -83,9 +103,9 @@ def check_journal(
     of_trial = [e for e in events if e.key is not None and e.key.startswith(f"{trial}-")]
     if [e.seq for e in events] != list(range(1, len(events) + 1)):
         problems.append("numbers have gaps")
-    if [(e.kind, e.who, e.position, e.label) for e in of_trial] != [
-        make_event(trial, i) for i in range(len(of_trial))
-    ]:
+    found = [(e.kind, e.who, e.position, e.text or e.label) for e in of_trial]
+    sent = [make_event(trial, i) for i in range(len(of_trial))]
+    if found != [(*e[:3], make_value(e[3], trial)[1] or e[3]) for e in sent]:
         problems.append("an event is torn or out of order")
     recorded = {(e.seq, int(e.key.split("-")[1])) for e in of_trial}
     if not set(acknowledged_events) <= recorded:
@@ -123,7 +143,8 @@ def check_second_process(folder: Path) -> dict:
 
     def hold_journal(pipe: int) -> None:
         journal = open_journal(folder)
-        journal.add_event("label", "anna", 3, 1, key="k")
+        value, _ = make_value(1, 0)
+        journal.add_event("label", "anna", 3, 1 if value is None else None, key="k", value=value)
         os.write(pipe, b"1 0\n")
         time.sleep(PATIENCE)
 
@@ -138,7 +159,9 @@ def check_second_process(folder: Path) -> dict:
     os.waitpid(pid, 0)
     os.close(reader)
     with open_journal(folder) as journal:
-        return {"refused": error_text, "labels": dict(journal.label_state.labels)}
+        state = journal.label_state
+        labels = {p: state.name_label(label) for p, label in state.labels.items()}
+        return {"refused": error_text, "labels": labels}
 
 
 if __name__ == "__main__":

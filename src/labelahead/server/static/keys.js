@@ -2,9 +2,10 @@
 // use keys that no class has.
 
 import { full, guessesHidden, hideGuesses, large, make } from "./items.js";
-import { $, NONE_OF_THESE, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
+import { $, NONE_OF_THESE, needsClasses, addClass, agree, alone, answer, showQuery, drawClasses, drawItem, leaveAgain, matches, reload, announce, state, undo } from "./label.js";
 import { send } from "./server.js";
 import { seekBy, togglePlay } from "./sound.js";
+import { isTask, submit, task, taskKey, toggle } from "./tasks.js";
 import { currentView, openView } from "./views.js";
 import { shrink, zoomable } from "./zoom.js";
 
@@ -15,7 +16,7 @@ const COMMANDS = {
   ",": () => $("manyopen").click(),
   "+": () => enlarge(),
   "=": () => enlarge(), // the same key without shift on many keyboards
-  "*": () => openView("gallery"),
+  "*": () => { if (!task()) openView("gallery"); },
   "?": () => $("keys").showModal(),
   "/": () => { $("find").focus(); $("find").select(); },
   Escape: () => leaveAgain(),
@@ -28,7 +29,7 @@ const typing = (node) => node?.matches?.("input:not([type=checkbox]):not([type=f
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
   if (document.querySelector("dialog[open]") || typing(event.target) || currentView() !== "label") return;
-  if (state.classes.length < 2) return;
+  if (needsClasses()) return;
   const resting = event.target === document.body || event.target === $("stage"); // a focused control has keys of its own
   const listening = resting && (state.again ?? state.query)?.sound && SOUND_COMMANDS[event.key];
   if (listening) {
@@ -36,6 +37,7 @@ addEventListener("keydown", (event) => {
     if (!event.repeat || event.key !== " ") listening();
     return;
   }
+  if (!state.session?.labelled_at && taskKey(event, resting)) return;
   if (state.session?.labelled_at && !["+", "=", "Escape"].includes(event.key)) return; // labelling happens in Label Studio
   const none = event.key === state.session?.none_of_these?.key;
   const command = none ? () => answer("label", NONE_OF_THESE) : COMMANDS[event.key];
@@ -49,6 +51,7 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
   if (event.repeat) return; // a key that is held down gives one answer
   if (command) command();
+  else if (confirm && task()) submit();
   else if (confirm) agree();
   else answer("label", known.number);
 });
@@ -66,7 +69,8 @@ $("find").addEventListener("keydown", async (event) => {
   } else if (event.key === "Enter" && typed) {
     event.preventDefault();
     const found = matches(typed.toLowerCase());
-    if (found.length) await answer("label", found[0].number);
+    if (found.length && isTask("multilabel")) { toggle(found[0].number); $("find").value = ""; drawClasses(); $("stage").focus({ preventScroll: true }); }
+    else if (found.length) await answer("label", found[0].number);
     else await addClass(typed);
   }
 });

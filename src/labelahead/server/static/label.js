@@ -5,6 +5,7 @@ import { finishSteps } from "./finish.js";
 import { choose, openPanels, refresh } from "./panels.js";
 import { Refused, get, readPending, newKey, send, sendAnswer } from "./server.js";
 import { player } from "./sound.js";
+import { drawTask, drawTaskGuess, focusForm, forgetAnswer, isChosen, isTask, nameAnswer, prediction, startTask, task, toggle } from "./tasks.js";
 import { openView, startViews } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
@@ -21,18 +22,22 @@ const state = {
 const NONE_OF_THESE = -2; // the label of an item that belongs to none of the classes
 const nameOf = (label) => (label === null || label === undefined ? "–" : label === NONE_OF_THESE ? "none of these" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
 const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
-const describeAnswer = (a) => (hasLabel(a) ? nameOf(a.label)
-  : { skip: "skipped", keep: `${nameOf(a.label)} kept`, doubt: "open for review again" }[a.kind] ?? "not sure");
+const labelOf = (a) => (a.answer === undefined ? nameOf(a.label) : nameAnswer(a.answer)); // of a task, the written answer
+const currentOf = (h) => (h.current_answer === undefined ? nameOf(h.current) : nameAnswer(h.current_answer));
+const describeAnswer = (a) => (hasLabel(a) ? labelOf(a)
+  : { skip: "skipped", keep: `${labelOf(a)} kept`, doubt: "open for review again" }[a.kind] ?? "not sure");
 const onStage = () => state.again ?? state.query;
 const watching = () => Boolean(state.session?.labelled_at); // labelling happens in Label Studio: there are no queries here
 const announce = (text) => { $("said").textContent = text; };
+
+const needsClasses = () => !task() && state.classes.length < 2;
 
 // ---- drawing --------------------------------------------------------------------------------
 
 function drawItem() {
   const found = onStage();
   const done = !state.again && state.query?.done;
-  const start = state.classes.length < 2;
+  const start = needsClasses();
   if (start && $("first").hidden && state.classes.length) $("first").elements.names.value = `${state.classes[0].name}\n`;
   $("first").hidden = !start || watching();
   $("answering").hidden = start || watching();
@@ -51,7 +56,8 @@ function drawItem() {
   if ($("item").scrollHeight > $("item").clientHeight + 1 && !found.url) $("item").tabIndex = 0;
   else $("item").removeAttribute("tabindex");
   $("asked").textContent = done ? "" : title(found);
-  $("more-like").hidden = Boolean(done) || !found.guess?.length; // without a model nothing is similar
+  $("more-like").hidden = Boolean(done) || !found.guess?.length; // without a model nothing is similar, and tasks have no gallery
+  drawTask();
   $("reason").textContent = done || state.again ? "" : REASONS[found.reason] ?? found.reason ?? "";
   $("stage").dataset.position = done ? "" : String(found.position);
   const none = state.session?.none_of_these;
@@ -93,6 +99,7 @@ function drawDone() {
     const open = found.items > found.labels; // otherwise nothing is predicted
     const good = measured ? `; measured accuracy ${percent(measured.value)}` : estimated && open ? `; estimated accuracy ${percent(estimated.value)}` : "";
     const of = state.classes.filter((c) => found.per_class[c.number]).map((c) => `${found.per_class[c.number]} × ${c.name}`);
+    if (!of.length) { summary.textContent = `${count(found.labels, "label", "labels")}.`; doubtful.hidden = !found.doubts; return; }
     summary.textContent = `${count(found.labels, "label", "labels")}: ${of.slice(0, 12).join(", ")}${of.length > 12 ? " and others" : ""}${good}.`;
     doubtful.hidden = !found.doubts;
   }, () => null);
@@ -100,15 +107,18 @@ function drawDone() {
 
 async function reviewDoubts() {
   const { doubts } = await get("/api/doubts?n=100");
-  openItems(doubts.map((d) => ({ ...d, kind: "label", why: `Labelled “${nameOf(d.label)}”; leave-one-out prediction: “${nameOf(d.suggested)}”` })));
+  const suggested = (d) => (task() ? nameAnswer(d.suggested) : nameOf(d.suggested));
+  openItems(doubts.map((d) => ({ ...d, kind: "label", why: `Labelled “${labelOf(d)}”; leave-one-out prediction: “${suggested(d)}”` })));
 }
 
 function guesses() { // label -> probability, for the item on the stage
+  if (task()) return new Map(isTask("number") ? [] : (prediction()?.outputs ?? []).map((out) => [out.label, out.p]));
   if (guessesHidden() || state.again || !state.query?.guess) return new Map();
   return new Map(state.query.guess.map((g) => [g.label, g.p]));
 }
 
 function drawGuess() {
+  if (task()) { drawTaskGuess($("guess")); return; }
   const best = [...guesses()].sort((a, b) => b[1] - a[1])[0];
   const line = $("guess");
   line.hidden = !best;
@@ -127,18 +137,19 @@ function drawClasses() {
   const buttons = found.map((c, n) => {
     const button = make("button", {
       type: "button", className: "class", title: c.name, "data-label": String(c.number), "aria-keyshortcuts": c.key,
-      on: { click: (event) => answer("label", c.number, event) },
+      "aria-pressed": isTask("multilabel") ? String(isChosen(c.number)) : null,
+      on: { click: (event) => (isTask("multilabel") ? toggle(c.number) : answer("label", c.number, event)) },
     }, c.key ? make("kbd", { text: c.key }) : null,
     make("span", { className: "called", text: c.name }));
     button.style.setProperty("--class", colour(c.number));
     button.style.setProperty("--p", String(known.get(c.number) ?? 0));
-    button.classList.toggle("likely", c.number === best);
+    button.classList.toggle("likely", task() ? Boolean(prediction()?.outputs[c.number]?.chosen) : c.number === best);
     button.classList.toggle("first", Boolean(wanted) && n === 0);
     button.classList.toggle("was", c.number === state.again?.label);
     return button;
   });
   $("classes").classList.toggle("many", state.classes.length > 12);
-  const longest = Math.max(...state.classes.map((c) => c.name.length));
+  const longest = Math.max(0, ...state.classes.map((c) => c.name.length));
   $("classes").classList.toggle("short", longest <= 3);
   $("classes").classList.toggle("middling", longest > 6);
   $("classes").classList.toggle("long", longest > 11);
@@ -169,7 +180,7 @@ function matches(wanted) {
 function drawHint(wanted, found) {
   const typed = $("find").value.trim();
   let text = "";
-  if (wanted && found.length) text = `Press Enter to label it “${found[0].name}”.`;
+  if (wanted && found.length) text = isTask("multilabel") ? `Press Enter to tick or untick “${found[0].name}”.` : `Press Enter to label it “${found[0].name}”.`;
   else if (wanted) text = `New class: “${typed}” does not exist yet. Press Enter to add it.`;
   const exact = found.some((c) => c.name.toLowerCase() === wanted);
   $("hint").replaceChildren(text);
@@ -186,7 +197,7 @@ function drawHistory() {
   drawn = new Map();
   $("history").replaceChildren(...state.history.map((h) => {
     const what = describeAnswer(h);
-    const as = JSON.stringify([h, what, nameOf(h.current), state.again?.position === h.position, watching()]);
+    const as = JSON.stringify([h, what, currentOf(h), state.again?.position === h.position, watching()]);
     drawn.set(as, before.get(as) ?? drawAnswer(h, what));
     return drawn.get(as);
   }));
@@ -200,10 +211,12 @@ function drawAnswer(h, what) {
   const other = h.current !== null && h.current !== h.label && hasLabel(h);
   const button = make("button", {
     type: "button", "data-seq": String(h.seq), "data-position": String(h.position),
-    title: `${title(h)}: ${what}${other ? `, but the current label is ${nameOf(h.current)}` : ""}`,
-    "aria-label": watching() ? `${title(h)}: ${what}, ${h.who}` : `${title(h)}: ${what}. Change it`,
+    title: `${title(h)}: ${what}${other ? `, but the current label is ${currentOf(h)}` : ""}`,
+    // A name in place of visible words would hide them from screen readers.
+    "aria-label": !h.url ? null : watching() ? `${title(h)}: ${what}, ${h.who}` : `${title(h)}: ${what}. Change it`,
     on: { click: () => startAgain(h) },
-  }, thumb(h), make("span", { className: "called" }, hasLabel(h) ? dot(h.label) : "", what));
+  }, thumb(h), make("span", { className: "called" }, hasLabel(h) && !isTask("multilabel", "number") ? dot(h.label) : "", what),
+  h.url ? null : make("span", { className: "unseen", text: watching() ? `, ${h.who}` : ". Change it" }));
   button.classList.toggle("current", state.again?.position === h.position);
   return make("li", {}, button);
 }
@@ -216,8 +229,8 @@ function drawTally(labels, budget, enough) {
   const all = items <= labels;
   $("tally").textContent = budget ? `${labels.toLocaleString("en")} of ${budget.toLocaleString("en")} labels (budget)`
     : `${labels.toLocaleString("en")} labelled of ${items.toLocaleString("en")} items`;
-  $("bar").value = Math.min(1, all ? 1 : budget ? labels / budget : state.enough ?? 0);
-  $("bar").title = budget ? "Labels given, as a share of the budget" : state.enough === null && !all
+  $("bar").value = Math.min(1, all ? 1 : budget ? labels / budget : task() ? labels / items : state.enough ?? 0);
+  $("bar").title = task() && !budget ? "Items labelled, as a share of all" : budget ? "Labels given, as a share of the budget" : state.enough === null && !all
     ? "Progress towards enough labels: available after the first rounds of training"
     : `${percent($("bar").value)} of the way to the point where more labels bring little improvement`;
   $("bar").setAttribute("aria-label", $("bar").title);
@@ -255,7 +268,7 @@ function afterPaint(act) {
   for (const type of ["load", "error"]) image.addEventListener(type, painted, { once: true });
 }
 const context = () => ({
-  ...state, nameOf, answerFor, startAgain, openItems, requestQuery, reload, changeClass, onStage: onStage(), drawTally, drawLooking, updateGuess,
+  ...state, nameOf, labelOf, nameAnswer, task: task(), answerFor, startAgain, openItems, requestQuery, reload, changeClass, onStage: onStage(), drawTally, drawLooking, updateGuess,
   refreshHistory, makeClass, watching: watching(),
 });
 
@@ -286,6 +299,7 @@ async function alone(act, label) {
 
 function saved(answered) {
   const { event, changed, labels } = answered;
+  forgetAnswer();
   const moved = changed === null || changed === undefined ? "" : ` · ${count(changed, "prediction", "predictions")} changed`;
   drawTally(labels, state.budget, state.enough);
   show(answered.next);
@@ -294,9 +308,10 @@ function saved(answered) {
   $("said").replaceChildren(make("span", { text: `Saved: ${describeAnswer(event)}${moved}. ` }), make("span", { className: "unseen", text: next }));
 }
 
-async function answerFor(found, kind, label) {
+async function answerFor(found, kind, label, value) {
   return alone(async () => {
-    const answered = await sendAnswer({ position: found.position, kind, label: label ?? null });
+    const given = value === undefined ? {} : { value }; // the answer to a task in place of a label
+    const answered = await sendAnswer({ position: found.position, kind, label: label ?? null, ...given });
     $("find").value = "";
     saved(answered);
     return answered;
@@ -310,7 +325,7 @@ async function answer(kind, label, event) {
   await answerFor(found, kind, label);
   // A command reached by keyboard keeps the focus; otherwise the item gets it, so that the next key
   // applies to the item that is visible.
-  if (!stay) $("stage").focus({ preventScroll: true });
+  if (!stay) focusForm();
 }
 
 const focusedAnswer = () => {
@@ -327,6 +342,7 @@ async function undo() {
   return alone(async () => {
     const found = await send("/api/undo", { seq: null, key: newKey() }); // the key makes a repeated request undo only once
     state.queue = [];
+    forgetAnswer();
     drawTally(found.labels, state.budget, state.enough);
     if (found.undone && ["rename", "merge", "remove"].includes(found.undone.kind)) await reload();
     show(found.next);
@@ -349,7 +365,7 @@ function startAgain(h) {
   state.again = h;
   drawItem();
   drawHistory();
-  $("stage").focus(); // keys apply to the visible item
+  if (isTask("number")) focusForm(); else $("stage").focus(); // keys apply to the visible item
   afterPaint(() => refresh(context()));
 }
 
@@ -385,7 +401,7 @@ async function addClass(name) {
   await alone(async () => {
     const made = await send("/api/classes", { name });
     await reload();
-    announce(`New class “${made.name}” added. Press Enter to label the item with it.`);
+    announce(`New class “${made.name}” added. Press Enter to ${isTask("multilabel") ? "tick it" : "label the item with it"}.`);
     $("find").value = made.name;
     drawItem();
     $("find").focus();
@@ -427,7 +443,7 @@ async function reload() { // fetch name, classes and annotator: other people may
 }
 
 export {
-  $, NONE_OF_THESE, addClass, agree, alone, answer, showQuery, context, drawClasses, drawItem, drawTally, leaveAgain, openItems, matches, nameOf, reload, announce, show, state,
+  $, NONE_OF_THESE, answerFor, labelOf, needsClasses, onStage, addClass, agree, alone, answer, showQuery, context, drawClasses, drawItem, drawTally, leaveAgain, openItems, matches, nameOf, reload, announce, show, state,
   undo, undone,
 };
 
@@ -448,6 +464,7 @@ async function start() {
   openPanels(context);
   try {
     await reload();
+    startTask();
     startViews();
     if (watching()) { watch(); return; }
     const left = readPending();

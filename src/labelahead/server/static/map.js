@@ -17,7 +17,7 @@ export function drawMap(panel, found, context) {
   }
   const caption = make("p", { className: "hover" });
   const canvas = chart(found, context, caption);
-  box.append(canvas, caption, make("p", {}, make("button", { type: "button", id: "map-large", text: "Open the map", on: { click: () => openView("map") } })),
+  box.append(canvas, caption, make("p", {}, context.task ? null : make("button", { type: "button", id: "map-large", text: "Open the map", on: { click: () => openView("map") } })),
     make("p", { className: "faint", text: summary(found, context) }));
   const wide = Math.max(240, Math.min(box.clientWidth || 360, 640));
   canvas.paint(wide, wide);
@@ -42,7 +42,7 @@ async function open(spot, context) {
   if (!spot) return;
   const item = await getOnce(`/api/items/${spot.position}`).catch(() => null);
   if (!item) return;
-  const status = spot.label === null ? "no prediction yet" : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
+  const status = spot.label === null ? (spot.known ? "labelled" : "no prediction yet") : `${spot.known ? "labelled" : "predicted"} “${context.nameOf(spot.label)}”`;
   context.openItems([{ ...item, kind: "label", label: spot.known ? spot.label : null, why: `Opened from the map, ${status}` }]);
 }
 
@@ -168,7 +168,7 @@ async function showCaption(caption, spot, context) {
     if (pointed !== spot) return; // the pointer has moved on
   }
   const item = items.get(spot.position);
-  const words = spot.label === null ? "no prediction yet" : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${chance(spot.p ?? 0)}`;
+  const words = spot.label === null ? (spot.known ? "labelled" : context.task ? "not labelled" : "no prediction yet") : spot.known ? context.nameOf(spot.label) : `${context.nameOf(spot.label)}? ${chance(spot.p ?? 0)}`;
   caption.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(spot.label), words));
 }
 
@@ -177,7 +177,7 @@ function summary(found, context) {
   for (const [, , , label] of found.points) if (label !== null) predicted.set(label, (predicted.get(label) ?? 0) + 1);
   const parts = [...predicted].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([label, n]) => `${n} × “${context.nameOf(label)}”`);
   const guess = parts.length ? ` Predicted: ${parts.join(", ")}${predicted.size > 6 ? " and others" : ""}.` : "";
-  return `${count(found.points.length, "unlabelled item", "unlabelled items")}, coloured by prediction, and `
+  return `${count(found.points.length, "unlabelled item", "unlabelled items")}${context.task && !predicted.size ? "" : ", coloured by prediction"}, and `
     + `${count(found.labelled.length, "labelled item", "labelled items")}, with a ring; a cross marks the current query. `
     + `Items close to each other are similar to the model (crowded regions are stretched).${guess}`;
 }

@@ -6,6 +6,7 @@ import { drawMap } from "./map.js";
 import { openNewClass } from "./newclass.js";
 import { drawProgress } from "./progress.js";
 import { reviewSection } from "./review.js";
+import { predictionSection } from "./tasks.js";
 import { Refused, Unable, getFile, getOnce, sendFile, showProblem, troubleWith } from "./server.js";
 
 const TABS = [
@@ -129,6 +130,7 @@ async function showWhy(context, late) {
   panel.classList.add("stale"); // the panel still shows the previous item
   const why = await getOnce(`/api/why/${item.position}`);
   if (late()) return;
+  if (context.task) { showTaskWhy(context, why); return; }
   const { nameOf } = context;
   const said = why.guesses.length ? section("Said before labelling", ...why.guesses.map((g) =>
     make("p", { text: `${g.guesser}: ${nameOf(g.label)} (${chance(g.p)})` }))) : null;
@@ -154,6 +156,14 @@ async function showWhy(context, late) {
     said,
     more.length ? make("details", { open: reasonsOpen, on: { toggle: (event) => { reasonsOpen = event.currentTarget.open; } } },
       make("summary", { text: "What it changes, and the labels behind it" }), ...more) : null,
+  ].filter(Boolean));
+}
+
+function showTaskWhy(context, why) {
+  panel.replaceChildren(...[
+    why.effect ? make("p", { id: "effect", text: why.effect }) : null,
+    predictionSection(why, section, note),
+    why.similar?.length ? section("The most similar labelled items", cards(why.similar, (s) => [context.nameAnswer(s.answer)])) : null,
   ].filter(Boolean));
 }
 
@@ -196,20 +206,22 @@ async function showDoubts(context, late) {
   if (late()) return;
   const kept = make("div", {}, ...[queue, keptLabels(context, rest.kept, rest.kept_count), noneOfThese(context, none)].filter(Boolean));
   const { nameOf } = context;
+  const suggested = (d) => (context.task ? context.nameAnswer(d.suggested) : nameOf(d.suggested));
   const intro = note("Labels that clearly differ from their leave-one-out prediction, the most suspicious first, as of the last training.");
   if (!found.length) {
     const none = enough ? "No label needs a review."
-      : `Too few labels yet: a review needs a training with ${least} labels per class on average.`;
+      : `Too few labels yet: a review needs a training with ${least} labels${context.task ? "" : " per class on average"}.`;
     panel.replaceChildren(section("Review", intro, make("p", { text: none }), kept));
     return;
   }
   panel.replaceChildren(section("Review", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
     thumb(d), make("div", {},
-      make("p", {}, make("strong", { text: title(d) }), ` is labelled “${nameOf(d.label)}”${d.who ? ` by ${d.who}` : ""}; `
-        + `leave-one-out prediction: “${nameOf(d.suggested)}”.`),
+      make("p", {}, make("strong", { text: title(d) }), ` is labelled “${context.labelOf(d)}”${d.who ? ` by ${d.who}` : ""}; `
+        + `leave-one-out prediction: “${suggested(d)}”.`),
       context.watching ? null : make("p", { className: "row" },
-        act(context, d, d.label, `Keep ${nameOf(d.label)}`, "keep"),
-        act(context, d, d.suggested, `Change to ${nameOf(d.suggested)}`),
+        act(context, d, d.label, `Keep ${context.labelOf(d)}`, "keep"),
+        !context.task ? act(context, d, d.suggested, `Change to ${suggested(d)}`)
+          : context.task.name === "number" ? null : act(context, d, null, `Change to ${suggested(d)}`, "label", d.suggested),
         make("button", { type: "button", className: "quiet", text: "Other …", "aria-label": `Other …: ${title(d)}`,
           on: { click: () => context.startAgain({ ...d, kind: "label" }) } })))))), kept));
 }
@@ -237,14 +249,14 @@ function keptLabels(context, found, all) {
     make("summary", { text: `${all.toLocaleString("en")} kept` }),
     note(`Excluded from the review until the label changes${shown}.`),
     make("ul", { className: "looks" }, ...found.map((k) => make("li", {}, thumb(k), make("div", {},
-      make("p", {}, make("strong", { text: title(k) }), ` is labelled “${context.nameOf(k.label)}”; kept by ${k.who}, ${new Date(k.at).toLocaleString()}.`),
+      make("p", {}, make("strong", { text: title(k) }), ` is labelled “${context.labelOf(k)}”; kept by ${k.who}, ${new Date(k.at).toLocaleString()}.`),
       context.watching ? null : make("p", { className: "row" }, act(context, k, null, "Review again", "doubt")))))));
 }
 
-function act(context, item, label, text, kind = "label") {
+function act(context, item, label, text, kind = "label", value = undefined) {
   return make("button", { type: "button", text, "aria-label": `${text}: ${title(item)}`, on: { click: async (event) => {
     const row = event.currentTarget.closest("li");
-    const answered = await context.answerFor(item, kind, label);
+    const answered = await context.answerFor(item, kind, label, value);
     if (answered) row.classList.add("settled"); else refresh(current()); // the label may have been changed in the meantime
   } } });
 }
@@ -286,10 +298,12 @@ async function showPeople(context, late) {
 
 function conflict(context, found, nameOf) {
   const labels = [...new Set([...found.answers.map((a) => a.label), found.counts])];
+  const written = new Map([...found.answers.map((a) => [a.label, a.answer]), [found.counts, found.counts_answer]]);
+  const name = (label) => (context.task ? context.nameAnswer(written.get(label)) : nameOf(label));
   return make("li", {}, thumb(found), make("div", {},
-    make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} labelled it ${nameOf(a.label)}`).join(", ")}. `
-      + `Current label: “${nameOf(found.counts)}”.`),
-    context.watching ? null : make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${nameOf(label)}`, "settle")))));
+    make("p", {}, make("strong", { text: title(found) }), `: ${found.answers.map((a) => `${a.who} labelled it ${context.labelOf(a)}`).join(", ")}. `
+      + `Current label: “${name(found.counts)}”.`),
+    context.watching ? null : make("p", { className: "row" }, ...labels.map((label) => act(context, found, label, `It is ${name(label)}`, "settle")))));
 }
 
 // ---- data -----------------------------------------------------------------------------------
@@ -312,7 +326,7 @@ function showData(context) {
     return;
   }
   const rest = make("input", { type: "checkbox", id: "rest" });
-  const links = FORMS.filter(([form]) => form !== "folders" || ["image", "sound"].includes(context.session?.kind))
+  const links = FORMS.filter(([form]) => form !== "folders" || (["image", "sound"].includes(context.session?.kind) && !["multilabel", "number"].includes(context.task?.name)))
     .map(([form, text]) => make("a", { text, "data-form": form, download: "" }));
   const every = make("input", { type: "checkbox", id: "every-class" });
   const aim = () => {
@@ -335,7 +349,7 @@ function showData(context) {
   const status = make("p", { role: "status", id: "imported" });
   file.addEventListener("change", () => importFile(context, file, status));
   panel.replaceChildren(...[
-    context.watching ? null : classesSection(context),
+    context.watching || context.task ? null : classesSection(context),
     section("Export labels", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " include predictions for unlabelled items"),
       make("label", { className: "check" }, every, " include the probability of every class"), exported),

@@ -1,6 +1,7 @@
 // The progress panel: numbers, learning curve, class balance.
 
 import { finishSteps } from "./finish.js";
+import { showError, taskFigures } from "./tasks.js";
 import { getOnce } from "./server.js";
 import { openView } from "./views.js";
 import { count, dot, duration, make, bar, percent } from "./items.js";
@@ -25,11 +26,11 @@ export function drawProgress(panel, found, context) {
   const old = panel.querySelector("#map"); // redrawn when its data arrive
   const scroll = panel.scrollTop;
   const curve = make("div", { id: "curve" });
-  panel.replaceChildren(figures(found), lowConfidence(), ...advice(found), ...guessers(found), training(found.training),
+  panel.replaceChildren(context.task ? taskFigures(found, figure) : figures(found), context.task ? "" : lowConfidence(), ...advice(found), ...guessers(found), training(found.training),
     make("section", {}, make("h2", { text: "Learning curve" }), curve),
     balance(found, context));
   if (old) panel.append(old);
-  drawCurve(curve, found.curve);
+  drawCurve(curve, found.curve, context.task);
   panel.scrollTop = scroll;
 }
 
@@ -97,9 +98,9 @@ function training(status) {
   return box;
 }
 
-function drawCurve(box, curve) {
+function drawCurve(box, curve, task) {
   const measured = curve.some((r) => r.accuracy !== null && r.accuracy !== undefined);
-  const guess = (r) => (typeof r.error_rate === "number" ? 1 - r.error_rate : null);
+  const guess = (r) => (typeof r.error_rate === "number" ? (task ? r.error_rate : 1 - r.error_rate) : null);
   const value = (r) => (measured ? r.accuracy : guess(r)) ?? null;
   const rows = curve.filter((r) => value(r) !== null);
   if (rows.length < 2 || !globalThis.uPlot) {
@@ -110,16 +111,24 @@ function drawCurve(box, curve) {
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, font: "12px system-ui" };
   new uPlot({
     width: Math.max(240, box.clientWidth || 360), height: 170, legend: { show: false }, cursor: { show: false },
-    scales: { x: { time: false }, y: { range: (u, low, high) => [Math.max(0, low - 0.05), Math.min(1, high + 0.03)] } },
-    axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (u, ticks) => ticks.map((t) => `${Math.round(100 * t)} %`) }],
+    scales: { x: { time: false }, y: { range: (u, low, high) => (task ? [0, high * 1.1] : [Math.max(0, low - 0.05), Math.min(1, high + 0.03)]) } },
+    axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (u, ticks) => ticks.map((t) => (task ? shortTick(t, task) : `${Math.round(100 * t)} %`)) }],
     series: [{}, { stroke: accent, width: 2, points: { show: true, size: 6, fill: accent } }],
   }, [rows.map((r) => r.labels), rows.map(value)], box);
   const first = rows[0], last = rows.at(-1);
+  if (task) {
+    box.append(make("p", { className: "faint", text: `Estimated ${task.error.name} by number of labels: `
+      + `${showError(value(first))} with ${first.labels}, ${showError(value(last))} with ${last.labels}.` }));
+    return;
+  }
   box.append(make("p", { className: "faint", text: `${measured ? "Measured accuracy" : "Estimated accuracy"} by number of labels: `
     + `${percent(value(first))} with ${first.labels}, ${percent(value(last))} with ${last.labels}.` }));
 }
 
+const shortTick = (t, task) => (task.error.unit === "%" ? `${Math.round(100 * t)} %` : String(Number(t.toPrecision(3))));
+
 function balance(found, context) {
+  if (!context.classes.length) return ""; // numbers
   const sum = (all) => Math.max(1, all.reduce((a, b) => a + b, 0));
   const labels = sum(found.per_class), total = sum(found.predicted_per_class);
   const predicted = found.predicted_per_class.some(Boolean);
