@@ -25,10 +25,10 @@ from labelahead.data.preprocessing import (
     COLUMN_INPUTS,
     ENCODED_PICTURES,
     ENCODED_SOUNDS,
+    PICTURE_INPUTS,
     VECTORS,
     Preprocessor,
 )
-from labelahead.data.preprocessing import PICTURE_INPUTS as VIEWED
 from labelahead.data.sounds import ENCODER_SECONDS
 from labelahead.data.split import get_default_root
 from labelahead.data.vector_files import is_vector_file, resolve_vector_file, vector_column_name
@@ -79,7 +79,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("labelahead")
-RAW, WORDS, SENTENCES, PICTURE_INPUTS = "raw", "words", "minilm", "lite0"
+RAW, WORDS, SENTENCES, LITE0 = "raw", "words", "minilm", "lite0"
 EMBEDDINGS = {
     SENTENCES: f"texts as {ENCODER} reads them, 384 numbers (extra 'texts')",
     WORDS: "texts by their words and pairs of words, up to 128 numbers",
@@ -172,7 +172,7 @@ def encode_inputs(
         shape, half = (3, size or 128, size or 128), torch.tensor(127.5)
         pixels = scale_pixels(data.images.batch(torch.arange(len(data)), shape[1]))
         return EncodedInputs(
-            pixels, RAW, make_preprocessor=lambda: Preprocessor(VIEWED, shape, half, half)
+            pixels, RAW, make_preprocessor=lambda: Preprocessor(PICTURE_INPUTS, shape, half, half)
         )
     if data.samples is not None:
         return EncodedInputs(data.samples, RAW)
@@ -429,7 +429,7 @@ def _build_preprocessor(
     """
     mean, std = scale or (torch.zeros(()).double(), torch.ones(()).double())
     if name in BACKBONES and name not in data.vectors:
-        return Preprocessor(VIEWED, (3, size, size), mean, std, features=name)
+        return Preprocessor(PICTURE_INPUTS, (3, size, size), mean, std, features=name)
     columns: tuple[Column, ...]
     width, parts = features.shape[1], _split_joined(name, data)
     if len(parts) == 1 and is_vector_file(name) and rest is None:
@@ -504,8 +504,8 @@ def best_embedding(model: str, data: Data) -> tuple[str, tuple[str, ...]]:
     if model == "backbone" or (
         model == EXACT and _has_colour_images(data) and is_image_encoder_available()
     ):
-        return PICTURE_INPUTS, (
-            f"images: embedded by {BACKBONES[PICTURE_INPUTS].title}, pretrained on a million photographs",
+        return LITE0, (
+            f"images: embedded by {BACKBONES[LITE0].title}, pretrained on a million photographs",
             STRONGER_IMAGES,
         )
     if model == EXACT and _has_colour_images(data):
