@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from labelahead.cli import app
 from labelahead.errors import InputError
 from labelahead.server.report import write_report
+from tests.support.task_sessions import make_rows, send, task_page, true_answer
 from tests.support.web_sessions import page, photos
 
 GUESSER = {
@@ -126,3 +127,27 @@ def test_report_command_reports_a_session(tmp_path):
     assert broken.exit_code == 1
     with pytest.raises(InputError, match=r"labels\.db is missing"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "number", "rating"])
+def test_report_of_a_task_counts_its_classes_and_names_its_error(tmp_path, task):
+    rows = make_rows()
+    answers = [true_answer(task, row) for row in rows[:12]]
+    with task_page(tmp_path, task) as (client, _, _):
+        for position, value in enumerate(answers):
+            send(client, position, value)
+    folder = tmp_path / "out"
+    (folder / "rounds.jsonl").write_text(
+        '{"labels": 10, "error_rate": 0.125, "error_low": 0.1, "error_high": 0.2, "fall": 0.01}\n'
+    )
+    text = write_report(folder).page.read_text()
+    errors = {
+        "multilabel": "Hamming loss",
+        "number": "root mean square error",
+        "rating": "mean absolute error",
+    }
+    assert f"The estimated {errors[task]} is 0.125 (0.1 to 0.2) with 10 labels." in text
+    assert ("<h2>Classes</h2>" in text) == (task != "number")
+    if task == "multilabel":
+        cats = sum("cat" in value for value in answers)
+        assert f'<td>cat</td><td class="n">{cats}</td>' in text

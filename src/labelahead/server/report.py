@@ -17,6 +17,7 @@ from labelahead.server.agreement import summarize_agreement
 from labelahead.server.journal import read_journal
 from labelahead.server.label_state import LabelState, build_label_state
 from labelahead.server.snapshot import MIN_CONFUSION_LABELS
+from labelahead.server.task_display import count_outputs
 
 __all__ = ["WrittenReport", "write_report"]
 
@@ -42,7 +43,9 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
     items, events = read_journal(folder)
     label_state, lines = build_label_state(events), _read_rounds(folder)
     rounds = _list_accuracies(lines)
-    given = Counter(label_state.labels.values())
+    if label_state.task is not None:
+        rounds = []  # errors of a task are no shares of wrong predictions
+    counts = _count_classes(label_state)
     headline = (
         f"{len(label_state.labels)} of {len(items)} items labelled by {len(label_state.answered_positions)} "
         f"{_person_noun(label_state)}"
@@ -56,9 +59,9 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
         name=folder.resolve().name,
         headline=headline,
         label_state=label_state,
-        classes=[(label_state.classes[c], given[c]) for c in label_state.active_classes]
-        + [(NONE_OF_THESE_NAME, n) for n in [given[NONE_OF_THESE]] if n],
-        most=max(given.values(), default=1),
+        classes=counts,
+        most=max(1, *(n for _, n in counts)) if counts else 1,
+        error=_describe_error(label_state, lines),
         people=_count_by_annotator(label_state),
         reliability=_read_reliability(folder, label_state),
         agreement=summarize_agreement(label_state),
@@ -84,6 +87,30 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
     files.make_folder(target)
     files.replace_file(target / REPORT_FILE, page)
     return WrittenReport(target / REPORT_FILE, headline)
+
+
+def _count_classes(label_state: LabelState) -> list[tuple[str, int]]:
+    """Return the number of labels of each class or level; none of numbers."""
+    if label_state.task is not None:
+        counts = count_outputs(label_state.task, label_state.labels)
+        return list(zip(label_state.classes, counts, strict=False))
+    given = Counter(label_state.labels.values())
+    none = [(NONE_OF_THESE_NAME, n) for n in [given[NONE_OF_THESE]] if n]
+    return [(label_state.classes[c], given[c]) for c in label_state.active_classes] + none
+
+
+def _describe_error(label_state: LabelState, lines: Sequence[dict[str, Any]]) -> str:
+    """Return a sentence on the estimated error of a task; "" for classes."""
+    task = label_state.task
+    if task is None:
+        return ""
+    last = next((row for row in reversed(lines) if row.get("error_rate") is not None), None)
+    if last is None:
+        return "Not available yet: no model has been fitted on these labels."
+    return (
+        f"The estimated {task.error_unit} is {last['error_rate']:.3g} ({last['error_low']:.3g} to "
+        f"{last['error_high']:.3g}) with {last['labels']} labels."
+    )
 
 
 def _person_noun(label_state: LabelState) -> str:
