@@ -19,6 +19,7 @@ import torch
 from labelahead.data.file_tree import IMAGE_SUFFIXES, SOUND_SUFFIXES, FileSource, printable_name
 from labelahead.data.folder import decode_all, decode_picture, ignore_pillow_warnings
 from labelahead.data.heif import require_heif_decoder
+from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.records import FILE_NAME, NO_ID, Records, read_ids
 from labelahead.data.sounds import ENCODER_SECONDS, Wave, decode_wave, import_soundfile
 from labelahead.errors import (
@@ -257,7 +258,7 @@ def _choose_image_encoder(name: str, network: bool) -> str:
         raise InputError(
             f"encoder is {name!r}, but the network of model sees the pixels; leave one of them out"
         )
-    return str(resolve_encoder(name))
+    return _pin_single_encoder(name)
 
 
 def _choose_sound_encoder(name: str) -> str:
@@ -268,6 +269,16 @@ def _choose_sound_encoder(name: str) -> str:
         raise InputError(
             f"encoder is {name!r}; expected {MEL} for sounds, or an id such as "
             "facebook/wav2vec2-base"
+        )
+    return _pin_single_encoder(name)
+
+
+def _pin_single_encoder(name: str) -> str:
+    """Return the name of one encoder with its revision."""
+    if len(split_joined_embedding(name)) > 1:
+        raise InputError(
+            f"encoder is {name!r}, several joined; a pool has one encoder: join their vectors "
+            "yourself, and embed that file"
         )
     return str(resolve_encoder(name))
 
@@ -444,7 +455,7 @@ def _parquet_schema(root: str, schema: Any, options: EmbedOptions) -> PoolSchema
             f"encoder is {encoder!r}; expected minilm for texts, or an id such as "
             "BAAI/bge-small-en-v1.5"
         )
-    return PoolSchema(root, "text", column, id, encoder=str(resolve_encoder(encoder)), dtype=dtype)
+    return PoolSchema(root, "text", column, id, encoder=_pin_single_encoder(encoder), dtype=dtype)
 
 
 def _iterate_tables(
