@@ -70,3 +70,12 @@ def test_answer_is_not_retried_after_other_errors(server):
         Client(url, pause_seconds=0.01).add_answer(3, 1)
     assert not isinstance(failed.value, InputError | StorageError)
     assert len(bodies) == 2
+
+
+def test_answer_to_a_task_is_sent_as_a_value(server):
+    url, codes, bodies = server
+    codes += [200, 200]
+    Client(url).add_answer(3, value=[])  # no class is an answer
+    Client(url).add_answer(3, 1)
+    assert (bodies[0]["value"], bodies[0]["label"]) == ([], None)
+    assert "value" not in bodies[1]

@@ -91,6 +91,7 @@ class Client:
         *,
         kind: str = "label",
         key: str | None = None,
+        value: Any = None,
     ) -> dict[str, Any]:
         """Answer a query.
 
@@ -100,9 +101,12 @@ class Client:
             kind: label, skip, unsure, settle, keep (exclude the label from the review) or doubt
                 (include it again).
             key: Idempotency key; default: a random one.
+            value: The answer to a task in place of the label: a list of class names, a number, a
+                level.
         """
         number = self._find_class(label) if isinstance(label, str) else label
         body = {"position": position, "kind": kind, "label": number, "key": key or uuid4().hex}
+        body |= {} if value is None else {"value": value}
         return dict(self._post("/api/answers", body, tries=MAX_ATTEMPTS))
 
     def undo(self, seq: int | None = None) -> dict[str, Any]:
