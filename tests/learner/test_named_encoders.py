@@ -381,6 +381,9 @@ def test_out_of_core_pool_takes_encoders_by_name(encoders, tmp_path):
     assert np.allclose(got, encoder.encode([s or "" for s in said]).numpy(), atol=1e-5)
     with pytest.raises(InputError, match="expected one of lite0, lite2 for images, or an id"):
         embed(source, tmp_path / "store", replace(options, encoder="dino"), executor=Inline())
+    both = f"{encoders / 'vit'}+{encoders / 'dinov2'}"
+    with pytest.raises(InputError, match="a pool has one encoder"):
+        embed(source, tmp_path / "both", replace(options, encoder=both), executor=Inline())
 
 
 def test_sounds_are_simulated_compared_and_predicted_by_an_audio_encoder(encoders, tmp_path):
