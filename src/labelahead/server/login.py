@@ -16,13 +16,13 @@ from urllib.parse import quote
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labelahead.data.classes import check_name
 from labelahead.errors import InputError
 from labelahead.server.accounts import Account, Accounts
 from labelahead.server.rate_limit import ATTEMPT_WINDOW_SECONDS, FailedAttempts
-from labelahead.server.security import parse_cookies, set_cookie
+from labelahead.server.security import parse_cookies, replay_body, set_cookie
 
 __all__ = ["LoginGuard"]
 
@@ -81,7 +81,7 @@ class LoginGuard:
         elif account is not None:
             body = await _read_all(receive) if method == "POST" else b""
             response = _refuse_role(account, method, path, body)
-            receive = _replay(body, receive) if method == "POST" else receive
+            receive = replay_body(body, receive) if method == "POST" else receive
             scope = _with_name(scope, account.name)
         await (response or self.app)(scope, receive, send)
 
@@ -198,17 +198,3 @@ def _parse(body: bytes) -> dict[str, object]:
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receive function that yields the body that was already read."""
-    sent = False
-
-    async def receive_again() -> Message:
-        nonlocal sent
-        if sent:
-            return await receive()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again

@@ -30,6 +30,7 @@ __all__ = [
     "is_loopback",
     "parse_cookies",
     "refuse_ambiguous",
+    "replay_body",
     "set_cookie",
 ]
 
@@ -92,7 +93,7 @@ class Guard:
         refusal = self._find_refusal(scope, request)
         if refusal is None and scope["method"] in WRITE_METHODS:
             body, refusal = await _read_body(scope, request, receive)
-            receive = _replay(body, receive)
+            receive = replay_body(body, receive)
         await (refusal or self.app)(scope, receive, answer)
 
     def _find_refusal(self, scope: Scope, request: Headers) -> Response | None:
@@ -297,7 +298,7 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """Return a receive function that first yields the body that was already read."""
     sent = False
 
