@@ -17,7 +17,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ class PretendedDevice(TorchDispatchMode):
         # torch makes no views of wrapped tensors in inference mode; without gradients the numbers
         # are the same.
         self._inference_mode = torch.inference_mode
-        torch.inference_mode = torch.no_grad
+        # `inference_mode(False)`, which leaves the mode, has nothing to leave.
+        torch.inference_mode = lambda mode=True: torch.no_grad() if mode else nullcontext()
         super().__enter__()
         return self
 
