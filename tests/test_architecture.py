@@ -18,8 +18,12 @@ LAYERS = (
     ("tasks",),
     ("acquisition",),
     ("data",),
+<<<<<<< HEAD
     ("models",),
     ("attribution",),
+=======
+    ("models", "audit"),
+>>>>>>> cdc123d (audit: certify predictions with random audits that hold at every look)
     ("inference",),
     ("strategies",),
     ("learner",),
