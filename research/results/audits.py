@@ -197,7 +197,7 @@ def run(given: argparse.Namespace) -> None:
     confseq = None
     if given.confseq is not None:
         sys.path.append(str(given.confseq))
-        np.float_ = np.float64  # type: ignore[attr-defined]  # confseq 0.0.11 is of NumPy 1
+        np.float64 = np.float64  # type: ignore[attr-defined]  # confseq 0.0.11 is of NumPy 1
         import confseq.betting as confseq  # type: ignore[import-not-found,no-redef]
     try:
         import ppi_py as ppi  # type: ignore[import-not-found]

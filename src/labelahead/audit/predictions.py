@@ -13,7 +13,7 @@ import numpy as np
 from labelahead.audit.plan import FloatArray, IntArray
 from labelahead.data.classes import normalise_name
 from labelahead.data.columns import parse_entry, parse_number
-from labelahead.data.records import AUTO, choose_id_column, format_id
+from labelahead.data.records import AUTO_ID, choose_id_column, format_id
 from labelahead.data.table import Table, read_table
 from labelahead.data.table_writer import probability_column_name
 from labelahead.errors import InputError, count_noun, did_you_mean
@@ -77,7 +77,7 @@ class Predictions:
 
 
 def read_predictions(
-    path: str | Path, *, id: str = AUTO, column: str = "prediction"
+    path: str | Path, *, id: str = AUTO_ID, column: str = "prediction"
 ) -> tuple[Predictions, tuple[str, ...]]:
     """Read predictions from a table, and return them with notes for the user.
 
@@ -164,7 +164,7 @@ def _read_probabilities(
 
 
 def read_answers(
-    path: str | Path, predictions: Predictions, *, id: str = AUTO, column: str = "label"
+    path: str | Path, predictions: Predictions, *, id: str = AUTO_ID, column: str = "label"
 ) -> Mapping[int, str]:
     """Read labels of audited items: position -> class name; rows without a label are left out.
 

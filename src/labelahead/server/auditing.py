@@ -27,6 +27,7 @@ from labelahead.server.permissions import make_private_folder
 from labelahead.server.schedule import Schedule
 from labelahead.server.service import LabellingService
 from labelahead.server.session import Session, SessionOptions, open_session
+from labelahead.server.snapshot import PoolPredictions
 
 __all__ = [
     "PageAudit",
@@ -61,6 +62,10 @@ def find_audit(folder: str | Path) -> Audit | None:
 def freeze_predictions(service: LabellingService, schedule: Schedule) -> Predictions:
     """Return the predictions of all unlabelled items by a model fitted now on all labels."""
     predicted = predict_pool(service, schedule)
+    if not isinstance(predicted, PoolPredictions):
+        raise InputError(
+            "an audit needs one class per item; predictions of this task cannot be audited yet"
+        )
     with service.lock:
         label_state = service.label_state
     left = [

@@ -23,6 +23,8 @@ from starlette.background import BackgroundTask
 from labelahead.data.classes import check_name
 from labelahead.errors import InputError
 from labelahead.server import progress as overview
+from labelahead.server.audit_routes import build_audit_routes
+from labelahead.server.auditing import PageAudit
 from labelahead.server.exchange import CONFIG_FORMAT, EXPORT_FORMATS, export_labels, import_labels
 from labelahead.server.fitting import build_exported_model, predict_pool
 from labelahead.server.gallery import Gallery
@@ -158,6 +160,7 @@ def build_routes(
         _read_routes(service, schedule),
         _overview_routes(service),
         build_gallery_routes(service, gallery, _read_annotator_or_default),
+        build_audit_routes(PageAudit(service, schedule), _read_annotator_or_default),
         _file_routes(service, schedule, fit_lock),
         _item_routes(service),
         _model_routes(service, schedule, fit_lock),

@@ -461,6 +461,7 @@ async function start() {
   await import("./many.js");
   await import("./gallery.js");
   await import("./planeview.js");
+  await import("./audit.js");
   openPanels(context);
   try {
     await reload();
