@@ -18,12 +18,8 @@ LAYERS = (
     ("tasks",),
     ("acquisition",),
     ("data",),
-<<<<<<< HEAD
-    ("models",),
-    ("attribution",),
-=======
     ("models", "audit"),
->>>>>>> cdc123d (audit: certify predictions with random audits that hold at every look)
+    ("attribution",),
     ("inference",),
     ("strategies",),
     ("learner",),
