@@ -215,7 +215,7 @@ def _draw_chart(looks: Sequence[Look], items: int) -> str:
         y = place(0, value).split(",")[1]
         ticks += (
             f'<line x1=44 x2={WIDTH - 16} y1={y} y2={y} stroke="#e3e7ed"/>'
-            f"<text x=38 y={float(y) + 4:.1f} text-anchor=end>{value:.1%}</text>"
+            f"<text x=38 y={float(y) + 4:.1f} text-anchor=end>{value:.0%}</text>"
         )
     for labels in (0, most):
         x = place(labels, floor).split(",")[0]
