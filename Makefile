@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --no-compile -c constraints.txt
 
-.PHONY: help demo docs label tour test test-research lint types check test-competitors results results-page results-quick results-competitors results-tuning results-comparators clean
+.PHONY: help demo docs report label tour test test-research lint types check test-competitors results results-page results-quick results-competitors results-tuning results-comparators clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ docs: $(VENV)/.installed-docs ## build the documentation site in build/docs; war
 	@$(PY) -m sphinx -j 2 -q -W --keep-going -d build/doctrees docs build/docs
 	@$(PY) docs/_ext/links.py build/docs
 	@echo "open build/docs/index.html"
+
+report: docs browser ## write the technical report as build/report.pdf (needs chromium)
+	@chromium --headless --no-sandbox --disable-gpu --no-pdf-header-footer --print-to-pdf=build/report.pdf build/docs/report.html 2>/dev/null
+	@test -s build/report.pdf && echo "open build/report.pdf"
 
 tour: $(VENV)/.installed-demo ## show the steps one by one: kernel, linearised prediction, best next label
 	@$(PY) examples/digits.py

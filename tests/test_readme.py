@@ -152,6 +152,14 @@ CHECKED = {
 CHECKED |= {"94.6", "200", "83", "85.8", "153", "31", "137", "23", "32", "1"}
 
 
+def test_technical_report_has_the_table_of_the_readme():
+    def read_rows(path):
+        text = (ROOT / path).read_text()
+        return [line for line in text.splitlines() if re.match(r"\| .*\d % \|", line)]
+
+    assert read_rows("docs/report.md") == read_rows("README.md") != []
+
+
 def test_readme_has_no_unchecked_number():
     """Every number outside code is checked by one of the tests above."""
     prose = re.sub(r"```.*?```|`[^`]*`|\([^)\s]*\)|4\.0|Python 3\.11", "", README, flags=re.DOTALL)
