@@ -21,6 +21,7 @@ from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
 from labelahead.models.sentence_encoder import embed_texts
 from labelahead.simulation import RunCallbacks
+from tests.support.campaigns import own
 
 CLASSES = ("low", "high")
 
@@ -166,6 +167,75 @@ def test_learner_with_guesses_is_saved_and_loaded(tmp_path):
     again = la.Learner.load(tmp_path / "learner.pt", blank, x)
     assert torch.equal(again.predict(), learner.predict())
     assert again.query(3) == learner.query(3)
+
+
+def test_learner_loads_guesses_that_were_given_to_it(tmp_path):
+    """A file of `Learner(guesses=)` and one of `exact(guesses=)` are the same."""
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 2
+    learner = la.Learner(la.exact(x, 2), x, guesses={"llm": y, "old": y})
+    learner.teach(list(range(12)), y[:12])
+    learner.save(tmp_path / "learner.pt")
+    said = {"llm": y, "old": y}
+    again = la.Learner.load(tmp_path / "learner.pt", la.exact(x, 2), x, guesses=said)
+    other = la.Learner.load(tmp_path / "learner.pt", la.exact(x, 2, guesses=said), x)
+    for loaded in (again, other):
+        assert torch.equal(loaded.predict(), learner.predict())
+        assert loaded.query(3) == learner.query(3)
+    with pytest.raises(InputError, match="was saved with 2 guessers, but the model has 1"):
+        la.Learner.load(tmp_path / "learner.pt", la.exact(x, 2), x, guesses=y)
+
+
+def make_guesses_of_every_form():
+    """Items, their classes, and guesses about them: classes, probabilities, of several guessers."""
+    rng = torch.Generator().manual_seed(3)
+    x = torch.randn(50, 6, generator=rng)
+    y = (x[:, 0] > 0).long()
+    says = torch.where(torch.rand(50, generator=rng) < 0.7, y, 1 - y)
+    says[::7] = -1
+    p = torch.rand(50, 2, generator=rng).softmax(1)
+    p[::5] = 0
+    every = [says, says.tolist(), says.numpy(), p, p.numpy(), {"llm": says, "old": p}]
+    return x, y, every
+
+
+@pytest.mark.parametrize("form", range(6))
+def test_guesses_of_learner_equal_those_of_exact_bit_for_bit(form):
+    x, y, every = make_guesses_of_every_form()
+    model = la.exact(x, 2)
+    learner = la.Learner(model, x, guesses=every[form], seed=4)
+    twin = la.Learner(la.exact(x, 2, guesses=every[form]), x, seed=4)
+    for _ in range(3):
+        found = learner.predict()
+        assert torch.equal(found, twin.predict())
+        queried = learner.query(5)
+        assert queried == twin.query(5)
+        learner.teach(queried, y[queried])
+        twin.teach(queried, y[queried])
+    plain = la.Learner(model, x, seed=4)  # the model given is as it was
+    plain.teach(learner.pool.labelled, learner.pool.labels)
+    assert torch.equal(learner.predict(), twin.predict())
+    assert not torch.equal(learner.predict(), plain.predict())
+    assert learner.forecast().error.rate == twin.forecast().error.rate
+    assert torch.equal(learner.leave_one_out(), twin.leave_one_out())
+
+
+def test_guesses_of_learner_are_refused_where_they_cannot_count():
+    x, y, (says, *_) = make_guesses_of_every_form()
+    guessing = la.exact(x, 2, guesses=says)
+    fitted = la.Learner(la.exact(x, 2), x)
+    fitted.teach(range(8), y[:8])
+    fitted.train()
+    for model, given, message in (
+        (own(), says, "the model is a Own; expected la.exact"),
+        (guessing, says, "has guesses already; expected them once"),
+        (fitted.model, says, "has 8 labels already; expected a new one"),
+        (la.exact(x, task=la.tasks.Number()), says, "for the task number; they work for one class"),
+        (la.exact(x, 2), says[:9], "has 9 guesses; expected one for each of 50 items"),
+        (la.exact(x, 2), [5] * 50, "guesses 1 class that the project does not have"),
+        (la.exact(x, 2), {}, "guesses is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            la.Learner(model, x, guesses=given)
 
 
 def test_guesses_about_other_items_are_refused():

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from labelahead.batching import Samples, share_array
 from labelahead.data.dataset import Guesses
 from labelahead.data.guesses import parse_guesses, stack_deviations
-from labelahead.errors import InputError
+from labelahead.errors import InputError, count_noun
 from labelahead.gp.calibration import fit_scale, gaussian_class_probabilities
 from labelahead.gp.linalg import cholesky
 from labelahead.gp.posterior import prior
@@ -30,6 +30,7 @@ __all__ = [
     "EXACT_DESCRIPTION",
     "ExactModel",
     "append_pool_guesses",
+    "attach_pool_guesses",
     "compute_bias_feature",
     "exact",
     "find_kernel_model",
@@ -491,17 +492,61 @@ def exact(
         most = MAX_BIAS_FEATURE_COLUMNS if task.decides else MAX_REGRESSION_BIAS_COLUMNS
         return ExactModel(_compute_centre(rows), count, compute_bias_feature(rows, most), task=task)
     model = ExactModel(_compute_centre(rows), count, compute_bias_feature(rows))
-    if guesses is None:
-        return model
-    names = tuple(str(c) for c in range(count))
+    return model if guesses is None else attach_pool_guesses(model, guesses, len(rows))
+
+
+def attach_pool_guesses(model: nn.Module, guesses: Any, n: int) -> ExactModel:
+    """Return a model like this one that takes guesses; the given one is not changed.
+
+    Args:
+        model: What `exact` returned, without guesses and labels.
+        guesses: About the items of the pool, in the forms that `exact` takes.
+        n: Number of items.
+
+    Raises:
+        InputError: The model is a trained network or has another task, guesses or labels, or the
+            guesses do not fit the items and classes.
+
+    >>> import torch
+    >>> from labelahead.inference.exact_model import attach_pool_guesses
+    >>> model = attach_pool_guesses(la.exact(torch.randn(3, 2), 2), [0, 1, -1], 3)
+    >>> model.pool_guesses.shape
+    torch.Size([3, 2])
+    """
+    if not isinstance(model, ExactModel):
+        raise InputError(
+            f"guesses are prior knowledge of the exact learner, but the model is a "
+            f"{type(model).__name__}; expected la.exact(inputs, classes), or no guesses"
+        )
+    if model.task is not None:
+        raise _refuse_guesses(model.task)
+    if len(model.trust):
+        raise InputError(
+            "the model has guesses already; expected them once: those of all guessers in one dictionary"
+        )
+    if len(model.support):
+        raise InputError(
+            f"guesses are given for a model that has {count_noun(len(model.support), 'label')} "
+            "already; expected a new one: la.exact(inputs, classes)"
+        )
+    names = tuple(str(c) for c in range(model.classes))
     each = guesses if isinstance(guesses, Mapping) else {"guesses": guesses}
+    if not each:
+        raise InputError("guesses is empty; expected an array for each guesser, or None")
     parsed = [
-        Guesses(names, parse_guesses(values, len(rows), names, str(name)))
-        for name, values in each.items()
+        Guesses(names, parse_guesses(values, n, names, str(name))) for name, values in each.items()
     ]
-    model = model.with_guessers(len(parsed), count)
-    model.pool_guesses = stack_deviations(parsed, names)
-    return model
+    guessing = model.with_guessers(len(parsed), model.classes).to(model.centre.device)
+    guessing.pool_guesses = stack_deviations(parsed, names)
+    return guessing
+
+
+def _refuse_guesses(task: Task) -> InputError:
+    """Return the error for guesses about another task than classes."""
+    return InputError(
+        f"guesses are given for the task {task.name}; they work for one class per item only: "
+        "leave them out"
+    )
 
 
 def _count_outputs(classes: int | None, guesses: Any, task: Task | None) -> int:
@@ -517,10 +562,7 @@ def _count_outputs(classes: int | None, guesses: Any, task: Task | None) -> int:
     if classes is not None:
         raise InputError(f"classes={classes!r} and a task are given; expected only one of them")
     if guesses is not None and not isinstance(task, Classes):
-        raise InputError(
-            f"guesses are given for the task {task.name}; they work for one class per item only: "
-            "leave them out"
-        )
+        raise _refuse_guesses(task)
     return len(task.outputs)
 
 

@@ -29,7 +29,7 @@ from labelahead.inference.exact import (
     predict_proba,
     wrap_fitted_model,
 )
-from labelahead.inference.exact_model import ExactModel, append_pool_guesses
+from labelahead.inference.exact_model import ExactModel, append_pool_guesses, attach_pool_guesses
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.network import ModelLearner, outputs_to_probabilities
 from labelahead.inference.pool_posterior import PoolPosterior, drift_warning
@@ -82,6 +82,8 @@ class Learner:
         seed: Of all random choices.
         task: What an answer is (`labelahead.tasks`), unless the model knows it. `teach` then takes
             answers as people write them, and `predict` returns the prediction of the task.
+        guesses: What a language model, an old classifier or a heuristic says about the items, in
+            the forms that `exact` takes. `model` stays as it is: the learner has a model of its own.
 
     Attributes:
         drift: Share of the candidates for which the linearised network, on which look-ahead is
@@ -96,6 +98,9 @@ class Learner:
     >>> learner = la.Learner(la.exact(x, task=la.tasks.Number(unit="kg")), x)
     >>> learner.teach([0, 1, 2], [3.5, "4 kg", 2])
     >>> low, high = learner.predict([3]).interval(0.9)
+    >>> learner = la.Learner(la.exact(x, 3), x, guesses={"llm": truth})
+    >>> learner.predict([0]).shape  # before any label: the guesses
+    torch.Size([1, 3])
     """
 
     def __init__(
@@ -110,11 +115,15 @@ class Learner:
         test: Positions = (),
         seed: int = 0,
         task: Task | None = None,
+        guesses: Any = None,
     ) -> None:
         if retrain_every < 1:
             raise InputError(f"retrain_every is {retrain_every}; expected 1 or more")
+        inputs = as_inputs(inputs)
+        if guesses is not None:
+            model = attach_pool_guesses(model, guesses, len(inputs))
         self.model = model
-        self.inputs = append_pool_guesses(model, as_inputs(inputs))
+        self.inputs = append_pool_guesses(model, inputs)
         self.seed = seed
         self.task = _find_model_task(model, task)
         if strategy is None:
@@ -559,6 +568,7 @@ class Learner:
         *,
         training: FitFunction | None = None,
         strategy: Strategy | None = None,
+        guesses: Any = None,
         trust_code: bool = False,
     ) -> "Learner":
         """Load a saved learner into a model of the same architecture.
@@ -569,6 +579,7 @@ class Learner:
             inputs: The same inputs as before.
             training: The training function, if it was given in Python.
             strategy: The strategy, if it was given in Python.
+            guesses: The same guesses as before, if there were some; they are not in the file.
             trust_code: Run a strategy of your own that the file names, even if this account has
                 never used it.
         """
@@ -590,12 +601,14 @@ class Learner:
             raise InputError(
                 f"{path} was saved with the strategy {name}; expected it as `strategy`"
             )
+        if guesses is not None:
+            model = attach_pool_guesses(model, guesses, len(inputs))
         task = _restore_task(path, state.get("task"), model)
         known = wrap_fitted_model(model, inputs).guessers
         if len(state["initial"].get("trust", ())) != known:
             raise InputError(
                 f"{path} was saved with {len(state['initial'].get('trust', ()))} guessers, but the "
-                f"model has {known}; expected la.exact(inputs, classes, guesses=...) as before"
+                f"model has {known}; expected the same as before, by guesses=..."
             )
         try:
             model.load_state_dict(state["initial"])
