@@ -97,6 +97,23 @@ def test_query_asks_the_language_model_once_and_keeps_a_column_of_guesses_apart(
     assert prepared.guesses.names == (str(file), "llm")
 
 
+def test_query_asks_a_language_model_about_the_classes_of_the_label_file(table, tmp_path):
+    """Without --classes the same questions are asked, and the answers are the same."""
+    labels = tmp_path / "labels.csv"
+    labels.write_text("item,label\nn0,small\nn1,big\n")
+    words = ("query", "--data", table, "--labels", labels, "--n", 3, "--yes", "--format", "json")
+    with run_chat_server(answer_by_sign) as server:
+        words = (*words, *llm(server), "--guesses", "llm")
+        table.write_text(table.read_text().replace(",x", ",big").replace(",y", ","))
+        found = run_command(*words)
+        assert found[0] == 0, found[1]
+        assert len(server.requests) == 20
+        named = run_command(*words, "--classes", "big,small")
+        assert len(server.requests) == 20  # nothing is paid twice
+    rows = [json.loads(output[output.index("[\n") :]) for _, output in (found, named)]
+    assert rows[0] == rows[1]
+
+
 def test_limit_leaves_items_for_the_next_call(table, tmp_path):
     file = tmp_path / "guesses.csv"
     with run_chat_server(answer_by_sign) as server:

@@ -1,6 +1,7 @@
 """`labelahead route`: from the user's file to the CSV."""
 
 import csv
+import json
 
 import pytest
 from typer.testing import CliRunner
@@ -57,3 +58,53 @@ def test_free_people_label_everything(tmp_path):
     assert done.exit_code == 0, done.output
     with (tmp_path / "routes.csv").open() as file:
         assert {r["route"] for r in csv.DictReader(file)} == {"labelled", "human"}
+
+
+def query(folder, *words):
+    given = [
+        "query",
+        "--data",
+        str(folder / "t.csv"),
+        "--labels",
+        str(folder / "labels.csv"),
+        *words,
+    ]
+    done = CliRunner().invoke(app, [*given, "--n", "5", "--format", "json", "--threads", "1"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_commands_take_the_classes_of_guesses_from_the_label_file(tmp_path):
+    """Without --classes the answers are those with the names of the label file as --classes."""
+    truth = write_files(tmp_path)
+    names = ("--classes", ",".join(sorted(set(truth.values()))))
+    priced = ("--guesses", "llm", "--price", "anna=1,bob=0.1", "--error-rate", "bob=0.3")
+    for words in (("--guesses", "llm"), priced):
+        assert query(tmp_path, *words) == query(tmp_path, *words, *names)
+    plain = query(tmp_path, "--set", "data.without=llm")
+    assert {r["id"]: r["probability"] for r in query(tmp_path, "--guesses", "llm")} != {
+        r["id"]: r["probability"] for r in plain
+    }
+    found = []
+    for words in ((), names):
+        done = run(tmp_path, "--guesses", "llm", "--price", "human=1,llm=0.1", *words)
+        assert done.exit_code == 0, done.output
+        found.append((tmp_path / "routes.csv").read_text())
+    assert found[0] == found[1]
+
+
+def test_commands_refuse_guesses_of_a_class_that_no_label_names(tmp_path):
+    write_files(tmp_path)
+    table = tmp_path / "t.csv"
+    lines = table.read_text().splitlines()
+    lines[1] = lines[1].rpartition(",")[0] + ",other"
+    table.write_text("\n".join(lines) + "\n")
+    labels = tmp_path / "labels.csv"
+    words = ("query", "--data", str(table), "--labels", str(labels), "--guesses", "llm")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "guesses 1 class that the project does not have (other)" in " ".join(done.output.split())
+    labels.write_text("id,label\nn0,x\nn1,x\n")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "all labels are 'x'; expected at least two classes" in " ".join(done.output.split())

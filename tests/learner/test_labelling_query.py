@@ -17,6 +17,7 @@ from labelahead.learner.labelling_query import (
     collect_labels_by_source,
     format_query_items,
     query_items,
+    with_label_classes,
 )
 
 
@@ -184,3 +185,24 @@ def test_collect_labels_by_source_counts_the_data_as_one_more_source(tmp_path):
     labels.write_text("id,label,annotator\nr9,low,ben\nr9,high,ben\n")
     with pytest.raises(InputError, match="'r9' is labelled 'high' by ben, but 'low' by ben"):
         collect_labels_by_source(data, answers, labels, ())
+
+
+def test_with_label_classes_adds_the_names_of_the_file_for_guesses_only(tmp_path):
+    path = write_rows(tmp_path / "t.csv")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,label\nr9,medium\nr10,absent\n")
+    source = la.Source(str(path), guesses=("b",), test_fraction=0.0)
+    found = with_label_classes(source, labels, 0)
+    assert found.classes == ("high", "low", "absent", "medium")
+    assert replace(found, classes=()) == source
+    named = replace(source, classes=("low", "high"))
+    for other, file in ((source, None), (replace(source, guesses=()), labels), (named, labels)):
+        assert with_label_classes(other, file, 0) is other
+    path = write_rows(tmp_path / "t.csv", labelled=0)
+    assert with_label_classes(source, labels, 0).classes == ("absent", "medium")
+    labels.write_text("id,label\nr9,medium\n")
+    with pytest.raises(InputError, match="all labels are 'medium'; expected at least two classes"):
+        with_label_classes(source, labels, 0)
+    labels.write_text("id,label\nr9,\n")
+    with pytest.raises(InputError, match="the classes are not known yet"):
+        query_items(la.Campaign(data=source), 1, labels=labels)

@@ -259,7 +259,7 @@ def query(
         goal = sources.read_goal(context)
         campaign = shell.build_campaign(context)
         shell.announce_device(campaign.device)
-        campaign = guess.ask_language_model(context, campaign)
+        campaign = guess.ask_language_model(context, campaign, labels=labels)
         campaign = shell.choose_embedding(campaign, labels)
         from labelahead.cli.terminal import ProgressText
         from labelahead.files import replace_file

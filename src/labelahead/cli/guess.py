@@ -170,7 +170,9 @@ def guess(
         print_line(f"guesses about {count_noun(count, 'item')} are in {file}")
 
 
-def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence[str] = ()) -> Any:
+def ask_language_model(
+    context: typer.Context, campaign: Any, recorded: Sequence[str] = (), labels: Path | None = None
+) -> Any:
     """Return the campaign with a file of guesses in place of llm:URL.
 
     Number of items, tokens, cost and time are shown first, and the user confirms.
@@ -179,6 +181,7 @@ def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence
         context: of the command.
         campaign: its configuration.
         recorded: class names to use if neither options nor data have some.
+        labels: a label file, whose classes are used if options name none.
     """
     from labelahead.data.guesses import is_language_model
 
@@ -194,7 +197,7 @@ def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence
         return campaign
     options.require_one_per_address(names)
     with err.status("loading"):
-        data, classes = _load(campaign, recorded)
+        data, classes = _load(campaign, recorded, labels)
     files = iter(_ask(names, data, classes, options))
     sources = tuple(
         str(next(files)) if is_language_model(name) else name for name in campaign.data.guesses
@@ -202,17 +205,19 @@ def ask_language_model(context: typer.Context, campaign: Any, recorded: Sequence
     return replace(campaign, data=replace(campaign.data, guesses=sources))
 
 
-def _load(campaign: Any, recorded: Sequence[str]) -> tuple[Any, Any]:
+def _load(
+    campaign: Any, recorded: Sequence[str] = (), labels: Path | None = None
+) -> tuple[Any, Any]:
     """Return the data without their labels, and the classes with their descriptions."""
     from labelahead.data.class_files import ClassList
-    from labelahead.data.guesses import is_guess_column
-    from labelahead.data.loading import load_source
+    from labelahead.data.loading import load_without_guesses
+    from labelahead.learner.labelling_query import collect_labels_by_source
 
     source = campaign.data
-    columns = tuple(name for name in source.guesses if is_guess_column(name))
-    # Only columns: they are no features and must not be sent.
-    data, _ = load_source(replace(source, guesses=columns), campaign.seed)
+    data, answers = load_without_guesses(source, campaign.seed)
     names = tuple(data.classes or source.classes or recorded)
+    if labels is not None and not source.classes:
+        names = collect_labels_by_source(data, answers, labels, ()).classes
     if len(names) < 2:
         raise UsageError(
             "guesses need the names of the classes; expected them by --classes, two or more"
@@ -331,7 +336,7 @@ def _write_computed(campaign: Any, name: str, file: Path) -> int:
     from labelahead.learner.guessers import compute_guesses, write_guesses
 
     with err.status("loading"):
-        data, classes = _load(replace(campaign, data=replace(campaign.data, guesses=())), ())
+        data, classes = _load(replace(campaign, data=replace(campaign.data, guesses=())))
     with err.status("guessing"):
         found = compute_guesses(name, classes.names, campaign.data, data)
     if not bool(found.probabilities.any()):

@@ -27,7 +27,7 @@ from labelahead.data.targets import make_task
 from labelahead.data.vector_files import attach_named_vectors, is_vector_file
 from labelahead.errors import InputError, did_you_mean
 
-__all__ = ["load", "load_source"]
+__all__ = ["load", "load_source", "load_without_guesses"]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq", ".jsonl", ".ndjson", *WORKBOOK_SUFFIXES)
 READERS = {".zip": load_folder, ".npz": load_npz, **dict.fromkeys(TABLE_SUFFIXES, load_table)}
@@ -224,6 +224,21 @@ def load_source(
     >>> len(data) - len(data.test)
     100
     """
+    data, answers = load_without_guesses(source, seed)
+    data = replace(data, former_classes=former_classes or {})
+    files = [name for name in source.guesses if is_guess_column(name) or is_guess_file(name)]
+    return attach_guesses(data, files, guess_classes or data.classes or source.classes), answers
+
+
+def load_without_guesses(source: Any, seed: int) -> Loaded:
+    """Load the data set of a configuration, without reading its guesses.
+
+    Columns of guesses are no features, as in `load_source`.
+
+    Args:
+        source: as for `load_source`.
+        seed: the seed of the test set and of the limit.
+    """
     wanted = {
         option.name: getattr(source, option.name)
         for option in fields(LoadOptions)
@@ -232,10 +247,7 @@ def load_source(
     embedding = getattr(source, "embedding", None)
     named = any(is_vector_file(name) for name in split_joined_embedding(embedding or ""))
     data, answers = load(source.name, seed=seed, columns_needed=not named, **wanted)
-    data = attach_named_vectors(data, embedding)
-    files = [name for name in source.guesses if is_guess_column(name) or is_guess_file(name)]
-    data = replace(data, former_classes=former_classes or {})
-    return attach_guesses(data, files, guess_classes or data.classes or source.classes), answers
+    return attach_named_vectors(data, embedding), answers
 
 
 def _check_class_names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -30,7 +30,11 @@ from labelahead.errors import InputError
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Network, Progress
 from labelahead.learner.encoding import can_be_joined, pin_embedding
-from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
+from labelahead.learner.labelling_query import (
+    CollectedLabels,
+    collect_labels_by_source,
+    with_label_classes,
+)
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
@@ -121,6 +125,7 @@ def compare_embeddings(
     # With vectors a table needs no column to learn from.
     first = next((name for name in names if is_vector_file(name)), None)
     source = replace(campaign.data, test_fraction=0.0, classes=classes, embedding=first)
+    source = with_label_classes(source, labels, campaign.seed)
     data, answers = load_source(source, campaign.seed)
     for name in names:
         data = attach_named_vectors(data, name)

@@ -13,13 +13,14 @@ from torch import Tensor
 from labelahead.data import Answers, Data, read_labels
 from labelahead.data.classes import merge_class_lists, require_distinct_classes
 from labelahead.data.labels import read_labels_by_source
+from labelahead.data.loading import load_without_guesses
 from labelahead.data.pool import Pool
 from labelahead.data.records import Records, format_id, to_python_list
 from labelahead.data.split import CLASSES
 from labelahead.data.table_writer import iter_json_rows, merge_columns, write_csv
 from labelahead.errors import InputError
 from labelahead.inference.sources import Annotations, SourceAccuracy
-from labelahead.learner.config import Campaign, Progress
+from labelahead.learner.config import Campaign, Progress, Source
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign, require_classes
 from labelahead.learner.source_query import SourceGoal, SourceSelection, select_sources
 from labelahead.learner.task_query import prepare_task_query, select_task_items
@@ -33,6 +34,7 @@ __all__ = [
     "collect_labels_by_source",
     "format_query_items",
     "query_items",
+    "with_label_classes",
 ]
 
 UNNAMED_SOURCE = ""  # of labels in the data, and of rows of a label file that name no annotator
@@ -101,7 +103,8 @@ def query_items(
     campaign_of_all = _without_test_part(campaign, classes)
     if campaign.data.task != CLASSES:
         return _query_task_items(campaign_of_all, n, labels, sources, report)
-    prepared = prepare_campaign(campaign_of_all, progress=progress)
+    source = with_label_classes(campaign_of_all.data, labels, campaign.seed)
+    prepared = prepare_campaign(replace(campaign_of_all, data=source), progress=progress)
     pool, given = _label_pool(prepared, labels, prepared.campaign.data.classes)
     names, notes = given.classes, given.notes
     prepared = prepared.for_classes(names)
@@ -180,6 +183,36 @@ def _without_test_part(campaign: Campaign, classes: Sequence[str]) -> Campaign:
     return replace(campaign, data=replace(campaign.data, test_fraction=0.0, classes=names))
 
 
+def with_label_classes(source: Source, labels: str | Path | None, seed: int) -> Source:
+    """Return the source with the classes of the data and of a label file, if guesses need them.
+
+    Guesses can be read only when the classes are known. A source that names its classes, or has no
+    guesses, stays as it is: these are then all classes.
+
+    Args:
+        source: The configuration of the data.
+        labels: A file of `id,label`, or None.
+        seed: Of the test set and the limit.
+
+    Raises:
+        InputError: All labels are of one class.
+    """
+    if labels is None or source.classes or not source.has_guesses:
+        return source
+    data, answers = load_without_guesses(source, seed)
+    names = collect_labels_by_source(data, answers, labels, ()).classes
+    if len(names) == 1:
+        raise _name_other_classes(names[0])
+    return replace(source, classes=names)
+
+
+def _name_other_classes(only: str) -> InputError:
+    """Return the error for labels of a single class."""
+    return InputError(
+        f"all labels are {only!r}; expected at least two classes: name the others with --classes"
+    )
+
+
 def _build_items(
     data: Data, chosen: Query, names: Sequence[str], p: Tensor | None
 ) -> list[QueryItem]:
@@ -251,10 +284,7 @@ def _label_pool(
     if given.labels:
         pool.label(list(given.labels), list(given.labels.values()))
     if len(pool) and len(given.classes) < 2:
-        raise InputError(
-            f"all labels are {given.classes[0]!r}; expected at least two classes: name the others "
-            "with --classes"
-        )
+        raise _name_other_classes(given.classes[0])
     return pool, given
 
 

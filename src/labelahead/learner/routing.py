@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelahead.data.loading import load_source
 from labelahead.data.table_writer import write_csv
 from labelahead.errors import InputError, count_noun, did_you_mean
 from labelahead.inference.exact_model import ExactModel
@@ -31,7 +30,11 @@ from labelahead.inference.label_fusion import (
 )
 from labelahead.inference.sources import Annotations
 from labelahead.learner.config import Campaign, Progress
-from labelahead.learner.labelling_query import CollectedLabels, collect_labels_by_source
+from labelahead.learner.labelling_query import (
+    CollectedLabels,
+    collect_labels_by_source,
+    with_label_classes,
+)
 from labelahead.learner.preparation import PreparedCampaign, prepare_campaign, require_classes
 from labelahead.learner.stopping import wilson_interval
 from labelahead.models import EXACT
@@ -348,14 +351,8 @@ def _prepare(
     campaign: Campaign, labels: str | Path | None, progress: Progress | None
 ) -> tuple[PreparedCampaign, CollectedLabels]:
     """Return the data with guesses, and people's labels with the names of the classes."""
-    source = replace(campaign.data, test_fraction=0.0)
-    if not source.classes:  # guesses can be read only when the classes are known
-        loaded = load_source(replace(source, guesses=()), campaign.seed)
-        source = replace(source, classes=collect_labels_by_source(*loaded, labels, ()).classes)
-    if len(source.classes) < 2:
-        raise InputError(
-            f"{count_noun(len(source.classes), 'class is', 'classes are')} known; expected two or more, by --classes"
-        )
+    whole = replace(campaign.data, test_fraction=0.0)
+    source = with_label_classes(whole, labels, campaign.seed)
     prepared = prepare_campaign(replace(campaign, data=source), progress=progress)
     require_classes(prepared.task, "a route")
     given = collect_labels_by_source(prepared.data, prepared.answers, labels, source.classes)
