@@ -15,7 +15,7 @@ author = "the labelahead authors"
 copyright = "the labelahead authors, MIT licence"
 version = release = labelahead.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "commands"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings", "commands", "site_search"]
 exclude_patterns = ["_ext"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 

@@ -2,9 +2,11 @@
 
 import importlib
 import importlib.util
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -289,3 +291,38 @@ def test_tasks_guide_names_every_task_and_its_default_strategy():
         line = next(row for row in text.splitlines() if row.startswith(f"| `{task.__name__}` |"))
         assert f"`{next(iter(task.acquisitions))}`" in line
         assert all(f"`{name}`" in text for name in task.baselines)
+
+
+def test_site_search_words_lead_to_one_page_each():
+    """The words become main entries of the index, which the site's search ranks first."""
+    pages: dict[str, list[str]] = {}
+    search = load_extension("site_search")
+    for page in sorted(ROOT.glob("docs/*.md")):
+        for comment in re.findall(r"<!--.*?-->", page.read_text(), re.DOTALL):
+            for word in search.read_words(comment):
+                pages.setdefault(word, []).append(page.stem)
+    assert {word: found for word, found in pages.items() if len(found) > 1} == {}
+    expected = {"embeddings": "encoders", "llm": "guesses", "video": "faq", "precomputed": "faq"}
+    expected |= {"rare class": "faq", "gpu": "devices", "multi-label": "tasks"}
+    assert {word: pages.get(word) for word in expected} == {w: [p] for w, p in expected.items()}
+
+
+def test_site_search_reads_only_its_own_comments():
+    read_words = load_extension("site_search").read_words
+    assert read_words("<!-- search: GPU, rare class -->\n") == ["gpu", "rare class"]
+    assert read_words("<!-- table of results -->") == []
+
+
+def test_site_search_writes_the_text_of_every_page(tmp_path):
+    """The main part alone: menus would be found with every word."""
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "a.html").write_text(
+        '<nav>menu</nav>\n<article role="main" id="x">\n<p>a "b"</p>\n</article><p>foot</p>'
+    )
+    (tmp_path / "search.html").write_text("<p>no article</p>")
+    app = SimpleNamespace(outdir=tmp_path, builder=SimpleNamespace(format="html"))
+    load_extension("site_search").write_texts(app, None)
+    script = (tmp_path / "_static" / "page_texts.js").read_text()
+    texts = json.loads(script.removeprefix("window.PAGE_TEXTS = ").removesuffix(";\n"))
+    assert texts == {"api/a.html": '<article role="main" id="x">\n<p>a "b"</p>\n</article>'}

@@ -25,6 +25,7 @@ PAGES = [f"tutorials/{name}.md" for name in TUTORIALS] + [
     "own-network.md",
     "principles.md",
     "tables.md",
+    "which-strategy.md",
 ]
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -68,6 +69,9 @@ def test_page_runs_and_prints_the_output_shown(page, tmp_path, monkeypatch, caps
                 check_similar(capsys.readouterr().out, block)
     finally:
         torch.set_num_threads(threads)
+    if page == "own-network.md":
+        accuracy = re.search(r"tensor\((0\.\d+|1\.)", capsys.readouterr().out)
+        assert accuracy and float(accuracy[1]) > 0.9
     if page.startswith("tutorials/"):
         assert "text" in dict(blocks), "a tutorial shows what comes out"
 

@@ -19,6 +19,8 @@ def test_command_compares_draws_and_queries(source):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "best on 24 labels: good.npy" in done.output
+    table = [line.split()[0] for line in done.output.splitlines() if " to " in line]
+    assert {"good.npy", "bad.npy", "words"} <= set(table)  # in 80 columns no name is broken
     assert (source / "plot.png").read_bytes().startswith(b"\x89PNG")
     done = CliRunner().invoke(
         app,

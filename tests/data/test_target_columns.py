@@ -70,7 +70,10 @@ def test_an_entry_of_a_list_is_one_class_even_with_a_separator():
 def test_none_is_no_class_unless_a_class_is_called_so():
     found = read_sets(["a", "None", "none"])
     assert found.sets == (("a",), (), ())
-    assert found.notes == ("'none' (2 times) is no class; --classes names classes",)
+    assert found.notes == (
+        "'none' (2 times) says that no class applies; if it is a class, list all classes with "
+        "--classes",
+    )
     assert read_sets(["a", "none"], ("a", "None")).sets == (("a",), ("None",))
 
 

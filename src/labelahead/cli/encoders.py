@@ -10,6 +10,7 @@ from labelahead.cli import shell
 from labelahead.cli.shell import Option, UsageError, app, err, out, print_line, report_errors
 
 BAR_CHARACTERS = 12
+BAR_MIN_WIDTH = 100  # of the terminal, in characters: below, bars would squeeze the names
 
 
 @app.command()
@@ -61,7 +62,7 @@ def encoders(
                 labels=labels,
                 progress=lambda what, done, total: status.update(words.describe(what, done, total)),
             )
-        out.print(_build_table(scores))
+        out.print(_build_table(scores, with_bars=out.width >= BAR_MIN_WIDTH))
         best = scores[0]
         close = [_shorten_name(s.embedding) for s in scores[1:] if s.p_value > 0.05]
         sentence = f"best on {best.labels} labels: {_shorten_name(best.embedding)}"
@@ -73,22 +74,24 @@ def encoders(
             print_line(f"plot: {plot}", on=out)
 
 
-def _build_table(scores: Sequence[Any]) -> Any:
-    """Build a table with a bar for every embedding."""
+def _build_table(scores: Sequence[Any], *, with_bars: bool) -> Any:
+    """Build a table with a row for every embedding; narrow terminals have no room for bars."""
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("embedding", overflow="fold")
-    headers = ("leave-one-out", "95 % interval", "", "squared error", "numbers", "seconds")
+    bars = ("",) if with_bars else ()
+    headers = ("leave-one-out", "95 % interval", *bars, "squared\nerror", "numbers", "seconds")
     for name in headers:
         table.add_column(name, no_wrap=True)
     for score in scores:
         filled = round(BAR_CHARACTERS * score.accuracy)
+        bar = "█" * filled + "░" * (BAR_CHARACTERS - filled)
         table.add_row(
             _shorten_name(score.embedding),
             f"{score.accuracy:.1%}",
             f"{score.low:.1%} to {score.high:.1%}",
-            "█" * filled + "░" * (BAR_CHARACTERS - filled),
+            *((bar,) if with_bars else ()),
             f"{score.squared_error:.3f}",
             str(score.width),
             f"{score.seconds:.1f}",

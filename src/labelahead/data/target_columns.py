@@ -144,7 +144,10 @@ def read_class_sets(
     if separator not in (None, ";"):
         notes += (f"classes are separated by {separator!r}",)
     if words:
-        notes += (f"{NO_CLASS_WORD!r} ({words} times) is no class; --classes names classes",)
+        notes += (
+            f"{NO_CLASS_WORD!r} ({words} times) says that no class applies; if it is a class, list "
+            "all classes with --classes",
+        )
     return ClassSets(sets, classes, (*notes, *reader.notes()))
 
 

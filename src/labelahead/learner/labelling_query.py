@@ -117,7 +117,7 @@ def query_items(
     if n > len(pool.unlabelled):
         raise InputError(
             f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are "
-            "unlabelled; expected at most that"
+            "unlabelled; expected at most that; leave the label of items to be queried empty"
         )
     asking, strategy = campaign.asking, find_strategy(campaign.asking.strategy)
     if len(pool):

@@ -119,7 +119,7 @@ def select_task_items(
     if n > len(pool.unlabelled):
         raise InputError(
             f"{n} items requested, but {len(pool.unlabelled)} of {len(prepared.data)} are "
-            "unlabelled; expected at most that"
+            "unlabelled; expected at most that; leave the label of items to be queried empty"
         )
     campaign = prepared.campaign
     learner = prepared.make_learner(len(prepared.task.outputs))

@@ -270,7 +270,7 @@ def copy_journal(folder: str | Path) -> JournalCopy:
     if not path.is_file():
         raise InputError(
             f"{folder} holds no labels (labels.db is missing); expected the folder of a labelling "
-            "session"
+            "session: label items first, or name the session's folder with --out"
         )
     counts = LabelCounts.read(Path(folder))  # read before the events, which may grow meanwhile
     try:
