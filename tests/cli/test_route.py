@@ -41,6 +41,12 @@ def test_command_writes_routes_and_draws_the_curve(tmp_path):
         (["--guesses", "llm", "--price", "human=nan"], "NAME=PRICE", 2),
         (["--guesses", "llm", "--price", "human=1", "--plot", "x.jpg"], "ends in .png", 2),
         (["--guesses", "nope", "--price", "human=1"], "has none of that name", 1),
+        (["--guesses", "llm", "--price", "human=1", "--value", "-1"], "the value is -1.0", 2),
+        (
+            ["--guesses", "llm", "--price", "human=1", "--value", "1", "--target-accuracy", "0.9"],
+            "a target accuracy and a value are given",
+            2,
+        ),
     ],
 )
 def test_command_refuses_bad_input_and_writes_nothing(tmp_path, words, message, code):
@@ -58,6 +64,18 @@ def test_free_people_label_everything(tmp_path):
     assert done.exit_code == 0, done.output
     with (tmp_path / "routes.csv").open() as file:
         assert {r["route"] for r in csv.DictReader(file)} == {"labelled", "human"}
+
+
+def test_value_of_accuracy_bounds_the_labels(tmp_path):
+    write_files(tmp_path)
+    count = []
+    for value in ("0", "5", "20"):
+        done = run(tmp_path, "--guesses", "llm", "--price", "human=1,llm=0.1", "--value", value)
+        assert done.exit_code == 0, done.output
+        with (tmp_path / "routes.csv").open() as file:
+            count.append(sum(r["route"] in ("human", "llm") for r in csv.DictReader(file)))
+        assert "no further one is asked for" in " ".join(done.output.split())
+    assert count[0] == 0 < count[1] < count[2]
 
 
 def query(folder, *words):

@@ -91,6 +91,23 @@ def test_budget_and_target_are_kept():
     assert curve.steps_to(1.01) is None
 
 
+def test_split_for_a_value_has_the_largest_profit_of_all_splits():
+    """Against the profits of all splits, item by item; a price that equals the gain is paid."""
+    rng = torch.Generator().manual_seed(2)
+    probability = torch.rand(30, 3, generator=rng, dtype=torch.float64)
+    price = torch.tensor([0.0, 0.01, 0.1], dtype=torch.float64)
+    curve = plan_routes(probability, price.expand(30, 3))
+    for value in (0.0, 0.002, 0.01, 0.05, 3.0):
+        steps = curve.steps_worth(value)
+        profit = 100 * value * curve.accuracy[steps] - curve.cost[steps]
+        # n independent choices: each takes its best way
+        best = (100 * value * probability / 30 - price).max(1).values.sum()
+        assert float(profit) == pytest.approx(float(best), abs=1e-12)
+    certain = plan_routes(torch.tensor([[0.5, 1.0]] * 4).double(), price[[0, 2]].expand(4, 2))
+    assert certain.steps_worth(0.1 / 12.5) == 4  # each label brings 12.5 points
+    assert certain.steps_worth(0.0999 / 12.5) == 0
+
+
 def test_free_and_careful_person_gets_everything():
     probability = torch.tensor([[0.9, 0.95, 1.0], [0.4, 0.6, 1.0]]).double()
     curve = plan_routes(probability, torch.tensor([0.0, 0.01, 0.0]).double().expand(2, 3))
@@ -149,6 +166,22 @@ def test_report_adds_up(tmp_path):
     text = format_routes(report.items)
     assert text.splitlines()[0] == "id,route,prediction,probability,reason"
     assert len(text.splitlines()) == 301
+
+
+def test_route_for_a_value_leaves_out_labels_that_cost_more_than_they_bring(tmp_path):
+    write_files(tmp_path)
+    report = route(tmp_path, value=0.5)
+    assert 0 < report.steps < len(report.curve.items)
+    each = report.curve.cost.diff() / (100 * report.curve.accuracy.diff())
+    assert float(each[: report.steps].max()) <= 0.5 < float(each[report.steps])
+    (note,) = [n for n in report.notes if "per point of accuracy" in n]
+    assert f"the next label costs {float(each[report.steps]):.3g} per point" in note
+    assert route(tmp_path, value=0.0).cost == 0.0 < route(tmp_path, value=0.2).cost < report.cost
+    bounded = route(tmp_path, value=0.5, budget=0.4 * report.cost)
+    assert 0 < bounded.cost <= 0.4 * report.cost
+    assert f"labels for {report.cost:.2f} are worth it" in " ".join(bounded.notes)
+    enough = route(tmp_path, value=0.5, budget=2 * report.cost)
+    assert (enough.steps, enough.notes) == (report.steps, report.notes)
 
 
 def write_annotators(folder, truth, rng, *, items, error, people=("anna", "ben")):
@@ -228,7 +261,10 @@ def test_prices_in_any_unit_give_the_same_split(tmp_path):
         ({"prices": {"human": math.nan}}, "the price of human is nan"),
         ({"target_accuracy": 95.0}, "expected a share such as 0.95"),
         ({"target_accuracy": 0.9, "budget": 1.0}, "expected one of them"),
+        ({"target_accuracy": 0.9, "value": 1.0}, "a target accuracy and a value are given"),
         ({"budget": -1.0}, "the budget is -1"),
+        ({"value": -1.0}, "the value is -1"),
+        ({"value": math.inf}, "the value is inf"),
         ({"person_error": 0.5}, "error rate of people is 0.5"),
     ],
 )

@@ -36,6 +36,13 @@ def route(
     budget_money: Annotated[
         float | None, Option("--budget-money", help="Most accurate split for at most this cost.")
     ] = None,
+    value: Annotated[
+        float | None,
+        Option(
+            "--value",
+            help="What a point of accuracy is worth: leave out labels that cost more than they bring.",
+        ),
+    ] = None,
     person_error: Annotated[
         float | None,
         Option(
@@ -69,6 +76,8 @@ def route(
       labelahead route mails.csv --labels labels.csv --guesses llm --price human=0.10,llm=0.001
 
       labelahead route mails.csv --labels labels.csv --guesses llm --price human=0.10,llm=0.001 --budget-money 20
+
+      labelahead route mails.csv --labels labels.csv --guesses llm --price human=0.10,llm=0.001 --value 5
     """
     with report_errors():
         from labelahead.acquisition.sources import parse_prices
@@ -81,7 +90,9 @@ def route(
                 "--guesses is missing; expected the column or file with what the language model says"
             )
         try:
-            goal = RouteGoal(parse_prices(price), target_accuracy, budget_money, person_error)
+            goal = RouteGoal(
+                parse_prices(price), target_accuracy, budget_money, person_error, value
+            )
         except InputError as error:
             raise UsageError(str(error)) from error
         for option, path in (("--out", file), ("--plot", plot)):

@@ -71,6 +71,8 @@ class RouteGoal:
         prices: Of one label by `human` and by `llm`, in any unit.
         target_accuracy: The cheapest split that is expected to reach this accuracy.
         budget: Or the most accurate split that costs at most so much.
+        value: What a point of accuracy over the pool is worth: labels that cost more than they
+            bring are left out. Instead of a target; a budget bounds the cost as well.
         person_error: Share of wrong labels of people; None: estimated from the labels of several
             people, if there are enough, else 0.
     """
@@ -79,6 +81,7 @@ class RouteGoal:
     target_accuracy: float | None = None
     budget: float | None = None
     person_error: float | None = None
+    value: float | None = None
 
     def __post_init__(self) -> None:
         for name in self.prices:
@@ -96,10 +99,13 @@ class RouteGoal:
             raise InputError(
                 f"the target accuracy is {self.target_accuracy}; expected a share such as 0.95"
             )
-        if self.budget is not None and not (math.isfinite(self.budget) and self.budget >= 0):
-            raise InputError(f"the budget is {self.budget}; expected a number >= 0")
-        if self.target_accuracy is not None and self.budget is not None:
-            raise InputError("a target accuracy and a budget are given; expected one of them")
+        for name, number in (("budget", self.budget), ("value", self.value)):
+            if number is None:
+                continue
+            if not (math.isfinite(number) and number >= 0):
+                raise InputError(f"the {name} is {number}; expected a number >= 0")
+            if self.target_accuracy is not None:
+                raise InputError(f"a target accuracy and a {name} are given; expected one of them")
         if self.person_error is not None and not 0 <= self.person_error < 0.5:
             raise InputError(
                 f"the error rate of people is {self.person_error}; expected 0 up to below 0.5"
@@ -135,6 +141,16 @@ class RouteCurve:
         """Return how many steps a budget allows."""
         allowed = self.cost <= budget * (1 + 1e-9) + 1e-12
         return int(allowed.sum()) - 1
+
+    def steps_worth(self, value: float) -> int:
+        """Return how many steps bring more than they cost, if a point of accuracy has this value.
+
+        The curve is concave, so that value · accuracy − cost has one maximum.
+        """
+        worth = 100 * value * self.accuracy
+        profit = worth - self.cost
+        rounding = 1e-12 * max(float(worth[-1]), float(self.cost[-1]))
+        return int((profit >= profit.max() - rounding).nonzero()[-1])
 
     def steps_to(self, accuracy: float) -> int | None:
         """Return how many steps reach this accuracy; None if none do."""
@@ -420,6 +436,8 @@ def _compare_ways(
 
 
 def _choose_steps(curve: RouteCurve, goal: RouteGoal) -> tuple[int, tuple[str, ...]]:
+    if goal.value is not None:
+        return _choose_worthwhile_steps(curve, goal, goal.value)
     if goal.budget is not None:
         return curve.steps_within(goal.budget), ()
     target = DEFAULT_TARGET if goal.target_accuracy is None else goal.target_accuracy
@@ -431,6 +449,24 @@ def _choose_steps(curve: RouteCurve, goal: RouteGoal) -> tuple[int, tuple[str, .
     if goal.target_accuracy is None:
         return len(curve.items), (f"{text}, which is shown",)
     raise InputError(f"{text}; expected a lower target, or people with fewer errors")
+
+
+def _choose_worthwhile_steps(
+    curve: RouteCurve, goal: RouteGoal, value: float
+) -> tuple[int, tuple[str, ...]]:
+    """Return the steps that are worth their price and fit into the budget, and notes on it."""
+    steps = curve.steps_worth(value)
+    within = steps if goal.budget is None else curve.steps_within(goal.budget)
+    if within < steps:
+        more = float(curve.cost[steps])
+        return within, (f"the budget ends before the value: labels for {more:.2f} are worth it",)
+    if steps == len(curve.items):
+        return steps, ()
+    cost, gain = (float(part[steps + 1] - part[steps]) for part in (curve.cost, curve.accuracy))
+    note = (
+        f"the next label costs {cost / (100 * gain):.3g} per point of accuracy, more than {value:g}"
+    )
+    return steps, (f"{note}: no further one is asked for",)
 
 
 def _build_report(
