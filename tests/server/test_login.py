@@ -67,7 +67,9 @@ def test_answers_are_signed_by_the_account_whatever_the_cookie_says(users, tmp_p
         client = connect()
         assert log_in(client, "anna").json() == {"name": "anna", "role": "annotator"}
         client.cookies.set("la_who", "ben")
-        assert client.get("/api/session").json()["who"] == "anna"
+        session_of_anna = client.get("/api/session").json()
+        assert session_of_anna["who"] == "anna"
+        assert session_of_anna["account"] == {"role": "annotator", "can_log_out": True}
         body = {"position": 0, "kind": "label", "label": 1}
         assert send(client, "/api/answers", body).status_code == 200
         assert [e.who for e in session.service.journal.read_events()][-1] == "anna"
@@ -113,7 +115,9 @@ def test_proxy_names_the_user_and_the_file_their_role(users, tmp_path):
         assert client.get("/api/session", headers=twice).status_code == 401
         assert client.get("/api/session", headers={"X-Remote-User": ""}).status_code == 401
         ada, new = {"X-Remote-User": "ada"}, {"X-Remote-User": "new"}
-        assert client.get("/api/session", headers=new).json()["who"] == "new"
+        session_of_new = client.get("/api/session", headers=new).json()
+        assert session_of_new["who"] == "new"
+        assert session_of_new["account"] == {"role": "annotator", "can_log_out": False}
         assert client.get("/api/export/csv", headers=ada).status_code == 200
         assert client.get("/api/export/csv", headers=new).status_code == 403
         assert log_in(client, "ada").status_code != 200  # nobody logs in beside the proxy

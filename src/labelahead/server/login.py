@@ -24,12 +24,13 @@ from labelahead.server.accounts import Account, Accounts
 from labelahead.server.rate_limit import ATTEMPT_WINDOW_SECONDS, FailedAttempts
 from labelahead.server.security import parse_cookies, replay_body, set_cookie
 
-__all__ = ["LoginGuard"]
+__all__ = ["LoginGuard", "describe_account"]
 
 LOGIN_SECONDS = 12 * 3600.0
 NAME_COOKIE = "la_who"
 MAX_NAME_CHARACTERS = 60
 PAGE = Path(__file__).parent / "templates" / "login.html"
+ACCOUNT_SCOPE = "labelahead.account"  # key of the ASGI scope that holds the account
 PUBLIC_PATHS = re.compile(r"/login|/api/(login|health)|/static/.*")
 REVIEW_KINDS = ("settle", "keep", "doubt")
 # (method, path) -> role that is needed; everything else is open to annotators
@@ -39,6 +40,15 @@ NEEDED_ROLES = (
     ("POST", re.compile(r"/api/classes/\d+"), "reviewer"),
     ("GET", re.compile(r"/api/review"), "reviewer"),
 )
+
+
+def describe_account(scope: Scope) -> dict[str, object] | None:
+    """Return the role of the account that sends a request, None without accounts.
+
+    `can_log_out` is false if a reverse proxy names the user: the login is the proxy's.
+    """
+    found: dict[str, object] | None = scope.get(ACCOUNT_SCOPE)
+    return found
 
 
 class LoginGuard:
@@ -83,6 +93,7 @@ class LoginGuard:
             response = _refuse_role(account, method, path, body)
             receive = replay_body(body, receive) if method == "POST" else receive
             scope = _with_name(scope, account.name)
+            scope[ACCOUNT_SCOPE] = {"role": account.role, "can_log_out": self.user_header is None}
         await (response or self.app)(scope, receive, send)
 
     def _find_account(self, scope: Scope, request: Headers) -> Account | None:

@@ -30,6 +30,7 @@ from labelahead.server.fitting import build_exported_model, predict_pool
 from labelahead.server.gallery import Gallery
 from labelahead.server.gallery_routes import build_gallery_routes
 from labelahead.server.items import DISPLAY_PIXELS, FULL_PIXELS, THUMBNAIL_PIXELS
+from labelahead.server.login import describe_account
 from labelahead.server.meaning import MeaningSearch
 from labelahead.server.neighbour_map import NeighbourMap
 from labelahead.server.review_queue import RANDOM_SHARE, list_review_queue, measure_item_seconds
@@ -193,7 +194,10 @@ OptionalAnnotator = Annotated[str | None, Depends(_read_annotator)]
 
 
 def _describe_session(
-    service: LabellingService, who: str | None, labelled_at: str | None = None
+    service: LabellingService,
+    who: str | None,
+    labelled_at: str | None = None,
+    account: dict[str, object] | None = None,
 ) -> dict[str, Any]:
     return {
         "name": service.items.data.name,
@@ -205,6 +209,7 @@ def _describe_session(
         "kind": service.items.kind,
         "version": version("labelahead"),
         "who": who,
+        "account": account,
         "test": bool(service.held_out),
         "labelled_at": labelled_at,
     }
@@ -218,8 +223,9 @@ def _query_routes(service: LabellingService, labelled_at: str | None) -> APIRout
         return {"ok": True}
 
     @routes.get("/session", summary="The session and the annotator")
-    def session(who: OptionalAnnotator) -> dict[str, Any]:
-        return _describe_session(service, who, labelled_at)
+    def session(request: Request, who: OptionalAnnotator) -> dict[str, Any]:
+        """`account`: its role, if the server has accounts."""
+        return _describe_session(service, who, labelled_at, describe_account(request.scope))
 
     @routes.get("/question", summary="The item to label now")
     def question(who: Annotator, fresh: bool = False) -> Json:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 __all__ = ["browser"]  # the fixture
 
 
-def test_user_logs_in_and_labels_under_the_name_of_the_account(browser, tmp_path):
+def test_user_logs_in_labels_under_the_name_of_the_account_and_logs_out(browser, tmp_path):
     users = tmp_path / "users.json"
     save_account(users, "anna", "annotator", "correct horse")
     data = pages.write_digits(tmp_path / "digits", 12)
@@ -37,6 +37,17 @@ def test_user_logs_in_and_labels_under_the_name_of_the_account(browser, tmp_path
         page.wait_for_selector("#me:has-text('You: anna')")
         page.keyboard.press("1")
         page.wait_for_selector("#said:has-text('Saved: 1')")
+        page.click("#tab-data")
+        page.wait_for_selector("#panel:has-text('needs the role admin; yours is annotator')")
+        assert page.locator("#panel a[data-form], #take-model, #class-rename").count() == 0
+        page.click("#me")
+        page.wait_for_selector("#role:has-text('logged in as anna, with the role annotator')")
+        page.evaluate(AXE.read_text())
+        assert find_accessibility_violations(page) == []
+        page.click("#account .log-out")
+        page.wait_for_selector("#login [name=password]")
+        page.goto(server.url + "/")
+        page.wait_for_selector("#login [name=password]")
         context.close()
     finally:
         server.kill()

@@ -4,6 +4,7 @@
 import { count, dot, large, make, title } from "./items.js";
 import { $, state } from "./label.js";
 import { getFile, getOnce, send } from "./server.js";
+import { player } from "./sound.js";
 import { addView, currentView } from "./views.js";
 
 const room = $("audit");
@@ -79,13 +80,13 @@ const teach = () => guarded(async () => {
 function drawStart() {
   const choices = [[1, "±1 point"], [2, "±2 points"], [3, "±3 points"], [5, "±5 points"]];
   const select = make("select", { id: "audit-target" }, ...choices.map(([value, text]) => make("option", { value, text, selected: value === 2 })));
-  const begin = button("start", "Freeze the predictions and begin", start, "strong");
+  const begin = button("start", "Start the audit", start, "strong");
   begin.disabled = !audit.ready;
   room.replaceChildren(make("div", { className: "audit-start" }, heading(),
-    make("p", { text: "The accuracy on the Progress tab is an estimate of the model about itself. An audit measures it: you label items that are drawn at random, without seeing what the model says, and watch an interval narrow. It holds however often you look, so stop when it is narrow enough." }),
-    make("p", { text: "The predictions are frozen when the audit begins. Your answers do not teach the model before the certificate is issued; afterwards they can." }),
-    make("p", { className: "row" }, make("label", {}, "Narrow enough: ", select), begin),
-    audit.ready ? null : make("p", { className: "faint", text: "Label items of at least two classes first." }),
+    make("p", { text: "The accuracy on the Progress tab is the model’s own estimate. An audit measures the accuracy: you label items drawn at random, without seeing the predictions. An interval for the accuracy narrows with each answer. It stays valid however often you look, so you can stop at any time." }),
+    make("p", { text: "The predictions are frozen when the audit begins. Your answers are kept apart from the labels. After the certificate is issued, you can use them as labels." }),
+    make("p", { className: "row" }, make("label", {}, "Goal: the accuracy within ", select), begin),
+    audit.ready ? null : make("p", { role: "note", text: "The audit needs a model: label items of at least two classes first." }),
     audit.finished ? make("p", {}, button("last", "Download the last certificate", () => guarded(download), "quiet")) : null, note));
 }
 
@@ -108,15 +109,15 @@ function drawInterval() {
   rectangle(at(value) - 0.25, 0.5, "audit-value");
   return make("div", { className: "audit-interval" },
     make("p", { className: "audit-big", id: "audit-value", text: audit.labels ? points(value) : "–" }),
-    make("p", { id: "audit-between", text: audit.labels ? `between ${points(low)} and ${points(high)}` : "no answer yet" }), svg,
+    make("p", { id: "audit-between", text: audit.labels ? `between ${points(low)} and ${points(high)}` : "The interval appears with the first answer." }), svg,
     make("p", { className: "audit-ends faint" }, make("span", { text: points(floor) }), make("span", { text: points(1) })),
-    make("p", { className: "faint", id: "audit-count", text: `${count(audit.labels, "answer", "answers")} of ${audit.items.toLocaleString("en")} items; ${100 * audit.confidence} % confidence at all times` }));
+    make("p", { className: "faint", id: "audit-count", text: `${count(audit.labels, "answer", "answers")} of ${count(audit.items, "unlabelled item", "unlabelled items")}; confidence ${100 * audit.confidence}\u00a0%, whenever you stop` }));
 }
 
 function drawAllocation() {
   const rows = audit.strata.map((row) => make("tr", {}, make("td", { text: `${points(row.low)} to ${points(row.high)}` }), make("td", { text: row.items.toLocaleString("en") }), make("td", { text: `${Math.round(100 * row.share)}\u00a0%` })));
-  return make("details", {}, make("summary", { text: "Where the items are drawn" }),
-    make("table", {}, make("thead", {}, make("tr", {}, ...["predicted error", "items", "draws"].map((text) => make("th", { text, scope: "col" })))), make("tbody", {}, ...rows)));
+  return make("details", {}, make("summary", { text: "How the items are drawn" }),
+    make("table", {}, make("thead", {}, make("tr", {}, ...["Predicted error", "Items", "Share of draws"].map((text) => make("th", { text, scope: "col" })))), make("tbody", {}, ...rows)));
 }
 
 function drawClasses() {
@@ -131,15 +132,16 @@ function draw() {
   const half = (audit.accuracy.high - audit.accuracy.low) / 2;
   const reached = half <= audit.target;
   const question = asked
-    ? make("section", { className: "audit-item", "aria-label": "Item" }, large(asked), make("p", { className: "caption", text: title(asked) }), drawClasses())
-    : make("section", { className: "audit-item" }, make("p", { text: "Every item has an answer." }));
+    ? make("section", { className: "audit-item", "aria-label": "Item" }, make("h2", { text: "Which class is it?" }), make("div", { className: "audit-shown", tabindex: asked.url ? null : "0" }, asked.sound ? player(asked) : large(asked)),
+      make("p", { className: "caption", text: title(asked) }), drawClasses())
+    : make("section", { className: "audit-item" }, make("p", { text: "Every item of the audit has an answer. Issue the certificate." }));
   const undo = button("back", "Correct the last answer", back, "quiet");
   undo.disabled = !before;
   const finish = button("issue", audit.issued ? "Issue it again" : "Stop and issue the certificate", issue, reached ? "strong" : "");
   finish.disabled = !audit.labels;
   const lessons = audit.issued ? button("teach", "Use the answers as labels and close the audit", teach) : null;
   room.replaceChildren(make("div", { className: "audit-columns" }, question, make("aside", { "aria-label": "Result" }, heading(), drawInterval(),
-    make("p", { id: "audit-advice", text: reached ? `±${(100 * audit.target).toFixed(0)} points are reached: issue the certificate, or go on.` : `Goal: ±${(100 * audit.target).toFixed(0)} points; now ±${(100 * half).toFixed(1)}.` }),
+    make("p", { id: "audit-advice", text: reached ? `The goal of ±${(100 * audit.target).toFixed(0)} points is reached. Issue the certificate, or go on for a narrower interval.` : `Goal: ±${(100 * audit.target).toFixed(0)} points; now ±${(100 * half).toFixed(1)}.` }),
     make("p", { className: "row" }, finish, lessons), make("p", {}, undo), drawAllocation(), note)));
 }
 

@@ -129,10 +129,25 @@ $("first").addEventListener("submit", async (event) => {
 
 // ---- who is here ----------------------------------------------------------------------------
 
+const ROLES = {
+  annotator: "An annotator labels items.",
+  reviewer: "A reviewer labels items, checks the labels of others, and changes classes.",
+  admin: "An admin labels, reviews, imports labels, and exports labels and the model.",
+};
 $("me").addEventListener("click", () => {
+  const { account, who } = state.session ?? {};
+  if (account) { // the name is that of the account
+    $("role").textContent = `You are logged in as ${who}, with the role ${account.role}. ${ROLES[account.role] ?? ""}${account.can_log_out ? "" : " To log out, use the page on which you logged in."}`;
+    $("account").showModal();
+    return;
+  }
   $("whoname").value = state.session?.who ?? "";
   $("who").showModal();
 });
+$("accountnot").addEventListener("click", () => $("account").close());
+for (const button of document.querySelectorAll(".log-out")) {
+  button.addEventListener("click", async () => { await send("/api/logout", {}); location.assign("/login"); });
+}
 $("whonot").addEventListener("click", () => $("who").close());
 $("who").querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();

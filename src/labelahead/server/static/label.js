@@ -19,6 +19,7 @@ const state = {
   busy: false,
 };
 
+const LETTERS = 18; // of the longest word that a button of a class shows on one line
 const NONE_OF_THESE = -2; // the label of an item that belongs to none of the classes
 const nameOf = (label) => (label === null || label === undefined ? "–" : label === NONE_OF_THESE ? "none of these" : state.classes.find((c) => c.number === label)?.name ?? `class ${label}`);
 const hasLabel = (a) => ["label", "confirm", "settle"].includes(a.kind);
@@ -150,8 +151,8 @@ function drawClasses() {
   });
   $("classes").classList.toggle("many", state.classes.length > 12);
   const longest = Math.max(0, ...state.classes.map((c) => c.name.length));
-  $("classes").classList.toggle("short", longest <= 3);
-  $("classes").classList.toggle("middling", longest > 6);
+  const words = state.classes.flatMap((c) => c.name.split(/[\s/-]+/)).map((word) => word.length);
+  $("classes").style.setProperty("--letters", String(Math.min(LETTERS, Math.max(1, ...words)))); // a word is not broken
   $("classes").classList.toggle("long", longest > 11);
   $("classes").replaceChildren(...buttons);
   const likely = buttons.find((b) => b.classList.contains("likely"));
@@ -222,19 +223,26 @@ function drawAnswer(h, what) {
 }
 
 // Show progress towards the budget, or towards the point where more labels bring little: few people label a whole pool.
+function drawMe() {
+  const { account, who } = state.session;
+  $("me").textContent = who ? `You: ${who}` : "Your name";
+  for (const button of document.querySelectorAll(".log-out")) button.hidden = !account?.can_log_out;
+}
+
 function drawTally(labels, budget, enough) {
   const { items } = state.session;
   state.budget = budget;
   state.enough = enough ?? null;
   const all = items <= labels;
-  $("tally").textContent = budget ? `${labels.toLocaleString("en")} of ${budget.toLocaleString("en")} labels (budget)`
-    : `${labels.toLocaleString("en")} labelled of ${items.toLocaleString("en")} items`;
+  const wide = (text) => make("span", { className: "wide", text }); // left out on a phone
+  $("tally").replaceChildren(...(budget ? [`${labels.toLocaleString("en")} of ${budget.toLocaleString("en")}`, wide(" labels (budget)")]
+    : [labels.toLocaleString("en"), wide(" labelled"), ` of ${items.toLocaleString("en")}`, wide(" items")]));
   $("bar").value = Math.min(1, all ? 1 : budget ? labels / budget : task() ? labels / items : state.enough ?? 0);
   $("bar").title = task() && !budget ? "Items labelled, as a share of all" : budget ? "Labels given, as a share of the budget" : state.enough === null && !all
     ? "Progress towards enough labels: available after the first rounds of training"
     : `${percent($("bar").value)} of the way to the point where more labels bring little improvement`;
   $("bar").setAttribute("aria-label", $("bar").title);
-  $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
+  drawMe();
 }
 
 // Embeddings of a pool are computed step by step; show which items can be queried so far.
@@ -437,7 +445,7 @@ async function reload() { // fetch name, classes and annotator: other people may
   state.classesSeq = state.session.classes_seq;
   $("name").textContent = state.session.name;
   document.body.classList.toggle("watching", watching());
-  $("me").textContent = state.session.who ? `You: ${state.session.who}` : "Your name";
+  drawMe();
   if (state.query) drawItem();
   drawHistory();
 }

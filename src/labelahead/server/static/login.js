@@ -11,7 +11,8 @@ form.addEventListener("submit", async (event) => {
       body: JSON.stringify({ name: form.elements.name.value.trim(), password: form.elements.password.value }),
     });
     if (response.ok) { location.replace("/"); return; }
-    told.textContent = `${(await response.json()).error}.`;
+    const { error } = await response.json();
+    told.textContent = `${error[0].toUpperCase()}${error.slice(1)}.`;
   } catch { told.textContent = "The server does not answer; try again."; }
   form.elements.password.select();
 });

@@ -23,6 +23,9 @@ let timer = null;
 
 const section = (heading, ...children) => make("section", {}, make("h2", { text: heading }), ...children);
 const note = (text) => make("p", { className: "faint", text });
+const teach = (text) => make("p", { className: "teach", text }); // of an empty panel: what will be here, and how it gets here
+const mayActAs = (context, ...roles) => !context.session?.account || roles.includes(context.session.account.role);
+const needsRole = (what, role, context) => teach(`${what} needs the role ${role}; yours is ${context.session.account.role}.`);
 
 export function openPanels(context) {
   current = context;
@@ -207,17 +210,18 @@ async function showDoubts(context, late) {
   const kept = make("div", {}, ...[queue, keptLabels(context, rest.kept, rest.kept_count), noneOfThese(context, none)].filter(Boolean));
   const { nameOf } = context;
   const suggested = (d) => (context.task ? context.nameAnswer(d.suggested) : nameOf(d.suggested));
-  const intro = note("Labels that clearly differ from their leave-one-out prediction, the most suspicious first, as of the last training.");
+  const intro = note(found.length ? "These labels may be wrong: fitted without them, the model clearly predicts another answer. The most suspicious come first."
+    : "Each training also predicts every label from all other labels. A label that clearly differs from its prediction may be wrong and is listed here; one click keeps or changes it.");
   if (!found.length) {
     const none = enough ? "No label needs a review."
-      : `Too few labels yet: a review needs a training with ${least} labels${context.task ? "" : " per class on average"}.`;
+      : `Too few labels yet: a review needs a training with ${least} labels${context.task ? "" : ` per class on average, ${least * Math.max(2, context.classes.length)} in all`}.`;
     panel.replaceChildren(section("Review", intro, make("p", { text: none }), kept));
     return;
   }
   panel.replaceChildren(section("Review", intro, make("ul", { className: "looks" }, ...found.map((d) => make("li", {},
     thumb(d), make("div", {},
       make("p", {}, make("strong", { text: title(d) }), ` is labelled “${context.labelOf(d)}”${d.who ? ` by ${d.who}` : ""}; `
-        + `leave-one-out prediction: “${suggested(d)}”.`),
+        + `without this label, the model predicts “${suggested(d)}”.`),
       context.watching ? null : make("p", { className: "row" },
         act(context, d, d.label, `Keep ${context.labelOf(d)}`, "keep"),
         !context.task ? act(context, d, d.suggested, `Change to ${suggested(d)}`)
@@ -268,24 +272,26 @@ async function showPeople(context, late) {
   if (late()) return;
   const { nameOf } = context;
   const rows = found.people.map((p) => make("tr", {},
-    make("td", {}, p.who, p.who === context.session.who ? " (you)" : ""), make("td", { text: p.active ? "active" : "inactive" }),
+    make("td", {}, p.who, p.who === context.session.who ? " (you)" : "", p.active ? make("span", { className: "faint", text: "active now" }) : null),
     make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) }),
     make("td", { className: "number", text: typeof p.seconds === "number" ? `${p.seconds < 10 ? p.seconds.toFixed(1) : Math.round(p.seconds)} s` : "–" })));
   const known = found.people.some((p) => p.reliability);
   const reliability = found.people.filter((p) => p.reliability).map(({ who, reliability: r }) => make("tr", {},
     make("td", { text: who }), make("td", { className: "number", text: `${percent(r.accuracy)} (${percent(r.low)} to ${percent(r.high)})` }),
     make("td", { text: r.few ? "too few labels" : r.confusions.map(([is, said, share]) => `“${nameOf(said)}” for “${nameOf(is)}” (${percent(share)})`).join(", ") })));
-  const table = (heads, body) => make("table", {}, make("thead", {}, make("tr", {}, ...heads.map(([text, className = ""]) =>
-    make("th", { scope: "col", text, className })))), make("tbody", {}, ...body));
+  const table = (heads, body) => make("div", { className: "sheet" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads.map(([text, className = ""]) =>
+    make("th", { scope: "col", text, className })))), make("tbody", {}, ...body)));
   const pairs = found.pairs.map((p) => make("tr", {}, make("td", { text: `${p.who}, ${p.other}` }),
     make("td", { className: "number", text: String(p.items) }), make("td", { className: "number", text: String(p.agreeing) }),
     make("td", { className: "number", text: p.kappa === null ? "–" : p.kappa.toFixed(2) })));
   const agreement = found.compared
     ? `${count(found.compared, "item is", "items are")} labelled by two or more annotators; they agree on ${found.agree} of them (${percent(found.agree / found.compared)}).`
-    : "No item is labelled by two annotators yet.";
+    : "No item is labelled by two annotators yet. Some queries repeat an item of another annotator, so that this panel can show how often they agree.";
   panel.replaceChildren(
-    section("People", make("table", {}, make("thead", {}, make("tr", {}, ...["Annotator", "", "Labels", "Skipped", "Per item"].map((t, i) => (i === 1
-      ? make("td") : make("th", { scope: "col", text: t, className: i > 1 ? "number" : "" }))))), make("tbody", {}, ...rows))),
+    section("People", found.people.length > 1 ? null : teach(context.session.account
+      ? "You are alone so far. Other users open the same address and log in with their account."
+      : "You are alone so far. Start “labelahead label” with --host 0.0.0.0, so that others can open the page from their machines; each enters a name at the top right."),
+    rows.length ? table([["Annotator"], ["Labels", "number"], ["Skipped", "number"], ["Time per item", "number"]], rows) : null),
     ...(known ? [section("Reliability", note("How often each annotator is right, estimated by the model from all labels at its last refresh, with a 90 % interval. Labels of less reliable annotators count less."),
       table([["Annotator"], ["Accuracy", "number"], ["Typical confusions"]], reliability))] : []),
     section("Agreement", make("p", { text: agreement + (found.alpha === null ? "" : ` Krippendorff’s alpha is ${found.alpha.toFixed(2)}.`) }),
@@ -312,13 +318,14 @@ const FORMS = [["csv", "CSV table"], ["jsonl", "JSON lines"], ["parquet", "Parqu
   ["label-studio", "Label Studio tasks"], ["label-studio-config", "Label Studio labelling configuration"], ["folders", "Class folders (zip)"]];
 
 function showData(context) {
-  const drawn = panel.querySelector("#take-model"); // it changes with the classes, not with the query
+  const drawn = panel.querySelector("#classes-of, #exported"); // it changes with the classes, not with the query
   if (drawn) {
     const old = panel.querySelector("#classes-of");
     if (old && old.dataset.seq !== String(context.classesSeq)) {
       const now = classesSection(context);
       for (const field of now.querySelectorAll("select, input")) { // keep what the user has chosen or typed
-        const was = old.querySelector(`#${field.id}`).value;
+        const was = old.querySelector(`#${field.id}`)?.value; // undefined: there were no classes
+        if (was === undefined) continue;
         if (!field.options || [...field.options].some((o) => o.value === was)) field.value = was;
       }
       old.replaceWith(now);
@@ -329,6 +336,7 @@ function showData(context) {
   const links = FORMS.filter(([form]) => form !== "folders" || (["image", "sound"].includes(context.session?.kind) && !["multilabel", "number"].includes(context.task?.name)))
     .map(([form, text]) => make("a", { text, "data-form": form, download: "" }));
   const every = make("input", { type: "checkbox", id: "every-class" });
+  const mayExport = mayActAs(context, "admin");
   const aim = () => {
     every.disabled = !rest.checked;
     const query = rest.checked ? `?rest=1${every.checked ? "&probabilities=1" : ""}` : "";
@@ -350,11 +358,13 @@ function showData(context) {
   file.addEventListener("change", () => importFile(context, file, status));
   panel.replaceChildren(...[
     context.watching || context.task ? null : classesSection(context),
-    section("Export labels", make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
+    !mayExport ? section("Export and import", needsRole("Exporting labels or the model, and importing labels,", "admin", context)) : null,
+    !mayExport ? null : section("Export labels", note("Each row names an item, its label, who gave it and when. You can export at any time and go on labelling."), make("ul", { className: "links" }, ...links.map((a) => make("li", {}, a))),
       make("label", { className: "check" }, rest, " include predictions for unlabelled items"),
       make("label", { className: "check" }, every, " include the probability of every class"), exported),
-    modelSection(),
-    context.watching ? null : section("Import labels", make("label", {}, "CSV, JSON lines, Parquet or Label Studio: ", file), status),
+    mayExport ? modelSection() : null,
+    context.watching || !mayExport ? null : section("Import labels", note("For labels that you already have: a CSV table, JSON lines or Parquet with the columns item and label, or an export of Label Studio."),
+      make("label", {}, make("span", { className: "unseen", text: "File with labels: CSV, JSON lines, Parquet or Label Studio" }), file), status),
   ].filter(Boolean));
 }
 
@@ -368,6 +378,12 @@ function classesSection(context) {
   const name = make("input", { id: "class-name", maxLength: 200, autocomplete: "off", "aria-label": "New name", placeholder: "New name" });
   const into = make("select", { id: "class-into", "aria-label": "Into which class" }, ...options());
   const chosen = () => Number(which.value);
+  let box = null;
+  if (!context.classes.length || !mayActAs(context, "reviewer", "admin")) {
+    box = section("Classes", context.classes.length ? needsRole("Changing classes", "reviewer", context)
+      : teach("There are no classes yet. Enter them where the item will be shown; later, you can rename, merge and remove them here."));
+    return markClasses(box, context);
+  }
   others(into, which);
   which.addEventListener("change", () => others(into, which));
   const act = (text, kind, value) => make("button", { type: "button", text, id: `class-${kind}`, on: { click: async () => {
@@ -375,12 +391,16 @@ function classesSection(context) {
     if (kind === "rename" && !other.trim()) { name.focus(); return; }
     if (await context.changeClass(chosen(), kind, other)) { name.value = ""; refresh(current()); }
   } } });
-  const box = section("Classes", make("div", { className: "choices" },
+  box = section("Classes", make("div", { className: "choices" },
     make("span", { text: "Class" }), which, make("span"),
     make("span", { text: "rename to" }), name, act("Rename", "rename", () => name.value),
     make("span", { text: "merge into" }), into, act("Merge", "merge", () => context.nameOf(Number(into.value))),
     make("span", { text: "remove" }), make("span", { className: "faint", text: "its items become unlabelled" }), act("Remove", "remove", () => null)),
   note("Undo reverts a change. The journal keeps the original labels; exports use the current classes."));
+  return markClasses(box, context);
+}
+
+function markClasses(box, context) {
   box.id = "classes-of";
   box.dataset.seq = String(context.classesSeq);
   return box;

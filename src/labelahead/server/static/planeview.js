@@ -15,6 +15,9 @@ const canvas = make("canvas", { tabindex: "0", role: "img", id: "plane-canvas", 
 const caption = make("p", { className: "hover", role: "status" });
 const legend = make("div", { className: "legend", role: "group", "aria-label": "Highlight a class" });
 const about = make("p", { className: "faint", id: "plane-about" });
+const empty = make("p", { className: "empty", text: "Loading the map …" });
+const HOW = matchMedia("(pointer: coarse)").matches ? "Tap an item to open it. Drag to move, spread two fingers to zoom. “Lasso” selects a group for the gallery."
+  : "Point at an item to see it; click to open it. Drag to move, turn the wheel to zoom. Shift and drag selects a group for the gallery.";
 let spots = [];
 let found = null;
 let camera = { scale: 1, x: 0, y: 0 };
@@ -29,7 +32,7 @@ const lassoButton = tool("lasso", "Lasso", () => toggleLasso(), "l");
 lassoButton.setAttribute("aria-pressed", "false");
 room.append(make("div", { className: "filters" }, make("h2", { id: "plane-title", className: "unseen", text: "Map" }), lassoButton,
   tool("nearer", "Zoom in", () => zoom(STEP), "+"), tool("farther", "Zoom out", () => zoom(1 / STEP), "-"), tool("whole", "Whole map", () => reset(), "h"),
-  tool("again", "Draw again with the present model", () => load(true)), about), make("div", { className: "frame" }, canvas), make("div", { className: "row" }, caption), legend);
+  tool("again", "Update", () => load(true)), about), make("div", { className: "frame" }, canvas, empty), make("div", { className: "row" }, caption), legend);
 
 function toggleLasso(on = !lassoing) {
   lassoing = on;
@@ -54,9 +57,14 @@ async function load(again = false) {
 }
 
 function describe() {
-  if (!spots.length) { about.textContent = "The map appears once the embeddings are computed."; return; }
-  const how = found.layout === "neighbours" ? "Neighbours on the map are similar to the model (t-SNE); distances between far groups mean little."
-    : found.state === "computing" ? "Arranging neighbours …; meanwhile, the two leading components." : "The two leading components of the kernel.";
+  empty.hidden = spots.length > 0;
+  if (!spots.length) {
+    empty.textContent = "The map shows all items; similar ones are near each other. It appears once the embeddings of the items are computed.";
+    about.textContent = "";
+    return;
+  }
+  const how = found.layout === "neighbours" ? "Neighbours are similar to the model (t-SNE); distances between groups mean little."
+    : found.state === "computing" ? "A first map by the two leading components; a better one is being computed." : "The two leading components of the kernel.";
   about.textContent = `${count(spots.length, "item", "items")}. ${how} Labelled items have a ring.`;
   canvas.setAttribute("aria-label", `Map of the pool: ${count(found.points.length, "unlabelled item", "unlabelled items")}, ${count(found.labelled.length, "labelled item", "labelled items")}`);
 }
@@ -208,7 +216,7 @@ async function point(event) {
 
 function showCaption() {
   const item = pointed && items.get(pointed.position);
-  if (!item) { caption.textContent = "Point at an item to see it, click to open it. Drag to move, turn the wheel to zoom, Shift and drag to lasso."; return; }
+  if (!item) { caption.textContent = HOW; return; }
   const words = pointed.label === null ? "no prediction yet" : pointed.known ? nameOf(pointed.label) : `${nameOf(pointed.label)}? ${chance(pointed.p ?? 0)}`;
   caption.replaceChildren(thumb(item), make("span", {}, `${title(item)}: `, dot(pointed.label), words));
 }
