@@ -39,6 +39,17 @@ def answer_item(page, count):
     page.wait_for_selector(f"#audit-count:has-text('{count} answer')")
 
 
+def check_layout(page):
+    """The item is large, with the result beside it; on a phone both have the whole width."""
+    shown, result = (page.locator(f"#audit {x}").bounding_box() for x in ("img", "aside"))
+    assert shown["height"] > 0.5 * 900
+    assert result["x"] >= shown["x"] + shown["width"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    boxes = [page.locator(f"#audit {x}").bounding_box() for x in ("section", "aside")]
+    assert all(350 < box["width"] <= 390 for box in boxes)
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
 def test_audit_survives_a_kill_and_ends_in_a_certificate(browser, server, tmp_path):
     annotator = pages.Annotator(browser, server)
     page = annotator.page
@@ -47,6 +58,7 @@ def test_audit_survives_a_kill_and_ends_in_a_certificate(browser, server, tmp_pa
     page.wait_for_selector("#audit .audit-classes")
     page.evaluate(AXE.read_text())
     assert find_accessibility_violations(page) == []
+    check_layout(page)
     for count in range(1, ANSWERS + 1):
         answer_item(page, count)
     between = page.inner_text("#audit-between")

@@ -417,6 +417,8 @@ def test_page_has_no_serious_accessibility_violation(browser, server, look):
     annotator = pages.Annotator(browser, server, color_scheme=scheme, reduced_motion="reduce")
     if look == "phone":
         annotator.page.set_viewport_size({"width": 360, "height": 740})
+        annotator.page.wait_for_selector("#tally:text-matches('of')")
+        assert annotator.page.locator("header").bounding_box()["height"] < 90  # two rows
     annotator.page.evaluate(AXE.read_text())
     for tab in ("why", "progress", "doubts", "people", "data"):
         annotator.page.click(f"#tab-{tab}")

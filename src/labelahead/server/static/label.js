@@ -125,7 +125,7 @@ function drawGuess() {
   line.hidden = !best;
   if (!best) return;
   line.replaceChildren(make("span", { text: "Prediction:" }), dot(best[0]), make("strong", { text: nameOf(best[0]) }),
-    make("span", { text: chance(best[1]) }), make("button", {
+    make("span", { text: `(${chance(best[1])})` }), make("button", {
       type: "button", id: "agree", className: "quiet", on: { click: (event) => agree(event) },
     }, "accept ", make("kbd", { text: "Enter" })));
 }
@@ -152,7 +152,7 @@ function drawClasses() {
   $("classes").classList.toggle("many", state.classes.length > 12);
   const longest = Math.max(0, ...state.classes.map((c) => c.name.length));
   const words = state.classes.flatMap((c) => c.name.split(/[\s/-]+/)).map((word) => word.length);
-  $("classes").style.setProperty("--letters", String(Math.min(LETTERS, Math.max(1, ...words)))); // a word is not broken
+  document.body.style.setProperty("--letters", String(Math.min(LETTERS, Math.max(1, ...words)))); // a word is not broken
   $("classes").classList.toggle("long", longest > 11);
   $("classes").replaceChildren(...buttons);
   const likely = buttons.find((b) => b.classList.contains("likely"));
@@ -235,8 +235,9 @@ function drawTally(labels, budget, enough) {
   state.enough = enough ?? null;
   const all = items <= labels;
   const wide = (text) => make("span", { className: "wide", text }); // left out on a phone
-  $("tally").replaceChildren(...(budget ? [`${labels.toLocaleString("en")} of ${budget.toLocaleString("en")}`, wide(" labels (budget)")]
-    : [labels.toLocaleString("en"), wide(" labelled"), ` of ${items.toLocaleString("en")}`, wide(" items")]));
+  const given = labels.toLocaleString("en"), among = ` of ${items.toLocaleString("en")}`;
+  $("tally").replaceChildren(...(budget ? [`${given} of ${budget.toLocaleString("en")}`, wide(" labels (budget)")]
+    : items < 10_000 ? [given, wide(" labelled"), among, wide(" items")] : [`${given} labelled`, wide(`${among} items`)]));
   $("bar").value = Math.min(1, all ? 1 : budget ? labels / budget : task() ? labels / items : state.enough ?? 0);
   $("bar").title = task() && !budget ? "Items labelled, as a share of all" : budget ? "Labels given, as a share of the budget" : state.enough === null && !all
     ? "Progress towards enough labels: available after the first rounds of training"

@@ -274,7 +274,7 @@ async function showPeople(context, late) {
   const rows = found.people.map((p) => make("tr", {},
     make("td", {}, p.who, p.who === context.session.who ? " (you)" : "", p.active ? make("span", { className: "faint", text: "active now" }) : null),
     make("td", { className: "number", text: String(p.labels) }), make("td", { className: "number", text: String(p.skips) }),
-    make("td", { className: "number", text: typeof p.seconds === "number" ? `${p.seconds < 10 ? p.seconds.toFixed(1) : Math.round(p.seconds)} s` : "–" })));
+    make("td", { className: "number", text: p.seconds >= 0.05 ? `${p.seconds < 10 ? p.seconds.toFixed(1) : Math.round(p.seconds)} s` : "–" })));
   const known = found.people.some((p) => p.reliability);
   const reliability = found.people.filter((p) => p.reliability).map(({ who, reliability: r }) => make("tr", {},
     make("td", { text: who }), make("td", { className: "number", text: `${percent(r.accuracy)} (${percent(r.low)} to ${percent(r.high)})` }),
@@ -291,7 +291,8 @@ async function showPeople(context, late) {
     section("People", found.people.length > 1 ? null : teach(context.session.account
       ? "You are alone so far. Other users open the same address and log in with their account."
       : "You are alone so far. Start “labelahead label” with --host 0.0.0.0, so that others can open the page from their machines; each enters a name at the top right."),
-    rows.length ? table([["Annotator"], ["Labels", "number"], ["Skipped", "number"], ["Time per item", "number"]], rows) : null),
+    rows.length ? table([["Annotator"], ["Labels", "number"], ["Skipped", "number"], ["Time", "number"]], rows) : null,
+      rows.length ? note("Time: the median per item.") : null),
     ...(known ? [section("Reliability", note("How often each annotator is right, estimated by the model from all labels at its last refresh, with a 90 % interval. Labels of less reliable annotators count less."),
       table([["Annotator"], ["Accuracy", "number"], ["Typical confusions"]], reliability))] : []),
     section("Agreement", make("p", { text: agreement + (found.alpha === null ? "" : ` Krippendorff’s alpha is ${found.alpha.toFixed(2)}.`) }),

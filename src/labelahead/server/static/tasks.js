@@ -170,7 +170,7 @@ function drawNumbers(values) {
       slider.addEventListener("input", () => { field.value = String(Number(Number(slider.value).toFixed(digits))); complain(""); });
       field.addEventListener("input", follow);
       follow();
-      row.append(make("span", { className: "faint", text: String(low) }), slider, make("span", { className: "faint", text: String(high) }));
+      row.append(make("span", { className: "slide" }, make("span", { className: "faint", text: String(low) }), slider, make("span", { className: "faint", text: String(high) })));
     }
     field.addEventListener("input", () => complain(""));
     field.addEventListener("keydown", numberKey);
