@@ -11,7 +11,7 @@ import labelahead as la
 from labelahead.server.client import Client
 from tests.support import browser_pages as pages
 from tests.support.slow import slow
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="BROWSER TESTS SKIPPED: pip install playwright"
