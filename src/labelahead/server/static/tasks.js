@@ -43,7 +43,7 @@ export function drawTaskGuess(line) {
   const rating = isTask("rating");
   const p = rating ? found.outputs[found.label].p : null;
   line.replaceChildren(make("span", { text: "Prediction:" }), make("strong", { text: namePrediction(found) }),
-    make("span", { text: p === null ? "" : chance(p) }),
+    make("span", { text: p === null ? "" : `(${chance(p)})` }),
     make("button", { type: "button", id: rating ? "agree" : "use", className: "quiet", on: { click: rating ? () => submit() : usePrediction } },
       rating ? "accept " : "use it ", make("kbd", { text: rating ? "Enter" : USE_KEY })));
 }
