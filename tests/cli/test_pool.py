@@ -1,6 +1,7 @@
 """The pool commands."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow.dataset as dataset
@@ -110,6 +111,42 @@ def test_cli_sketched_pool_with_npy_embeds_and_queries(tmp_path):
     )
     assert queried.exit_code == 0, queried.output
     assert len(queried.stdout.strip().splitlines()) == 3
+
+
+def test_cli_pool_query_shows_the_accuracy_of_annotators_as_query_does(stored, tmp_path):
+    """The estimates are those of `query` on the same vectors, with and without guesses."""
+    store, *_ = stored
+    x, y = clouds(N)
+    rows = [(i, CLASSES[y[i]], "anna") for i in range(0, N, 2)]
+    rows += [(i, CLASSES[(y[i] + (i % 3 == 0)) % len(CLASSES)], "ben") for i in range(0, N, 2)]
+    table, labels, said = (tmp_path / name for name in ("t.csv", "labels.csv", "said.csv"))
+    np.save(tmp_path / "x.npy", x)
+    table.write_text("id\n" + "".join(f"item {i}\n" for i in range(N)))
+    lines = [f"item {i},{label},{who}" for i, label, who in rows]
+    labels.write_text("\n".join(["id,label,annotator", *lines]) + "\n")
+    said.write_text("id,guess\n" + "".join(f"item {i},{CLASSES[c]}\n" for i, c in enumerate(y)))
+    words = ["--labels", str(labels), "--n", "3"]
+    vectors = ["query", "--data", str(table), "--embedding", str(tmp_path / "x.npy"), *words]
+    guesses = ["--guesses", str(said)]
+    notes = []
+    for command in (
+        ["pool", "query", store, *words, "--workers", "1", *guesses],
+        [*vectors, *guesses],
+        vectors,
+    ):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+        text = " ".join(done.output.split())
+        assert "labels are weighed by the estimated accuracy of their source: anna" in text
+        assert "weighed" not in done.stdout  # it is a file of items
+        notes.append(re.findall(r"(anna|ben) (\d+)% of (\d+)", text))
+    large = LargePool(store, executor=INLINE)
+    large.query(3, labels)
+    found = large.source_accuracy.items()
+    plain = [(name, f"{s.accuracy:.0%}".rstrip("%"), str(s.labels)) for name, s in found]
+    assert (notes[0], plain) == (notes[1], notes[2])
+    assert [(name, count) for name, _, count in plain] == [("anna", "60"), ("ben", "60")]
+    assert int(plain[0][1]) > int(plain[1][1])
 
 
 def test_cli_pool_query_takes_guesses_and_predict_refuses_a_file(stored, tmp_path):

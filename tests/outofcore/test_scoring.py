@@ -238,6 +238,12 @@ def test_whole_pool_with_several_sources_is_predicted_as_in_memory(pool, tmp_pat
     assert np.allclose([row["probability"] for row in table], p.max(1).values, atol=1e-6)
     naive = learner.forecast_error(at, numbers, large.sample_positions(60, at, 0))
     assert done.forecast.error == pytest.approx(naive.error, abs=1e-9)
+    assert set(large.source_accuracy) == set(learner.source_accuracy())
+    for name, estimate in learner.source_accuracy().items():
+        assert large.source_accuracy[name].labels == estimate.labels
+        assert large.source_accuracy[name].accuracy == pytest.approx(estimate.accuracy, abs=1e-9)
+    large.query(3, dict.fromkeys(names[:3], "a") | dict.fromkeys(names[3:6], "b"))
+    assert large.source_accuracy == {}  # labels without annotators
 
 
 def test_annotators_who_agree_with_one_source_change_nothing(pool, tmp_path):

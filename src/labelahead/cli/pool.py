@@ -261,6 +261,7 @@ def query(
                 finalists=finalists,
                 seed=seed,
             )
+            _show_sources(large)
         text = format_query_items(items, form)
         if file is None:
             sys.stdout.write(text)
@@ -308,6 +309,7 @@ def predict(
                 seed=seed,
                 probabilities=probabilities,
             )
+            _show_sources(large)
         for name, count in done.counts.items():
             print_line(f"{count:12,} {name}")
         error = done.forecast.error
@@ -327,6 +329,14 @@ def _choose_device(device: str | None, cluster: str | None) -> str:
         raise UsageError("--device is auto, but this machine does not see the workers; name one")
     print_line(f"device of the workers: {device or 'cpu'}", "dim")
     return device or "cpu"
+
+
+def _show_sources(large: Any) -> None:
+    """Print how often each annotator is right, if there are several."""
+    from labelahead.learner.labelling_query import describe_sources
+
+    for note in describe_sources(large.source_accuracy):
+        print_line(note, "dim")
 
 
 def _split_names(classes: str) -> list[str]:

@@ -32,6 +32,7 @@ __all__ = [
     "QueryItem",
     "collect_labels",
     "collect_labels_by_source",
+    "describe_sources",
     "format_query_items",
     "query_items",
     "with_label_classes",
@@ -134,7 +135,7 @@ def query_items(
     seed = prepared.training.derive_seed(campaign.seed, 0)
     fitted = learner.fit(pool.labelled[order], pool.labels[order], seed=seed)
     notes += fitted.trained.notes if fitted.trained else ()
-    notes += _describe_sources(learner.source_accuracy())
+    notes += describe_sources(learner.source_accuracy())
     if prepared.guesses is not None:
         notes += prepared.guesses.describe_quality(fitted.model, pool.labels[order])
     report("looking ahead", 0, n)
@@ -288,8 +289,12 @@ def _label_pool(
     return pool, given
 
 
-def _describe_sources(found: Mapping[str, SourceAccuracy]) -> tuple[str, ...]:
-    """Return a note on how often each source is right, as estimated by the last fit."""
+def describe_sources(found: Mapping[str, SourceAccuracy]) -> tuple[str, ...]:
+    """Return a note on how often each source is right, as the last fit estimates it.
+
+    Args:
+        found: The estimates by source; empty without two sources.
+    """
     if not found:
         return ()
     listed = ", ".join(

@@ -5,7 +5,7 @@ Only the guesses about labelled and queried items are read for a query. Predicti
 read the columns of each partition together with its features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from labelahead.data.split import expand_path
 from labelahead.errors import InputError, did_you_mean
 from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import ExactModel
-from labelahead.inference.sources import Annotations
+from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.outofcore.addresses import Array
 from labelahead.outofcore.partitions import PoolSchema, read_columns_named
 from labelahead.outofcore.store import PartitionEntry, read_ids
@@ -144,7 +144,7 @@ def fit_with_guesses(
     deviations: Tensor,
     labels: Tensor,
     annotations: Annotations | None = None,
-) -> ExactModel:
+) -> tuple[ExactModel, Mapping[str, SourceAccuracy]]:
     """Fit the labels by the exact learner with guesses.
 
     Args:
@@ -155,7 +155,7 @@ def fit_with_guesses(
         annotations: All labels by source, with the rows of the items as positions.
 
     Returns:
-        The model of inputs with the columns of the guesses.
+        The model of inputs with the columns of the guesses, and how often each source is right.
     """
     guessers = deviations.shape[1] // model.classes
     blank = model.without_labels().with_guessers(guessers, model.classes)
@@ -167,4 +167,4 @@ def fit_with_guesses(
     fitted = learner.fit(torch.arange(len(labels)), labels).kernel_model
     for name in FITTED_BUFFERS:
         setattr(blank, name, getattr(fitted, name))
-    return blank.eval()
+    return blank.eval(), learner.source_accuracy()

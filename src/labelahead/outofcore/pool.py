@@ -33,7 +33,7 @@ from labelahead.inference.exact import ExactLearner
 from labelahead.inference.exact_model import MAX_BIAS_FEATURE_COLUMNS, ExactModel
 from labelahead.inference.forecast import ErrorForecast
 from labelahead.inference.pool_posterior import PoolPosterior, PosteriorOptions
-from labelahead.inference.sources import Annotations
+from labelahead.inference.sources import Annotations, SourceAccuracy
 from labelahead.learner.labelling_query import QueryItem
 from labelahead.outofcore.addresses import absolute_address, list_files, remove_file
 from labelahead.outofcore.execution import Executor, Progress, Task, connect_executor, run_tasks
@@ -179,6 +179,10 @@ class LargePool:
             (`labelahead.outofcore.guesses`). Items are queried as without them; predictions and the
             error estimate start from them.
 
+    Attributes:
+        source_accuracy: How often each annotator is right, with a 90 % interval, as the last query
+            or prediction estimates it; empty without labels of two annotators.
+
     >>> pool = LargePool("features", workers=1)
     >>> len(pool), len(pool.query(3, labels))
     (300, 3)
@@ -205,6 +209,7 @@ class LargePool:
         self.dtype = dtype
         self.max_block_items = max_block_items
         self.progress = progress
+        self.source_accuracy: Mapping[str, SourceAccuracy] = {}
         self._executor = executor
         self._workers = workers
         require_unchanged(self.manifest)
@@ -452,7 +457,9 @@ class LargePool:
         classes = max(len(labels.classes), 2)
         model = ExactModel(self.centre, classes, self.bias_feature, guessers=guessers)
         learner = ExactLearner(rows, model, annotations=labels.find_annotations())
-        return learner, learner.fit(torch.arange(len(labels.numbers)), labels.numbers).kernel_model
+        fitted = learner.fit(torch.arange(len(labels.numbers)), labels.numbers)
+        self.source_accuracy = learner.source_accuracy()
+        return learner, fitted.kernel_model
 
     def select_subset(
         self,
@@ -728,7 +735,7 @@ class LargePool:
         about = self.read_guesses((picks, names), labelled.classes)
         assert isinstance(subset.model, ExactModel)
         units = subset.units[: len(labelled.positions)]
-        model = fit_with_guesses(
+        model, self.source_accuracy = fit_with_guesses(
             subset.model, units, said, labelled.numbers, labelled.find_annotations()
         )
         units = torch.cat([subset.units[rows], about.to(subset.units)], 1)
