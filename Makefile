@@ -213,19 +213,19 @@ $(VENV)/.installed-backpack: $(VENV)/.installed-bench
 linear-operator: $(VENV)/.installed-bench
 	@$(PIP) --no-deps linear_operator jaxtyping wadler_lindig mpmath
 
-# docs/results.md: research/results/tables/NAME.toml defines a table, research/data/tables/NAME.csv has its measurements.
+# docs/results*.md: research/results/tables/NAME.toml defines a table, research/data/tables/NAME.csv has its measurements.
 DATA ?= ../shared/data
 RESULTS := OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(PY) -m research.results
 COMPARATORS := OMP_NUM_THREADS=1 $(PY) -m research.results.comparators run --data $(DATA)
 RESULTS_NEED := $(VENV)/.installed-test
 
-results: $(RESULTS_NEED) $(COMPETITORS)/.installed ## run what docs/results.md lacks (hours), then write it; results-NAME runs one table
+results: $(RESULTS_NEED) $(COMPETITORS)/.installed ## run what docs/results*.md lack (hours), then write them; results-NAME runs one table
 	@code=0; $(RESULTS) run --data $(DATA) $(ARGS) || code=$$?; \
 	  OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) || code=$$?; \
 	  $(COMPARATORS) || code=$$?; \
 	  $(RESULTS) page || code=$$?; exit $$code
 
-results-page: $(RESULTS_NEED) ## write docs/results.md, the studies' pages and all figures from the stored measurements
+results-page: $(RESULTS_NEED) ## write docs/results*.md, the studies' pages and all figures from the stored measurements
 	@$(RESULTS) page
 
 results-competitors: results-competitors-digits ## run the table with other packages' own code (half an hour)

@@ -15,6 +15,7 @@ from scipy.stats import ttest_1samp
 
 from labelahead.cli import app
 from research.results import comparators
+from research.results.headline import HEADLINE
 from research.results.lines import TrialLine, read_csv
 from research.results.numbers import read_numbers
 from research.results.table import TABLES, read_tables
@@ -22,15 +23,6 @@ from research.results.table import TABLES, read_tables
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CSV = ROOT / "research" / "data" / "tables"
-SETS = {  # row of the table -> file in research/data/tables
-    "texts: Reuters, 8 topics": "r8-exact",
-    "texts: 20 newsgroups": "news-exact",
-    "photographs: Caltech101, 101 classes": "caltech-exact",
-    "small photographs: CIFAR-10": "cifar10-exact",
-    "a table: image segments": "segment-exact",
-    "a network trained from scratch: handwritten digits": "digits-mlp",
-    "a network trained from scratch: MNIST": "mnist-mlp",
-}
 
 
 def mean_curves(name, seeds=10):
@@ -72,14 +64,19 @@ def test_readme_table_equals_the_measurements():
     rows = re.findall(
         r"^\| ([^|]+?) \| ([\d.]+) % \| (\d+) \| \*\*(\d+)\*\* \|$", README, re.MULTILINE
     )
-    assert [row[0] for row in rows] == list(SETS)
+    assert [row[0] for row in rows] == list(HEADLINE)
     for title, accuracy, random, ours in rows:
-        goal, random_labels, flip_labels = labels_needed(SETS[title])
+        goal, random_labels, flip_labels = labels_needed(HEADLINE[title])
         assert (accuracy, random, ours) == (
             f"{100 * goal:.1f}",
             f"{random_labels:.0f}",
             f"{flip_labels:.0f}",
         ), title
+
+
+def test_results_overview_has_the_rows_of_the_readme_table():
+    row = re.compile(r"^\| [^|]+ \| [\d.]+ % \| \d+ \| \*\*\d+\*\* \|$", re.MULTILINE)
+    assert row.findall((ROOT / "docs" / "results.md").read_text()) == row.findall(README)
 
 
 def test_readme_limitations_equal_the_measurements():
@@ -129,6 +126,11 @@ def test_readme_comparison_with_logistic_regression_equals_the_measurements():
         f"and worse in {behind}"
     )
     assert sentence in " ".join(README.split())
+    overview = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    assert (
+        f"better in {first} of {of} cases, not distinguishable in {level}, and worse in {behind}."
+        in overview
+    )
 
 
 CHECKED = {

@@ -1,12 +1,12 @@
-"""docs/results.md and docs/results/studies from raw numbers: runs what is missing, writes the
-pages.
+"""docs/results.md, docs/results-*.md and docs/results/studies from raw numbers: runs what is
+missing, writes the pages.
 
     python -m research.results run --data ../shared/data [--only NAME ...] [--seeds N] [--workers N]
     python -m research.results page
     python -m research.results forget flip:greedy,flip [--only NAME ...]
 
 research/results/tables/NAME.toml says what a table compares; its rounds go to
-research/data/tables/NAME.csv, and everything on the page is computed from there. `run` goes on
+research/data/tables/NAME.csv, and everything in the blocks of the pages is computed from there. `run` goes on
 where it was stopped, and does not run again what the CSV holds (--again: what the folder of runs
 holds). `page` runs nothing.
 """
@@ -30,9 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _page(given: argparse.Namespace) -> list[str]:
-    from research.results.page import write_page
+    from research.results.page import write_pages
 
-    for path in write_page(given.docs, read_tables(given.tables), given.numbers):
+    for path in write_pages(given.docs, read_tables(given.tables), given.numbers):
         print(path)
     return []
 
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     jobs = parser.add_subparsers(dest="job", required=True)
     run = jobs.add_parser("run", help="run what is missing, into the CSV")
     page = jobs.add_parser(
-        "page", help="write results.md, results.html, the studies and the figures"
+        "page", help="write results*.md, the same as HTML, the studies and the figures"
     )
     past = jobs.add_parser("forget", help="delete what is known of some strategies")
     past.add_argument("strategies", help="names with commas between, e.g. flip:greedy,flip")

@@ -1,9 +1,8 @@
 """How good is the error that a campaign estimates without a test label? Beside what the test items
 say.
 
-    python -m research.results.estimates run --data ../shared/data [--only NAME ...]     #
-    research/data/estimates.csv python -m research.results.estimates page
-    # the numbers, in words
+    python -m research.results.estimates run --data ../shared/data [--only NAME ...]
+    python -m research.results.estimates page    # print the table of docs/results-error.md
 
 Campaigns of the exact learner as its tables have them, asked by the default and at random, on seeds
 that nothing was chosen on. What the CSV holds is not run again.
@@ -24,6 +23,7 @@ from research.results.runs import exit_code
 from research.results.table import check_names, read_tables
 
 FILE = CSV.parent / "estimates.csv"
+COMMAND = "python -m research.results.estimates run"
 STRATEGIES, SEEDS = ("random", "flip"), range(3)
 ENOUGH = 50  # labels from which on the estimate is to be relied on
 FORECAST_LABELS = 20  # labels whose worth is forecast
@@ -68,7 +68,7 @@ def run_missing(only: Sequence[str], data: Path, out: Path) -> list[str]:
 
 
 def summary(there: Sequence[EstimateLine]) -> list[str]:
-    """Lines of a table: how far off, how often inside the interval, what the next labels brought."""
+    """Lines of a table: error of the estimate, share inside the interval, and the forecast."""
     lines = [
         "| set | queried by | mean error, points | bias, points | inside the interval |",
         "| --- | --- | ---: | ---: | ---: |",
@@ -109,10 +109,17 @@ def _worth(there: Sequence[EstimateLine]) -> str:
         100 * values.mean() for values in (forecast, came, np.abs(forecast - came))
     )
     return (
-        f"The next {FORECAST_LABELS} labels were expected to bring {expected:.1f} points and brought "
-        f"{brought:.1f}, {apart:.1f} "
-        f"apart on average ({len(pairs)} times)."
+        f"The forecast improvement by the next {FORECAST_LABELS} labels was {expected:.1f} points on "
+        f"average, the true one {brought:.1f}; they differ by {apart:.1f} on average "
+        f"({len(pairs)} cases)."
     )
+
+
+def estimates_block(there: Sequence[EstimateLine]) -> str:
+    """The table with its command; a note before the first run."""
+    if not there:
+        return f"Not measured yet: `{COMMAND}`."
+    return "\n".join([*summary(there), "", f"`{COMMAND}` · `research/data/{FILE.name}`"])
 
 
 def main(arguments: list[str] | None = None) -> int:

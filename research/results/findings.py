@@ -1,4 +1,4 @@
-"""The sentences under the figures of docs/results.md, computed from the tables above them."""
+"""The sentences under the figures of docs/results-papers.md, computed from the tables above them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product

@@ -1,9 +1,9 @@
-"""docs/results.md with its numbers put in, and the same as a web page.
+"""docs/results.md and docs/results-*.md with their numbers put in, and the same as web pages.
 
 The text is written by hand. What stands between `<!-- begin KIND -->` and `<!-- end -->` is
-replaced: `papers`, `table NAME`, `found NAME` (what it shows, in words), `group NAME` (all its
-tables), `theory`, `dynamics`, `regression` (of the studies), `overall`, `hard`, `tuning`,
-`comparators`.
+replaced: `headline`, `papers`, `table NAME`, `found NAME` (what it shows, in words), `group NAME`
+(all its tables), `theory`, `dynamics`, `regression` (of the studies), `overall`, `hard`, `tuning`,
+`comparators`, `estimates`.
 """
 
 import re
@@ -17,11 +17,13 @@ from typing import Any
 from labelahead.errors import InputError, import_extra
 from labelahead.simulation.comparison.plot_style import PALETTE, RenderedFigure
 from labelahead.simulation.comparison.report_page import template, write_all
-from research.results import comparators
+from research.results import comparators, estimates
 from research.results.checks import Evidence
+from research.results.estimates import EstimateLine
 from research.results.figures import critical, table_figure
 from research.results.findings import FOUND, format_findings
-from research.results.lines import TrialLine, read_csv
+from research.results.headline import headline_block
+from research.results.lines import L, TrialLine, read_csv
 from research.results.numbers import Numbers, Ranking, rankings, read_numbers
 from research.results.papers import papers_block
 from research.results.studies import write_studies
@@ -37,7 +39,8 @@ from research.results.text import (
 from research.results.theory import dynamics_block, regression_block, theory_block
 from research.results.tuning import FILE, read_trials, tuning_block
 
-PAGE = "results.md"
+PAGE = "results.md"  # the overview
+PAGES = "results*.md"  # with one page a question
 BEGIN = re.compile(r"<!-- begin ([^>]*?) -->")
 END = "<!-- end -->"
 # Beside the reports' own style: cells of Markdown are td, and have no class.
@@ -62,6 +65,7 @@ class Results:
     ranked: Sequence[Ranking]
     tuning: Sequence[TrialLine] = ()
     others: Sequence[TrialLine] = ()
+    estimated: Sequence[EstimateLine] = ()  # estimated errors beside those on test items
     studies: Path = Path()  # where those of the theory are kept
 
     def group(self, name: str) -> list[Table]:
@@ -74,31 +78,40 @@ class Results:
         return _clean(self.tables, self.measured)
 
 
-def write_page(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[Path]:
-    """The figures, the studies, results.md and results.html, in this order.
+def write_pages(docs: Path, tables: Sequence[Table], numbers: Path) -> Iterator[Path]:
+    """The figures, the studies, the pages of results and the same as HTML, in this order.
 
     Each path once it is written.
     """
-    page = docs / PAGE
-    if not page.is_file():
-        raise InputError(f"{page} does not exist; expected the page whose numbers are to be put in")
+    if not (docs / PAGE).is_file():
+        raise InputError(
+            f"{docs / PAGE} does not exist; expected the page whose numbers are to be put in"
+        )
+    pages = {path.name: path.read_text(encoding="utf-8") for path in sorted(docs.glob(PAGES))}
     measured = {t.name: read_numbers(t, numbers) for t in tables}
     data = numbers.parent
-    tried = read_trials(data / FILE)
-    beside = data / comparators.FILE
-    others = read_csv(beside, TrialLine, f"run `{comparators.COMMAND}`") if beside.exists() else []
     results = Results(
-        tables, measured, rankings(_clean(tables, measured)), tried, others, data / "studies"
+        tables,
+        measured,
+        rankings(_clean(tables, measured)),
+        tuning=read_trials(data / FILE),
+        others=_read_lines(data / comparators.FILE, TrialLine, comparators.COMMAND),
+        estimated=_read_lines(data / estimates.FILE.name, EstimateLine, estimates.COMMAND),
+        studies=data / "studies",
     )
-    text = fill_blocks(page.read_text(encoding="utf-8"), results)
+    filled = fill_pages(pages, results)
     for name, make in _figures(results):
         write_all(docs / "results" / "figures", {f"{name}.png": make().small}, last=f"{name}.png")
         yield docs / "results" / "figures" / f"{name}.png"
     yield from write_studies(data / "studies", docs / "results" / "studies")
-    rendered = html(text)
-    write_all(docs, {PAGE: text, "results.html": rendered}, last="results.html")
-    yield page
-    yield docs / "results.html"
+    rendered = {f"{Path(name).stem}.html": html(text) for name, text in filled.items()}
+    write_all(docs, {**filled, **rendered}, last=f"{Path(PAGE).stem}.html")
+    yield from (docs / name for name in (*filled, *rendered))
+
+
+def _read_lines(path: Path, kind: type[L], command: str) -> list[L]:
+    """Lines of a CSV; none before the first run."""
+    return read_csv(path, kind, f"run `{command}`") if path.exists() else []
 
 
 def _clean(tables: Sequence[Table], measured: Mapping[str, ByVariant]) -> dict[str, Numbers]:
@@ -120,25 +133,43 @@ def _figures(results: Results) -> Iterator[tuple[str, Callable[[], RenderedFigur
             yield table.name, lambda n=table.name, v=numbers: table_figure(n, v)
 
 
-def fill_blocks(text: str, results: Results) -> str:
-    """The page with every block replaced; refused if a table has no place on it."""
+def fill_pages(pages: Mapping[str, str], results: Results) -> dict[str, str]:
+    """Replace every block of the pages; refuse if a table has no place on any of them.
+
+    Args:
+        pages: Name of a file -> its text.
+        results: What the blocks are made from.
+    """
+    filled: dict[str, str] = {}
+    placed: set[str] = set()
+    for name, text in pages.items():
+        filled[name], shown = _fill_blocks(name, text, results)
+        placed |= shown
+    lost = [t.name for t in results.tables if t.name not in placed and results.measured[t.name]]
+    if lost:
+        raise InputError(
+            f"{', '.join(pages)}: no place for {', '.join(lost)}; expected "
+            f"`<!-- begin table {lost[0]} -->` and `{END}` where it shall stand"
+        )
+    return filled
+
+
+def _fill_blocks(page: str, text: str, results: Results) -> tuple[str, set[str]]:
+    """The text of a page with every block replaced, and the tables that it shows in full."""
     parts, at, placed = [], 0, set()
     while match := BEGIN.search(text, at):
         end = text.find(END, match.end())
         following = BEGIN.search(text, match.end())
         if end < 0 or (following and following.start() < end):
-            raise InputError(f"{PAGE}: `{match[0]}` has no end; expected `{END}` after it")
-        block, names = _block(match[1].split(), results)
+            raise InputError(f"{page}: `{match[0]}` has no end; expected `{END}` after it")
+        try:
+            block, names = _block(match[1].split(), results)
+        except InputError as error:
+            raise InputError(f"{page}: {error}") from error
         placed |= names
         parts += [text[at : match.end()], f"\n\n{block}\n\n", END]
         at = end + len(END)
-    lost = [t.name for t in results.tables if t.name not in placed and results.measured[t.name]]
-    if lost:
-        raise InputError(
-            f"{PAGE} has no place for {', '.join(lost)}; expected `<!-- begin table {lost[0]} -->` "
-            f"and `{END}` where it shall stand"
-        )
-    return "".join([*parts, text[at:]])
+    return "".join([*parts, text[at:]]), placed
 
 
 def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
@@ -164,6 +195,10 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
             }
             caveats = {t.name: t.inconclusive for t in results.tables if t.inconclusive}
             return made[kind](Evidence(results.measured, results.studies, caveats)), set()
+        case ["headline"]:
+            return headline_block(results.measured), set()
+        case ["estimates"]:
+            return estimates.estimates_block(results.estimated), set()
         case ["overall"]:
             return overall_block(results.clean, results.ranked), set()
         case ["hard"]:
@@ -173,15 +208,17 @@ def _block(words: Sequence[str], results: Results) -> tuple[str, set[str]]:
         case ["comparators"]:
             return comparators.comparators_block(results.others, results.measured), set()
     raise InputError(
-        f"{PAGE}: `<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
+        f"`<!-- begin {' '.join(words)} -->` is unknown; expected `table NAME` with one of "
         f"{', '.join(by_name)}, `found NAME`, `group NAME`, `papers`, `theory`, `dynamics`, "
-        "`regression`, "
-        "`overall`, `hard`, `tuning` or `comparators`"
+        "`regression`, `headline`, `overall`, `hard`, `tuning`, `comparators` or `estimates`"
     )
 
 
 def html(text: str) -> str:
-    """The page for a browser: it needs nothing but its figures; tables scroll on a phone."""
+    """The page for a browser: it needs nothing but its figures; tables scroll on a phone.
+
+    Links to the other pages of results lead to their HTML.
+    """
     parser = import_extra("markdown_it", "report", "the page of results")
     markdown = parser.MarkdownIt("commonmark").enable("table")
     markdown.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
@@ -190,6 +227,7 @@ def html(text: str) -> str:
     _anchors(tokens)
     body = markdown.renderer.render(tokens, markdown.options, {})
     body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.S).replace("<img ", '<img loading="lazy" ')
+    body = re.sub(r'href="(results(?:-[\w-]+)?)\.md', r'href="\1.html', body)
     style = template("style.css.jinja").render(palette=PALETTE)
     title = next((line[2:] for line in text.splitlines() if line.startswith("# ")), "Results")
     return (

@@ -136,7 +136,7 @@ CLAIMS = (
         "MLMOC and EMOC do not differ (MNIST, WRN)",
         f"the same WideResNet, in batches ({_see('lookahead-mnist')}); digits, dense network, ten "
         "seeds "
-        "([below](#digits-dense-network))",
+        "([clean pools](results-networks.md#digits-dense-network))",
         checks.check_acquisition_functions,
     ),
     Claim(

@@ -1,4 +1,4 @@
-"""The numbers of docs/results.md as Markdown: one function for each kind of block."""
+"""The numbers of docs/results*.md as Markdown: one function for each kind of block."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isinf

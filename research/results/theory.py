@@ -1,4 +1,4 @@
-"""The part of docs/results.md on the studies of the theory.
+"""The part of docs/results-papers.md on the studies of the theory.
 
 Every number in it is read from research/data/studies.
 """

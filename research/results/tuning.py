@@ -409,7 +409,7 @@ def _format_held_out_seeds(made: Sequence[Trial]) -> str:
     lacking = ", ".join(f"`{name}`" for name in HELD_OUT if name not in there)
     about = (
         f"`{DEFAULT}` as it is now minus {FIRST_BUILT}, on seeds that nothing was chosen on (0 to "
-        "9) of tables above; p after Holm over the tables, for all together by itself"
+        "9) of [clean pools](results-networks.md); p after Holm over the tables, for all together by itself"
     )
     if not made:
         return f"{about}: not measured yet."

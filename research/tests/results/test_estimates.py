@@ -1,6 +1,6 @@
 """The table of estimated errors, computed from constructed lines."""
 
-from research.results.estimates import summary
+from research.results.estimates import estimates_block, summary
 from research.results.lines import EstimateLine, read_csv, write_csv
 
 
@@ -23,5 +23,9 @@ def test_summary_reports_estimation_error_and_forecast(tmp_path):
     assert table[2] == "| toy | random | 0.0 | +0.0 | 100% |"
     assert table[3] == "| toy | flip | 2.0 | +2.0 | 50% |"  # rows with too few labels do not count
     assert table[-1].startswith(
-        "The next 20 labels were expected to bring 1.0 points and brought 3.0, 2.0 apart"
+        "The forecast improvement by the next 20 labels was 1.0 points on average, the true one 3.0; "
+        "they differ by 2.0"
     )
+    assert "| toy | flip | 2.0 | +2.0 | 50% |" in estimates_block(rows)
+    assert estimates_block(rows).endswith("· `research/data/estimates.csv`")
+    assert estimates_block([]).startswith("Not measured yet: ")

@@ -1,7 +1,8 @@
-"""docs/results.md: a small table is run, resumed and written; statistics are recomputed."""
+"""docs/results.md and its pages: a small table is run, resumed and written; statistics are recomputed."""
 
 import csv
 import math
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -16,10 +17,11 @@ from labelahead.simulation.comparison.statistics import holm
 from labelahead.simulation.store import Store
 from research.results import pools
 from research.results.__main__ import main
+from research.results.estimates import summary
 from research.results.figures import COLOURED, _choose_coloured, critical, table_figure
-from research.results.lines import CSV, Line, read_csv, write_csv
+from research.results.lines import CSV, EstimateLine, Line, read_csv, write_csv
 from research.results.numbers import contrast, rankings, read_numbers
-from research.results.page import BEGIN, Results, fill_blocks, html
+from research.results.page import BEGIN, PAGES, Results, fill_pages, html
 from research.results.table import TABLES, read_table, read_tables
 from research.results.text import hard_block, overall_block, table_block
 
@@ -54,6 +56,7 @@ about = "Numbers by hand."
 [campaign.data]
 name = "digits"
 """
+POOL_CHANGED = re.compile("outliers|imbalance|duplicates")
 PAGE = "# Results\n\nBy hand.\n\n<!-- begin table {} -->\nold\n<!-- end -->\n\nThe end.\n"
 
 
@@ -317,26 +320,32 @@ def test_filled_replaces_blocks_only(tmp_path):
     made = make_table(tmp_path, "made", "random,margin,flip")
     results = Results([made], {"made": write_numbers(tmp_path, made, BY_HAND)}, [])
     page = PAGE.format("made")
-    text = fill_blocks(page, results)
+    hand = "# By hand\n"
+    filled = fill_pages({"results.md": hand, "results-made.md": page}, results)
+    assert filled["results.md"] == hand
+    text = filled["results-made.md"]
     assert text.startswith(page[: page.index("old")])
     assert text.endswith("<!-- end -->\n\nThe end.\n")
     assert "old" not in text
-    assert fill_blocks(text, results) == text
+    assert fill_pages(filled, results) == filled
     for wrong, message in {
-        page.replace("<!-- end -->", ""): "has no end",
+        page.replace("<!-- end -->", ""): "results-made.md: .* has no end",
         page.replace(
             "table made", "table mde"
-        ): "is unknown; expected `table NAME` with one of made",
+        ): "results-made.md: .* is unknown; expected `table NAME` with one of made",
         "# Nothing\n": "no place for made",
     }.items():
         with pytest.raises(InputError, match=message):
-            fill_blocks(wrong, results)
+            fill_pages({"results.md": hand, "results-made.md": wrong}, results)
 
 
 def test_html_contains_tables_figures_and_style(tmp_path):
     made = make_table(tmp_path, "made", "random,margin,flip")
     results = Results([made], {"made": write_numbers(tmp_path, made, BY_HAND)}, [])
-    page = html(fill_blocks(PAGE.format("made"), results))
+    text = PAGE.format("made") + "[There](results-other.md#x) and [here](errata.md).\n"
+    page = html(fill_pages({"results.md": text}, results)["results.md"])
+    assert 'href="results-other.html#x"' in page  # another page of results
+    assert 'href="errata.md"' in page
     assert '<h3 id="made-up">Made up</h3>' in page
     assert '<div class="wide"><table>' in page
     assert page.count("<table>") == page.count("</table></div>") == 1
@@ -348,8 +357,8 @@ def test_html_contains_tables_figures_and_style(tmp_path):
 
 
 def test_every_table_has_valid_campaigns_and_a_block():
-    page = (ROOT / "docs" / "results.md").read_text()
-    blocks = {tuple(block.split()) for block in BEGIN.findall(page)}
+    texts = [path.read_text() for path in (ROOT / "docs").glob(PAGES)]
+    blocks = {tuple(block.split()) for text in texts for block in BEGIN.findall(text)}
     for made in read_tables():
         for variant in made.variants:
             pool = Path("/pool.npz") if made.source.partition(":")[0] in pools.MADE else None
@@ -359,6 +368,67 @@ def test_every_table_has_valid_campaigns_and_a_block():
         assert made.about
         assert "random" in made.strategies
         assert {("table", made.name), ("group", made.group)} & blocks, made.name
+
+
+def count_gains(tables, row="random"):
+    """Count the tables in which flip is better than, level with and worse than a strategy."""
+    found = [read_numbers(t, CSV) for t in tables]
+    rows = [n[""].row("flip") if row == "random" else n[""].row(row) for n in found if n]
+    verdicts = [(r.gain if row == "random" else r.lead).verdict for r in rows if r]
+    return tuple(verdicts.count(v) for v in (1, 0, -1))
+
+
+def test_overview_states_the_counts_of_the_tables():
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    tables = read_tables()
+    clean = [t for t in tables if t.group == "clean"]
+    hard = [t for t in tables if t.group == "hard"]
+    others = ("cifar10-exact-0", "caltech-exact-20", "caltech8-exact")  # other seed sets or classes
+    exact = [
+        t
+        for t in tables
+        if t.group == "exact" and t.name not in others and not POOL_CHANGED.search(t.name)
+    ]
+    assert count_gains(exact) == (12, 3, 0)
+    assert "better than random in 12 of 15 tables, not distinguishable in 3, and never" in text
+    assert count_gains(clean) == (6, 1, 0)
+    assert "better than random in 6 of 7 clean tables" in text
+    assert count_gains(hard) == (6, 1, 0)
+    assert "better than random in 6 of 7 pools, and equal where" in text
+    assert count_gains(clean, "resolve") == (0, 7, 0)
+    ratios = [
+        n[""].row("flip").saving.ratio
+        for n in (read_numbers(t, CSV) for t in clean)
+        if n and n[""].row("flip").gain.verdict > 0
+    ]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times fewer labels" in text
+
+
+def test_overview_states_the_comparisons_with_other_packages():
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    level = {}
+    for name in ("peers-digits", "peers-cifar10"):
+        rows = read_numbers(read_table(TABLES / f"{name}.toml"), CSV)[""].rows
+        level[name] = [r.name for r in rows if r.lead and r.lead.verdict == 0]
+        assert all(r.lead.verdict >= 0 for r in rows if r.lead)
+    assert level["peers-digits"] == ["maxherding (scikit-activeml)"]
+    assert "better than every other strategy but MaxHerding" in text
+    assert set(level["peers-cifar10"]) == {
+        "maxherding (scikit-activeml)",
+        "typiclust (scikit-activeml)",
+        *("uherding", "resolve", "resolve:greedy"),  # our own
+    }
+    assert "MaxHerding and TypiClust do not differ significantly from it" in text
+
+
+def test_overview_states_the_errors_of_the_estimates():
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    rows = summary(read_csv(CSV.parent / "estimates.csv", EstimateLine))
+    mean = {s: next(r for r in rows if r.startswith(f"| all | {s} |")) for s in ("random", "flip")}
+    errors = [mean[s].split(" | ")[2] for s in ("random", "flip")]
+    assert (
+        f"off by {errors[0]} points on average with random labels and by {errors[1]} with" in text
+    )
 
 
 def test_table_block_names_outdated_strategies(tmp_path):
@@ -404,7 +474,8 @@ def test_results_command_runs_resumes_and_writes_page(tmp_path, capsys):
     tables.mkdir()
     docs.mkdir()
     (tables / "tiny.toml").write_text(TINY)
-    (docs / "results.md").write_text(PAGE.format("tiny"))
+    (docs / "results.md").write_text("# Overview\n\n[Tiny](results-tiny.md).\n")
+    (docs / "results-tiny.md").write_text(PAGE.format("tiny"))
     path = tmp_path / "data" / "tables" / "tiny.csv"
     options = ["--tables", str(tables), "--numbers", str(path.parent)]
     run = ["run", *options, "--out", str(runs), "--workers", "1"]
@@ -437,8 +508,10 @@ def test_results_command_runs_resumes_and_writes_page(tmp_path, capsys):
     assert [p.name for p in figures.iterdir()] == ["tiny.png"]  # each figure once, and small
     assert Image.open(figures / "tiny.png").mode == "P"
     final = [float(r["accuracy"]) for r in rows if (r["strategy"], r["labels"]) == ("random", "18")]
-    assert f"| random | {100 * statistics.fmean(final):.1f} ±" in (docs / "results.md").read_text()
-    assert "The end." in (docs / "results.html").read_text()
+    tiny = (docs / "results-tiny.md").read_text()
+    assert f"| random | {100 * statistics.fmean(final):.1f} ±" in tiny
+    assert "The end." in (docs / "results-tiny.html").read_text()
+    assert 'href="results-tiny.html"' in (docs / "results.html").read_text()
     assert main(["forget", "margin", *options, "--out", str(runs)]) == 0
     assert {line.strategy for line in read_csv(path, Line)} == {"random", "entropy"}
 

@@ -654,7 +654,14 @@ def test_verdicts_of_kept_results_match_documented_ones():
     assert "not measured" in found["LA 1a, TH 2.1a"].text
     text = papers_block(evidence)
     assert text.count("\n| ") == len(CLAIMS) + 1
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    counts = re.search(
+        r"Of (\d+) lines: yes (\d+), in part (\d+), no (\d+), inconclusive (\d+), not run (\d+)",
+        text,
+    ).groups()
+    sentence = "Of {} claims, {} hold, {} hold in part, {} do not, {} remain inconclusive, and {} were not run"
+    overview = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    assert sentence.format(*counts) in overview
+    page = (ROOT / "docs" / "results-papers.md").read_text(encoding="utf-8")
     assert all(f"{c.paper} {c.figure} |" in page for c in CLAIMS)
 
 
@@ -665,7 +672,7 @@ def test_judged_propagates_programming_errors(tmp_path):
 
 
 def test_every_figure_table_has_a_finding_block_on_the_page():
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results-papers.md").read_text(encoding="utf-8")
     for table in read_tables():
         if table.group == "figure":
             assert table.name in FOUND

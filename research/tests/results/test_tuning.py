@@ -22,7 +22,7 @@ from labelahead.strategies.base import QueryBatch, Strategy
 from research.results import tuning
 from research.results.lines import Line, TrialLine, write_csv
 from research.results.numbers import read_numbers
-from research.results.page import Results, fill_blocks
+from research.results.page import Results, fill_pages
 from research.results.runs import run_plan
 from research.results.table import read_tables
 from research.results.tuning import HELD_OUT, judge_default, read_trials, trials, tuning_block
@@ -394,8 +394,10 @@ def test_tuning_block_contains_differences(tmp_path):
     assert "not run yet: summed over all items but the one that is asked for, " in text
     assert "one by one on predicted labels" in text
     page = "# R\n\n<!-- begin tuning -->\nold\n<!-- end -->\n"
-    assert text in fill_blocks(page, Results([], {}, [], make_lines()))
-    assert "Not measured yet: `make results-tuning`" in fill_blocks(page, Results([], {}, []))
+    pages = {"results.md": page}
+    assert text in fill_pages(pages, Results([], {}, [], make_lines()))["results.md"]
+    empty = fill_pages(pages, Results([], {}, []))["results.md"]
+    assert "Not measured yet: `make results-tuning`" in empty
 
 
 def test_trials_with_different_budgets_raise():

@@ -418,7 +418,7 @@ def flip(
     where the full kernel has v = eᵀk(x,x)e and v₊ = v − eᵀk(x,x')u⁻¹k(x',x)e, e = e_a − e_b
     (docs/method.md, Look-ahead). The experiments behind it used a prior noise of 1e-3, which enters
     u and a² here. The original form has include_candidate=True and variance_scale=1;
-    docs/results.md compares it with the defaults.
+    docs/results-variants.md compares it with the defaults.
 
     Args:
         view: Posterior, candidates and evaluation points.

@@ -79,7 +79,7 @@ class Calibration(NamedTuple):
 
 
 class ErrorRate(NamedTuple):
-    """Share of wrong predictions, with an interval (coverage: docs/results.md)."""
+    """Share of wrong predictions, with an interval (coverage: docs/results-error.md)."""
 
     rate: float
     low: float

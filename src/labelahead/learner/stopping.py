@@ -19,7 +19,7 @@ __all__ = [
 
 NORMAL_QUANTILE = 1.959964  # of a 95 % interval
 
-MIN_LABELS = 50  # labels from which on the estimated error can be relied on (docs/results.md)
+MIN_LABELS = 50  # labels from which on the estimated error can be relied on (docs/results-error.md)
 MIN_FORECAST_DROP = 0.005  # share of the pool: so much should the next labels put right
 # estimated error above which stopping is never advised, however little further labels bring
 MAX_ERROR = 0.15

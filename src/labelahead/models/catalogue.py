@@ -301,8 +301,8 @@ def choose_default_model(
 ) -> tuple[str, str]:
     """Return the default model for n inputs of a shape, and the reason.
 
-    The exact learner is the default where docs/results.md shows it ahead: on embeddings, on columns
-    and on tiny images. On larger images without a pretrained encoder a convolutional network learns
+    The exact learner is the default where docs/results-exact.md shows it ahead: on embeddings, on
+    columns and on tiny images. On larger images without a pretrained encoder a convolutional network learns
     features that no kernel on pixels has.
 
     Args:
