@@ -6,6 +6,7 @@ import shutil
 import struct
 import zipfile
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -477,3 +478,15 @@ def test_arrange_by_ids_keeps_stored_order_and_appends_new_files(tmp_path):
     (guesses,) = data.guesses.values()
     assert guesses.probabilities[[0, 2, 3]].argmax(1).tolist() == [1, 1, 0]
     assert guesses.probabilities[1].tolist() == [0, 0]  # none for `gone.png`
+
+
+def test_arrange_by_ids_keeps_the_task_and_former_names(tmp_path):
+    for i in range(3):
+        save_image(tmp_path / "set" / f"{i}.png", Image.new("RGB", (10, 10)))
+    options = {"task": "rating", "classes": ("bad", "fair", "good"), "checked": False}
+    loaded, _ = load(tmp_path / "set", **options)
+    loaded = replace(loaded, former_classes={"poor": "bad"})
+    data, _ = arrange_by_ids((loaded, None), ["2.png", "0.png", "1.png"])
+    assert data.task is loaded.task
+    assert data.task.levels == ("bad", "fair", "good")
+    assert data.former_classes == {"poor": "bad"}

@@ -5,6 +5,7 @@ import pytest
 
 import labelahead as la
 from labelahead.errors import InputError
+from tests.support.browser_pages import write_digits
 from tests.support.task_sessions import (
     TASKS,
     answer_queries,
@@ -198,6 +199,20 @@ def test_new_class_is_learnt_from_later_answers(tmp_path):
         refused = client.post("/api/classes/0", json={"kind": "remove"}, headers=CHANGE)
         assert refused.status_code == 400
         assert "cannot be renamed" in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("task", "classes"),
+    [("multilabel", ["cat", "dog"]), ("rating", ["bad", "fair", "good"]), ("number", [])],
+)
+def test_folder_of_pictures_without_labels_keeps_the_task(tmp_path, task, classes):
+    folder = write_digits(tmp_path / "digits", 12)
+    data = {"name": str(folder), "task": task, "classes": classes}
+    tables = {"data": data, "model": {"name": "auto"}, "threads": 1}
+    with page(folder, tmp_path / "out", tables=tables) as (client, _):
+        shown = client.get("/api/session").json()
+    assert shown["task"]["name"] == task
+    assert [c["name"] for c in shown["classes"]] == classes or not classes
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,7 @@ def arrange_by_ids(loaded: Loaded, ids: Sequence[str]) -> Loaded:
         name: replace(guess, probabilities=_arrange_rows(guess.probabilities, at))
         for name, guess in data.guesses.items()
     }
+    arranged = replace(arranged, task=data.task, former_classes=data.former_classes)
     return replace(arranged, vectors=vectors, guesses=guesses), answers
 
 

@@ -253,7 +253,7 @@ function drawLooking({ state: doing, done, in_play: among, seconds_left: seconds
   if (line.hidden) return;
   const left = typeof seconds === "number" ? `, about ${duration(seconds)} left` : "";
   if (among) line.textContent = `Querying from ${among.toLocaleString("en")} items so far; computing the embeddings of the others (${percent(done)}${left}).`;
-  else if (doing === "loading" || !first) line.textContent = "Items are in random order until the model is ready.";
+  else if (doing === "loading" || !first || first.seen >= first.of) line.textContent = "Items are in random order until the model is ready.";
   else {
     const soon = typeof first.seconds_left === "number" ? `, about ${duration(first.seconds_left)} left` : "";
     line.textContent = `Items are in random order until the embeddings of ${first.of.toLocaleString("en")} items are computed (${first.seen} so far${soon}).`;

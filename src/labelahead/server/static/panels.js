@@ -138,7 +138,7 @@ async function showWhy(context, late) {
   const said = why.guesses.length ? section("Said before labelling", ...why.guesses.map((g) =>
     make("p", { text: `${g.guesser}: ${nameOf(g.label)} (${chance(g.p)})` }))) : null;
   if (!why.now.length) {
-    panel.replaceChildren(...[note("The model has no labels yet. After the first answers, this panel shows the predicted class "
+    panel.replaceChildren(...[note("There are no predictions yet. After the first training, this panel shows the predicted class "
       + "and how many other predictions each answer would change."), said].filter(Boolean));
     return;
   }
