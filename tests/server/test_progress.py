@@ -7,7 +7,8 @@ import torch
 import labelahead as la
 from labelahead.learner.config import parse_campaign
 from labelahead.learner.preparation import prepare_campaign
-from labelahead.server.progress import explain_item
+from labelahead.server.progress import describe_class_quality, explain_item
+from labelahead.server.report import write_report
 from labelahead.server.session import SessionOptions, open_session
 from labelahead.server.snapshot import TrainingRequest
 from labelahead.server.snapshot_builder import build_snapshot
@@ -122,3 +123,70 @@ def test_status_counts_labels_that_were_learnt_since_the_last_refresh(tmp_path):
         _,
     ):
         progress_once(client, lambda p: count(p) == (6, 8, False))
+
+
+def make_class_session(tmp_path, count=90):
+    """Write items of three clouds, the last one small, and return their classes."""
+    rng = np.random.default_rng(0)
+    y = rng.permutation(
+        np.repeat([0, 1, 2], [count // 2, count // 3, count - count // 2 - count // 3])
+    )
+    x = (2.0 * np.eye(3, 5)[y] + rng.standard_normal((count, 5))).astype(np.float32)
+    np.savez(tmp_path / "set.npz", x=x)
+    return y.tolist()
+
+
+def test_class_quality_is_that_of_the_learner_and_in_the_report(tmp_path):
+    y = make_class_session(tmp_path)
+    tables = {
+        "model": {"name": "exact"},
+        "data": {"name": str(tmp_path / "set.npz"), "embedding": "raw"},
+    }
+    out, options = tmp_path / "out", {"classes": ["a", "b", "c"], "retrain_every": 20}
+    with page(tmp_path / "set.npz", out, tables=tables, **options) as (client, session):
+        assert client.get("/api/progress").json()["class_quality"] is None
+        while len(session.service.label_state.labels) < 20:
+            position = client.get("/api/question").json()["position"]
+            answer(client, position, y[position])
+        session.schedule.start()
+        quality = progress_once(client, lambda p: p["class_quality"])["class_quality"]
+        labels = dict(session.service.label_state.labels)
+        report = write_report(out).page.read_text()
+    assert quality["labels"] == 20
+    assert [row["name"] for row in quality["classes"]] == ["a", "b", "c"]
+    assert [row["labels"] for row in quality["classes"]] == [
+        list(labels.values()).count(c) for c in range(3)
+    ]
+    assert sum(map(sum, quality["confusion"])) == pytest.approx(70, abs=1)  # rounded entries
+    x = prepare_campaign(parse_campaign(tables)).inputs
+    learner = la.Learner(la.exact(x, 3), x)
+    learner.teach(list(labels), list(labels.values()))
+    expected = learner.class_quality()
+    for row, own in zip(quality["classes"], expected.classes, strict=True):
+        assert row["predicted"] == own.predicted
+        assert row["recall"] == pytest.approx(list(own.recall), abs=2e-3)
+        assert row["f1"] == pytest.approx(list(own.f1), abs=2e-3)
+    assert "Estimated confusion matrix" in report
+    value, low, high = (f"{100 * v:.0f}" for v in quality["classes"][0]["recall"])
+    assert f'{value} % <span class="soft">({low} to {high})' in report
+
+
+def test_class_quality_leaves_out_removed_classes(tmp_path):
+    state = {
+        "classes": [
+            {"number": c, "labels": 5, "predicted": 2, "expected": 2.0, "warning": ""}
+            for c in range(3)
+        ],
+        "confusion": [[1, 2, 3], [4, 5, 6], [7, 8, 9]],
+        "macro_f1": 0.5,
+    }
+    make_class_session(tmp_path)
+    with page(tmp_path / "set.npz", tmp_path / "out", classes=["a", "b", "c"]) as (_, session):
+        label_state = session.service.label_state
+        rounds = [{"labels": 9, "class_quality": state}]
+        assert describe_class_quality([], label_state) is None
+        assert len(describe_class_quality(rounds, label_state)["classes"]) == 3
+        session.service.change_class("anna", "remove", 1, None)
+        found = describe_class_quality(rounds, session.service.label_state)
+    assert [row["name"] for row in found["classes"]] == ["a", "c"]
+    assert found["confusion"] == [[1, 3], [7, 9]]

@@ -36,7 +36,9 @@ from labelahead.gp.posterior import Posterior
 __all__ = [
     "Calibration",
     "ErrorRate",
+    "binomial_width",
     "calibrate",
+    "choose_plausible_scales",
     "estimate_error_rate",
     "fit_scale",
     "gauss_hermite",
@@ -44,6 +46,8 @@ __all__ = [
     "leading_probability",
     "predict_class_probabilities",
     "predict_one_step_ahead",
+    "scaled_variance",
+    "select_labels",
 ]
 
 # Gauss-Hermite quadrature: probabilities are accurate to 1e-4 unless the variance is tiny.
@@ -151,7 +155,7 @@ def calibrate(posterior: Posterior, label_mask: Tensor | None = None) -> Calibra
             f"the posterior has {posterior.classes} outputs and {posterior.width} kernel rows per "
             "point; expected two or more outputs and a scalar kernel"
         )
-    labels, label_mask = _select_labels(posterior, label_mask)
+    labels, label_mask = select_labels(posterior, label_mask)
     if not bool((labels[label_mask] != labels[label_mask][:1]).any()):
         nothing = torch.zeros(len(SCALES), 0)
         return Calibration(1.0, _posterior_weights(nothing, nothing[0], posterior.classes), 0)
@@ -178,7 +182,7 @@ def fit_scale(posterior: Posterior, label_mask: Tensor | None = None) -> float:
     It is the s that maximises the leave-one-out likelihood, at λ = 0, of the labels whose class
     occurs more than once; 1 if there are none.
     """
-    labels, label_mask = _select_labels(posterior, label_mask)
+    labels, label_mask = select_labels(posterior, label_mask)
     if not bool((labels[label_mask] != labels[label_mask][:1]).any()):
         return 1.0
     repeated = _is_repeated(labels, posterior.classes)[label_mask].cpu()
@@ -208,7 +212,7 @@ def _is_repeated(labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels, minlength=classes)[labels] > 1
 
 
-def _select_labels(posterior: Posterior, label_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def select_labels(posterior: Posterior, label_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """(L,) class numbers of the labels, and (L,) bool which of them to use.
 
     Those of no class are not used: they do not say which class leads.
@@ -337,7 +341,7 @@ def predict_one_step_ahead(posterior: Posterior) -> tuple[Tensor, Tensor]:
 
 def predict_class_probabilities(posterior: Posterior, at: Tensor, scale: float) -> Tensor:
     """Predict calibrated class probabilities (q, C) at points (q,)."""
-    return gaussian_class_probabilities(posterior.mean[at], _scaled_variance(posterior, at, scale))
+    return gaussian_class_probabilities(posterior.mean[at], scaled_variance(posterior, at, scale))
 
 
 def gaussian_class_probabilities(mean: Tensor, variance: Tensor) -> Tensor:
@@ -386,8 +390,8 @@ def estimate_error_rate(
         weights.cumsum(0), torch.tensor([INTERVAL_TAIL, 1 - INTERVAL_TAIL], dtype=torch.float64)
     )
     low, high = rates[ends.clamp_max(len(rates) - 1)].tolist()
-    below = math.hypot(max(rate - low, 0.0), _binomial_width(rate, fitted.label_count))
-    above = math.hypot(max(high - rate, 0.0), _binomial_width(max(rate, high), fitted.label_count))
+    below = math.hypot(max(rate - low, 0.0), binomial_width(rate, fitted.label_count))
+    above = math.hypot(max(high - rate, 0.0), binomial_width(max(rate, high), fitted.label_count))
     return ErrorRate(rate, max(0.0, rate - below), min(1.0, rate + above))
 
 
@@ -396,24 +400,30 @@ def _error_curve(posterior: Posterior, at: Tensor, weights: Tensor) -> Tensor:
 
     Computed at a few scales where the posterior has weight, interpolated over log s.
     """
-    plausible = (weights > 1e-4 * weights.max()).nonzero()[:, 0]
-    first, last = int(plausible[0]), int(plausible[-1])
-    chosen = torch.linspace(first, last, min(ERROR_CURVE_POINTS, last - first + 1)).round().long()
+    chosen = choose_plausible_scales(weights)
     mean = posterior.mean[at]
     errors = [
-        1 - float(leading_probability(mean, _scaled_variance(posterior, at, SCALES[i])).mean())
+        1 - float(leading_probability(mean, scaled_variance(posterior, at, SCALES[i])).mean())
         for i in chosen.tolist()
     ]
     logs = np.log(SCALES)
     return torch.from_numpy(np.interp(logs, logs[chosen.numpy()], errors))
 
 
-def _binomial_width(rate: float, label_count: int) -> float:
+def choose_plausible_scales(weights: Tensor) -> Tensor:
+    """Return the numbers of a few of `SCALES` that span those with weight (scales,)."""
+    plausible = (weights > 1e-4 * weights.max()).nonzero()[:, 0]
+    first, last = int(plausible[0]), int(plausible[-1])
+    return torch.linspace(first, last, min(ERROR_CURVE_POINTS, last - first + 1)).round().long()
+
+
+def binomial_width(rate: float, label_count: float) -> float:
     """Half width of the Agresti-Coull interval of a rate observed on so many labels."""
     smoothed = (rate * label_count + 1) / (label_count + 2)
     return BINOMIAL_STANDARD_DEVIATIONS * math.sqrt(smoothed * (1 - smoothed) / (label_count + 2))
 
 
-def _scaled_variance(posterior: Posterior, at: Tensor, scale: float) -> Tensor:
+def scaled_variance(posterior: Posterior, at: Tensor, scale: float) -> Tensor:
+    """Return s²a²k(x,x) at points (q,)."""
     variance = posterior.variance()[at].clamp_min(1e-9 * posterior.scale)
     return math.prod((scale, scale, posterior.amplitude())) * variance

@@ -18,8 +18,9 @@ from labelahead.batching import Samples
 from labelahead.data.class_targets import make_class_targets
 from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError
+from labelahead.gp.class_quality import ClassReport, estimate_class_report
 from labelahead.gp.nystrom import approximate_posterior, evenly_spaced
-from labelahead.gp.posterior import NystromLabels, prior
+from labelahead.gp.posterior import NystromLabels, Posterior, prior
 from labelahead.inference.exact_model import (
     BLOCK_NUMBERS,
     MIN_VARIANCE,
@@ -570,27 +571,62 @@ class ExactLearner:
             votes: (L,) bool, the labels to calibrate on (`labelahead.gp.calibration`); default:
                 all.
         """
-        model = (
+        model = self._get_last_model(labelled, labels)
+        if model.task is not None:
+            points = torch.cat([labelled, at])
+            fitted = FittedExactModel(model, self.inputs)
+            return self._forecast_task(fitted, labelled, labels, points)
+        post = self._condition_at(model, labelled, labels, at)
+        return forecast_error(post, torch.arange(len(labelled), len(labelled) + len(at)), votes)
+
+    def estimate_class_report(
+        self, labelled: Tensor, labels: Tensor, at: Tensor, *, votes: Tensor | None = None
+    ) -> ClassReport:
+        """Estimate precision, recall and F1 of every class, and the confusion matrix, at items (q,).
+
+        Args:
+            labelled: (L,) positions.
+            labels: (L,) class numbers.
+            at: (q,) positions.
+            votes: As in `forecast_error`.
+
+        Raises:
+            InputError: The labels are not one class for each item.
+        """
+        model = self._get_last_model(labelled, labels)
+        if model.task is not None:
+            raise InputError(
+                f"estimates for every class need one class per item; the task is "
+                f"{model.task.name!r}: use `forecast_error`, in the measure of the task"
+            )
+        post = self._condition_at(model, labelled, labels, at)
+        points = torch.arange(len(labelled), len(labelled) + len(at))
+        return estimate_class_report(post, points, votes)
+
+    def _get_last_model(self, labelled: Tensor, labels: Tensor) -> ExactModel:
+        """Return the last model if it was fitted on these items; otherwise fit one."""
+        return (
             self._last_model.get(tuple(labelled.tolist()))
             or self.fit(labelled, labels).kernel_model
         )
+
+    def _condition_at(
+        self, model: ExactModel, labelled: Tensor, labels: Tensor, at: Tensor
+    ) -> Posterior:
+        """Return the posterior at the labelled items and then at items (q,), given the labels."""
         fitted, points = FittedExactModel(model, self.inputs), torch.cat([labelled, at])
-        if model.task is not None:
-            return self._forecast_task(fitted, labelled, labels, points)
         start = model.prior_mean(fitted.unit_rows(points).to(self.device))
         post = prior(start, **fitted.kernel_arguments(points, "pseudo"), noise=fitted.noise)
         first = torch.arange(len(labelled))
         targets = self._effective_targets(labelled, labels)
         noise = model.noise_of_labels if len(model.label_noise) else None
         if self._is_exact(len(labelled)):
-            post = post.condition(first, targets, noise)
-        else:
-            assert self.max_exact_labels is not None
-            alpha = F.pad(model.alpha, (0, 0, 0, len(at)))
-            post = approximate_posterior(
-                post, first, targets, self.max_exact_labels, alpha, noise=noise
-            )
-        return forecast_error(post, torch.arange(len(labelled), len(points)), votes)
+            return post.condition(first, targets, noise)
+        assert self.max_exact_labels is not None
+        alpha = F.pad(model.alpha, (0, 0, 0, len(at)))
+        return approximate_posterior(
+            post, first, targets, self.max_exact_labels, alpha, noise=noise
+        )
 
     def _forecast_task(
         self, fitted: FittedExactModel, labelled: Tensor, labels: Tensor, points: Tensor

@@ -22,6 +22,7 @@ from labelahead.errors import InputError
 from labelahead.files import replace_file
 from labelahead.gp import checks
 from labelahead.gp.checks import Positions
+from labelahead.gp.class_quality import ClassReport
 from labelahead.gp.posterior import Posterior
 from labelahead.inference.exact import (
     ExactLearner,
@@ -466,6 +467,23 @@ class Learner:
         at = self.pool.unlabelled
         order = torch.randperm(len(at), generator=make_generator(self.seed, "forecast"))
         return learner.forecast_error(self.pool.labelled, self.pool.labels, at[order])
+
+    def class_quality(self) -> ClassReport:
+        """Estimate precision, recall and F1 of every class, and the confusion matrix, over the pool.
+
+        The estimates refer to the unlabelled items. For the exact learner and one class per item;
+        for the quality that holds whatever the model, audit it (docs/audit.md).
+
+        >>> learner = la.Learner(la.exact(x, 3), x)
+        >>> learner.teach([0, 1, 2, 3], truth[:4])
+        >>> report = learner.class_quality()
+        >>> [row.labels for row in report.classes], 0 < report.macro_f1 < 1
+        ([2, 1, 1], True)
+        """
+        learner = self._require_exact("estimates for every class")
+        return learner.estimate_class_report(
+            self.pool.labelled, self.pool.labels, self.pool.unlabelled
+        )
 
     def _require_exact(self, what: str) -> ExactLearner:
         """Return the exact learner with all labels so far."""

@@ -258,8 +258,12 @@ class ExactSnapshot(Snapshot):
         rest = rest[: self.pool_facts.random_points].nonzero().squeeze(1)[:ERROR_ESTIMATE_ITEMS]
         forecast = learner.forecast_error(at, labels, rest, votes=fit.votes) if len(rest) else None
         numbers = fit.class_numbers.tolist()
+        quality = None
+        if len(rest):
+            report = learner.estimate_class_report(at, labels, rest, votes=fit.votes)
+            quality = report.to_state(numbers)
         found = assess_guessers(fit.model, labels, self.guessers)
-        guessers = tuple(quality.to_state(numbers) for quality in found)
+        guessers = tuple(guesser.to_state(numbers) for guesser in found)
         return FitFacts(
             len(at),
             seconds,
@@ -268,6 +272,7 @@ class ExactSnapshot(Snapshot):
             forecast=forecast,
             guessers=guessers,
             sources=_describe_sources(fit),
+            class_quality=quality,
         )
 
     def fit_labels(self, request: TrainingRequest) -> ExactLabelFit:

@@ -22,6 +22,7 @@ from labelahead.server.task_review import MIN_REVIEW_LABELS, Suspect
 
 __all__ = [
     "build_map",
+    "describe_class_quality",
     "describe_session_guessers",
     "explain_item",
     "find_doubtful",
@@ -176,6 +177,7 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "guessers": describe_session_guessers(schedule),
         "advice": schedule.advise_stopping(),
         "enough": stopping_progress(schedule.list_error_readings()),
+        "class_quality": describe_class_quality(schedule.rounds, label_state),
         "doubts": len(find_doubtful(page_model, label_state))
         + len(find_open_suspects(page_model, label_state)),
         "confirmed": len(label_state.confirmed),
@@ -184,6 +186,29 @@ def summarize_progress(service: LabellingService, schedule: Schedule) -> dict[st
         "training": status,
     }
     return found | describe_task_progress(page_model, label_state, rounds)
+
+
+def describe_class_quality(
+    rounds: Sequence[dict[str, Any]], label_state: LabelState
+) -> dict[str, Any] | None:
+    """Return the newest estimates of every class, with class names; None without any.
+
+    There are none for a trained network and for other tasks than classes. Classes that were merged
+    or removed since are left out.
+    """
+    last: dict[str, Any] = next((r for r in reversed(rounds) if r.get("labels")), {})
+    found = last.get("class_quality")
+    if found is None or label_state.task is not None:
+        return None
+    active = set(label_state.active_classes)
+    kept = [i for i, row in enumerate(found["classes"]) if row["number"] in active]
+    names, rows, matrix = label_state.classes, found["classes"], found["confusion"]
+    return {
+        "labels": last["labels"],
+        "macro_f1": found["macro_f1"],
+        "classes": [{**rows[i], "name": names[rows[i]["number"]]} for i in kept],
+        "confusion": matrix and [[matrix[i][j] for j in kept] for i in kept],
+    }
 
 
 def describe_task_progress(
@@ -199,6 +224,7 @@ def describe_task_progress(
     return {
         "per_class": count_outputs(label_state.task, label_state.labels),
         "predicted_per_class": predicted,
+        "class_quality": None,
         "enough": None,  # the rules of stopping were derived for error rates
         "error": _describe_error(rounds),
     }

@@ -16,6 +16,7 @@ from labelahead.learner.guess_quality import describe_states
 from labelahead.server.agreement import summarize_agreement
 from labelahead.server.journal import read_journal
 from labelahead.server.label_state import LabelState, build_label_state
+from labelahead.server.progress import describe_class_quality
 from labelahead.server.snapshot import MIN_CONFUSION_LABELS
 from labelahead.server.task_display import count_outputs
 
@@ -76,6 +77,7 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> WrittenRe
         ],
         rounds=rounds,
         guessers=describe_states(lines[-1].get("guessers") if lines else (), label_state.classes),
+        class_quality=describe_class_quality(lines, label_state),
         curve=_curve_points(rounds),
         band=_band_points(rounds),
         size=(CURVE_WIDTH, CURVE_HEIGHT),

@@ -214,6 +214,7 @@ class FitFacts:
         sources: The annotators, if there are several and the learner tells them apart.
         measures: Of a task on the test items; empty without any.
         suspects: Of a task, `Suspect` of every label that its leave-one-out prediction contradicts.
+        class_quality: `ClassReport.to_state` with the class numbers of the page; None without one.
     """
 
     labels: int = 0
@@ -227,6 +228,7 @@ class FitFacts:
     sources: tuple[SourceFacts, ...] = ()
     measures: Mapping[str, float] = field(default_factory=dict)
     suspects: tuple[Suspect, ...] = ()
+    class_quality: Mapping[str, Any] | None = None
 
     def describe_round(self, gain: float | None) -> dict[str, Any]:
         """Return the line of `rounds.jsonl`. gain: score of the best candidate."""
@@ -246,6 +248,7 @@ class FitFacts:
             **({"guessers": list(self.guessers)} if self.guessers else {}),
             **sources,
             **({"measures": dict(self.measures)} if self.measures else {}),
+            **({"class_quality": self.class_quality} if self.class_quality else {}),
         }
 
 

@@ -87,6 +87,7 @@ def _fit_facts_to_state(facts: FitFacts) -> dict[str, Any]:
         state["leave_one_out"] = {**vars(facts.leave_one_out), "rows": rows}
     state["sources"] = [tuple(row) for row in facts.sources]
     state["measures"] = dict(facts.measures)
+    state["class_quality"] = facts.class_quality and dict(facts.class_quality)
     state["suspects"] = [tuple(row) for row in facts.suspects]
     if facts.forecast is not None:
         state["forecast"] = (tuple(facts.forecast.error), *facts.forecast[1:])

@@ -2,6 +2,7 @@
 
 import { finishSteps } from "./finish.js";
 import { showError, taskFigures } from "./tasks.js";
+import { drawQuality } from "./quality.js";
 import { getOnce } from "./server.js";
 import { openView } from "./views.js";
 import { count, dot, duration, make, bar, percent } from "./items.js";
@@ -28,7 +29,7 @@ export function drawProgress(panel, found, context) {
   const curve = make("div", { id: "curve" });
   panel.replaceChildren(context.task ? taskFigures(found, figure) : figures(found), context.task ? "" : lowConfidence(), ...advice(found), ...guessers(found), training(found.training),
     make("section", {}, make("h2", { text: "Learning curve" }), curve),
-    balance(found, context));
+    drawQuality(found), balance(found, context));
   if (old) panel.append(old);
   drawCurve(curve, found.curve, context.task);
   panel.scrollTop = scroll;
