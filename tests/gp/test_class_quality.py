@@ -122,11 +122,11 @@ def test_state_has_plain_values_and_leaves_out_large_matrices():
     assert len(state["classes"]) == MAX_LISTED_CLASSES + 1
 
 
-def test_intervals_hold_on_data_from_the_prior():
-    """Labels are random here. research/benchmarks/classes.py has queried labels and real data."""
+def share_of_intervals_that_hold(offset):
+    """The share over precision and recall of every class and 12 seeds; labels are random."""
     inside, total = 0, 0
     for seed in range(12):
-        post, truth = imbalanced(seed, n=240, labelled=80, offset=0.0)
+        post, truth = imbalanced(seed, n=240, labelled=80, offset=offset)
         at = torch.arange(80, 240)
         predicted, actual = post.mean[at].argmax(1), truth[at]
         for c, row in enumerate(estimate_class_report(post, at).classes):
@@ -137,5 +137,15 @@ def test_intervals_hold_on_data_from_the_prior():
             inside += row.recall.low <= recall <= row.recall.high
             inside += row.precision.low <= precision <= row.precision.high
             total += 2
-    assert total > 80
-    assert inside / total >= 0.85
+    assert total > 60
+    return inside / total
+
+
+def test_intervals_hold_on_data_from_the_prior():
+    """research/benchmarks/classes.py has queried labels and real data."""
+    assert share_of_intervals_that_hold(0.0) >= 0.88
+
+
+def test_intervals_hold_less_often_where_the_model_is_wrong():
+    """The shares of the classes differ from those of the prior: the documented limit."""
+    assert 0.75 <= share_of_intervals_that_hold(0.7) <= 0.83

@@ -13,12 +13,12 @@ function estimate(found) { // [value, low, high]
 
 function line(row) {
   const name = make("th", { scope: "row" }, make("span", { className: "called" }, dot(row.number), row.name));
-  if (row.warning) name.append(make("span", { className: "few", text: row.warning }));
-  return make("tr", {}, name, make("td", { className: "number", text: String(row.labels) }), estimate(row.precision), estimate(row.recall), estimate(row.f1));
+  const note = row.warning ? [make("tr", { className: "note" }, make("td", { colSpan: 5, text: `${row.name}: ${row.warning}` }))] : [];
+  return [make("tr", {}, name, make("td", { className: "number", text: String(row.labels) }), estimate(row.precision), estimate(row.recall), estimate(row.f1)), ...note];
 }
 
 const heads = (texts) => make("thead", {}, make("tr", {}, ...texts.map((text) => make("th", { scope: "col", text }))));
-const table = (rows) => make("table", { className: "quality" }, heads(["class", "labels", "precision", "recall", "F1"]), make("tbody", {}, ...rows.map(line)));
+const table = (rows) => make("table", { className: "quality" }, heads(["class", "labels", "precision", "recall", "F1"]), make("tbody", {}, ...rows.flatMap(line)));
 
 function matrix({ classes, confusion }) {
   const rows = classes.map((row, i) => make("tr", {}, make("th", { scope: "row", text: row.name }), ...confusion[i].map((value, j) => {
