@@ -141,6 +141,13 @@ def test_trained_network_refuses_guesses(table):
         prepare_campaign(campaign)
 
 
+@pytest.mark.parametrize("task", ["multilabel", "number", "rating"])
+def test_other_tasks_refuse_guesses_before_they_are_read(table, task):
+    source = la.Source(str(table), task=task, guesses=("llm",))
+    with pytest.raises(InputError, match=f"for the task {task}; they work for one class per item"):
+        query_items(la.Campaign(data=source, threads=1), 2)
+
+
 def test_class_names_need_an_encoder_of_texts(table):
     campaign = make_campaign(table, without=("llm",), prior="class-names")
     with pytest.raises(InputError, match="does not read class names"):

@@ -224,6 +224,11 @@ def load_source(
     >>> len(data) - len(data.test)
     100
     """
+    if source.guesses and source.task != CLASSES:
+        raise InputError(
+            f"guesses are given for the task {source.task}; they work for one class per item only: "
+            "leave out --guesses"
+        )
     data, answers = load_without_guesses(source, seed)
     data = replace(data, former_classes=former_classes or {})
     files = [name for name in source.guesses if is_guess_column(name) or is_guess_file(name)]
