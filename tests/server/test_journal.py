@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+import labelahead as la
 from labelahead.data.dataset import NONE_OF_THESE
 from labelahead.errors import InputError, StorageError
 from labelahead.server.journal import FIRST_VERSION, MIGRATIONS, Journal, open_database
@@ -974,3 +975,21 @@ def test_journal_before_tasks_is_migrated_and_refused_by_its_own_version(tmp_pat
             journal._db.execute("DELETE FROM events")
     with pytest.raises(InputError, match="supports versions up to 6; update labelahead"):
         open_database(path, before)
+
+
+def test_find_label_returns_the_label_that_add_event_records(tmp_path):
+    with open_journal(tmp_path) as journal:
+        name = journal.label_state.classes[1]
+        assert journal.find_label(name) == 1
+        with pytest.raises(InputError, match="does not exist"):
+            journal.find_label("no such class")
+    task = la.tasks.Multilabel(["cat", "dog"])
+    settings = {"classes": ["cat", "dog"], "items": ["a", "b"], "fingerprint": "f", "task": task}
+    with Journal(tmp_path / "m", **settings) as journal:
+        before = journal.label_state.seq
+        expected = journal.find_label(["dog"])
+        assert journal.find_label(["dog"]) == expected
+        assert journal.label_state.seq == before  # nothing is recorded
+        assert journal.add_event("label", "anna", 0, value=["cat", "dog"]).label == expected
+        assert journal.find_label(["cat", "dog"]) == expected
+        assert journal.find_label(["dog"]) == expected + 1

@@ -26,7 +26,8 @@ def open_bridge(
     studio.replies["annotations"] = annotations
     connection = Connection.open(studio.url, KEY, studio.project, out)
     fetched = connection.fetch_tasks(lambda done, of: None)
-    tables = {"data": {"name": str(fetched.folder), "embedding": "words"}, "threads": 1}
+    data = {"name": str(fetched.folder), "embedding": "words"}
+    tables = {"data": data | connection.interface.data_settings, "threads": 1}
     options = SessionOptions(connection.interface.choices)
     with open_session(parse_campaign(tables), out, options) as session:
         if start_schedule:

@@ -190,7 +190,7 @@ def _open_task_session(
     named = {"name": str(fetched.folder)} | (
         {"embedding": fetched.embedding} if fetched.embedding else {}
     )
-    campaign, choices = shell.build_campaign(context, {"data": named}), connection.interface.choices
+    campaign, choices = _build_campaign(context, connection, named), connection.interface.choices
     shell.announce_device(campaign.device)
     campaign = guess.ask_language_model(
         context, _with_predictions(campaign, connection), connection.interface.choices
@@ -205,6 +205,22 @@ def _open_task_session(
         bridge = connection.make_bridge(ready.service, fetched, predictions=predictions)
         _reconcile(bridge)
         yield ready, bridge
+
+
+def _build_campaign(context: typer.Context, connection: Any, named: dict[str, Any]) -> Any:
+    """Return the settings of a session for the answers of the project."""
+    from labelahead.server.task_session import prepare_task
+
+    interface = connection.interface
+    if interface.task == "classes":
+        return shell.build_campaign(context, {"data": named})
+    campaign = shell.build_campaign(context, {"data": named | interface.data_settings})
+    if campaign.data.task != interface.task:
+        raise UsageError(
+            f"task is {campaign.data.task}, but the project's labelling configuration is for "
+            f"{interface.task}; leave the setting out"
+        )
+    return prepare_task(campaign)
 
 
 def _with_predictions(campaign: Any, connection: Any) -> Any:

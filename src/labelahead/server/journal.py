@@ -791,6 +791,15 @@ class Journal:
         with self._reading_transaction():
             return self._builder.find_class(name)
 
+    def find_label(self, value: Any) -> int:
+        """Return the label that an answer has or would get: its class number or its code.
+
+        Raises:
+            InputError: It is no answer.
+        """
+        with self._reading_transaction():
+            return self._builder.read_value(value)
+
     def add_class(self, who: str, name: str) -> int:
         """Add a class, unless one has this name, and return its number."""
         who, name = check_name(who, "the person's name"), check_name(name, "the class's name")

@@ -11,7 +11,12 @@ UNSUPPORTED_CONFIGS = [
         '<View><Image name="i" value="$i"/><RectangleLabels name="l" toName="i"/></View>',
         "RectangleLabels",
     ),
-    (CONFIG.replace('toName="text"', 'toName="text" choice="multiple"', 1), "several choices"),
+    (
+        CONFIG.replace('toName="text"', 'toName="text" choice="multiple"', 1).replace(
+            "</View>", '<Number name="n" toName="text"/></View>'
+        ),
+        "unclear which of them",
+    ),
     (
         CONFIG.replace(
             "</View>", '<Choices name="b" toName="text"><Choice value="x"/></Choices></View>'

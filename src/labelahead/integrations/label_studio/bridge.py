@@ -6,24 +6,32 @@ recorded, and what to undo when Label Studio reports the id of a deleted annotat
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from labelahead.data.classes import normalise_name
 from labelahead.data.dataset import NONE_OF_THESE, NONE_OF_THESE_NAME
 from labelahead.errors import InputError, LabelaheadError
+from labelahead.integrations.label_studio.answers import (
+    find_value,
+    is_same_selection,
+    list_selected,
+    predict_result,
+)
 from labelahead.integrations.label_studio.client import (
     UNCERTAINTY_SAMPLING,
     LabelStudioClient,
     Unreachable,
 )
-from labelahead.integrations.label_studio.interface import Interface, read_interface
+from labelahead.integrations.label_studio.interface import CLASSES, Interface, read_interface
 from labelahead.integrations.label_studio.payloads import (
     ANNOTATION_ACTIONS,
+    ANNOTATION_UPDATED,
     ANNOTATIONS_DELETED,
     TASKS_CREATED,
     WEBHOOK_ACTIONS,
@@ -64,6 +72,22 @@ REFUSED_NOTE = (
     "tasks are served in an arbitrary order"
 )
 log = logging.getLogger("labelahead")
+
+
+class Answer(NamedTuple):
+    """What an annotation says.
+
+    Attributes:
+        kind: Of the event: label, skip or unsure.
+        label: Class number, or code of an answer of a task; None without a label.
+        value: The answer of a task as the journal reads it.
+        problem: Why it is no answer.
+    """
+
+    kind: str
+    label: int | None = None
+    value: Any = None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +156,7 @@ class Bridge:
         self._events: dict[int, list[Event]] = {}  # annotation id -> valid events, oldest first
         self._event_counts: dict[int, int] = {}  # annotation id -> number of all events
         self._annotators: dict[int, str] = {}
+        self._class_names: dict[str, str] = {}  # choice -> class of a task, which keeps its name
         self._served: list[int] = []  # positions, lowest score first
         self._version, self._scores_below_first, self._stale_versions = (
             "",
@@ -216,7 +241,8 @@ class Bridge:
             return
         with self._lock:
             if webhook.action in ANNOTATION_ACTIONS:
-                self._record_parsed(webhook.annotations)
+                is_update = webhook.action == ANNOTATION_UPDATED
+                self._record_parsed(webhook.annotations, is_update=is_update)
                 if self._importer is not None:
                     new = {
                         annotation.task for annotation in webhook.annotations
@@ -235,9 +261,9 @@ class Bridge:
         """Record annotations and return how many were new or changed."""
         return self._record_parsed([parse_annotation(annotation) for annotation in annotations])
 
-    def _record_parsed(self, annotations: Iterable[Annotation]) -> int:
+    def _record_parsed(self, annotations: Iterable[Annotation], *, is_update: bool = False) -> int:
         with self._lock:
-            new = sum(self._record_annotation(annotation) for annotation in annotations)
+            new = sum(self._record_annotation(each, is_update) for each in annotations)
             if new:
                 self.service.update_model()
             return new
@@ -368,7 +394,12 @@ class Bridge:
         result = self._predict(position)[0] if self.predictions else []
         return {"task": self.tasks[position], "result": result, "score": TOP_SCORE + rank / 1000}
 
-    def _predict(self, position: int) -> tuple[list[dict[str, Any]], float]:
+    def _predict(self, position: int) -> tuple[list[dict[str, Any]], float | None]:
+        task = self.service.label_state.task
+        if task is not None:
+            prediction = self._current.predict_answer(position)
+            found = None if prediction is None else predict_result(self.interface, task, prediction)
+            return found or ([], 0.0)
         guess = self._current.predict_item(position)
         if guess is None:
             return [], 0.0
@@ -420,16 +451,15 @@ class Bridge:
             self._map_tasks()
             self.reconcile()
 
-    def _record_annotation(self, annotation: Annotation) -> bool:
+    def _record_annotation(self, annotation: Annotation, is_update: bool) -> bool:
         """Record one annotation; return whether it is new or changed."""
         number, position = annotation.id, self.positions.get(annotation.task)
         if position is None:
             self._note_new_tasks([annotation.task])
             return False
-        name = None if annotation.was_cancelled else self.interface.label(annotation.result)
-        kind = "skip" if annotation.was_cancelled else "unsure" if name is None else "label"
-        label = None if name is None else self._find_or_add_class(name)
         who, events = self._find_annotator(annotation.completed_by), self._events.get(number, [])
+        former = None if is_update or not events else events[-1].label
+        kind, label, value, problem = self._read_answer(annotation, former)
         if events and (events[-1].kind, events[-1].label, events[-1].who, events[-1].position) == (
             kind,
             label,
@@ -437,13 +467,63 @@ class Bridge:
             position,
         ):
             return False
+        if problem:
+            log.warning(
+                "annotation %d of task %d: %s. It is recorded as not sure",
+                number,
+                annotation.task,
+                problem,
+            )
         self._undo_events(
             number, [event for event in events if event.who != who or event.position != position]
         )
+        given = {"label": label} if value is None else {"value": value}
         self._add_event(
-            number, lambda key: self.service.journal.add_event(kind, who, position, label, key=key)
+            number,
+            lambda key: self.service.journal.add_event(kind, who, position, key=key, **given),
         )
         return True
+
+    def _read_answer(self, annotation: Annotation, former: int | None) -> Answer:
+        """Return what an annotation says. former: the label that was recorded for it."""
+        if annotation.was_cancelled:
+            return Answer("skip")
+        interface, result = self.interface, annotation.result
+        if interface.task == CLASSES:
+            name = interface.label(result)
+            return (
+                Answer("unsure") if name is None else Answer("label", self._find_or_add_class(name))
+            )
+        if interface.task == "multilabel":
+            selected = list_selected(interface, result)
+            return Answer("unsure") if selected is None else self._read_selection(selected, former)
+        value = find_value(interface, result)
+        if value is None:
+            return Answer("unsure")
+        try:
+            return Answer("label", self.service.journal.find_label(value), value)
+        except InputError as error:
+            return Answer("unsure", problem=str(error))
+
+    def _read_selection(self, selected: Sequence[str], former: int | None) -> Answer:
+        """Return the answer of ticked choices; a choice that was not offered is not reviewed."""
+        present = {self._find_class_name(choice) for choice in selected}
+        offered = {self._find_class_name(choice) for choice in self.interface.choices}
+        task = self.service.label_state.task
+        # The annotation was made before a choice was added, of which it says nothing.
+        if former is not None and task is not None and is_same_selection(task, former, present):
+            return Answer("label", former)
+        value = {name: name in present for name in sorted(present | offered)}
+        return Answer("label", self.service.journal.find_label(value), value)
+
+    def _find_class_name(self, choice: str) -> str:
+        """Return the class of a choice of a task of several classes, which is added if it is new."""
+        if choice not in self._class_names:
+            number = self.service.journal.find_class(choice)
+            if number is None:
+                number = int(self.service.add_class(UNKNOWN_ANNOTATOR, choice)["number"])
+            self._class_names[choice] = self.service.label_state.classes[number]
+        return self._class_names[choice]
 
     def _undo_events(self, number: int, events: Sequence[Event]) -> None:
         for event in list(events):
@@ -587,6 +667,15 @@ class Bridge:
             return
         if now == self.interface:
             return
+        if not self._can_continue_with(now):
+            log.warning(
+                "the labelling configuration asks for other answers now (%s, before %s); restart "
+                "labelahead with another --out to learn these. Until then annotations are recorded "
+                "with the previous configuration, as far as they fit",
+                _describe_answers(now),
+                _describe_answers(self.interface),
+            )
+            return
         if self._importer is not None:
             try:
                 self._importer.set_interface(now)
@@ -600,12 +689,22 @@ class Bridge:
                 "--out is chosen"
             )
         self.interface = now
+        if now.task == "multilabel":
+            for choice in now.choices:
+                self._find_class_name(choice)
         new, _ = self.reconcile()
         log.warning(
             "the labelling configuration was changed to choices %s; %d annotations updated",
             ", ".join(now.choices),
             new,
         )
+
+    def _can_continue_with(self, now: Interface) -> bool:
+        """Return whether a session can go on with a changed labelling configuration."""
+        old = self.interface
+        if now.task != old.task or now.limits != old.limits:
+            return False
+        return now.task != "rating" or now.choices == old.choices
 
     def _count_recorded(self) -> int:
         """Return the number of annotations with valid events."""
@@ -643,3 +742,13 @@ class Bridge:
         for version in list(self._stale_versions):
             self.studio.delete_predictions(version)
             self._stale_versions.discard(version)
+
+
+def _describe_answers(interface: Interface) -> str:
+    """Return what a project asks for, in words."""
+    if interface.task == "number":
+        low, high = interface.limits or (-math.inf, math.inf)
+        return f"a number from {low:g} to {high:g}"
+    if interface.task == "rating":
+        return f"a rating from 1 to {len(interface.choices)}"
+    return "several choices" if interface.task == "multilabel" else "one choice"

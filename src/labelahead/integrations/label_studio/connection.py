@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from os import environ
 from pathlib import Path
 
+from labelahead.errors import InputError
 from labelahead.integrations.label_studio.bridge import Bridge
 from labelahead.integrations.label_studio.client import LabelStudioClient
 from labelahead.integrations.label_studio.image_text import PICTURES_VARIABLE
-from labelahead.integrations.label_studio.interface import Interface, read_interface
+from labelahead.integrations.label_studio.interface import CLASSES, Interface, read_interface
 from labelahead.integrations.label_studio.task_importer import TaskImporter
 from labelahead.integrations.label_studio.tasks import (
     PARALLEL_DOWNLOADS,
@@ -42,6 +43,12 @@ class Connection:
         studio = LabelStudioClient(url, key, project)
         about = studio.get_project()
         interface = read_interface(str(about["label_config"]))
+        if pool and interface.task != CLASSES:
+            raise InputError(
+                f"the project's answers are of the task {interface.task}, but items of an "
+                "out-of-core pool have one class each; expected a <Choices> of single choice, or "
+                "the items as tasks and no --pool"
+            )
         place = folder or Path(f"labels-label-studio-{project}")
         claim_folder(place, about, pool=pool)
         return cls(studio, interface, place)

@@ -1,5 +1,6 @@
 """Parse the labelling configuration of a project; unsupported configurations are rejected."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +8,19 @@ from xml.etree import ElementTree
 
 from labelahead.data.classes import normalise_name
 from labelahead.errors import InputError
+from labelahead.tasks import find_task
 
 __all__ = ["Interface", "read_interface"]
 
 PICTURE_TAG, TEXT_TAG, SOUND_TAG = "Image", "Text", "Audio"
 SHOWN_TAGS = {PICTURE_TAG: "pictures", TEXT_TAG: "texts", SOUND_TAG: "sounds"}
-# Tags with other values of the whole task: labelahead ignores them.
-IGNORED_TAGS = {"TextArea", "Rating", "Number", "DateTime"}
+RATING_TAG, NUMBER_TAG = "Rating", "Number"
+# Tags with other values of the whole task: labelahead ignores them, and beside a <Choices> of single
+# choice also <Rating> and <Number>.
+IGNORED_TAGS = {"TextArea", "DateTime"}
+MULTIPLE = "multiple"
+CLASSES = "classes"  # the task of a single choice
+DEFAULT_LEVELS = 5  # of a <Rating> without maxRating
 # Tags for layout and display.
 LAYOUT_TAGS = {
     "View",
@@ -27,21 +34,40 @@ LAYOUT_TAGS = {
     "Markdown",
 }
 SUPPORTED_PROJECTS = (
-    "labelahead serves projects with one <Choices> of single choice over <Image>, <Text> or both, "
-    "or over one <Audio>"
+    "labelahead serves projects with one <Choices> of single or multiple choice, one <Rating> or one "
+    "<Number>, over <Image>, <Text> or both, or over one <Audio>"
 )
 
 
 @dataclass(frozen=True)
 class Interface:
-    """The choice of a project. name, shown: names of its tags; choices: as in annotations."""
+    """What a project asks for.
+
+    Attributes:
+        name: Name of the tag that holds the answer.
+        shown: Name of the tag that it is about.
+        choices: As in annotations; of a rating its levels, of a number none.
+        pictures: Keys of a task's data.
+        texts: Keys of a task's data.
+        sounds: Keys of a task's data.
+        task: Name of the task (`labelahead.tasks`).
+        limits: Of a number: the least and the largest possible one.
+    """
 
     name: str
     shown: str
     choices: tuple[str, ...]
-    pictures: tuple[str, ...]  # keys of a task's data
+    pictures: tuple[str, ...]
     texts: tuple[str, ...]
     sounds: tuple[str, ...] = ()
+    task: str = CLASSES
+    limits: tuple[float, float] | None = None
+
+    @property
+    def data_settings(self) -> dict[str, Any]:
+        """Return the settings of the data of a session for these answers."""
+        settings: dict[str, Any] = {"task": self.task, "classes": list(self.choices)}
+        return settings | ({"limits": list(self.limits)} if self.limits else {})
 
     def label(self, result: Iterable[Mapping[str, Any]]) -> str | None:
         """Return the choice in the result of an annotation; None if there is not exactly one."""
@@ -78,44 +104,109 @@ def read_interface(config: str) -> Interface:
         raise InputError(
             f"the project's labelling configuration is not valid XML ({error}); set it up first"
         ) from error
-    choices = [tag for tag in tags if tag.tag == "Choices"]
-    others = sorted(
-        {tag.tag for tag in tags} - {"Choices", *SHOWN_TAGS, *IGNORED_TAGS, *LAYOUT_TAGS}
-    )
+    known = {"Choices", RATING_TAG, NUMBER_TAG, *SHOWN_TAGS, *IGNORED_TAGS, *LAYOUT_TAGS}
+    others = sorted({tag.tag for tag in tags} - known)
     if others:
         raise InputError(
             f"the project uses {', '.join(f'<{t}>' for t in others)}; {SUPPORTED_PROJECTS}, so remove them"
         )
-    if len(choices) != 1:
-        raise InputError(
-            f"the project has {len(choices)} <Choices>; {SUPPORTED_PROJECTS}: a project for each of several"
-        )
-    control, name = choices[0], choices[0].get("name", "")
-    if control.get("choice", "single") not in ("single", "single-radio"):
-        raise InputError(
-            f'<Choices name="{name}"> takes several choices at once; {SUPPORTED_PROJECTS}: set choice="single"'
-        )
+    control = _find_control(tags)
     if control.get("perRegion") == "true" or control.get("perItem") == "true":
         raise InputError(
-            f'<Choices name="{name}"> applies to each region; {SUPPORTED_PROJECTS}: of whole tasks'
+            f"{_show(control)} applies to each region; {SUPPORTED_PROJECTS}: of whole tasks"
         )
-    names = tuple(_read_choice(choice) for choice in control.findall("Choice"))
-    if len(names) < 2 or any(len(choice) for choice in control.findall("Choice")):
-        raise InputError(
-            f'<Choices name="{name}"> has {len(names)} <Choice> side by side; expected two or '
-            "more, not nested"
-        )
-    if len({normalise_name(n) for n in names}) < len(names):
-        raise InputError(
-            f'two choices of <Choices name="{name}"> have the same name but for capital letters; '
-            "rename one"
-        )
+    limits = _read_limits(control) if control.tag == NUMBER_TAG else None
+    task, choices = _read_task(control)
     pictures, texts, sounds = (_find_fields(tags, tag) for tag in SHOWN_TAGS)
     if sounds and (pictures or texts or len(sounds) > 1):
         raise InputError(
             f"the project shows <{SOUND_TAG}> beside other fields; {SUPPORTED_PROJECTS}, so remove the rest"
         )
-    return Interface(name, control.get("toName", ""), names, pictures, texts, sounds)
+    name, shown = control.get("name", ""), control.get("toName", "")
+    return Interface(name, shown, choices, pictures, texts, sounds, task, limits)
+
+
+def _find_control(tags: list[ElementTree.Element]) -> ElementTree.Element:
+    """Return the tag that holds the answer of a task."""
+    choices = [tag for tag in tags if tag.tag == "Choices"]
+    values = [tag for tag in tags if tag.tag in (RATING_TAG, NUMBER_TAG)]
+    if len(choices) > 1 or not choices + values:
+        raise InputError(
+            f"the project has {len(choices)} <Choices>; {SUPPORTED_PROJECTS}: a project for each of several"
+        )
+    if choices and choices[0].get("choice") != MULTIPLE:
+        return choices[0]
+    if len(choices + values) > 1:
+        raise InputError(
+            f"the project has {' and '.join(map(_show, choices + values))}, and it is unclear which of "
+            f"them to learn; {SUPPORTED_PROJECTS}: a project for each of several"
+        )
+    return (choices + values)[0]
+
+
+def _show(control: ElementTree.Element) -> str:
+    return f'<{control.tag} name="{control.get("name", "")}">'
+
+
+def _read_task(control: ElementTree.Element) -> tuple[str, tuple[str, ...]]:
+    """Return the task of a control, and its choices or levels."""
+    if control.tag == NUMBER_TAG:
+        return "number", ()
+    if control.tag == RATING_TAG:
+        most = control.get("maxRating", str(DEFAULT_LEVELS))
+        if not (most.isascii() and most.isdecimal()) or int(most) < 2:
+            raise InputError(
+                f"{_show(control)} has maxRating {most!r}; expected a whole number, 2 or more"
+            )
+        return "rating", tuple(str(level + 1) for level in range(int(most)))
+    kind = control.get("choice", "single")
+    if kind not in ("single", "single-radio", MULTIPLE):
+        raise InputError(
+            f'{_show(control)} has choice="{kind}"; {SUPPORTED_PROJECTS}: set choice="single" or '
+            f'choice="{MULTIPLE}"'
+        )
+    return "multilabel" if kind == MULTIPLE else CLASSES, _read_choices(control)
+
+
+def _read_choices(control: ElementTree.Element) -> tuple[str, ...]:
+    """Return the names of the choices, if they are distinct, enough, and not nested."""
+    is_multiple = control.get("choice") == MULTIPLE
+    least, expected = (1, "one") if is_multiple else (2, "two")
+    names = tuple(_read_choice(choice) for choice in control.findall("Choice"))
+    if len(names) < least or any(len(choice) for choice in control.findall("Choice")):
+        raise InputError(
+            f"{_show(control)} has {len(names)} <Choice> side by side; expected {expected} or "
+            "more, not nested"
+        )
+    if len({normalise_name(n) for n in names}) < len(names):
+        raise InputError(
+            f"two choices of {_show(control)} have the same name but for capital letters; "
+            "rename one"
+        )
+    if is_multiple:
+        try:
+            find_task("multilabel", classes=names)
+        except InputError as error:
+            raise InputError(f"a choice of {_show(control)} cannot be a class: {error}") from error
+    return names
+
+
+def _read_limits(control: ElementTree.Element) -> tuple[float, float] | None:
+    """Return the least and the largest number; None if both are open."""
+    given = {key: control.get(key) for key in ("min", "max")}
+    ends = {"min": -math.inf, "max": math.inf}
+    for key, text in given.items():
+        try:
+            ends[key] = float(text) if text else ends[key]
+        except ValueError:
+            ends[key] = math.nan
+    low, high = ends.values()
+    if not low < high:
+        shown = ", ".join(f'{key}="{text}"' for key, text in given.items() if text)
+        raise InputError(
+            f"{_show(control)} has {shown}; expected numbers, min below max, or leave them out"
+        )
+    return None if math.isinf(low) and math.isinf(high) else (low, high)
 
 
 def _read_choice(choice: ElementTree.Element) -> str:
