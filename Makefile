@@ -35,7 +35,7 @@ label: $(VENV)/.installed-all ## open the labelling page on your data: make labe
 	@$(VENV)/bin/labelahead label $(ARGS)
 
 docs: $(VENV)/.installed-docs ## build the documentation site in build/docs; warnings and broken links are errors
-	@$(PY) -m sphinx -j 2 -q -W --keep-going -d build/doctrees docs build/docs
+	@$(PY) -m sphinx -E -j 2 -q -W --keep-going -d build/doctrees docs build/docs
 	@$(PY) docs/_ext/links.py build/docs
 	@echo "open build/docs/index.html"
 
