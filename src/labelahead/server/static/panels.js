@@ -294,7 +294,7 @@ async function showPeople(context, late) {
     rows.length ? table([["Annotator"], ["Labels", "number"], ["Skipped", "number"], ["Time", "number"]], rows) : null,
       rows.length ? note("Time: the median per item.") : null),
     ...(known ? [section("Reliability", note("How often each annotator is right, estimated by the model from all labels at its last refresh, with a 90 % interval. Labels of less reliable annotators count less."),
-      table([["Annotator"], ["Accuracy", "number"], ["Typical confusions"]], reliability))] : []),
+      table([["Annotator"], ["Accuracy", "number"], ["Confusions"]], reliability))] : []),
     section("Agreement", make("p", { text: agreement + (found.alpha === null ? "" : ` Krippendorff’s alpha is ${found.alpha.toFixed(2)}.`) }),
       ...(pairs.length ? [table([["Pair"], ["Items in common", "number"], ["Agreeing", "number"], ["Cohen’s kappa", "number"]], pairs)] : [])));
   if (found.conflicts.length) panel.append(section("Conflicts",
