@@ -422,7 +422,7 @@ def test_page_has_no_serious_accessibility_violation(browser, server, look):
     annotator.page.evaluate(AXE.read_text())
     for tab in ("why", "progress", "doubts", "people", "data"):
         annotator.page.click(f"#tab-{tab}")
-        annotator.page.wait_for_selector("#panel:not(.stale) h2, #panel:not(.stale) > p")
+        annotator.page.wait_for_selector("#panel:not(.stale) :is(h2, p):visible")
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert annotator.page.evaluate(overflow) == 0
         assert find_accessibility_violations(annotator.page) == [], tab

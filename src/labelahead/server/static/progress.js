@@ -65,7 +65,7 @@ function lowConfidence() { // one click shows the predictions that are most prob
     button.textContent = shownLow;
     button.hidden = !shownLow;
   }, () => null);
-  return make("p", {}, button);
+  return button;
 }
 
 function advice(found) {
