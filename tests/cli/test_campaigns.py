@@ -383,7 +383,7 @@ def test_query_leaves_out_unreadable_images_with_their_labels(tmp_path, caplog):
         len(read_ids(invoke("query", "--data", folder, "--labels", labels, "--n", 2, *SMALL_MODEL)))
         == 2
     )
-    assert "left out" in caplog.text
+    assert "was excluded from the data" in caplog.text
 
 
 def test_run_folder_inside_the_data_is_not_read_as_data(tmp_path, monkeypatch):

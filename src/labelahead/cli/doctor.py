@@ -29,6 +29,7 @@ EXTRA_PURPOSES = {
     "onnx": "models that other programs run",
     "timm": "encoders timm:NAME",
     "open-clip": "encoders open_clip:MODEL/WEIGHTS",
+    "operators": "the kernel for linear_operator and curvlinops",
     "dask": "pools on a cluster",
     "ray": "pools and comparisons on Ray",
     "tensorboard": "curves in TensorBoard",

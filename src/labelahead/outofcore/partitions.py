@@ -168,6 +168,10 @@ class EmbedOptions:
         dtype: Type of the stored features: float16 or float32.
         rows: Items per partition.
         skip_unreadable: Leave out what cannot be read.
+
+    >>> from labelahead.outofcore import EmbedOptions
+    >>> EmbedOptions(encoder="lite0", rows=5000).dtype
+    'float16'
     """
 
     column: str | None = None

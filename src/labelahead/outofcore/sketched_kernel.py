@@ -122,6 +122,10 @@ class NetworkOptions:
         classes: Names of the network's outputs.
         sketch: Number of features of its kernel.
         trained: The loss it was trained with ("squared", "cross-entropy"); None: untrained.
+
+    >>> from labelahead.outofcore import NetworkOptions
+    >>> NetworkOptions("net.py:make", ["cat", "dog"], sketch=512).trained is None
+    True
     """
 
     model: str

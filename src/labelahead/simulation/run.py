@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labelahead.data.classes import refuse_unlisted_labels
-from labelahead.data.dataset import Data, Loaded, hash_tensor
+from labelahead.data.dataset import Answers, Data, Loaded, hash_tensor
 from labelahead.data.joined_embeddings import split_joined_embedding
 from labelahead.data.pool import Pool
 from labelahead.errors import InputError
@@ -353,7 +353,7 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
         if len(data.classes) < 2:
             raise InputError(f"{data.name} has {len(data.classes)} class; expected at least two")
     else:
-        _check_task_campaign(prepared.task, data, budget)
+        _check_task_campaign(prepared.task, data, answers, budget)
     test = data.test if answers is not None else data.test[:0]
     excluded = _excluded_items(prepared, labeller)
     askable = int((~excluded).sum())
@@ -381,9 +381,9 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
     )
 
 
-def _check_task_campaign(task: Task, data: Data, budget: Budget) -> None:
+def _check_task_campaign(task: Task, data: Data, answers: Answers | None, budget: Budget) -> None:
     """Raise if all labels are equal, or if the budget has what only single classes know."""
-    if len(task.answers) < 2:
+    if answers is not None and len(answers.take(answers.has_label.nonzero()[:, 0]).unique()) < 2:
         raise InputError(
             f"all labels of {data.name} are equal; expected at least two different ones"
         )
