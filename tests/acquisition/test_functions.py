@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from labelahead.acquisition import ACQUISITIONS, changes, eer, emoc, flip, mlmoc, resolve, variance
 from labelahead.acquisition.pool_view import view
 from labelahead.acquisition.probability import entropy, simplex
+from labelahead.errors import InputError
 from labelahead.gp.posterior import prior
 from tests.support import reference_lookahead as ref
 from tests.support.lookahead_problems import CANDIDATES, CHANGE, EVALUATION, make_view
@@ -274,3 +275,44 @@ class TestConformance:
         scores = self.score(v, name)
         assert bool(torch.isfinite(scores).all())
         ref.close(scores[:1], scores[2:3], 1e-6)
+
+
+GOAL_CASES = [(f, n, o) for f, n, o in CASES if f in (flip, resolve, variance)]
+
+
+@pytest.mark.parametrize("kind", ref.KINDS)
+@pytest.mark.parametrize(("fast", "naive", "options"), GOAL_CASES)
+def test_macro_f1_weighs_points_by_the_inverse_share_of_their_class(kind, fast, naive, options):
+    """The naive twin adds the scores of every evaluation point alone, with its weight."""
+    p = ref.problem(kind)
+    v = replace_goal(make_view(p, LABELLED))
+    conditioned, remaining = list(LABELLED), list(CANDIDATES)
+    for position in (None, 9):
+        if position is not None:
+            v = v.condition([position], p.targets[[position]])
+            conditioned.append(position)
+            remaining.remove(position)
+        mean, _ = ref.refit(p, conditioned, p.targets[conditioned])
+        shares = sum(simplex(mean[x]) for x in EVALUATION)
+        weights = [1 / float(shares[mean[x].argmax()]) for x in EVALUATION]
+        assert max(weights) > min(weights)
+        expected = sum(
+            w * naive(p, conditioned, p.targets[conditioned], remaining, [x], **options)
+            for w, x in zip(weights, EVALUATION, strict=True)
+        ) / (sum(weights) / len(weights))
+        ref.close(fast(v, None, **options), expected)
+
+
+def replace_goal(v, goal="macro-f1"):
+    """Return a view like this one with another goal."""
+    return view(v.posterior, v.candidates, v.evaluation, baseline=v.baseline, goal=goal)
+
+
+@pytest.mark.parametrize("acquisition", [flip, resolve, variance])
+def test_macro_f1_equals_accuracy_where_all_predictions_are_the_same(acquisition):
+    p = ref.problem("dense-scalar")
+    v = make_view(replace(p, outputs=torch.full_like(p.outputs, 1 / 3)), [])
+    ref.close(acquisition(replace_goal(v), None), acquisition(v, None))
+    assert v.point_weights() is None
+    with pytest.raises(InputError, match="expected one of accuracy, macro-f1"):
+        replace_goal(v, "macro_f1")

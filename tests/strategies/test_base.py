@@ -8,6 +8,7 @@ import pytest
 from labelahead.errors import InputError
 from labelahead.strategies import STRATEGIES
 from labelahead.strategies.base import QueryConfig
+from labelahead.tasks import Number
 from tests.support.own_strategies import FIRST, make_campaign
 
 
@@ -64,3 +65,19 @@ def test_query_config_refuses_invalid_values(wrong, message):
     with pytest.raises(InputError, match=message):
         QueryConfig(**wrong)
     assert QueryConfig(sketch=32, candidates=None, evaluation=1, gamma=math.inf).sketch == 32
+
+
+@pytest.mark.parametrize("name", ["margin", "mlmoc", "random"])
+def test_goal_is_refused_by_strategies_that_cannot_weigh_classes(name):
+    match = f"{name} cannot weigh classes .* expected one of flip, resolve, variance"
+    with pytest.raises(InputError, match=match):
+        make_campaign(name, goal="macro-f1")
+    STRATEGIES[name].check_goal("accuracy")
+
+
+def test_goal_is_checked_with_the_task_and_its_name():
+    make_campaign("flip", goal="macro-f1")
+    with pytest.raises(InputError, match="expected one of accuracy, macro-f1"):
+        QueryConfig(goal="f1")
+    with pytest.raises(InputError, match="needs one class per item; the task is number"):
+        STRATEGIES["resolve"].check_goal("macro-f1", Number())

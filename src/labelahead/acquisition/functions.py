@@ -394,10 +394,30 @@ def variance(view: View, rng: torch.Generator | None = None) -> Tensor:
     >>> bool((la.acquisition.variance(pool_view) > 0).all())
     True
     """
+    weights = view.point_weights()
+    if weights is not None:
+        return _sum_weighted_reductions(view, weights)
     squares = view.moments().squares  # Call it first: it may cache the variances that u needs.
     factors = view.innovation_factors()
     half = block_whiten(factors, squares)
     return block_whiten(factors, half.mT).diagonal(dim1=1, dim2=2).sum(1).clamp_min_(0.0)
+
+
+def _sum_weighted_reductions(view: View, weights: Tensor, chunk: int = 64) -> Tensor:
+    """Σₓ w(x) tr(k u⁻¹ kᵀ) at all points x but the candidate: (m,)."""
+    parts = []
+    every = torch.arange(len(view.candidates), device=view.candidates.device)
+    for pairs in torch.split(every, chunk):
+        if view.posterior.width == 1:
+            reduction = scale_covariance(view, pairs).square_()
+        else:
+            k, factors = view.covariance(pairs).double(), view.innovation_factors()[pairs]
+            half = block_whiten(factors, k.flatten(2))  # (q, b, e b)
+            reduction = half.square().sum(1).view(len(pairs), len(weights), -1).sum(2)
+        rows, points = self_entries(view, pairs)
+        reduction[rows, points] = 0.0
+        parts.append(_sum_points(reduction, weights))
+    return torch.cat(parts).to(torch.float64)
 
 
 def flip(
@@ -448,6 +468,7 @@ def flip(
     reach, variance_now = reach.to(dtype), variance_now.to(dtype)
     # Differences are taken per point, in one dtype: where k(x,x') = 0 they are exactly zero.
     now = variance_now.clamp_min(tiny).rsqrt_().mul_(reach).erf_()
+    weights = view.point_weights()
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
@@ -456,7 +477,7 @@ def flip(
         if not include_candidate:
             rows, points = self_entries(view, pairs)
             gain[rows, points] = 0.0
-        parts.append(gain.sum(1))
+        parts.append(_sum_points(gain, weights))
     return 0.5 * torch.cat(parts).to(torch.float64)
 
 
@@ -515,13 +536,14 @@ def resolve(
     dtype = view.posterior.covariance.prior.dtype
     variance_now = variance_now.to(dtype)
     gain = (lambda squared: owen_gain(h[None], squared)) if exact else tabulate_gain(h.to(dtype))
+    weights = view.point_weights()
     parts = []
     every = torch.arange(len(view.candidates), device=label.device)
     for pairs in torch.split(every, chunk):
         gains = gain(_explained_variance(view, pairs, label).div_(variance_now).clamp_(0.0, 1.0))
         rows, points = self_entries(view, pairs)
         gains[rows, points] = 0.0
-        parts.append(gains.sum(1))
+        parts.append(_sum_points(gains, weights))
     return torch.cat(parts).to(torch.float64)
 
 
@@ -574,6 +596,11 @@ def owen_gain(h: Tensor, squared: Tensor) -> Tensor:
     wrong_after = 2 * torch.from_numpy(owens_t(h.numpy(), slope.numpy()))
     gains: Tensor = (wrong_now - wrong_after).clamp_min_(0.0)
     return gains
+
+
+def _sum_points(gains: Tensor, weights: Tensor | None) -> Tensor:
+    """Sum gains (q, e) over the evaluation points, with weights (e,) if there are any: (q,)."""
+    return gains.sum(1) if weights is None else gains @ weights.to(gains.dtype)
 
 
 def self_entries(view: View, pairs: Tensor) -> tuple[Tensor, Tensor]:

@@ -220,6 +220,7 @@ def _quadratic_form(rows: Tensor, gram: Tensor) -> Tensor:
 
 
 BASELINE_NAMES = ("outputs", "linearised")
+GOALS = ("accuracy", "macro-f1")
 
 
 class Moments(NamedTuple):
@@ -259,6 +260,7 @@ class View:
             "outputs" (f, of a network trained on all labels) or "linearised" (f_lin, once there are
             labels that the network was not trained on).
         noise: Relative noise of the source that would give the next label; None: that of the prior.
+        goal: "accuracy": evaluation points weigh the same. "macro-f1": by `point_weights`.
 
     >>> pool_view.candidates.tolist(), pool_view.labelled.tolist()
     ([2, 3, 4, 5], [0, 1])
@@ -276,9 +278,13 @@ class View:
         *,
         baseline: str = "outputs",
         noise: float | None = None,
+        goal: str = "accuracy",
         cache_cross_covariance: bool = False,
         cache: _ViewCache | None = None,
     ) -> None:
+        if goal not in GOALS:
+            raise InputError(f"goal is {goal!r}; expected one of {', '.join(GOALS)}")
+        self.goal = goal
         if baseline not in BASELINE_NAMES:
             raise InputError(
                 f"baseline is {baseline!r}; expected one of {', '.join(BASELINE_NAMES)}"
@@ -353,6 +359,7 @@ class View:
             self.embedding,
             baseline=baseline,
             noise=noise,
+            goal=self.goal,
             cache_cross_covariance=self._cache_cross_covariance,
             cache=self._cache,
         )
@@ -405,6 +412,21 @@ class View:
         if self.noise not in known:
             known[self.noise] = innovation_factors(self.posterior, self.candidates, self.noise)
         return known[self.noise]
+
+    def point_weights(self) -> Tensor | None:
+        """(e,) weights of the evaluation points, 1 on average; None if all weigh the same.
+
+        For the goal "macro-f1" a point weighs the inverse expected share of its predicted class,
+        1 / Σₓ p_c(x), with the simplex probabilities of f_lin: one more correct prediction raises
+        the F1 of a class by about so much.
+        """
+        if self.goal == "accuracy" or not len(self.evaluation):
+            return None
+        mean = take(self.posterior.mean, self.evaluation, 0)
+        predicted = mean.argmax(1)
+        members = probabilities(mean.T.contiguous(), "simplex", 0).sum(1)  # (C,)
+        weights = members[predicted].reciprocal()
+        return weights / weights.mean()
 
     def drift(self) -> Tensor:
         """d = f_lin − f at the evaluation points, (e, C)."""
@@ -506,6 +528,7 @@ class View:
             self.embedding,
             baseline="linearised",
             noise=self.noise,
+            goal=self.goal,
             cache_cross_covariance=self._cache_cross_covariance,
             cache=cache,
         )
@@ -530,6 +553,7 @@ class View:
             self.embedding,
             baseline=self.baseline,
             noise=self.noise,
+            goal=self.goal,
             cache_cross_covariance=self._cache_cross_covariance,
             cache=cache,
         )
@@ -572,6 +596,7 @@ def view(
     *,
     baseline: str = "outputs",
     noise: float | None = None,
+    goal: str = "accuracy",
     allow_labelled: bool = False,
     cache_cross_covariance: bool = False,
 ) -> View:
@@ -586,6 +611,7 @@ def view(
             "linearised" if they are a prior mean, or labels have arrived since.
         noise: Relative noise of the source that would give the next label (a person, a language
             model); default: that of the prior. `View.with_noise` changes it at no cost.
+        goal: "macro-f1" weighs every evaluation point by the inverse share of its predicted class.
         allow_labelled: Whether candidates may have a label already: what a second label, of another
             source, would bring. Condition with `allow_labelled=True` then, too.
         cache_cross_covariance: Store k(candidates, evaluation), m·e numbers, even if the kernel is
@@ -623,5 +649,6 @@ def view(
         embedding,
         baseline=baseline,
         noise=noise,
+        goal=goal,
         cache_cross_covariance=cache_cross_covariance,
     )

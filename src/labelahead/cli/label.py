@@ -120,6 +120,7 @@ def label(
     limits: shell.LimitsOpt = None,
     id: shell.IdOpt = None,
     strategy: shell.StrategyOpt = None,
+    goal: shell.GoalOpt = None,
     model: shell.ModelOpt = None,
     embedding: shell.EmbeddingOpt = None,
     guesses: shell.GuessesOpt = None,

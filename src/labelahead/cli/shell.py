@@ -225,6 +225,16 @@ WidthOpt = Annotated[float | None, Option("--width", help="Width of the network.
 StrategyOpt = Annotated[
     Text, Option("--strategy", help="Query strategy, or your own as file.py:name. (default: flip)")
 ]
+GoalOpt = Annotated[
+    Text,
+    Option(
+        "--goal",
+        help=(
+            "What queries improve: accuracy, or macro-f1, in which rare classes weigh as much. "
+            "(default: accuracy)"
+        ),
+    ),
+]
 ModeOpt = Annotated[Text, Option("--mode", help="Batch selection: top, greedy or sequential.")]
 KernelOpt = Annotated[Text, Option("--kernel", help="Kernel: pseudo, single, trace or full.")]
 CandidatesOpt = Annotated[Number, Option("--candidates", help="Maximum number of items to score.")]
@@ -281,6 +291,7 @@ OPTION_KEYS = {
     "model": "model.name",
     "width": "model.width",
     "strategy": "asking.strategy",
+    "goal": "asking.goal",
     "mode": "asking.mode",
     "kernel": "asking.kernel",
     "candidates": "asking.candidates",

@@ -96,6 +96,7 @@ class PosteriorOptions:
             which bounds the memory.
         observations: position -> what its labels amount to; other labels count as they are.
         task: What labels mean, as codes of its answers; None: class numbers.
+        goal: Of queries (`View`).
     """
 
     evaluation: int | None = None
@@ -104,6 +105,7 @@ class PosteriorOptions:
     max_exact_labels: int | None = None
     observations: Mapping[int, Observation] = field(default_factory=dict)
     task: Task | None = None
+    goal: str = "accuracy"
 
     def is_partial(self, labels: Iterable[int]) -> bool:
         """Return whether one of the answers says nothing about some output."""
@@ -150,6 +152,7 @@ class PosteriorOptions:
                 left,
                 None,
                 baseline=self.baseline,
+                goal=self.goal,
                 cache_cross_covariance=self.cache_cross_covariance,
             )
         summed = left if self.evaluation is None else left[: self.evaluation]
@@ -158,6 +161,7 @@ class PosteriorOptions:
             left,
             summed,
             baseline=self.baseline,
+            goal=self.goal,
             cache_cross_covariance=self.cache_cross_covariance,
         )
 
@@ -466,6 +470,7 @@ class PoolPosterior:
                 place[summed],
                 None,
                 baseline=self.options.baseline,
+                goal=self.options.goal,
                 cache_cross_covariance=True,
             ),
             replace(self.options, cache_cross_covariance=True, max_exact_labels=None),

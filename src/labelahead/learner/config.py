@@ -238,6 +238,11 @@ class Campaign:
         if not (self.sources and self.asking.strategy in SOURCE_STRATEGIES):
             strategy = find_strategy(self.asking.strategy)
             strategy.resolve_mode(self.asking.mode, has_oracle=True)
+            strategy.check_goal(self.asking.goal)
+        elif self.asking.goal != "accuracy":
+            raise InputError(
+                f"goal is {self.asking.goal!r}; pairs of item and source expect the goal accuracy"
+            )
         _check_keys(self.training, Training, "training")
 
 

@@ -135,6 +135,7 @@ class Learner:
         self._strategy = find_strategy(self.query_config.strategy)  # a user's file is read once
         self._strategy.resolve_mode(self.query_config.mode, has_oracle=True)
         self._strategy.check_task(self.task)
+        self._strategy.check_goal(self.query_config.goal, self.task)
         self.training = Training() if training is None else training
         self.retrain_every = retrain_every
         if loss not in (None, "squared", "cross-entropy"):

@@ -137,6 +137,7 @@ class ExactSnapshot(Snapshot):
                 cache_cross_covariance=True,
                 max_exact_labels=MAX_SELECTION_LABELS,
                 observations={p: Observation(*row) for p, row in self.observations.items()},
+                goal=self.goal,
             ),
             classes=classes,
             initial_weights=alpha,

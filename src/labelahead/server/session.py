@@ -464,6 +464,8 @@ def _check_large(campaign: Campaign, options: SessionOptions) -> None:
             f"out-of-core pool expects {EXACT} "
             "on the features that `pool embed` wrote: leave them out"
         )
+    if campaign.asking.goal != "accuracy":
+        raise InputError(f"goal is {campaign.asking.goal!r}; an out-of-core pool expects accuracy")
     if campaign.asking.strategy not in STRATEGIES:
         raise InputError(
             f"strategy is {campaign.asking.strategy!r}; an out-of-core pool expects the name of a strategy"

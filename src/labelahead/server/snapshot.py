@@ -307,6 +307,7 @@ class Snapshot(ABC):
         noise: Relative noise.
         strategy: Name of the strategy.
         evaluation: Size of the evaluation set; None: all items.
+        goal: Of queries (`QueryConfig`).
         pool_facts: Facts about the items.
         fit_facts: Facts about the fit.
     """
@@ -317,6 +318,7 @@ class Snapshot(ABC):
     noise: float = 1e-3
     strategy: str = "flip"
     evaluation: int | None = 1000
+    goal: str = "accuracy"
     pool_facts: PoolFacts = field(default_factory=PoolFacts)
     fit_facts: FitFacts = field(default_factory=FitFacts)
 
@@ -408,7 +410,9 @@ class NetworkSnapshot(Snapshot):
             self.kernel_arguments,
             self.noise,
             labels,
-            PosteriorOptions(evaluation=self.evaluation, cache_cross_covariance=True),
+            PosteriorOptions(
+                evaluation=self.evaluation, cache_cross_covariance=True, goal=self.goal
+            ),
             classes=classes,
         )
 

@@ -311,6 +311,7 @@ def _build_network_snapshot(
         noise=now.noise,
         strategy=str(query_config.strategy) if request.round else "resolve",
         evaluation=query_config.evaluation,
+        goal=query_config.goal,
         pool_facts=PoolFacts(pool_map),
         fit_facts=FitFacts(len(pool), seconds, accuracy, drift, notes, leave_one_out),
     )
@@ -346,6 +347,7 @@ def _build_exact_snapshot(
         own_noise=query_config.noise,
         strategy=str(query_config.strategy),
         evaluation=evaluation,
+        goal=query_config.goal,
         pool_facts=PoolFacts(
             compute_map(points, {"features": units}), guess_key=_describe_guesses(prepared, request)
         ),

@@ -80,6 +80,7 @@ def choose_strategy(campaign: Campaign, task: Task) -> Campaign:
     """
     asking = choose_task_strategy(campaign.asking, task)
     find_strategy(asking.strategy).check_task(task)
+    find_strategy(asking.strategy).check_goal(asking.goal, task)
     return replace(campaign, asking=asking)
 
 

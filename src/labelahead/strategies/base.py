@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from labelahead.acquisition import Acquisition, find_output_acquisition
+from labelahead.acquisition.batch_selection import LABEL_FREE
+from labelahead.acquisition.pool_view import GOALS
 from labelahead.errors import InputError
 from labelahead.models.training.objective import MakeObjective
 from labelahead.tasks import Task
@@ -99,6 +101,23 @@ class Strategy:
             f"one of {', '.join((*works, 'random'))}"
         )
 
+    def check_goal(self, goal: str, task: Task | None = None) -> None:
+        """Raise unless the strategy can query for this goal.
+
+        Raises:
+            InputError: The goal is not "accuracy", and the strategy does not sum over evaluation
+                items in closed form, or the task is not classes.
+        """
+        if goal == "accuracy":
+            return
+        if task is not None:
+            raise InputError(f"the goal {goal} needs one class per item; the task is {task.name}")
+        if self.acquisition not in LABEL_FREE:
+            raise InputError(
+                f"{self.name} cannot weigh classes for the goal {goal}; expected one of "
+                f"{', '.join(LABEL_FREE)}, or the goal accuracy"
+            )
+
     def with_default_noise(self, query_config: "QueryConfig") -> "QueryConfig":
         """Return the configuration with the strategy's own noise, unless it sets one."""
         return replace(query_config, noise=query_config.noise or self.noise)
@@ -167,6 +186,8 @@ class QueryConfig:
         gamma: Of `dynamical`, the weight of the labels so far relative to an item's own gradient;
             from 0 to infinity.
         retrainings: Of `naive`, the number of candidates for which a network is trained.
+        goal: What queries improve: "accuracy", or "macro-f1", which gives every class the same
+            weight (flip, resolve and variance).
 
     >>> la.QueryConfig("flip", mode="greedy", candidates=500).candidates
     500
@@ -181,6 +202,7 @@ class QueryConfig:
     sketch: int | None = None
     gamma: float = 2.0
     retrainings: int | None = 50
+    goal: Literal["accuracy", "macro-f1"] = "accuracy"
 
     def __post_init__(self) -> None:
         if self.sketch is not None and self.sketch < MIN_SKETCH_FEATURES:
@@ -192,6 +214,8 @@ class QueryConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; expected 1 or more, or 'none' for no limit")
+        if self.goal not in GOALS:
+            raise InputError(f"goal is {self.goal!r}; expected one of {', '.join(GOALS)}")
         if not self.gamma >= 0:
             raise InputError(f"gamma is {self.gamma}; expected 0 or more, or infinity")
         if self.noise is not None and not 0 < self.noise < float("inf"):

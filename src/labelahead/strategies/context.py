@@ -170,6 +170,7 @@ class QueryContext:
                     baseline=self.fitted.baseline,
                     observations=self.fitted.observations,
                     task=self.fitted.task,
+                    goal=self.query_config.goal,
                 ),
             )
 

@@ -108,6 +108,7 @@ def propose(
     fitted = wrap_fitted_model(model, samples)
     _require_network(chosen, fitted)
     chosen.check_task(fitted.task)
+    chosen.check_goal(config.goal, fitted.task)
     if n == 0:
         nothing = torch.zeros(0, dtype=torch.int64)
         kept = None if memory is None else dict(memory)
