@@ -305,3 +305,22 @@ def test_query_sources_refuses_networks():
     learner, _ = make_taught_learner()
     with pytest.raises(InputError, match="cannot be weighed by a trained network"):
         learner.query_sources([LabelSource("anna")], 1)
+
+
+def test_goal_macro_f1_changes_queries_and_accuracy_is_the_default():
+    rng = torch.Generator().manual_seed(3)
+    y = torch.tensor([0] * 150 + [1] * 35 + [2] * 15)[torch.randperm(200, generator=rng)]
+    x = 1.5 * torch.eye(3, 6)[y] + torch.randn(200, 6, generator=rng)
+    found = {}
+    for name, config in {
+        "default": "flip",
+        "accuracy": QueryConfig("flip", goal="accuracy"),
+        "macro": QueryConfig("flip", goal="macro-f1"),
+    }.items():
+        learner = Learner(exact(x, 3), x, strategy=config)
+        learner.teach(range(30), y[:30])
+        found[name] = learner.query(10)
+    assert found["default"] == found["accuracy"]
+    assert found["macro"] != found["accuracy"]
+    with pytest.raises(InputError, match="margin cannot weigh classes for the goal macro-f1"):
+        Learner(exact(x, 3), x, strategy=QueryConfig("margin", goal="macro-f1"))

@@ -190,3 +190,21 @@ def test_class_quality_leaves_out_removed_classes(tmp_path):
         found = describe_class_quality(rounds, session.service.label_state)
     assert [row["name"] for row in found["classes"]] == ["a", "c"]
     assert found["confusion"] == [[1, 3], [7, 9]]
+
+
+def test_goal_of_the_session_weighs_the_evaluation_points(tmp_path):
+    y = make_class_session(tmp_path)
+    tables = {
+        "model": {"name": "exact"},
+        "data": {"name": str(tmp_path / "set.npz"), "embedding": "raw"},
+        "asking": {"goal": "macro-f1"},
+    }
+    prepared = prepare_campaign(parse_campaign(tables))
+    request = TrainingRequest(1, tuple((p, y[p]) for p in range(20)), 3)
+    snapshot = build_snapshot(prepared, TrainingRequest(0, (), 3)).refresh(request)
+    posterior = snapshot.build_posterior(dict(request.labels), 3)
+    assert posterior.view.goal == "macro-f1"
+    later = posterior.with_labels({**dict(request.labels), 30: y[30]})
+    weights = later.view.point_weights()
+    assert later.view.goal == "macro-f1"
+    assert float(weights.max()) > float(weights.min())

@@ -258,7 +258,7 @@ def query(
             raise UsageError(f"--format is {form!r}; expected csv or json")
         if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise UsageError(f"--out is {file}; expected a file in a folder that exists")
-        goal = sources.read_goal(context)
+        source_goal = sources.read_goal(context)
         campaign = shell.build_campaign(context)
         shell.announce_device(campaign.device)
         campaign = guess.ask_language_model(context, campaign, labels=labels)
@@ -274,7 +274,7 @@ def query(
                 n,
                 labels=labels,
                 progress=lambda what, done, total: status.update(words.describe(what, done, total)),
-                sources=goal,
+                sources=source_goal,
             )
         for note in ready.notes:
             err.print(note, style="dim", markup=False, highlight=False)
