@@ -305,7 +305,7 @@ def test_macro_f1_weighs_points_by_the_inverse_share_of_their_class(kind, fast, 
 
 def replace_goal(v, goal="macro-f1"):
     """Return a view like this one with another goal."""
-    return view(v.posterior, v.candidates, v.evaluation, baseline=v.baseline, goal=goal)
+    return v.with_goal(goal)
 
 
 @pytest.mark.parametrize("acquisition", [flip, resolve, variance])

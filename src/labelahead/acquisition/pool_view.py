@@ -278,13 +278,10 @@ class View:
         *,
         baseline: str = "outputs",
         noise: float | None = None,
-        goal: str = "accuracy",
         cache_cross_covariance: bool = False,
         cache: _ViewCache | None = None,
     ) -> None:
-        if goal not in GOALS:
-            raise InputError(f"goal is {goal!r}; expected one of {', '.join(GOALS)}")
-        self.goal = goal
+        self.goal = "accuracy"  # changed by `with_goal`
         if baseline not in BASELINE_NAMES:
             raise InputError(
                 f"baseline is {baseline!r}; expected one of {', '.join(BASELINE_NAMES)}"
@@ -350,6 +347,29 @@ class View:
         self.posterior.check_noise(noise, 1)
         return self._copy(baseline=self.baseline, noise=noise)
 
+    def with_goal(self, goal: str) -> "View":
+        """Return the view with another goal.
+
+        Args:
+            goal: "accuracy", or "macro-f1": evaluation points weigh `point_weights`.
+
+        Returns:
+            A view that shares everything computed so far.
+
+        >>> pool_view.with_goal("macro-f1").goal
+        'macro-f1'
+        """
+        if goal not in GOALS:
+            raise InputError(f"goal is {goal!r}; expected one of {', '.join(GOALS)}")
+        if goal == self.goal:
+            return self
+        return self._copy(baseline=self.baseline, noise=self.noise)._set_goal(goal)
+
+    def _set_goal(self, goal: str) -> "View":
+        """Set the goal of a new view."""
+        self.goal = goal
+        return self
+
     def _copy(self, *, baseline: str, noise: float | None) -> "View":
         """Return the same view with another baseline or noise, and the same cache."""
         return View(
@@ -359,10 +379,9 @@ class View:
             self.embedding,
             baseline=baseline,
             noise=noise,
-            goal=self.goal,
             cache_cross_covariance=self._cache_cross_covariance,
             cache=self._cache,
-        )
+        )._set_goal(self.goal)
 
     def values(self, source: str | None = None) -> Tensor:
         """(n, C): f for source "outputs", f_lin for "linearised"; None: the view's baseline."""
@@ -528,10 +547,9 @@ class View:
             self.embedding,
             baseline="linearised",
             noise=self.noise,
-            goal=self.goal,
             cache_cross_covariance=self._cache_cross_covariance,
             cache=cache,
-        )
+        )._set_goal(self.goal)
 
     def with_posterior(self, posterior: Posterior) -> "View":
         """Return the view of a posterior with the same labelled points, and hence the same k.
@@ -553,10 +571,9 @@ class View:
             self.embedding,
             baseline=self.baseline,
             noise=self.noise,
-            goal=self.goal,
             cache_cross_covariance=self._cache_cross_covariance,
             cache=cache,
-        )
+        )._set_goal(self.goal)
         if k is not None and self._cache.moments is not None:
             squares = self._cache.moments.squares
             drift = k.product(posterior.flatten_outputs(other.drift()))
@@ -596,7 +613,6 @@ def view(
     *,
     baseline: str = "outputs",
     noise: float | None = None,
-    goal: str = "accuracy",
     allow_labelled: bool = False,
     cache_cross_covariance: bool = False,
 ) -> View:
@@ -611,7 +627,6 @@ def view(
             "linearised" if they are a prior mean, or labels have arrived since.
         noise: Relative noise of the source that would give the next label (a person, a language
             model); default: that of the prior. `View.with_noise` changes it at no cost.
-        goal: "macro-f1" weighs every evaluation point by the inverse share of its predicted class.
         allow_labelled: Whether candidates may have a label already: what a second label, of another
             source, would bring. Condition with `allow_labelled=True` then, too.
         cache_cross_covariance: Store k(candidates, evaluation), m·e numbers, even if the kernel is
@@ -649,6 +664,5 @@ def view(
         embedding,
         baseline=baseline,
         noise=noise,
-        goal=goal,
         cache_cross_covariance=cache_cross_covariance,
     )

@@ -152,18 +152,16 @@ class PosteriorOptions:
                 left,
                 None,
                 baseline=self.baseline,
-                goal=self.goal,
                 cache_cross_covariance=self.cache_cross_covariance,
-            )
+            ).with_goal(self.goal)
         summed = left if self.evaluation is None else left[: self.evaluation]
         return view(
             post,
             left,
             summed,
             baseline=self.baseline,
-            goal=self.goal,
             cache_cross_covariance=self.cache_cross_covariance,
-        )
+        ).with_goal(self.goal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -470,9 +468,8 @@ class PoolPosterior:
                 place[summed],
                 None,
                 baseline=self.options.baseline,
-                goal=self.options.goal,
                 cache_cross_covariance=True,
-            ),
+            ).with_goal(self.options.goal),
             replace(self.options, cache_cross_covariance=True, max_exact_labels=None),
             PositionIndex(points[: len(first)]),
         )
