@@ -383,7 +383,10 @@ def build_simulation(prepared: PreparedCampaign, labeller: Labeller | None = Non
 
 def _check_task_campaign(task: Task, data: Data, answers: Answers | None, budget: Budget) -> None:
     """Raise if all labels are equal, or if the budget has what only single classes know."""
-    if answers is not None and len(answers.take(answers.has_label.nonzero()[:, 0]).unique()) < 2:
+    has_one_answer = answers is not None and (
+        len(set(answers.take(answers.has_label.nonzero()[:, 0]).tolist())) < 2
+    )
+    if has_one_answer:
         raise InputError(
             f"all labels of {data.name} are equal; expected at least two different ones"
         )
