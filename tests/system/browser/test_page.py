@@ -570,6 +570,7 @@ def test_classes_are_renamed_merged_removed_and_restored_on_the_page(browser, tm
         page.wait_for_selector("#class-which option:has-text('new')", state="attached")
         chosen = "() => document.getElementById('class-which').selectedOptions[0].textContent"
         assert (page.evaluate(chosen), page.input_value("#class-name")) == ("more", "le")
+        assert page.evaluate("document.activeElement.id") == "class-name"
         annotator.close()
         other.close()
     finally:

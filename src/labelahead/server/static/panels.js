@@ -329,7 +329,9 @@ function showData(context) {
         if (was === undefined) continue;
         if (!field.options || [...field.options].some((o) => o.value === was)) field.value = was;
       }
+      const active = old.contains(document.activeElement) ? document.activeElement.id : null;
       old.replaceWith(now);
+      if (active) document.getElementById(active)?.focus(); // somebody who types goes on typing
     }
     return;
   }
