@@ -234,7 +234,7 @@ results-competitors-%: $(RESULTS_NEED) $(COMPETITORS)/.installed
 	@OMP_NUM_THREADS=1 $(COMPETITORS)/bin/python -m research.results.competitors --out runs/results --data $(DATA) peers-$*
 	@$(RESULTS) page
 
-results-quick: $(RESULTS_NEED) ## run a small version of the headline table and print it beside the committed one (ten minutes)
+results-quick: $(RESULTS_NEED) ## run a small version of the headline table and print it beside the committed one (five minutes)
 	@$(RESULTS).quick --data $(DATA) $(ARGS)
 
 results-tuning: $(RESULTS_NEED) ## run missing variants of `flip` (many hours), then write the page

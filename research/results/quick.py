@@ -1,6 +1,6 @@
 """The headline table again, small: random sampling and `flip` on data that packages carry.
 
-    python -m research.results.quick            # make results-quick: about ten minutes on two cores
+    python -m research.results.quick            # make results-quick: about five minutes on two cores
 
 It runs the first seeds of some tables of docs/results.md from nothing, and prints what comes out
 beside the committed measurements of the same seeds and of all seeds. The committed files stay as
